@@ -1,0 +1,136 @@
+"""``clean``: nothing of a run stays on the node."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any, Optional
+
+from gpuval_runner import leftovers, lock, scratch
+from gpuval_runner import plan as plans
+from gpuval_runner import state as states
+from gpuval_runner.descendants import run_marker
+from gpuval_runner.detach import stop_unit
+from gpuval_runner.errors import PlanError, RunnerError
+from gpuval_runner.files import write_atomically
+from gpuval_runner.layout import NodeDirectory
+from gpuval_runner.plan import Plan
+
+CANCEL_SECONDS = 20.0
+KILL_SECONDS = 10.0
+OWN_FILES = ("plan.json", "state.json", "lock", "store.json", "runner.pyz")
+
+
+def clean(
+    directory: NodeDirectory, keep_models: bool = False, cancel_seconds: float = CANCEL_SECONDS
+) -> dict[str, Any]:
+    """Stop the run and remove its node directory; the model cache too when no other run is beside it.
+
+    Done twice, the second time finds nothing. `left` names what could not be removed or ended, and why. Raises
+    ``RunnerError`` when the directory is not a run's.
+    """
+    removed: list[str] = []
+    root = directory.root
+    if root.is_symlink():
+        raise RunnerError(f"{root} is a link and is not followed: give the real directory")
+    if root.exists() and not any((root / name).exists() for name in OWN_FILES) and any(root.iterdir()):
+        raise RunnerError(f"{root} is not the directory of a run: nothing was removed")
+    plan = _plan(directory)
+    state = states.load(directory.state)
+    run_id = plan.run_id if plan else state.run_id or root.parent.name
+    node = plan.node if plan else state.node or root.name
+    killed, left = _end(directory, plan, run_marker(run_id, node), state, cancel_seconds)
+    if root.exists():
+        nested = root.parent.name == run_id and root.name == node
+        if nested and not keep_models and not _other_runs(directory):
+            removed += _remove_models(directory.base / "models", left)
+        for stage in plan.stages if plan else ():
+            left += scratch.remove(directory.work(stage.name))
+        removed += _remove_directory(directory, left)
+        if nested:
+            removed += _remove_if_empty(root.parent) + _remove_if_empty(directory.base)
+    return {"removed": removed, "killed": killed, "left": left}
+
+
+def _plan(directory: NodeDirectory) -> Optional[Plan]:
+    try:
+        return plans.load(directory.plan)
+    except PlanError:
+        return None
+
+
+def _end(
+    directory: NodeDirectory, plan: Optional[Plan], marker: str, state: states.State, cancel_seconds: float
+) -> tuple[list[str], list[str]]:
+    """End the runner, gently first, then all that the run started. Returns who was killed and what stayed."""
+    if lock.holder(directory.lock) is not None:
+        with contextlib.suppress(OSError):
+            write_atomically(directory.cancel, b"\n")
+        _wait_until_free(directory, cancel_seconds)
+    killed = []
+    holder = lock.holder(directory.lock)
+    if holder is not None:
+        stop_unit(str(holder.get("unit") or ""))
+        pid = holder.get("pid")
+        if isinstance(pid, int) and lock.holder(directory.lock) is not None and pid != os.getpid():
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+                killed.append(f"runner (pid {pid})")
+        _wait_until_free(directory, KILL_SECONDS)
+    session = leftovers.live_session(state.current) if state.boot else None
+    ended, stuck = leftovers.end_processes(marker, session=session)
+    killed += [f"{process.name} (pid {process.pid})" for process in ended]
+    left = [f"{p.name} (pid {p.pid}, state {p.state}): KILL did not end it, reboot the node" for p in stuck]
+    if plan:
+        containers, problems = leftovers.end_containers(plan)
+        killed += [f"container {identifier[:12]}" for identifier in containers]
+        left += problems
+    if lock.holder(directory.lock) is not None:
+        left.append(f"a runner still holds {directory.lock}")
+    return killed, left
+
+
+def _wait_until_free(directory: NodeDirectory, limit: float) -> None:
+    deadline = time.monotonic() + limit
+    while lock.holder(directory.lock) is not None and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
+def _other_runs(directory: NodeDirectory) -> bool:
+    marks = (mark for name in ("plan.json", "state.json", "lock") for mark in directory.base.glob(f"*/*/{name}"))
+    return any(mark.parent != directory.root for mark in marks)
+
+
+def _remove_models(models: Path, left: list[str]) -> list[str]:
+    if models.is_symlink() or not models.is_dir():
+        return []
+    if models.is_mount():  # the place was given for the cache: what is in it is ours, the mount is not
+        held = any(models.iterdir())
+        left += scratch.empty_directory(models)
+        return [f"{models}/*"] if held else []
+    problems = scratch.remove_tree(models)
+    left += problems
+    return [] if problems else [str(models)]
+
+
+def _remove_directory(directory: NodeDirectory, left: list[str]) -> list[str]:
+    """Remove the node directory, the plan last: a clean cut off can then be done again."""
+    problems: list[str] = []
+    last = ("lock", "plan.json")
+    for entry in sorted(directory.root.iterdir(), key=lambda path: (path.name in last, path.name)):
+        problems += scratch.remove_tree(entry) if not entry.is_mount() else [f"{entry}: a file system is mounted here"]
+    with contextlib.suppress(OSError):
+        directory.root.rmdir()
+    left += problems
+    return [] if directory.root.exists() else [str(directory.root)]
+
+
+def _remove_if_empty(directory: Path) -> list[str]:
+    try:
+        directory.rmdir()
+    except OSError:
+        return []
+    return [str(directory)]

@@ -1,0 +1,170 @@
+"""The command line of ``runner.pyz``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Optional
+
+from gpuval_runner.boot import BOOT_ID_FILE, Clock
+from gpuval_runner.cancel import WAIT_SECONDS, cancel
+from gpuval_runner.clean import clean
+from gpuval_runner.errors import LockHeldError, RunnerError
+from gpuval_runner.facts import facts
+from gpuval_runner.fetch import LIMIT_BYTES, fetch
+from gpuval_runner.files import read_json
+from gpuval_runner.layout import NodeDirectory
+from gpuval_runner.pod import run_pod
+from gpuval_runner.runner import Options, run
+from gpuval_runner.start import start
+from gpuval_runner.status import status
+
+EXIT_REFUSED, EXIT_HELD = 2, 3
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> int:
+    """Run one command; returns the exit code. What was refused is said on standard error."""
+    os.umask(0o077)
+    options = _parser().parse_args(arguments)
+    try:
+        return options.command(options)
+    except LockHeldError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_HELD
+    except RunnerError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_REFUSED
+    except OSError as error:
+        print(f"error: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
+        return EXIT_REFUSED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="runner.pyz", description="Carries out the plan of a gpuval run on this node."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, function: Any, description: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=description, description=description)
+        sub.set_defaults(command=function)
+        if name != "facts":
+            sub.add_argument("--dir", required=True, type=_directory, help="node directory: BASE/RUN_ID/NODE")
+        return sub
+
+    command("start", _start, "start a runner in the background")
+    sub = command("run", _run, "carry out the plan in the foreground; exit 0 only if every stage succeeded")
+    sub.add_argument("--instance", default="", help=argparse.SUPPRESS)
+    sub.add_argument("--unit", default="", help=argparse.SUPPRESS)
+    sub.add_argument("--environment-file", type=Path, help=argparse.SUPPRESS)
+    sub.add_argument("--boot-id-file", type=Path, default=BOOT_ID_FILE, help=argparse.SUPPRESS)
+    command("status", _status, "print how far the run is, as JSON")
+    sub = command("fetch", _fetch, "print results that the caller does not have, as JSON")
+    sub.add_argument(
+        "--since", default="{}", help="JSON object of key to digest already held; @FILE, or - for standard input"
+    )
+    sub.add_argument(
+        "--limit-bytes", type=int, default=LIMIT_BYTES, help="stop before this much content (default: %(default)s)"
+    )
+    sub.add_argument("--not-uploaded", action="store_true", help="only what the store lacks")
+    sub = command("cancel", _cancel, "stop the running stage and cancel the rest")
+    sub.add_argument("--wait", type=float, default=WAIT_SECONDS, help="seconds to wait (default: %(default)s)")
+    sub = command("clean", _clean, "stop everything of the run and remove its directory")
+    sub.add_argument("--keep-models", action="store_true", help="leave the model cache")
+    sub = command("pod", _pod, "run one stage as a container's entry point")
+    sub.add_argument("--stage", required=True)
+    sub.add_argument("--last", action="store_true", help="return the plan's outcome")
+    sub.add_argument(
+        "--source",
+        type=_directory,
+        help="where plan.json, store.json, rclone.conf and workloads.zip are (default: --dir)",
+    )
+    sub.add_argument("--plan", type=Path)
+    sub.add_argument("--store", type=Path)
+    sub = command("facts", _facts, "find out what this node is; the result goes to GPUVAL_RESULT_FILE")
+    sub.add_argument("--root", default="/", help="look below this directory (default: %(default)s)")
+    sub.add_argument("--accelerator", default="", help="auto, cpu, nvidia, amd or gaudi (default: $GPUVAL_ACCELERATOR)")
+    return parser
+
+
+def _directory(text: str) -> Path:
+    return Path(text).absolute()
+
+
+def _print(document: Any) -> None:
+    json.dump(document, sys.stdout, separators=(",", ":"))
+    sys.stdout.write("\n")
+    sys.stdout.flush()
+
+
+def _start(options: argparse.Namespace) -> int:
+    _print(start(NodeDirectory(options.dir)).as_dict())
+    return 0
+
+
+def _run(options: argparse.Namespace) -> int:
+    if options.environment_file:
+        os.environ.update(read_json(options.environment_file, 1 << 20))
+    return run(
+        Options(
+            directory=NodeDirectory(options.dir),
+            instance=options.instance,
+            unit=options.unit,
+            clock=Clock(boot_id_file=options.boot_id_file),
+        )
+    )
+
+
+def _status(options: argparse.Namespace) -> int:
+    _print(status(NodeDirectory(options.dir)))
+    return 0
+
+
+def _fetch(options: argparse.Namespace) -> int:
+    _print(fetch(NodeDirectory(options.dir), _since(options.since), options.limit_bytes, options.not_uploaded))
+    return 0
+
+
+def _since(text: str) -> dict[str, Any]:
+    if text == "-":
+        text = sys.stdin.read()
+    elif text.startswith("@"):
+        text = Path(text[1:]).read_text(encoding="utf-8")
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise RunnerError(f"--since is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise RunnerError("--since is not a JSON object of key to digest")
+    return value
+
+
+def _cancel(options: argparse.Namespace) -> int:
+    _print(cancel(Options(directory=NodeDirectory(options.dir)), options.wait))
+    return 0
+
+
+def _clean(options: argparse.Namespace) -> int:
+    _print(clean(NodeDirectory(options.dir), options.keep_models))
+    return 0
+
+
+def _pod(options: argparse.Namespace) -> int:
+    return run_pod(
+        Options(
+            directory=NodeDirectory(options.dir),
+            plan_file=options.plan,
+            store_file=options.store,
+            source=options.source,
+        ),
+        options.stage,
+        options.last,
+    )
+
+
+def _facts(options: argparse.Namespace) -> int:
+    return facts(options.root, options.accelerator or os.environ.get("GPUVAL_ACCELERATOR", "auto"))

@@ -1,0 +1,178 @@
+"""Everything a stage started, found in ``/proc`` however it tried to leave: new session, double fork, stopped."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable, Optional
+
+MARKER_VARIABLE = "GPUVAL_STAGE_ID"
+_PR_SET_CHILD_SUBREAPER = 36
+_MAX_ENVIRON = 1 << 20
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process at one look; pid and start time (clock ticks since boot) together name it for good."""
+
+    pid: int
+    start_ticks: int
+    parent: int
+    session: int
+    state: str
+    name: str
+
+
+def become_subreaper() -> bool:
+    """Have orphaned descendants become children of this process. Returns whether the kernel agreed."""
+    try:
+        return ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+    except (OSError, AttributeError):
+        return False
+
+
+def stage_marker(run_id: str, node: str, stage: str, attempt: int) -> str:
+    """Return the value of the marker variable for one attempt of a stage."""
+    return f"{run_id}/{node}/{stage}/{attempt}"
+
+
+def run_marker(run_id: str, node: str) -> str:
+    """Return what the markers of all stages of a run on a node begin with."""
+    return f"{run_id}/{node}/"
+
+
+def parse_stat(text: str) -> Optional[Process]:
+    """Read a line of ``/proc/<pid>/stat`` (proc_pid_stat(5)); the name may hold spaces and parentheses."""
+    opening, closing = text.find("("), text.rfind(")")
+    fields = text[closing + 2 :].split()
+    if opening < 0 or closing < 0 or len(fields) < 20:
+        return None
+    return Process(
+        pid=int(text[:opening]),
+        start_ticks=int(fields[19]),
+        parent=int(fields[1]),
+        session=int(fields[3]),
+        state=fields[0],
+        name=text[opening + 1 : closing],
+    )
+
+
+def look(pid: int) -> Optional[Process]:
+    """Return a living process; None when it is gone or a zombie."""
+    try:
+        process = parse_stat(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return None
+    return process if process and process.state not in "ZX" else None
+
+
+def snapshot() -> dict[int, Process]:
+    """Return all living processes by pid."""
+    seen = (look(int(name)) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208 - thousands of names
+    return {process.pid: process for process in seen if process}
+
+
+def marker_of(pid: int) -> str:
+    """Return a process's marker; empty when it has none or may not be read."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as stream:  # noqa: PTH123 - called for every process of the machine
+            environ = stream.read(_MAX_ENVIRON)
+    except OSError:
+        return ""
+    prefix = MARKER_VARIABLE.encode() + b"="
+    for entry in environ.split(b"\0"):
+        if entry.startswith(prefix):
+            return entry[len(prefix) :].decode("utf-8", "replace")
+    return ""
+
+
+def belonging(
+    processes: Mapping[int, Process],
+    marker: str,
+    *,
+    session: Optional[int] = None,
+    parent: Optional[int] = None,
+    own_pid: Optional[int] = None,
+    marker_of: Callable[[int], str] = marker_of,
+) -> list[Process]:
+    """Return the processes that belong to a stage, or to a run when the marker ends in ``/``.
+
+    They carry the marker, or are in the stage's session, or are children of `parent` (a runner that adopts orphans), or
+    descend from such or share a session with them. The process that asks and its ancestors never belong.
+    """
+    spared = _ancestors(processes, os.getpid() if own_pid is None else own_pid)
+    spared_sessions = {processes[pid].session for pid in spared if pid in processes} | {0}
+
+    def carries(process: Process) -> bool:
+        found = marker_of(process.pid)
+        return found.startswith(marker) if marker.endswith("/") else found == marker
+
+    members: dict[int, Process] = {}
+    sessions = {session} - spared_sessions - {None}
+    kernel = 2 if 2 in processes and processes[2].name == "kthreadd" else None
+    candidates = {pid: process for pid, process in processes.items() if pid not in spared and process.parent != kernel}
+    for pid, process in candidates.items():
+        if process.parent == parent or carries(process):
+            members[pid] = process
+            sessions |= {process.session} - spared_sessions
+    while True:
+        more = {
+            pid: process
+            for pid, process in candidates.items()
+            if pid not in members and (process.parent in members or process.session in sessions)
+        }
+        if not more:
+            return list(members.values())
+        members.update(more)
+        sessions |= {process.session for process in more.values()} - spared_sessions
+
+
+def send(process: Process, number: int) -> bool:
+    """Send a signal to this very process, not to a later one of the same pid. Returns whether it was there."""
+    try:
+        if hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal"):
+            try:
+                handle = os.pidfd_open(process.pid)
+            except ProcessLookupError:
+                return False
+            except OSError:  # kernels before 5.3, or a filter in a container
+                return _send_by_pid(process, number)
+            try:
+                if not _same(process):
+                    return False
+                signal.pidfd_send_signal(handle, number)
+            finally:
+                os.close(handle)
+            return True
+        return _send_by_pid(process, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+
+
+def send_all(processes: Iterable[Process], number: int) -> int:
+    """Send a signal to each process; returns how many were there."""
+    return sum(send(process, number) for process in processes)
+
+
+def _send_by_pid(process: Process, number: int) -> bool:
+    if not _same(process):
+        return False
+    os.kill(process.pid, number)
+    return True
+
+
+def _same(process: Process) -> bool:
+    present = look(process.pid)
+    return present is not None and present.start_ticks == process.start_ticks
+
+
+def _ancestors(processes: Mapping[int, Process], pid: int) -> set[int]:
+    found = {1}
+    while pid in processes and pid not in found:
+        found.add(pid)
+        pid = processes[pid].parent
+    return found

@@ -1,0 +1,147 @@
+"""The environment that a stage gets."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Optional
+
+from gpuval_runner.descendants import MARKER_VARIABLE, stage_marker
+from gpuval_runner.plan import Plan, Stage, expand
+
+#: What a stage inherits from whoever started the runner.
+INHERITED = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_*",
+    "TZ",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "LD_LIBRARY_PATH",
+    "CUDA*",
+    "NVIDIA_*",
+    "NCCL_*",
+    "RCCL_*",
+    "HIP_*",
+    "HSA_*",
+    "ROCM*",
+    "ROCR_*",
+    "HABANA*",
+    "PT_HPU*",
+    "OMP_*",
+    "MKL_*",
+    "GLOO_*",
+    "TORCH*",
+    "PYTORCH*",
+    "NVSHMEM_*",
+    "UCX_*",
+    "FI_*",
+    "DS_*",
+    "VLLM_*",
+    "*_proxy",
+    "*_PROXY",
+)
+MAD_VENDORS = {"nvidia": "NVIDIA", "amd": "AMD", "gaudi": "GAUDI", "cpu": "CPU"}
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """What the stages run on; the architecture as the facts name it, if they do."""
+
+    vendor: str
+    count: Optional[int]
+    architecture: str = ""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Paths that a stage is told of."""
+
+    work: Path
+    temporary: Path
+    models: Path
+    runner: Path
+    workloads: Path
+    rclone_config: Path
+
+    @property
+    def result(self) -> Path:
+        return self.work / "result.json"
+
+
+def inherited(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what of an environment a stage may see."""
+    return {
+        name: value for name, value in environment.items() if any(fnmatchcase(name, pattern) for pattern in INHERITED)
+    }
+
+
+def placeholders(plan: Plan, places: Places) -> dict[str, str]:
+    """Return what stands for the names in braces in a stage's command and environment."""
+    return {
+        "python": plan.python,
+        "runner": str(places.runner),
+        "runner_python": sys.executable,
+        "workloads": str(places.workloads),
+        "work_dir": str(places.work),
+        "models_dir": str(places.models),
+        "node": plan.node,
+        "run_id": plan.run_id,
+    }
+
+
+def detected(vendor: str, count: Optional[int], facts: Optional[Mapping[str, Any]]) -> Accelerator:
+    """Return the accelerator of later stages: as declared, what is left open as the facts stage's environment says."""
+    environment = facts or {}
+    found = environment.get("accelerator")
+    architecture = ""
+    gpus = environment.get("gpus")
+    if isinstance(gpus, list) and gpus and isinstance(gpus[0], dict) and isinstance(gpus[0].get("architecture"), str):
+        architecture = gpus[0]["architecture"][:64]
+    if isinstance(found, dict) and vendor == "auto" and found.get("vendor") in MAD_VENDORS:
+        vendor = found["vendor"]
+    if isinstance(found, dict) and count is None and found.get("vendor") == vendor and type(found.get("count")) is int:
+        count = found["count"]
+    return Accelerator(vendor, count, architecture)
+
+
+def build(
+    plan: Plan, stage: Stage, places: Places, accelerator: Accelerator, environment: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the whole environment of a stage, given the runner's own."""
+    count = "" if accelerator.count is None else str(accelerator.count)
+    cache = places.work / "cache"
+    values = {
+        **inherited(environment),
+        MARKER_VARIABLE: stage_marker(plan.run_id, plan.node, stage.name, plan.attempt),
+        "GPUVAL_RESULT_FILE": str(places.result),
+        "GPUVAL_RUN_ID": plan.run_id,
+        "GPUVAL_NODE": plan.node,
+        "GPUVAL_STAGE": stage.name,
+        "GPUVAL_ATTEMPT": str(plan.attempt),
+        "GPUVAL_WORK_DIR": str(places.work),
+        "GPUVAL_MODELS_DIR": str(places.models),
+        "GPUVAL_RCLONE_CONFIG": str(places.rclone_config),
+        "GPUVAL_ACCELERATOR": accelerator.vendor,
+        "GPUVAL_GPU_COUNT": count,
+        "PYTHONUNBUFFERED": "1",
+        "TMPDIR": str(places.temporary),
+        "XDG_CACHE_HOME": str(cache),
+        "HF_HOME": str(cache / "huggingface"),
+        "TORCHINDUCTOR_CACHE_DIR": str(cache / "torchinductor"),
+        "TRITON_CACHE_DIR": str(cache / "triton"),
+        "MAD_SYSTEM_NGPUS": count,
+        "MAD_RUNTIME_NGPUS": count,
+        "MAD_GPU_VENDOR": MAD_VENDORS.get(accelerator.vendor, ""),
+        "MAD_SYSTEM_GPU_ARCHITECTURE": accelerator.architecture,
+        "MAD_MODEL_NAME": stage.workload,
+    }
+    names = placeholders(plan, places)
+    own = {name: expand(value, names) for name, value in stage.environment.items() if name != MARKER_VARIABLE}
+    path = [str(places.workloads), *filter(None, [own.pop("PYTHONPATH", "")])]
+    return {**values, **own, "PYTHONPATH": ":".join(path)}

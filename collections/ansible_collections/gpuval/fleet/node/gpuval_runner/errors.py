@@ -1,0 +1,19 @@
+"""What can be wrong with what the runner was given. Each message tells the operator what to do next."""
+
+from __future__ import annotations
+
+
+class RunnerError(Exception):
+    """The runner cannot do what it was asked to."""
+
+
+class PlanError(RunnerError):
+    """The plan is missing, malformed or does not fit the node directory."""
+
+
+class StoreError(RunnerError):
+    """The store file is malformed or readable by others."""
+
+
+class LockHeldError(RunnerError):
+    """Another runner holds the node directory."""

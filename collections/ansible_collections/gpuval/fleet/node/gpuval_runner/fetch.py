@@ -1,0 +1,55 @@
+"""``fetch``: results for a controller that pulls them over its own connection."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Any, Optional
+
+from gpuval_runner import lock
+from gpuval_runner.files import digest, read_bounded
+from gpuval_runner.layout import NodeDirectory
+from gpuval_runner.upload import MAX_OBJECT_BYTES, read_ledger
+
+LIMIT_BYTES = 32 << 20
+
+
+def fetch(
+    directory: NodeDirectory, since: Mapping[str, Any], limit_bytes: int = LIMIT_BYTES, not_uploaded: bool = False
+) -> dict[str, Any]:
+    """Return the results whose digest is not the one in `since`, records first.
+
+    Stops before `limit_bytes` of content, but returns at least one file; `more` says that others wait. With
+    `not_uploaded`, only those of which the store lacks the latest version.
+    """
+    running = lock.holder(directory.lock) is not None  # before the files: what is written later is then announced
+    uploaded = read_ledger(directory.uploaded) if not_uploaded else {}
+    files: dict[str, dict[str, str]] = {}
+    total, more = 0, False
+    for key in directory.result_keys():
+        data = _read(directory, key)
+        if data is None:
+            continue
+        sha256 = digest(data)
+        if since.get(key) == sha256 or uploaded.get(key) == sha256:
+            continue
+        if files and total + len(data) > limit_bytes:
+            more = True
+            break
+        total += len(data)
+        files[key] = {"digest": sha256, "base64": base64.b64encode(data).decode("ascii")}
+    return {"files": files, "more": more, "running": running}
+
+
+def digests(directory: NodeDirectory) -> dict[str, str]:
+    """Return the digest of every result."""
+    found = {key: _read(directory, key) for key in directory.result_keys()}
+    return {key: digest(data) for key, data in found.items() if data is not None}
+
+
+def _read(directory: NodeDirectory, key: str) -> Optional[bytes]:
+    """Return a result's content; None when it is gone or no regular file (a stage may have planted a link)."""
+    try:
+        return read_bounded(directory.result(key), MAX_OBJECT_BYTES)
+    except OSError:
+        return None

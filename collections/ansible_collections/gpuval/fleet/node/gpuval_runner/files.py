@@ -1,0 +1,71 @@
+"""Files replaced whole and files read with a bound."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+
+class FileTooLargeError(OSError):
+    """A file is larger than the reader accepts."""
+
+
+def write_atomically(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Replace a file in one step; its data and its name are on disk on return. Raises ``OSError``."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        handle = os.open(temporary, flags, mode)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(handle, view) :]
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def read_bounded(path: Path, limit: int) -> bytes:
+    """Read a regular file of at most `limit` bytes, without following a link at its end.
+
+    Raises ``FileNotFoundError``, ``FileTooLargeError`` or another ``OSError``.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(handle, "rb") as stream:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(f"{path} is not a regular file")
+        data = stream.read(limit + 1)
+    if len(data) > limit:
+        raise FileTooLargeError(f"{path} is larger than {limit} bytes")
+    return data
+
+
+def read_json(path: Path, limit: int) -> Any:
+    """Read a JSON file of at most `limit` bytes. Raises ``OSError`` or ``ValueError``."""
+    try:
+        return json.loads(read_bounded(path, limit))
+    except RecursionError:
+        raise ValueError(f"{path} is nested too deeply") from None
+
+
+def to_json(document: Any) -> bytes:
+    """Return compact, strict ASCII JSON. Raises ``ValueError`` for a number that is not finite."""
+    return json.dumps(document, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
+
+
+def digest(data: bytes) -> str:
+    """Return the SHA-256 of data in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,84 @@
+"""One run has one runner on a node: a lock that the kernel lets go when its holder dies."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any, Optional
+
+from gpuval_runner.clock import now
+from gpuval_runner.errors import LockHeldError
+
+
+class Lock:
+    """Holds a lock file until :meth:`release`; its text says who holds it."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    @classmethod
+    def take(cls, path: Path, wait_seconds: float = 2.0, **details: Any) -> Lock:
+        """Take the lock. `details` are written beside pid and time.
+
+        A short wait lets pass those who only look. Raises ``LockHeldError`` naming the holder, or ``OSError``.
+        """
+        deadline = time.monotonic() + wait_seconds
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    who = _read(handle)
+                    os.close(handle)
+                    raise LockHeldError(
+                        f"{path.parent} is held by runner pid {who.get('pid', 'unknown')} "
+                        f"since {who.get('since', 'unknown')}: wait for it, or end it with 'cancel'"
+                    ) from None
+                time.sleep(0.05)
+        text = json.dumps({"pid": os.getpid(), "since": now(), **details}) + "\n"
+        try:
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, text.encode(), 0)
+        except OSError:  # a full disk: the lock holds all the same, only its text is missing
+            os.ftruncate(handle, 0)
+        return cls(handle)
+
+    def release(self) -> None:
+        """Let the lock go; the file stays, since removing it would let two runners lock two files of one name."""
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+
+    def __enter__(self) -> Lock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def holder(path: Path) -> Optional[dict[str, Any]]:
+    """Return what the present holder wrote (perhaps nothing), or None when nobody holds the lock."""
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _read(handle)
+    finally:
+        os.close(handle)
+    return None
+
+
+def _read(handle: int) -> dict[str, Any]:
+    try:
+        value = json.loads(os.pread(handle, 4096, 0))
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,99 @@
+"""A stage's log: bounded, head and tail kept, readable at any time."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+_MARKER = re.compile(rb"\n\[gpuval: (\d+) bytes of output cut here\]\n")
+_MARKER_ROOM = 80
+_COPY_BYTES = 1 << 16
+
+
+class CappedLog:
+    """Appends output to a file of at most `limit` bytes.
+
+    The first quarter is never touched again. When the file is full, the middle goes: a line says how many bytes, and at
+    least the last quarter of `limit` stays. The file is replaced in one step then: a reader always finds a whole one.
+    A file that exists is continued. Output that cannot be written, as on a full disk, is counted in :attr:`lost_bytes`.
+    """
+
+    def __init__(self, path: Path, limit: int) -> None:
+        self.path = path
+        self.lost_bytes = 0
+        self.last_error = ""
+        self._limit = limit
+        self._head = limit // 4
+        self._tail = limit * 3 // 8
+        self._handle = -1
+        self._size = 0
+
+    def write(self, data: bytes) -> None:
+        """Append data; never raises ``OSError``."""
+        room = max(1, self._limit - self._head - self._tail - _MARKER_ROOM)
+        for start in range(0, len(data), room):
+            left = memoryview(data)[start : start + room]
+            try:
+                self._open()
+                if self._size + len(left) > self._limit:
+                    self._cut_middle()
+                while left:
+                    written = os.write(self._handle, left)
+                    self._size += written
+                    left = left[written:]
+            except OSError as error:
+                self.lost_bytes += len(left)
+                self.last_error = error.strerror or str(error)
+                self.close()
+
+    def line(self, text: str) -> None:
+        """Append the runner's own line, on a line of its own."""
+        break_first = b"" if self._ends_line() else b"\n"
+        self.write(break_first + f"[gpuval] {text}\n".encode("utf-8", "replace"))
+
+    def _open(self) -> None:
+        if self._handle < 0:
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._handle = os.open(self.path, flags, 0o600)
+            self._size = os.fstat(self._handle).st_size
+
+    def close(self) -> None:
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+
+    def _ends_line(self) -> bool:
+        try:
+            self._open()
+            return self._size == 0 or os.pread(self._handle, 1, self._size - 1) == b"\n"
+        except OSError:
+            return True
+
+    def _cut_middle(self) -> None:
+        head = os.pread(self._handle, self._head, 0)
+        earlier = _MARKER.match(os.pread(self._handle, _MARKER_ROOM, self._head))
+        middle = self._head + (earlier.end() if earlier else 0)
+        tail = self._line_start(max(middle, self._size - self._tail))
+        cut = tail - middle + (int(earlier.group(1)) if earlier else 0)
+        temporary = self.path.with_name(f".{self.path.name}.cut")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            with os.fdopen(os.open(temporary, flags, 0o600), "wb") as stream:
+                stream.write(head + b"\n[gpuval: %d bytes of output cut here]\n" % cut)
+                position = tail
+                while position < self._size:
+                    piece = os.pread(self._handle, min(_COPY_BYTES, self._size - position), position)
+                    stream.write(piece)
+                    position += len(piece)
+            temporary.replace(self.path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        self.close()
+        self._open()
+
+    def _line_start(self, position: int) -> int:
+        """Return the start of the first whole line from `position` on, if it is near."""
+        near = os.pread(self._handle, min(4096, self._tail // 4), position)
+        return position + near.find(b"\n") + 1

@@ -1,0 +1,107 @@
+"""The state machine of a plan: what comes next. Pure: no processes, no files, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Optional, Union
+
+from gpuval_runner.plan import Stage
+
+STATES = ("pending", "running", "success", "failure", "crash", "timeout", "skipped", "cancelled")
+FINISHED = frozenset(STATES) - {"pending", "running"}
+STOPPING = frozenset({"failure", "crash", "timeout", "cancelled"})  # with on_failure: stop
+MAX_INTERRUPTIONS = 1
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a stage's record says when the runner starts; `interruptions`: how often this attempt was cut off before."""
+
+    state: str
+    attempt: int
+    interruptions: int = 0
+
+
+@dataclass(frozen=True)
+class Run:
+    """Run this stage now."""
+
+    stage: str
+
+
+@dataclass(frozen=True)
+class Close:
+    """End this stage without running it."""
+
+    stage: str
+    state: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Done:
+    """Nothing is left to do."""
+
+    outcome: str
+
+
+Step = Union[Run, Close, Done]
+
+
+def opening(attempt: int, known: Optional[Known]) -> str:
+    """Return what to do with one stage's record when a runner starts on a plan of this attempt.
+
+    ``new``: no record yet. ``keep``: this attempt has ended or not begun. ``again``: an earlier attempt's record moves
+    into the history. ``resume``: cut off while it ran, is run once more. ``give_up``: cut off once too often.
+    ``newer``: the record is of a later attempt than the plan.
+    """
+    if known is None:
+        return "new"
+    if known.attempt > attempt:
+        return "newer"
+    if known.attempt < attempt:
+        return "again"
+    if known.state == "running":
+        return "resume" if known.interruptions < MAX_INTERRUPTIONS else "give_up"
+    return "keep"
+
+
+def next_step(stages: Sequence[Stage], states: Mapping[str, str], halt: Optional[str] = None) -> Step:
+    """Return the next step of a plan.
+
+    `states` holds the state of every stage that has a record, those of earlier plans too; a stage without one counts as
+    pending. `halt`, when given, says why nothing may start any more.
+    """
+    stopped_by: Optional[str] = None
+    for stage in stages:
+        state = states.get(stage.name, "pending")
+        if state in FINISHED:
+            if stage.on_failure == "stop" and state in STOPPING and stopped_by is None:
+                stopped_by = f"{stage.name} ended in {state} and stops the plan"
+            continue
+        if halt is not None:
+            return Close(stage.name, "cancelled", halt)
+        if stopped_by is not None:
+            return Close(stage.name, "skipped", stopped_by)
+        lacking = [_lack(name, states.get(name)) for name in stage.needs if states.get(name) != "success"]
+        if lacking:
+            return Close(stage.name, "skipped", f"needs {', '.join(lacking)}")
+        return Run(stage.name)
+    return Done(outcome(states.get(stage.name, "pending") for stage in stages))
+
+
+def outcome(states: Iterable[str]) -> str:
+    """Return ``success`` (all stages succeeded), ``running`` (not all have ended), ``cancelled`` or ``failure``."""
+    states = list(states)
+    if any(state not in FINISHED for state in states):
+        return "running"
+    if all(state == "success" for state in states):
+        return "success"
+    return "cancelled" if "cancelled" in states else "failure"
+
+
+def _lack(name: str, state: Optional[str]) -> str:
+    if state is None:
+        return f"{name}, which has no record"
+    return f"{name}, which ended in {state}" if state in FINISHED else f"{name}, which has not ended"

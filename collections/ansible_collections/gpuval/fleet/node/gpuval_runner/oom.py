@@ -1,0 +1,67 @@
+"""Evidence that the kernel killed for want of memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional
+
+
+@dataclass(frozen=True)
+class OomCounters:
+    """Kills for want of memory so far, in this control group and on the whole machine; None where not counted."""
+
+    group: Optional[int]
+    machine: Optional[int]
+
+
+def counters(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> OomCounters:
+    """Read the counters of this process's control group (versions 2 and 1) and of the machine."""
+    return OomCounters(_group(proc, groups), _value(proc / "vmstat", "oom_kill"))
+
+
+def evidence(before: OomCounters, after: OomCounters) -> str:
+    """Return what the change of the counters says, empty when nothing."""
+    group, machine = _rise(before.group, after.group), _rise(before.machine, after.machine)
+    if group:
+        return f"out of memory: the kernel killed {group} of its control group's processes (oom_kill)"
+    if machine:
+        return f"probably out of memory: the machine's oom_kill counter rose by {machine} meanwhile"
+    return ""
+
+
+def _rise(before: Optional[int], after: Optional[int]) -> int:
+    return max(0, after - before) if before is not None and after is not None else 0
+
+
+def _group(proc: Path, groups: Path) -> Optional[int]:
+    try:
+        lines = (proc / "self" / "cgroup").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        path = path.lstrip("/")
+        if "memory" in controllers.split(","):
+            places = [groups / "memory" / path / "memory.oom_control", groups / "memory" / "memory.oom_control"]
+        elif not controllers:
+            places = [groups / path / "memory.events", groups / "memory.events"]
+        else:
+            continue
+        for place in places:
+            value = _value(place, "oom_kill")
+            if value is not None:
+                return value
+    return None
+
+
+def _value(path: Path, name: str) -> Optional[int]:
+    try:
+        for line in path.read_text(encoding="ascii", errors="replace").splitlines():
+            key, _, value = line.partition(" ")
+            if key == name and value.strip().isdigit():
+                return int(value)
+    except OSError:
+        return None
+    return None

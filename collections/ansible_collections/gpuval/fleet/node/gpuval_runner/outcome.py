@@ -1,0 +1,92 @@
+"""How a stage ended: its final state and message. Pure."""
+
+from __future__ import annotations
+
+import signal as signals
+from dataclasses import dataclass
+from typing import Optional
+
+from gpuval_runner.result import Result
+from gpuval_runner.text import one_line
+
+LAST_LINE = 200
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Why the runner ended a stage: the state it gets and the reason in words."""
+
+    state: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that is known of a stage that has ended.
+
+    `signal` is the name of the signal that ended the main process, `oom` what the kernel says about memory (empty:
+    nothing), `matched` and `patterns` how many metrics the declared patterns found and how many were declared.
+    """
+
+    exit_code: Optional[int] = None
+    signal: Optional[str] = None
+    start_error: Optional[str] = None
+    stop: Optional[Stop] = None
+    result: Optional[Result] = None
+    patterns: int = 0
+    matched: int = 0
+    last_line: str = ""
+    oom: str = ""
+
+
+def judge(evidence: Evidence) -> tuple[str, str]:
+    """Return the final state and message of a stage."""
+    result = evidence.result
+    if evidence.start_error:
+        return "crash", f"cannot start: {evidence.start_error}"
+    if evidence.stop:
+        return evidence.stop.state, _sentence(evidence.stop.reason, _last(evidence))
+    if evidence.signal:
+        return "crash", _sentence(f"killed by {evidence.signal}", evidence.oom, _last(evidence))
+    if evidence.exit_code != 0:
+        if result and result.state == "failure":
+            return "failure", result.message or "the workload reported failure without a message"
+        what = f"exit code {evidence.exit_code}{_shell_signal(evidence.exit_code)}"
+        what += " after reporting success" if result and result.state == "success" else " without a result"
+        return "crash", _sentence(what, evidence.oom, _last(evidence))
+    if result and result.state == "failure":
+        return "failure", result.message or "the workload reported failure without a message"
+    if result and result.state == "success":
+        return "success", result.message
+    if evidence.patterns and evidence.matched:
+        return "success", ""
+    if evidence.patterns:
+        what = "ended without a result: none of its declared patterns matched its output"
+    elif result:
+        what = "ended without a result: its result file never became final"
+    else:
+        what = "ended without a result: it wrote no result file and declares no patterns"
+    return "crash", _sentence(what, evidence.oom, _last(evidence))
+
+
+def signal_name(number: int) -> str:
+    """Return SIGKILL for 9; SIG<number> for one without a name."""
+    try:
+        return signals.Signals(number).name
+    except ValueError:
+        return f"SIG{number}"
+
+
+def _shell_signal(code: Optional[int]) -> str:
+    if code is None or not 128 < code <= 128 + 64:
+        return ""
+    return f" ({signal_name(code - 128)})"
+
+
+def _last(evidence: Evidence) -> str:
+    line = one_line(evidence.last_line, LAST_LINE)
+    return f"last output: {line}" if line else "no output"
+
+
+def _sentence(*parts: str) -> str:
+    return "; ".join(part for part in parts if part)

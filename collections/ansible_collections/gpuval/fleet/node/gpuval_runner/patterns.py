@@ -1,0 +1,186 @@
+"""Metrics read from a stage's output, for workloads that write no result file."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from gpuval_runner.plan import OutputPattern
+from gpuval_runner.result import METRIC_NAME
+
+#: ``performance: 12.3 examples/sec``, as model repositories of the MAD kind print it.
+PERFORMANCE = OutputPattern(pattern=r"performance:\s*(?P<value>[-+.\d][\d.,eE+-]*)\s+(?P<unit>\S+)", name="performance")
+
+MAX_LINE = 4096
+MAX_NAMES = 256
+
+#: A number as tools print it: sign, thousands in groups of three, fraction, exponent, or a word for what is no number.
+NUMBER = re.compile(
+    r"[-+]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf(?:inity)?)(?![A-Za-z])",
+    re.IGNORECASE | re.ASCII,
+)
+_ESCAPE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+_CONTINUED = re.compile(r"[.,]\d")  # 1,5 and 1.2.3 are no numbers that one could be sure of
+_LINE_END = re.compile(rb"[\r\n]+")
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A base unit: the ending of a metric's name, how it is written, and the factor to get to it."""
+
+    ending: str
+    unit: str
+    factor: float
+
+
+def _units() -> dict[str, Unit]:
+    table: dict[str, Unit] = {}
+
+    def add(names: str, ending: str, unit: str, factor: float = 1.0) -> None:
+        for name in names.split():
+            table[name.lower()] = Unit(ending, unit, factor)
+
+    add("s sec secs second seconds", "seconds", "seconds")
+    add("ms msec millisecond milliseconds", "seconds", "seconds", 1e-3)
+    add("us µs usec microsecond microseconds", "seconds", "seconds", 1e-6)
+    add("min minute minutes", "seconds", "seconds", 60)
+    for per in ("/s", "/sec", "/second", "_per_second"):
+        for thing, ending in (("token", "tokens"), ("tok", "tokens")):
+            add(f"{thing}{per} {thing}s{per}", f"{ending}_per_second", f"{ending}/s")
+        for thing in ("sample", "example", "image", "img", "sequence", "record"):
+            add(f"{thing}{per} {thing}s{per}", "samples_per_second", "samples/s")
+    for prefix, factor in (("", 1.0), ("k", 1e3), ("m", 1e6), ("g", 1e9), ("t", 1e12)):
+        for per in ("/s", "/sec", "ps"):
+            add(f"{prefix}bit{per} {prefix}bits{per}", "bytes_per_second", "bytes/s", factor / 8)
+        add(f"{prefix}byte/s {prefix}bytes/s {prefix}bytes/sec", "bytes_per_second", "bytes/s", factor)
+    for power, letter in enumerate("kmgt", start=1):
+        add(f"{letter}byte {letter}bytes", "bytes", "bytes", 1e3**power)
+        add(f"{letter}ib", "bytes", "bytes", 1024.0**power)
+        add(f"{letter}ib/s {letter}ib/sec", "bytes_per_second", "bytes/s", 1024.0**power)
+        add(f"{letter}hz", "hertz", "Hz", 1e3**power)
+    add("bytes byte", "bytes", "bytes")
+    for power, letter in ((0, "t"), (-1, "g"), (1, "p")):
+        add(f"{letter}flops {letter}flop/s {letter}flops/s", "tflops", "TFLOP/s", 1e3**power)
+    add("%", "ratio", "ratio", 0.01)
+    add("ratio", "ratio", "ratio")
+    add("c °c celsius", "celsius", "C")
+    add("w watt watts", "watts", "W")
+    add("kw", "watts", "W", 1e3)
+    add("hz hertz", "hertz", "Hz")
+    return table
+
+
+#: Units that mean the same in every case of their letters.
+UNITS = _units()
+
+#: Units of which b is a bit and B is a byte.
+CASED_UNITS = {
+    f"{prefix}{letter}{per}": Unit(ending, unit, factor * share)
+    for prefix, factor in (("", 1.0), ("k", 1e3), ("K", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12))
+    for letter, share in (("B", 1.0), ("b", 0.125))
+    for per, ending, unit in (
+        ("", "bytes", "bytes"),
+        ("/s", "bytes_per_second", "bytes/s"),
+        ("/sec", "bytes_per_second", "bytes/s"),
+        ("ps", "bytes_per_second", "bytes/s"),
+    )
+    if per or letter == "B"
+}
+
+
+class PatternReader:
+    """Feeds on output and keeps the last value of every metric. Memory is bounded whatever comes in."""
+
+    def __init__(self, patterns: Iterable[OutputPattern], stage: str) -> None:
+        self._patterns = [(pattern, re.compile(pattern.pattern)) for pattern in patterns]
+        self._stage = stage
+        self._rest = b""
+        self._found: dict[str, dict[str, Any]] = {}
+
+    def feed(self, data: bytes) -> None:
+        """Take the next piece of output."""
+        if not self._patterns:
+            return
+        *lines, rest = _LINE_END.split(self._rest + data)
+        self._rest = rest[:MAX_LINE]
+        for line in lines:
+            self._line(line)
+
+    def finish(self) -> None:
+        """Take what is left as the last line."""
+        self._line(self._rest)
+        self._rest = b""
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return what was found so far, the last match of each name."""
+        return list(self._found.values())
+
+    def _line(self, line: bytes) -> None:
+        if not line:
+            return
+        text = _ESCAPE.sub("", line[:MAX_LINE].decode("utf-8", "replace"))
+        for pattern, expression in self._patterns:
+            match = expression.search(text)
+            metric = match and _metric(match, pattern, self._stage)
+            if metric and (metric["name"] in self._found or len(self._found) < MAX_NAMES):
+                self._found[metric["name"]] = metric
+
+
+def read_number(text: str) -> Optional[float]:
+    """Read a number that fills the text; NaN for a word that says it is none, None for what is not a number at all.
+
+    A comma counts only between groups of three digits: ``1,234.5`` is read, ``1,5`` (1.5 or 15?) is not.
+    """
+    if not NUMBER.fullmatch(text):
+        return None
+    try:
+        return float(text.replace(",", ""))
+    except ValueError:
+        return None
+
+
+def base_unit(unit: str) -> Optional[Unit]:
+    """Return the base unit for a unit as tools write it, None when unknown."""
+    return CASED_UNITS.get(unit) or UNITS.get(unit.lower())
+
+
+def _metric(match: re.Match[str], pattern: OutputPattern, stage: str) -> Optional[dict[str, Any]]:
+    value = _value(match)
+    if value is None:
+        return None
+    groups = match.groupdict()
+    written = (groups.get("unit") or pattern.unit or "").strip().rstrip(".,;:)")
+    name = _name(groups.get("name") or pattern.name or f"{stage}_performance")
+    base = base_unit(written)
+    if base:
+        value *= base.factor
+        if name != base.ending and not name.endswith("_" + base.ending):
+            name = f"{name[: 95 - len(base.ending)]}_{base.ending}"
+    return {
+        "name": name,
+        "value": value if math.isfinite(value) else None,
+        "unit": base.unit if base else written[:32],
+        "scope": "node",
+    }
+
+
+def _value(match: re.Match[str]) -> Optional[float]:
+    """Return the number at the group's place, whole even where the expression stopped inside it (at the e of 1.5e3)."""
+    text = match.group("value")
+    if text is None:
+        return None
+    start = match.start("value") + len(text) - len(text.lstrip())
+    number = NUMBER.match(match.string, start)
+    if number and number.end() >= start + len(text.strip()):
+        return None if _CONTINUED.match(match.string, number.end()) else read_number(number.group())
+    return read_number(text.strip().rstrip(",."))
+
+
+def _name(text: str) -> str:
+    """Return text as a metric name."""
+    name = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
+    name = name if name[:1].isalpha() else f"value_{name}"
+    return name[:96] if METRIC_NAME.fullmatch(name[:96]) else "value"

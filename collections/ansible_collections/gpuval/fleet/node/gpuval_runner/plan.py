@@ -1,0 +1,256 @@
+"""The plan: read, checked, and its placeholders replaced."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+from gpuval_runner.errors import PlanError
+from gpuval_runner.files import read_json
+from gpuval_runner.layout import STAGE_NAME
+
+SCHEMA = "gpuval.plan/1"
+MAX_PLAN_BYTES = 4 << 20
+RUNTIMES = ("host", "docker", "podman", "pod")
+VENDORS = ("auto", "cpu", "nvidia", "amd", "gaudi")
+
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+_PLACEHOLDER = re.compile(r"\{(python|runner|runner_python|workloads|work_dir|models_dir|node|run_id)\}")
+
+
+@dataclass(frozen=True)
+class OutputPattern:
+    """A metric read from the output: `pattern` has a group ``value`` and perhaps ``unit`` and ``name``."""
+
+    pattern: str
+    name: Optional[str] = None
+    unit: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One unit of work. Limits in seconds, 0 is none."""
+
+    name: str
+    workload: str
+    command: tuple[str, ...]
+    image: Optional[str]
+    environment: Mapping[str, str]
+    timeout_seconds: float
+    inactivity_seconds: float
+    grace_seconds: float
+    on_failure: str
+    needs: tuple[str, ...]
+    patterns: tuple[OutputPattern, ...]
+    log_max_bytes: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one node is to do, in order."""
+
+    run_id: str
+    node: str
+    attempt: int
+    created_at: str
+    deadline_seconds: float
+    heartbeat_seconds: float
+    runtime: str
+    vendor: str
+    gpu_count: Optional[int]
+    python: str
+    models_dir: Optional[str]
+    stages: tuple[Stage, ...]
+
+    def stage(self, name: str) -> Stage:
+        """Return a stage by name. Raises ``PlanError``."""
+        for stage in self.stages:
+            if stage.name == name:
+                return stage
+        raise PlanError(f"the plan has no stage {name!r}; it has {', '.join(s.name for s in self.stages)}")
+
+    @property
+    def containers(self) -> bool:
+        """Whether a container engine carries the stages that have an image."""
+        return self.runtime in ("docker", "podman")
+
+
+def load(path: Path) -> Plan:
+    """Read and check a plan file. Raises ``PlanError``."""
+    try:
+        document = read_json(path, MAX_PLAN_BYTES)
+    except FileNotFoundError:
+        raise PlanError(f"{path} does not exist: launch the run on this node first") from None
+    except (OSError, ValueError) as error:
+        raise PlanError(f"{path} cannot be read as a plan: {error}") from error
+    return parse(document)
+
+
+def parse(document: Any) -> Plan:
+    """Check a plan document. Raises ``PlanError`` naming the field that is wrong."""
+    top = _Fields(document, "plan")
+    if top.take("schema") != SCHEMA:
+        raise PlanError(f"plan: schema is not {SCHEMA}: the runner and the controller are of different versions")
+    accelerator = _Fields(top.take("accelerator"), "accelerator")
+    attempt = top.integer("attempt", 1, 9)
+    plan = Plan(
+        run_id=top.matching("run_id", _RUN_ID),
+        node=top.matching("node", _NODE),
+        attempt=attempt,
+        created_at=top.text("created_at"),
+        deadline_seconds=top.number("deadline_seconds", above=0),
+        heartbeat_seconds=top.number("heartbeat_seconds", above=0),
+        runtime=top.choice("runtime", RUNTIMES),
+        vendor=accelerator.choice("vendor", VENDORS),
+        gpu_count=accelerator.optional(accelerator.integer, "count", 0, 1 << 20),
+        python=top.text("python"),
+        models_dir=top.optional(top.text, "models_dir"),
+        stages=tuple(_stage(item, number) for number, item in enumerate(top.sequence("stages"))),
+    )
+    accelerator.finish()
+    top.finish()
+    _check_stages(plan)
+    return plan
+
+
+def expand(text: str, values: Mapping[str, str]) -> str:
+    """Replace the placeholders that `values` names; every other brace is kept."""
+    return _PLACEHOLDER.sub(lambda match: values.get(match.group(1), match.group(0)), text)
+
+
+def _stage(document: Any, number: int) -> Stage:
+    fields = _Fields(document, f"stages[{number}]")
+    stage = Stage(
+        name=fields.matching("name", STAGE_NAME),
+        workload=fields.text("workload", 64),
+        command=tuple(fields.strings("command")),
+        image=fields.optional(fields.text, "image"),
+        environment=fields.string_map("environment"),
+        timeout_seconds=fields.number("timeout_seconds"),
+        inactivity_seconds=fields.number("inactivity_seconds"),
+        grace_seconds=fields.number("grace_seconds"),
+        on_failure=fields.choice("on_failure", ("continue", "stop")),
+        needs=tuple(fields.strings("needs")),
+        patterns=tuple(_pattern(item, f"{fields.where}.patterns") for item in fields.sequence("patterns", empty=True)),
+        log_max_bytes=fields.integer("log_max_bytes", 1024, 1 << 40),
+    )
+    for unused in ("retry", "expected_seconds", "tags"):  # for the controller alone
+        fields.take(unused)
+    fields.finish()
+    if not stage.command:
+        raise PlanError(f"{fields.where}.command is empty")
+    return stage
+
+
+def _pattern(document: Any, where: str) -> OutputPattern:
+    fields = _Fields(document, where)
+    pattern = OutputPattern(
+        pattern=fields.text("pattern"),
+        name=fields.text("name") if "name" in fields.left else None,
+        unit=fields.text("unit") if "unit" in fields.left else None,
+    )
+    fields.finish()
+    try:
+        groups = re.compile(pattern.pattern).groupindex
+    except re.error as error:
+        raise PlanError(f"{where}: {pattern.pattern!r} is not a regular expression: {error}") from error
+    if "value" not in groups:
+        raise PlanError(f"{where}: {pattern.pattern!r} has no group 'value': write (?P<value>...) around the number")
+    return pattern
+
+
+def _check_stages(plan: Plan) -> None:
+    earlier: set[str] = set()
+    for stage in plan.stages:
+        if stage.name in earlier:
+            raise PlanError(f"stage {stage.name!r} stands twice in the plan")
+        later = [s.name for s in plan.stages if s.name in stage.needs and s.name not in earlier]
+        if later:
+            raise PlanError(f"stage {stage.name!r} needs {', '.join(later)}, which does not come before it")
+        unknown = [name for name in stage.needs if name not in earlier]
+        if unknown and plan.attempt == 1:
+            raise PlanError(f"stage {stage.name!r} needs {', '.join(unknown)}, which the plan does not have")
+        earlier.add(stage.name)
+
+
+class _Fields:
+    """Takes typed fields out of a mapping and names what is wrong."""
+
+    def __init__(self, document: Any, where: str) -> None:
+        if not isinstance(document, dict):
+            raise PlanError(f"{where} is not an object")
+        self.left = dict(document)
+        self.where = where
+
+    def take(self, name: str) -> Any:
+        if name not in self.left:
+            raise PlanError(f"{self.where}.{name} is missing")
+        return self.left.pop(name)
+
+    def finish(self) -> None:
+        if self.left:
+            raise PlanError(f"{self.where} has unknown fields: {', '.join(sorted(self.left))}")
+
+    def optional(self, reader: Any, name: str, *arguments: Any) -> Any:
+        if self.left.get(name, ...) is None:
+            return self.left.pop(name)
+        return reader(name, *arguments)
+
+    def text(self, name: str, limit: int = 1 << 16) -> str:
+        value = self.take(name)
+        if not isinstance(value, str) or not value or len(value) > limit:
+            raise PlanError(f"{self.where}.{name} is not a text of 1 to {limit} characters")
+        return value
+
+    def matching(self, name: str, pattern: re.Pattern[str]) -> str:
+        value = self.text(name)
+        if not pattern.fullmatch(value):
+            raise PlanError(f"{self.where}.{name}: {value!r} does not match {pattern.pattern}")
+        return value
+
+    def choice(self, name: str, choices: tuple[str, ...]) -> str:
+        value = self.take(name)
+        if value not in choices:
+            raise PlanError(f"{self.where}.{name}: {value!r} is none of {', '.join(choices)}")
+        return value
+
+    def number(self, name: str, above: Optional[float] = None) -> float:
+        value = self.take(name)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise PlanError(f"{self.where}.{name} is not a number")
+        if value < 0 or (above is not None and value <= above):
+            raise PlanError(f"{self.where}.{name} is {value}, which is too small")
+        return float(value)
+
+    def integer(self, name: str, least: int, most: int) -> int:
+        value = self.take(name)
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise PlanError(f"{self.where}.{name} is not a whole number from {least} to {most}")
+        return value
+
+    def sequence(self, name: str, empty: bool = False) -> list[Any]:
+        value = self.take(name)
+        if not isinstance(value, list) or not (value or empty):
+            raise PlanError(f"{self.where}.{name} is not a list" + ("" if empty else " with at least one entry"))
+        return value
+
+    def strings(self, name: str) -> list[str]:
+        value = self.sequence(name, empty=True)
+        if not all(isinstance(item, str) and "\0" not in item for item in value):
+            raise PlanError(f"{self.where}.{name} is not a list of texts")
+        return value
+
+    def string_map(self, name: str) -> dict[str, str]:
+        value = self.take(name)
+        if not isinstance(value, dict) or not all(_is_variable(k, v) for k, v in value.items()):
+            raise PlanError(f"{self.where}.{name} is not a map of variable names to texts")
+        return value
+
+
+def _is_variable(name: Any, value: Any) -> bool:
+    return isinstance(value, str) and bool(name) and "=" not in name and "\0" not in name + value

@@ -1,0 +1,134 @@
+"""The runner as a container's entry point: one stage, and its record where a cluster can see it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Optional
+
+from gpuval_runner import descendants, machine
+from gpuval_runner import plan as plans
+from gpuval_runner.files import to_json
+from gpuval_runner.lock import Lock
+from gpuval_runner.outcome import Stop
+from gpuval_runner.plan import Plan, Stage
+from gpuval_runner.record import Record
+from gpuval_runner.runner import Options, Runner, Told, finish_uploads, make_uploader, told_by_signals
+from gpuval_runner.text import one_line
+from gpuval_runner.upload import Uploader
+
+TERMINATION_LOG = "/dev/termination-log"
+TERMINATION_VARIABLE = "GPUVAL_TERMINATION_LOG"
+MAX_TERMINATION_BYTES = 2048
+LOCK_SECONDS = 60.0
+
+
+def run_pod(options: Options, stage: str, last: bool) -> int:
+    """Run one stage in a container. Returns 0 once its record is made; with `last`, 1 unless every stage succeeded.
+
+    Raises ``PlanError`` and ``StoreError`` for what it was given, ``LockHeldError`` when another container is at it.
+    """
+    plan = plans.load(options.plan)
+    plan.stage(stage)
+    descendants.become_subreaper()
+    options = replace(options, private_store=False, tee=_tee)
+    directory = options.directory
+    directory.make()
+    with Lock.take(directory.lock, LOCK_SECONDS), told_by_signals() as told:
+        uploader = make_uploader(options)
+        try:
+            runner = _PodRunner(options, plan, uploader, told, stage)
+            record = runner.carry_out_one()
+            finish_uploads(uploader, options.note, Told())
+        finally:
+            if uploader:
+                uploader.close()
+        if uploader is None:
+            print_record(record)
+        write_termination(record, Path(os.environ.get(TERMINATION_VARIABLE, TERMINATION_LOG)))
+        outcome = machine.outcome(runner.stage_states().get(s.name, "pending") for s in plan.stages)
+    return 1 if last and outcome != "success" else 0
+
+
+def print_record(record: Record) -> None:
+    """Print a record between markers, for whoever reads the container's output."""
+    data = record.encode().decode("ascii")
+    sys.stdout.write(
+        f"\n-----BEGIN GPUVAL RECORD {record.stage}-----\n{data}-----END GPUVAL RECORD {record.stage}-----\n"
+    )
+    sys.stdout.flush()
+
+
+def write_termination(record: Record, path: Path) -> None:
+    """Write state, message and exit code in at most 2048 bytes where the cluster shows them."""
+    short = {"stage": record.stage, "state": record.state, "exit_code": record.exit_code, "signal": record.signal}
+    limit = MAX_TERMINATION_BYTES
+    while True:
+        data = to_json({**short, "message": one_line(record.message, limit)})
+        if len(data) <= MAX_TERMINATION_BYTES:
+            break
+        limit = limit * 3 // 4
+    try:
+        with path.open("wb") as stream:
+            stream.write(data)
+    except OSError as error:
+        print(f"cannot write {path}: {error.strerror}", file=sys.stderr)
+
+
+def _tee(data: bytes) -> None:
+    try:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except OSError:  # nobody reads the container's output: the log file has it all
+        return
+
+
+class _PodRunner(Runner):
+    """Runs one stage of a plan whose other stages have containers of their own."""
+
+    def __init__(self, options: Options, plan: Plan, uploader: Optional[Uploader], told: Told, own: str) -> None:
+        super().__init__(options, plan, uploader, told)
+        self._own = own
+
+    def carry_out_one(self) -> Record:
+        """Bring the container's own stage to its final record, by running it or by saying why not."""
+        self.open()
+        if self.records[self._own].state not in machine.FINISHED:
+            halt = self.halt()
+            step = machine.next_step(self._deciding(), self.stage_states(), halt.reason if halt else None)
+            if isinstance(step, machine.Close):
+                self.close_stage(step)
+            else:
+                self.run_stage(self._own)
+        self._save_state()
+        return self.records[self._own]
+
+    def _deciding(self) -> list[Stage]:
+        """Return the stages that decide about the own one: those before it that have ended, and itself."""
+        names = [stage.name for stage in self.plan.stages]
+        before = self.plan.stages[: names.index(self._own)]
+        ended = [stage for stage in before if self.records[stage.name].state in machine.FINISHED]
+        return [*ended, self.plan.stage(self._own)]
+
+    def halt(self) -> Optional[Stop]:
+        """As on a host, but a container told to end does not come back."""
+        stop = super().halt()
+        if stop and self.told.signal:
+            return Stop("cancelled", f"the pod was told to end ({self.told.signal})")
+        return stop
+
+    def opening(self, stage: Stage, known: Optional[machine.Known]) -> str:
+        """As on a host, but a stage of another container that is not final was killed together with its runner."""
+        if known and known.state == "running" and known.attempt == self.plan.attempt and stage.name != self._own:
+            return "give_up"
+        return super().opening(stage, known)
+
+    def given_up(self, record: Record, cause: str) -> str:
+        if record.stage == self._own:
+            return super().given_up(record, cause)
+        return (
+            "its container ended without a final record (killed, evicted or out of memory; "
+            f"last seen {record.updated_at}): see the pod's events"
+        )

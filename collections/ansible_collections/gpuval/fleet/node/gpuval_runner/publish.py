@@ -1,0 +1,72 @@
+"""Records, logs and series to the node directory and, where there is one, to the store."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Callable, Optional, TextIO
+
+from gpuval_runner.clock import now
+from gpuval_runner.files import write_atomically
+from gpuval_runner.layout import NodeDirectory
+from gpuval_runner.plan import Plan, Stage
+from gpuval_runner.record import Record, encode_series
+from gpuval_runner.text import one_line
+from gpuval_runner.upload import Uploader
+
+Note = Callable[[str], None]
+
+
+def note(text: str, stream: Optional[TextIO] = None) -> None:
+    """Write a line to the runner's own log, its standard error."""
+    try:
+        print(f"{now()} {one_line(text, 1000)}", file=stream or sys.stderr, flush=True)
+    except OSError:  # a full disk under runner.log must not end the run
+        return
+
+
+class Publisher:
+    """Writes results and has them sent. A disk that takes nothing is noted, no error: the store may still get them."""
+
+    def __init__(self, directory: NodeDirectory, plan: Plan, uploader: Optional[Uploader], note: Note = note) -> None:
+        self._directory, self._plan, self._uploader, self._note = directory, plan, uploader, note
+        self.write_problem = ""
+
+    def record(self, record: Record) -> bytes:
+        """Write and send a record; returns its text."""
+        message = record.message
+        data = record.encode()
+        if not self._write(f"records/{record.stage}", data):
+            record.message = "; ".join(filter(None, [message, f"the node could not store it: {self.write_problem}"]))
+            data = record.encode()
+            record.message = message
+        self._send(f"records/{record.stage}", data)
+        return data
+
+    def series(self, stage: Stage, series: list[dict[str, Any]]) -> None:
+        """Write and send the curves of a stage, if it has any."""
+        if series:
+            data = encode_series(self._plan, stage, series)
+            self._write(f"series/{stage.name}", data)
+            self._send(f"series/{stage.name}", data)
+
+    def log(self, stage: Stage) -> None:
+        """Send the log as it is by the time it is sent."""
+        path = self._directory.log(stage.name)
+        if self._uploader and path.exists():
+            self._uploader.put(f"logs/{stage.name}", path)
+
+    def _write(self, key: str, data: bytes) -> bool:
+        try:
+            write_atomically(self._directory.result(key), data)
+        except OSError as error:
+            problem = error.strerror or str(error)
+            if problem != self.write_problem:
+                self._note(f"cannot write {key}: {problem}: free space on the node")
+            self.write_problem = problem
+            return False
+        self.write_problem = ""
+        return True
+
+    def _send(self, key: str, data: bytes) -> None:
+        if self._uploader:
+            self._uploader.put(key, data)

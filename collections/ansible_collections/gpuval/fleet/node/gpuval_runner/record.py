@@ -1,0 +1,190 @@
+"""Records (gpuval.record/1) and series (gpuval.series/1): built whole, bounded in size, written in one step."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Optional
+
+from gpuval_runner.clock import now
+from gpuval_runner.files import read_json, to_json
+from gpuval_runner.machine import STATES
+from gpuval_runner.plan import Plan, Stage
+from gpuval_runner.result import MAX_ARTIFACTS, MAX_MESSAGE, MAX_METRICS, Result
+from gpuval_runner.text import encodable, one_line
+
+SCHEMA = "gpuval.record/1"
+SERIES_SCHEMA = "gpuval.series/1"
+MAX_RECORD_BYTES = 1 << 20
+MAX_SERIES_BYTES = 8 << 20
+MAX_ATTEMPTS = 9
+MAX_COMMAND_WORDS = 256
+MAX_WORD = 8192
+
+
+@dataclass
+class Record:
+    """One stage on one node; the fields of the schema of the same names."""
+
+    run_id: str
+    node: str
+    stage: str
+    workload: str
+    attempt: int
+    state: str = "pending"
+    message: str = ""
+    started_at: Optional[str] = None
+    updated_at: str = ""
+    finished_at: Optional[str] = None
+    duration_seconds: Optional[float] = None
+    command: list[str] = field(default_factory=list)
+    image: Optional[str] = None
+    exit_code: Optional[int] = None
+    signal: Optional[str] = None
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+    fingerprints: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
+    artifacts: list[str] = field(default_factory=list)
+    attempts: list[dict[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def pending(cls, plan: Plan, stage: Stage, attempts: Iterable[dict[str, Any]] = ()) -> Record:
+        """Return the record of a stage that has not started."""
+        return cls(
+            run_id=plan.run_id,
+            node=plan.node,
+            stage=stage.name,
+            workload=stage.workload,
+            attempt=plan.attempt,
+            command=[encodable(word)[:MAX_WORD] for word in stage.command[:MAX_COMMAND_WORDS]],
+            image=stage.image[:512] if stage.image else None,
+            attempts=list(attempts),
+        )
+
+    def merge(self, result: Result, more_metrics: Iterable[dict[str, Any]] = ()) -> None:
+        """Take over what the workload handed over so far; its own metrics win over those read from the output."""
+        metrics = {(m["name"], m["scope"]): m for m in more_metrics}
+        metrics.update({(m["name"], m["scope"]): m for m in result.metrics})
+        self.metrics = list(metrics.values())[:MAX_METRICS]
+        self.fingerprints = result.fingerprints
+        self.environment = result.environment
+        self.artifacts = result.artifacts[:MAX_ARTIFACTS]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the document, not yet bounded."""
+        return {"schema": SCHEMA, **{name: copy.copy(value) for name, value in vars(self).items()}}
+
+    def encode(self) -> bytes:
+        """Return the document as JSON of at most 1 MiB, stamped with the present time.
+
+        What does not fit is left out and the message says so: first what earlier attempts measured, then of this one
+        large entries of the environment, metrics of single parts, and the rest.
+        """
+        self.updated_at = now()
+        document = self.as_dict()
+        document["message"] = one_line(self.message, MAX_MESSAGE)
+        data = to_json(document)
+        if len(data) <= MAX_RECORD_BYTES:
+            return data
+        dropped = []
+        for shrink in (_shrink_attempts, _shrink_environment, _shrink_metrics, _shrink_rest):
+            what = shrink(document, len(data) - MAX_RECORD_BYTES + 1024)
+            if what:
+                dropped.append(what)
+            note = f"left out to keep the record within 1 MiB: {', '.join(dropped)}"
+            parts = (self.message[: MAX_MESSAGE - 400], note)
+            document["message"] = one_line("; ".join(filter(None, parts)), MAX_MESSAGE)
+            data = to_json(document)
+            if len(data) <= MAX_RECORD_BYTES:
+                break
+        return data
+
+
+def load(path: Path, plan: Plan) -> Optional[dict[str, Any]]:
+    """Read a record of this run and node; None when there is none or it is not one."""
+    try:
+        document = read_json(path, 2 * MAX_RECORD_BYTES)
+    except (OSError, ValueError):
+        return None
+    return document if _is_record(document, plan.run_id, plan.node, path.stem) else None
+
+
+def restore(document: Mapping[str, Any]) -> Record:
+    """Return the record that :func:`load` read."""
+    return Record(**{name: value for name, value in document.items() if name != "schema"})
+
+
+def archived(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a record and its earlier attempts as a flat list, oldest first, for the next record's ``attempts``."""
+    earlier = [dict(item) for item in document["attempts"] if isinstance(item, dict)]
+    return [*earlier, {**document, "attempts": []}][-MAX_ATTEMPTS:]
+
+
+def encode_series(plan: Plan, stage: Stage, series: list[dict[str, Any]]) -> bytes:
+    """Return the series document of a stage, with the longest curves left out beyond 8 MiB."""
+    document = {
+        "schema": SERIES_SCHEMA,
+        "run_id": plan.run_id,
+        "node": plan.node,
+        "stage": stage.name,
+        "attempt": plan.attempt,
+        "series": series,
+    }
+    data = to_json(document)
+    while len(data) > MAX_SERIES_BYTES and document["series"]:
+        series = sorted(series, key=lambda curve: len(curve["x"]))[:-1]
+        document["series"] = series
+        data = to_json(document)
+    return data
+
+
+def _is_record(document: Any, run_id: str, node: str, stage: str) -> bool:
+    names = {"schema", *Record.__dataclass_fields__}
+    identity = {"schema": SCHEMA, "run_id": run_id, "node": node, "stage": stage}
+    return (
+        isinstance(document, dict)
+        and set(document) == names
+        and all(document[name] == value for name, value in identity.items())
+        and document["state"] in STATES
+        and isinstance(document["attempt"], int)
+        and isinstance(document["attempts"], list)
+        and isinstance(document["metrics"], list)
+        and isinstance(document["environment"], dict)
+        and isinstance(document["message"], str)
+    )
+
+
+def _shrink_attempts(document: dict[str, Any], _: int) -> str:
+    if not document["attempts"]:
+        return ""
+    document["attempts"] = [
+        {**attempt, "metrics": [], "environment": {}, "fingerprints": {}} for attempt in document["attempts"]
+    ]
+    return "figures of earlier attempts"
+
+
+def _shrink_environment(document: dict[str, Any], _: int) -> str:
+    sizes = {key: len(to_json(value)) for key, value in document["environment"].items()}
+    large = [key for key, size in sizes.items() if size > MAX_RECORD_BYTES // 32]
+    document["environment"] = {k: v for k, v in document["environment"].items() if k not in large}
+    return f"{len(large)} entries of environment" if large else ""
+
+
+def _shrink_metrics(document: dict[str, Any], excess: int) -> str:
+    metrics = sorted(document["metrics"], key=lambda metric: metric["scope"] != "node")
+    room = sum(len(to_json(metric)) for metric in metrics) - max(0, excess)
+    kept = []
+    for metric in metrics:
+        room -= len(to_json(metric))
+        if room < 0:
+            break
+        kept.append(metric)
+    document["metrics"] = kept
+    return f"{len(metrics) - len(kept)} of {len(metrics)} metrics" if len(kept) < len(metrics) else ""
+
+
+def _shrink_rest(document: dict[str, Any], _: int) -> str:
+    document.update(environment={}, fingerprints={}, artifacts=[], command=document["command"][:1])
+    return "environment, fingerprints, artifacts, arguments"

@@ -1,0 +1,209 @@
+"""What a workload hands over in its result file. Untrusted: whatever does not fit is dropped and named."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Optional
+
+from gpuval_runner.files import read_bounded
+from gpuval_runner.text import encodable, one_line
+
+STATES = ("running", "success", "failure")
+MAX_RESULT_BYTES = 4 << 20
+MAX_MESSAGE = 4096
+MAX_METRICS = 20_000
+MAX_SERIES = 1024
+MAX_POINTS = 20_000
+MAX_FINGERPRINTS = 1024
+MAX_ENVIRONMENT = 256
+MAX_ARTIFACTS = 256
+MAX_DEPTH = 16
+MAX_PROBLEMS = 8
+
+METRIC_NAME = re.compile(r"[a-z][a-z0-9_]{0,95}")
+SCOPE = re.compile(r"node|gpu:[0-9]{1,4}|rank:[0-9]{1,6}|link:[A-Za-z0-9._:>-]{1,64}")
+X_UNITS = ("step", "seconds", "bytes")
+
+
+@dataclass
+class Result:
+    """The fields of a result file that were accepted; `problems` names what was not."""
+
+    state: str = "running"
+    message: str = ""
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+    series: list[dict[str, Any]] = field(default_factory=list)
+    fingerprints: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
+    artifacts: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def final(self) -> bool:
+        return self.state != "running"
+
+
+def read(path: Path) -> Optional[Result]:
+    """Read a result file; None when there is none. One that is no result counts as ``running``, with a problem."""
+    try:
+        data = read_bounded(path, MAX_RESULT_BYTES)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return Result(problems=[f"result file refused: {error.strerror or 'larger than 4 MiB'}"])
+    return parse(data)
+
+
+def parse(data: bytes) -> Result:
+    """Take from the bytes of a result file what is valid. Never raises for what they hold."""
+    try:
+        document = json.loads(data.decode("utf-8", "replace"), parse_constant=lambda _: None)
+    except (ValueError, RecursionError) as error:
+        return Result(problems=[f"result file is not JSON: {one_line(str(error), 120)}"])
+    if not isinstance(document, dict):
+        return Result(problems=["result file does not hold a JSON object"])
+    problems = _Problems()
+    state = document.get("state")
+    if state not in STATES:
+        problems.add(f"state is none of {', '.join(STATES)}")
+        state = "running"
+    message = document.get("message", "")
+    return Result(
+        state=state,
+        message=one_line(message, MAX_MESSAGE) if isinstance(message, str) else "",
+        metrics=_take(document, "metrics", _metric, MAX_METRICS, problems),
+        series=_take(document, "series", _curve, MAX_SERIES, problems),
+        fingerprints=_fingerprints(document.get("fingerprints"), problems),
+        environment=_environment(document.get("environment"), problems),
+        artifacts=_take(document, "artifacts", _artifact, MAX_ARTIFACTS, problems),
+        problems=problems.lines,
+    )
+
+
+def number(value: Any) -> Optional[float]:
+    """Return a finite number, else None."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return value if math.isfinite(value) and abs(value) < 1e300 else None
+    except OverflowError:
+        return None
+
+
+class _Problems:
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def add(self, text: str) -> None:
+        if len(self.lines) < MAX_PROBLEMS:
+            self.lines.append("result file: " + one_line(text, 200))
+
+
+def _take(
+    document: dict[str, Any], name: str, reader: Callable[[Any], Any], limit: int, problems: _Problems
+) -> list[Any]:
+    items = document.get(name)
+    if items is None:
+        return []
+    if not isinstance(items, list):
+        problems.add(f"{name} is not a list")
+        return []
+    good = [taken for taken in map(reader, items) if taken is not None]
+    if len(good) < len(items):
+        problems.add(f"{len(items) - len(good)} of {len(items)} {name} are malformed and left out")
+    if len(good) > limit:
+        problems.add(f"{len(good)} {name}, of which the first {limit} are kept")
+    return good[:limit]
+
+
+def _metric(item: Any) -> Optional[dict[str, Any]]:
+    if not isinstance(item, dict) or not _has_identity(item):
+        return None
+    value = item.get("value")
+    if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+        return None
+    return {
+        "name": item["name"],
+        "value": number(value),
+        "unit": one_line(item["unit"], 32),
+        "scope": item.get("scope", "node"),
+    }
+
+
+def _curve(item: Any) -> Optional[dict[str, Any]]:
+    if not isinstance(item, dict) or not _has_identity(item) or item.get("x_unit", "step") not in X_UNITS:
+        return None
+    x, y = item.get("x"), item.get("y")
+    if not isinstance(x, list) or not isinstance(y, list) or len(x) != len(y) or len(x) > MAX_POINTS:
+        return None
+    x = [number(value) for value in x]
+    if None in x:
+        return None
+    return {
+        "name": item["name"],
+        "unit": one_line(item["unit"], 32),
+        "scope": item.get("scope", "node"),
+        "x_unit": item.get("x_unit", "step"),
+        "x": x,
+        "y": [number(value) for value in y],
+    }
+
+
+def _has_identity(item: dict[str, Any]) -> bool:
+    name, scope, unit = item.get("name"), item.get("scope", "node"), item.get("unit")
+    return (
+        isinstance(name, str)
+        and isinstance(scope, str)
+        and isinstance(unit, str)
+        and METRIC_NAME.fullmatch(name) is not None
+        and SCOPE.fullmatch(scope) is not None
+    )
+
+
+def _artifact(item: Any) -> Optional[str]:
+    return encodable(item) if isinstance(item, str) and 0 < len(item) <= 512 and item.isprintable() else None
+
+
+def _fingerprints(value: Any, problems: _Problems) -> dict[str, str]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        problems.add("fingerprints is not an object")
+        return {}
+    good = {encodable(k): encodable(v) for k, v in value.items() if isinstance(v, str) and len(v) <= 256}
+    if len(good) < len(value):
+        problems.add("fingerprints hold values that are not texts of at most 256 characters")
+    return _first(good.items(), MAX_FINGERPRINTS)
+
+
+def _environment(value: Any, problems: _Problems) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        problems.add("environment is not an object")
+        return {}
+    return _first(((encodable(k), _plain(v, MAX_DEPTH)) for k, v in value.items()), MAX_ENVIRONMENT)
+
+
+def _first(items: Iterable[tuple[str, Any]], limit: int) -> dict[str, Any]:
+    return dict(list(items)[:limit])
+
+
+def _plain(value: Any, depth: int) -> Any:
+    """Return a JSON value with numbers finite, texts encodable, and nothing below `depth` levels."""
+    if isinstance(value, str):
+        return encodable(value)
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, (int, float)):
+        return number(value)
+    if depth == 0:
+        return None
+    if isinstance(value, dict):
+        return {encodable(k): _plain(v, depth - 1) for k, v in value.items()}
+    return [_plain(v, depth - 1) for v in value]

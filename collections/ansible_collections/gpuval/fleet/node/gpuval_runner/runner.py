@@ -1,0 +1,386 @@
+"""Carries a plan out: takes up what was left, runs what is due, reports, and can be told to end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+from gpuval_runner import clock, descendants, leftovers, machine, record, scratch
+from gpuval_runner import plan as plans
+from gpuval_runner import state as states
+from gpuval_runner.boot import Clock, elapsed
+from gpuval_runner.descendants import run_marker
+from gpuval_runner.environment import Accelerator, Places, detected
+from gpuval_runner.errors import PlanError
+from gpuval_runner.layout import NodeDirectory
+from gpuval_runner.lock import Lock
+from gpuval_runner.outcome import Stop
+from gpuval_runner.plan import Plan, Stage
+from gpuval_runner.publish import Note, Publisher, note
+from gpuval_runner.record import Record
+from gpuval_runner.stage import INTERRUPTED, StageContext, StageRun
+from gpuval_runner.text import seconds
+from gpuval_runner.upload import Ledger, Uploader
+
+FLUSH_SECONDS = 60.0
+AWAY_FLUSH_SECONDS = 5.0
+FACTS = "facts"
+
+
+@dataclass
+class Told:
+    """What the runner was told from outside by a signal."""
+
+    signal: str = ""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Where the runner finds what differs between a host and a pod, and what stands in for the machine in tests."""
+
+    directory: NodeDirectory
+    instance: str = ""
+    unit: str = ""
+    clock: Clock = field(default_factory=Clock)
+    plan_file: Optional[Path] = None
+    store_file: Optional[Path] = None
+    source: Optional[Path] = None
+    private_store: bool = True
+    note: Note = note
+    tee: Optional[Callable[[bytes], None]] = None
+
+    @property
+    def plan(self) -> Path:
+        return self.plan_file or self._given("plan.json")
+
+    @property
+    def store(self) -> Path:
+        return self.store_file or self._given("store.json")
+
+    @property
+    def rclone_config(self) -> Path:
+        return self._given("rclone.conf")
+
+    @property
+    def workloads(self) -> Path:
+        own = own_archive()
+        beside = own.with_name("workloads.zip") if own else None
+        return beside if beside and beside.exists() else self._given("workloads.zip")
+
+    @property
+    def runner(self) -> Path:
+        return own_archive() or self._given("runner.pyz")
+
+    def _given(self, name: str) -> Path:
+        return (self.source or self.directory.root) / name
+
+
+def own_archive() -> Optional[Path]:
+    """Return the zip application that this code runs from; None when it runs from plain files."""
+    for parent in Path(__file__).resolve().parents:
+        if parent.is_file():
+            return parent if zipfile.is_zipfile(parent) else None
+    return None
+
+
+def run(options: Options) -> int:
+    """Carry out the plan in a node directory. Returns 0 when every stage succeeded, 1 when not, 143 when told to end.
+
+    Raises ``LockHeldError`` when another runner is at it, ``PlanError`` and ``StoreError`` for what it was given.
+    """
+    directory = options.directory
+    plans.load(options.plan)  # refuse before anything is touched
+    descendants.become_subreaper()
+    with Lock.take(directory.lock, instance=options.instance, unit=options.unit), told_by_signals() as told:
+        directory.make()
+        uploader = make_uploader(options)
+        try:
+            while True:
+                plan = plans.load(options.plan)
+                name = f"run {plan.run_id} node {plan.node} attempt {plan.attempt}"
+                options.note(f"{name}: runner pid {os.getpid()} starts")
+                outcome = Runner(options, plan, uploader, told).carry_out()
+                finish_uploads(uploader, options.note, told)
+                if told.signal:
+                    options.note(
+                        f"ended by {told.signal}; started again, the runner goes on at the first unfinished stage"
+                    )
+                    return 143
+                if not newer_plan(options.plan, plan):
+                    options.note(f"the plan's outcome: {outcome}")
+                    return 0 if outcome == "success" else 1
+        finally:
+            if uploader:
+                uploader.close()
+
+
+def make_uploader(options: Options) -> Optional[Uploader]:
+    """Return an uploader where there is a store file. Raises ``StoreError``."""
+    if not options.store.exists():
+        return None
+    return Uploader(options.store, Ledger(options.directory.uploaded), private=options.private_store)
+
+
+def finish_uploads(uploader: Optional[Uploader], note: Note, told: Told) -> None:
+    """Give the store a bounded time to take what it lacks."""
+    if uploader is None:
+        return
+    left = uploader.flush(AWAY_FLUSH_SECONDS if told.signal else FLUSH_SECONDS, AWAY_FLUSH_SECONDS)
+    for problem in uploader.problems():
+        note(problem)
+    if left:
+        note(f"not uploaded: {', '.join(sorted(left))}: fetch them over the management connection")
+
+
+def newer_plan(path: Path, plan: Plan) -> bool:
+    """Whether a plan of a later attempt was put in place meanwhile."""
+    try:
+        return plans.load(path).attempt > plan.attempt
+    except PlanError:
+        return False
+
+
+@contextlib.contextmanager
+def told_by_signals() -> Iterator[Told]:
+    """Note TERM and INT instead of dying of them, and let a lost terminal pass."""
+    told = Told()
+
+    def tell(number: int, _frame: Any) -> None:
+        told.signal = signal.Signals(number).name
+
+    earlier = {number: signal.signal(number, tell) for number in (signal.SIGTERM, signal.SIGINT)}
+    earlier[signal.SIGHUP] = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        yield told
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
+
+
+class Runner:
+    """One plan, once through."""
+
+    def __init__(self, options: Options, plan: Plan, uploader: Optional[Uploader], told: Told) -> None:
+        self.options, self.plan, self.told = options, plan, told
+        self.directory = options.directory
+        self._uploader = uploader
+        self._publisher = Publisher(options.directory, plan, uploader, options.note)
+        self.state = states.load(options.directory.state)
+        self.records: dict[str, Record] = {}
+        self._notes: dict[str, str] = {}
+
+    def carry_out(self) -> str:
+        """Run all that is due; returns the outcome, ``running`` when told to end before that."""
+        self.open()
+        while not self.told.signal:
+            halt = self.halt()
+            step = machine.next_step(self.plan.stages, self.stage_states(), halt.reason if halt else None)
+            if isinstance(step, machine.Done):
+                break
+            if isinstance(step, machine.Close):
+                self.close_stage(step)
+            else:
+                self.run_stage(step.stage)
+        outcome = machine.outcome(self.stage_states().get(s.name, "pending") for s in self.plan.stages)
+        self.state.outcome = None if outcome == "running" else outcome
+        self.state.current = None
+        self._save_state()
+        return outcome
+
+    def open(self) -> None:
+        """End what an earlier runner left running, and bring every stage's record up to this plan."""
+        present = self.options.clock.now()
+        state, plan = self.state, self.plan
+        rebooted = bool(state.boot) and state.boot != present.boot
+        self._end_leftovers(rebooted)
+        if state.plan_created_at != plan.created_at or state.started is None:
+            state.plan_created_at, state.started = plan.created_at, present
+        state.run_id, state.node, state.attempt = plan.run_id, plan.node, plan.attempt
+        state.boot, state.pid = present.boot, os.getpid()
+        state.instance, state.unit = self.options.instance, self.options.unit
+        state.outcome, state.current, state.store_reachable, state.store_message = None, None, None, ""
+        self._take_up_records("a reboot of the node" if rebooted else "the end of its runner")
+        self._save_state()
+
+    def opening(self, stage: Stage, known: Optional[machine.Known]) -> str:
+        """Return what to do with a stage's record, in the words of :func:`machine.opening`."""
+        return machine.opening(self.plan.attempt, known)
+
+    def given_up(self, record: Record, cause: str) -> str:
+        """Return why a stage that was cut off is not run again."""
+        return f"interrupted by {cause} for the second time (last seen {record.updated_at}) and not run again"
+
+    def stage_states(self) -> dict[str, str]:
+        """Return the state of every stage that has a record, those of other plans of this run too."""
+        return {name: kept.state for name, kept in self.records.items()}
+
+    def halt(self) -> Optional[Stop]:
+        """Return why no work may go on, if so."""
+        if self.told.signal:
+            return Stop(INTERRUPTED, f"the runner was told to end by {self.told.signal}")
+        if cancelled(self.directory, self.plan):
+            return Stop("cancelled", "cancelled on request")
+        if self.state.started:
+            spent = elapsed(self.state.started, self.options.clock.now())
+            if spent >= self.plan.deadline_seconds:
+                limit = seconds(self.plan.deadline_seconds)
+                return Stop(
+                    "timeout", f"the plan's deadline of {limit} after its first start passed (deadline_seconds)"
+                )
+        return None
+
+    def close_stage(self, step: machine.Close) -> Record:
+        """End a stage without running it."""
+        kept = self.records[step.stage]
+        kept.state, kept.finished_at = step.state, clock.now()
+        kept.message = "; ".join(filter(None, [step.message, self._notes.get(step.stage, "")]))
+        self._publisher.record(kept)
+        self.options.note(f"{step.stage}: {step.state}: {step.message}")
+        return kept
+
+    def run_stage(self, name: str) -> Record:
+        """Run a stage to its final record, or until the runner is told to end."""
+        stage = self.plan.stage(name)
+        self.options.note(f"{name}: starts")
+        notes = (self._notes[name],) if name in self._notes else ()
+        finished = StageRun(stage, self.records[name], self._context(name), notes).run()
+        self.state.current = None
+        self._tick()
+        self._save_state()
+        self.options.note(f"{name}: {finished.state}: {finished.message or 'no message'}")
+        return finished
+
+    def _context(self, name: str) -> StageContext:
+        work = self.directory.work(name)
+        return StageContext(
+            plan=self.plan,
+            directory=self.directory,
+            publisher=self._publisher,
+            accelerator=self._accelerator(),
+            places=Places(
+                work=work,
+                temporary=scratch.temporary_directory(work),
+                models=Path(self.plan.models_dir) if self.plan.models_dir else self.directory.base / "models",
+                runner=self.options.runner,
+                workloads=self.options.workloads,
+                rclone_config=self.options.rclone_config,
+            ),
+            halt=self.halt,
+            started=self._started,
+            tick=self._tick,
+            tee=self.options.tee,
+            note=self.options.note,
+        )
+
+    def _accelerator(self) -> Accelerator:
+        facts = self.records.get(FACTS)
+        environment = facts.environment if facts and facts.state == "success" else None
+        return detected(self.plan.vendor, self.plan.gpu_count, environment)
+
+    def _started(self, pid: int) -> None:
+        process = descendants.look(pid)
+        self.state.current = {"pid": pid, "start_ticks": process.start_ticks} if process else None
+        self._save_state()
+
+    def _tick(self) -> None:
+        """Note whether the store answers, for whoever asks by ``start`` and ``status``."""
+        if self._uploader and self._uploader.reachable != self.state.store_reachable:
+            self.state.store_reachable = self._uploader.reachable
+            self.state.store_message = "; ".join(self._uploader.problems())
+            if self.state.store_message:
+                self.options.note(self.state.store_message)
+            self._save_state()
+
+    def _save_state(self) -> None:
+        try:
+            self.state.save(self.directory.state)
+        except OSError as error:
+            self.options.note(f"cannot write {self.directory.state.name}: {error.strerror}: free space on the node")
+
+    def _end_leftovers(self, rebooted: bool) -> None:
+        session = None if rebooted else leftovers.live_session(self.state.current)
+        ended, stuck = leftovers.end_processes(run_marker(self.plan.run_id, self.plan.node), session=session)
+        containers, problems = leftovers.end_containers(self.plan)
+        if ended or containers:
+            self.options.note(
+                f"ended what an earlier runner left: {len(ended)} processes, {len(containers)} containers"
+            )
+        for process in stuck:
+            self.options.note(f"KILL did not end {process.name} (pid {process.pid}, state {process.state})")
+        for problem in problems:
+            self.options.note(problem)
+
+    def _take_up_records(self, cause: str) -> None:
+        on_disk = {}
+        for key in self.directory.result_keys():
+            if key.startswith("records/"):
+                document = record.load(self.directory.result(key), self.plan)
+                if document is None:
+                    self.options.note(f"{key} is not a record of this run and is left out")
+                else:
+                    on_disk[key.partition("/")[2]] = document
+        planned = {stage.name for stage in self.plan.stages}
+        self.records = {name: record.restore(d) for name, d in on_disk.items() if name not in planned}
+        for stage in self.plan.stages:
+            self._take_up(stage, on_disk.get(stage.name), cause)
+
+    def _take_up(self, stage: Stage, document: Optional[dict[str, Any]], cause: str) -> None:
+        name = stage.name
+        count_key = f"{name}/{self.plan.attempt}"
+        known = None
+        if document:
+            known = machine.Known(document["state"], document["attempt"], self.state.interruptions.get(count_key, 0))
+        what = self.opening(stage, known)
+        if what == "newer":
+            raise PlanError(
+                f"the plan is of attempt {self.plan.attempt}, but {name} has a record of attempt {known.attempt}: "
+                "put the latest plan in place"
+            )
+        if what == "keep":
+            kept = record.restore(document)
+            if kept.state == "pending":
+                self._publisher.record(kept)
+        elif what == "give_up":
+            kept = record.restore(document)
+            kept.state, kept.finished_at = "crash", clock.now()
+            kept.message = self.given_up(kept, cause)
+            self._publisher.record(kept)
+        else:
+            attempts = document["attempts"] if document else []
+            if what == "again":
+                attempts = record.archived(_closed(document)) if document["state"] != "pending" else attempts
+            if what == "resume":
+                self.state.interruptions[count_key] = known.interruptions + 1
+                self._notes[name] = f"interrupted by {cause} (last seen {document['updated_at']}) and run again"
+                self._save_state()  # before the record: a runner that dies here must not count twice or lose the count
+            kept = Record.pending(self.plan, stage, attempts)
+            kept.message = self._notes.get(name, "")
+            self._publisher.record(kept)
+        self.records[name] = kept
+
+
+def cancelled(directory: NodeDirectory, plan: Plan) -> bool:
+    """Whether a cancel was asked for this attempt of the plan; one for an earlier attempt has had its effect."""
+    try:
+        text = directory.cancel.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return False
+    return not text.isdigit() or int(text) >= plan.attempt
+
+
+def _closed(document: dict[str, Any]) -> dict[str, Any]:
+    """Return an earlier attempt's record, final even if that attempt was cut off."""
+    if document["state"] != "running":
+        return document
+    return {
+        **document,
+        "state": "crash",
+        "message": f"cut off by a new attempt (last seen {document['updated_at']}); {document['message']}"[:4096],
+        "finished_at": clock.now(),
+    }

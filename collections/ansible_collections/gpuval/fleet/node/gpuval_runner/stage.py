@@ -1,0 +1,237 @@
+"""One stage from start to final record."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+from typing import Any, Callable, Optional
+
+from gpuval_runner import clock, oom, result, scratch
+from gpuval_runner.descendants import stage_marker
+from gpuval_runner.environment import Accelerator, Places, build, placeholders
+from gpuval_runner.layout import NodeDirectory
+from gpuval_runner.log import CappedLog
+from gpuval_runner.outcome import Evidence, Stop, judge
+from gpuval_runner.patterns import PatternReader
+from gpuval_runner.plan import Plan, Stage, expand
+from gpuval_runner.publish import Note, Publisher, note
+from gpuval_runner.record import Record
+from gpuval_runner.result import Result
+from gpuval_runner.supervise import Ended, Hooks, ProcessSpec, supervise
+from gpuval_runner.text import seconds
+
+LOG_UPLOAD_SECONDS = 60.0
+LAST_OUTPUT_BYTES = 4096
+INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True)
+class StageContext:
+    """What a stage's run needs from the runner.
+
+    `halt` tells of cancel, deadline or the runner's own end; a state of ``interrupted`` leaves the record running,
+    for a later runner to take up. `started` gets the pid of the stage's first process.
+    """
+
+    plan: Plan
+    directory: NodeDirectory
+    publisher: Publisher
+    accelerator: Accelerator
+    places: Places
+    halt: Callable[[], Optional[Stop]]
+    started: Callable[[int], None] = lambda _pid: None
+    tick: Callable[[], None] = lambda: None
+    tee: Optional[Callable[[bytes], None]] = None
+    note: Note = note
+    adopts: bool = True
+
+
+class Output:
+    """What a stage prints: to its log, to the patterns, and the end of it kept for messages."""
+
+    def __init__(self, log: CappedLog, patterns: PatternReader, tee: Optional[Callable[[bytes], None]]) -> None:
+        self._log, self._patterns, self._tee = log, patterns, tee
+        self._end = b""
+        self.bytes = 0
+
+    def take(self, data: bytes) -> None:
+        self.bytes += len(data)
+        self._end = (self._end + data)[-LAST_OUTPUT_BYTES:]
+        self._log.write(data)
+        self._patterns.feed(data)
+        if self._tee:
+            self._tee(data)
+
+    def last_line(self) -> str:
+        lines = self._end.replace(b"\r", b"\n").split(b"\n")
+        return next((line.decode("utf-8", "replace") for line in reversed(lines) if line.strip()), "")
+
+
+@dataclass
+class _Progress:
+    begun: float
+    beat: float
+    log_sent: float
+    log_bytes: int = 0
+    stamp: Any = None
+    result: Optional[Result] = None
+    notes: list[str] = field(default_factory=list)
+
+
+class StageRun:
+    """Runs one stage and keeps its record."""
+
+    def __init__(self, stage: Stage, record: Record, context: StageContext, notes: tuple[str, ...] = ()) -> None:
+        """`record` is the stage's pending record; `notes` go to the end of every message."""
+        self._stage, self._record, self._context = stage, record, context
+        present = time.monotonic()
+        self._progress = _Progress(begun=present, beat=present, log_sent=present, notes=list(notes))
+        self._log = CappedLog(context.directory.log(stage.name), stage.log_max_bytes)
+        self._patterns = PatternReader(stage.patterns, stage.name)
+        self._output = Output(self._log, self._patterns, context.tee)
+
+    def run(self) -> Record:
+        """Run the stage; the returned record is final, or running when the runner itself was told to end."""
+        record, stage, plan = self._record, self._stage, self._context.plan
+        names = placeholders(plan, self._context.places)
+        argv = [expand(word, names) for word in stage.command]
+        record.command = replace_words(record.command, argv)
+        record.state, record.started_at, record.duration_seconds = "running", clock.now(), 0.0
+        record.message = self._message("")
+        self._context.publisher.record(record)
+        self._log.line(f"{record.started_at} {stage.name} attempt {plan.attempt} starts")
+        before = oom.counters()
+        ended = self._supervise(argv)
+        if ended.stop and ended.stop.state == INTERRUPTED:
+            return self._leave_running(ended)
+        return self._finish(ended, oom.evidence(before, oom.counters()))
+
+    def _supervise(self, argv: list[str]) -> Ended:
+        context, stage = self._context, self._stage
+        if stage.image and context.plan.containers:
+            return Ended(
+                start_error=f"its image {stage.image} needs {context.plan.runtime}, and this runner runs stages on the "
+                "host: set gpuval_runtime to host"
+            )
+        try:
+            scratch.make(context.places.work)
+            context.places.models.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            return Ended(start_error=f"{error.filename}: {error.strerror}: make room or correct the path")
+        return supervise(
+            ProcessSpec(
+                argv=argv,
+                environment=build(context.plan, stage, context.places, context.accelerator, os.environ),
+                directory=context.places.work,
+                marker=stage_marker(context.plan.run_id, context.plan.node, stage.name, context.plan.attempt),
+                timeout_seconds=stage.timeout_seconds,
+                inactivity_seconds=stage.inactivity_seconds,
+                grace_seconds=stage.grace_seconds,
+                adopts=context.adopts,
+            ),
+            Hooks(output=self._output.take, tick=self._tick, activity=self._result_stamp, started=context.started),
+        )
+
+    def _tick(self) -> Optional[Stop]:
+        present = time.monotonic()
+        progress = self._progress
+        if present - progress.beat >= self._context.plan.heartbeat_seconds:
+            progress.beat = present
+            self._beat(present)
+        if present - progress.log_sent >= LOG_UPLOAD_SECONDS and self._output.bytes > progress.log_bytes:
+            progress.log_sent, progress.log_bytes = present, self._output.bytes
+            self._context.publisher.log(self._stage)
+        self._context.tick()
+        return self._context.halt()
+
+    def _beat(self, present: float) -> None:
+        record = self._record
+        record.duration_seconds = round(present - self._progress.begun, 3)
+        found = self._read_result()
+        record.merge(found or Result(), self._patterns.metrics())
+        record.message = self._message(found.message if found else "")
+        self._context.publisher.record(record)
+
+    def _result_stamp(self) -> Any:
+        try:
+            status = self._context.places.result.lstat()
+        except OSError:
+            return None
+        return status.st_mtime_ns, status.st_size, status.st_ino
+
+    def _read_result(self) -> Optional[Result]:
+        stamp = self._result_stamp()
+        if stamp != self._progress.stamp:
+            self._progress.stamp = stamp
+            self._progress.result = result.read(self._context.places.result)
+        return self._progress.result
+
+    def _leave_running(self, ended: Ended) -> Record:
+        self._beat(time.monotonic())
+        self._log.line(f"{clock.now()} {ended.stop.reason if ended.stop else ''}")
+        self._close_log()
+        return self._record
+
+    def _finish(self, ended: Ended, memory: str) -> Record:
+        record, context = self._record, self._context
+        self._patterns.finish()
+        self._progress.stamp = None
+        found = self._read_result()
+        metrics = self._patterns.metrics()
+        record.merge(found or Result(), metrics)
+        state, message = judge(
+            Evidence(
+                exit_code=ended.exit_code,
+                signal=ended.signal,
+                start_error=ended.start_error,
+                stop=ended.stop,
+                result=found,
+                patterns=len(self._stage.patterns),
+                matched=len(metrics),
+                last_line=self._output.last_line(),
+                oom=memory,
+            )
+        )
+        record.duration_seconds = round(time.monotonic() - self._progress.begun, 3)
+        record.exit_code, record.signal, record.finished_at = ended.exit_code, ended.signal, clock.now()
+        if ended.start_error:
+            self._log.line(message)
+        self._log.line(
+            f"{record.finished_at} {self._stage.name} attempt {record.attempt} ended: {state} after "
+            f"{seconds(record.duration_seconds)}"
+        )
+        self._close_log()
+        self._note_oddities(ended, found)
+        record.state, record.message = state, self._message(message)
+        context.publisher.record(record)
+        context.publisher.series(self._stage, found.series if found else [])
+        return record
+
+    def _close_log(self) -> None:
+        if self._log.lost_bytes:
+            self._progress.notes.append(
+                f"its log lacks {self._log.lost_bytes} bytes that the node could not store ({self._log.last_error})"
+            )
+        self._log.close()
+        for problem in scratch.remove(self._context.places.work):  # before the record: this may be what frees the disk
+            self._context.note(f"scratch not removed: {problem}")
+        self._context.publisher.log(self._stage)
+
+    def _note_oddities(self, ended: Ended, found: Optional[Result]) -> None:
+        notes = self._progress.notes
+        if ended.left_behind:
+            notes.append(f"{ended.left_behind} processes outlived it and were ended")
+        if ended.unkillable:
+            stuck = ", ".join(f"{p.name} (pid {p.pid}, state {p.state})" for p in ended.unkillable[:5])
+            notes.append(f"KILL did not end {stuck}: a driver or file system hangs, reboot the node")
+        if found:
+            notes += found.problems
+
+    def _message(self, text: str) -> str:
+        return "; ".join(part for part in (text, *self._progress.notes) if part)
+
+
+def replace_words(recorded: list[str], argv: list[str]) -> list[str]:
+    """Return the command as run, cut as the recorded one was."""
+    return [word[:8192].encode("utf-8", "replace").decode() for word in argv[: len(recorded)]]

@@ -1,0 +1,101 @@
+"""``start``: a detached runner, and word of how it began."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from dataclasses import asdict, dataclass
+from typing import Optional
+
+from gpuval_runner import lock, machine, record
+from gpuval_runner import plan as plans
+from gpuval_runner import state as states
+from gpuval_runner.detach import detach, unit_name
+from gpuval_runner.errors import PlanError
+from gpuval_runner.layout import NodeDirectory
+from gpuval_runner.plan import Plan
+from gpuval_runner.text import one_line
+from gpuval_runner.upload import load_store
+
+WAIT_SECONDS = 10.0
+
+
+@dataclass
+class Started:
+    """What ``start`` prints. `store_reachable` is None without a store."""
+
+    started: bool
+    already_running: bool
+    finished: bool
+    pid: Optional[int]
+    store_reachable: Optional[bool]
+    message: str
+
+    def as_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+
+def start(directory: NodeDirectory, wait_seconds: float = WAIT_SECONDS) -> Started:
+    """Start a runner unless one runs or nothing is left to do; waits until it is at work and has tried the store.
+
+    Raises ``PlanError`` and ``StoreError`` for what it was given.
+    """
+    plan = plans.load(directory.plan)
+    has_store = load_store(directory.store) is not None
+    deadline = time.monotonic() + wait_seconds
+    while True:
+        holder = lock.holder(directory.lock)
+        state = states.load(directory.state)
+        if holder is None or state.attempt >= plan.attempt or time.monotonic() >= deadline:
+            break
+        time.sleep(0.1)  # the runner of an earlier attempt is ending, or will take this plan up
+    reachable = state.store_reachable if has_store else None
+    if holder is not None:
+        message = "at work" if state.attempt >= plan.attempt else "ending an earlier attempt, then takes this one up"
+        return Started(False, True, False, holder.get("pid"), reachable, f"a runner is {message}")
+    if is_finished(directory, plan):
+        return Started(False, False, True, None, reachable, "nothing is left to run")
+    instance = secrets.token_hex(8)
+    log_end = directory.runner_log.stat().st_size if directory.runner_log.exists() else 0
+    detach(directory, unit_name(plan.run_id, plan.node), ["--instance", instance], os.environ)
+    return _await(directory, plan, instance, has_store=has_store, deadline=deadline, log_end=log_end)
+
+
+def is_finished(directory: NodeDirectory, plan: Plan) -> bool:
+    """Whether every stage of the plan has ended in the plan's attempt."""
+    documents = [record.load(directory.record(stage.name), plan) for stage in plan.stages]
+    return all(d is not None and d["attempt"] == plan.attempt and d["state"] in machine.FINISHED for d in documents)
+
+
+def _await(
+    directory: NodeDirectory, plan: Plan, instance: str, *, has_store: bool, deadline: float, log_end: int
+) -> Started:
+    while True:
+        state = states.load(directory.state)
+        late = time.monotonic() >= deadline
+        if state.instance == instance:
+            known = not has_store or state.store_reachable is not None or state.outcome is not None
+            if known or late:
+                reachable = state.store_reachable if has_store else None
+                if has_store and reachable is None:
+                    reachable = False
+                    state.store_message = "the store has not answered yet"
+                message = state.store_message or "started"
+                return Started(True, False, is_finished(directory, plan), state.pid, reachable, one_line(message, 500))
+        elif late:
+            said = _log_since(directory, log_end)
+            holder = lock.holder(directory.lock)
+            if holder is not None:
+                return Started(False, True, False, holder.get("pid"), None, "another runner took the lock first")
+            raise PlanError(f"the runner did not start within {WAIT_SECONDS:.0f} s: {said or 'it said nothing'}")
+        time.sleep(0.05)
+
+
+def _log_since(directory: NodeDirectory, position: int) -> str:
+    try:
+        with directory.runner_log.open("rb") as stream:
+            stream.seek(position)
+            return one_line(stream.read(1 << 16)[-1000:].decode("utf-8", "replace"), 600)
+    except OSError:
+        return ""

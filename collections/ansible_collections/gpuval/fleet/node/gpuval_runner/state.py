@@ -1,0 +1,53 @@
+"""What the runner itself remembers in ``state.json``: start, deadline, interruptions, whether the store answers."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Optional
+
+from gpuval_runner.boot import Instant
+from gpuval_runner.files import read_json, to_json, write_atomically
+
+SCHEMA = "gpuval.state/1"
+
+
+@dataclass
+class State:
+    """The runner's memory of a run on this node.
+
+    `started` is when a runner first took up the plan made at `plan_created_at`; the deadline counts from it. `boot` is
+    the boot in which a runner last started. `interruptions` counts per ``stage/attempt``. `current` names the running
+    stage's session, by pid and start ticks of its first process.
+    """
+
+    run_id: str = ""
+    node: str = ""
+    attempt: int = 0
+    plan_created_at: str = ""
+    started: Optional[Instant] = None
+    boot: str = ""
+    pid: int = 0
+    instance: str = ""
+    unit: str = ""
+    interruptions: dict[str, int] = field(default_factory=dict)
+    current: Optional[dict[str, int]] = None
+    store_reachable: Optional[bool] = None
+    store_message: str = ""
+    outcome: Optional[str] = None
+
+    def save(self, path: Path) -> None:
+        """Write the state. Raises ``OSError``."""
+        write_atomically(path, to_json({"schema": SCHEMA, **asdict(self)}))
+
+
+def load(path: Path) -> State:
+    """Read the state; a new one when there is none or it cannot be read."""
+    try:
+        document = read_json(path, 1 << 20)
+        if document.pop("schema") != SCHEMA:
+            return State()
+        started: Any = document.pop("started")
+        return State(started=Instant(**started) if started else None, **document)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return State()

@@ -1,0 +1,260 @@
+"""One process and everything it starts: begun, watched, limited, ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+from gpuval_runner import descendants
+from gpuval_runner.outcome import Stop, signal_name
+from gpuval_runner.text import seconds
+
+TICK_SECONDS = 0.2
+READ_BYTES = 1 << 16
+DRAIN_SECONDS = 0.5
+KILL_SECONDS = 15.0
+LEFTOVER_GRACE_SECONDS = 3.0
+
+
+@dataclass(frozen=True)
+class ProcessSpec:
+    """What to start. Limits in seconds, 0 is none; `adopts`: the caller is a subreaper and has no other children."""
+
+    argv: Sequence[str]
+    environment: Mapping[str, str]
+    directory: Path
+    marker: str
+    timeout_seconds: float = 0
+    inactivity_seconds: float = 0
+    grace_seconds: float = 10
+    adopts: bool = False
+
+
+@dataclass
+class Ended:
+    """How it went. `left_behind` counts what outlived the main process, `unkillable` names what KILL did not end."""
+
+    exit_code: Optional[int] = None
+    signal: Optional[str] = None
+    start_error: Optional[str] = None
+    stop: Optional[Stop] = None
+    duration_seconds: float = 0.0
+    left_behind: int = 0
+    unkillable: list[descendants.Process] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """What the caller does meanwhile, always in this thread.
+
+    `output` takes each piece of output; `tick` runs about five times a second and may return a reason to stop;
+    `activity` returns a value whose change counts as a sign of life beside output; `started` gets the main pid.
+    """
+
+    output: Callable[[bytes], None]
+    tick: Callable[[], Optional[Stop]] = lambda: None
+    activity: Callable[[], Any] = lambda: None
+    started: Callable[[int], None] = lambda _pid: None
+
+
+def supervise(spec: ProcessSpec, hooks: Hooks, clock: Callable[[], float] = time.monotonic) -> Ended:
+    """Run a process until it ends or is stopped; on return nothing that it started runs any more, or is named."""
+    return _Supervision(spec, hooks, clock).run()
+
+
+class _Supervision:
+    def __init__(self, spec: ProcessSpec, hooks: Hooks, clock: Callable[[], float]) -> None:
+        self._spec = spec
+        self._hooks = hooks
+        self._clock = clock
+        self._selector = selectors.DefaultSelector()
+        self._output: Optional[int] = None
+        self._last_life = clock()
+
+    def run(self) -> Ended:
+        begun = self._clock()
+        ended = Ended()
+        try:
+            self._process = subprocess.Popen(
+                list(self._spec.argv),
+                env=dict(self._spec.environment),
+                cwd=self._spec.directory,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                bufsize=0,
+            )
+        except (OSError, ValueError) as error:
+            ended.start_error = explain_start_error(self._spec.argv[0], error)
+            return ended
+        try:
+            ended.stop = self._watch(begun)
+        finally:
+            self._end(ended)
+            self._selector.close()
+            self._process.stdout.close()
+        code = self._process.returncode
+        if code is not None and code < 0:
+            ended.signal = signal_name(-code)
+        else:
+            ended.exit_code = code
+        ended.duration_seconds = self._clock() - begun
+        return ended
+
+    def _watch(self, begun: float) -> Optional[Stop]:
+        self._output = self._process.stdout.fileno()
+        os.set_blocking(self._output, False)
+        self._selector.register(self._output, selectors.EVENT_READ, "output")
+        exit_handle = self._register_exit()
+        self._hooks.started(self._process.pid)
+        self._last_life = self._clock()
+        life: Any = self._hooks.activity()
+        next_tick = self._clock()
+        try:
+            while True:
+                self._pump(TICK_SECONDS)
+                if self._process.returncode is not None:
+                    return None
+                present = self._clock()
+                if present < next_tick:
+                    continue
+                next_tick = present + TICK_SECONDS
+                seen = self._hooks.activity()
+                if seen != life:
+                    life, self._last_life = seen, present
+                stop = self._limit(begun, present) or self._hooks.tick()
+                if stop:
+                    return stop
+        finally:
+            if exit_handle is not None:
+                self._selector.unregister(exit_handle)
+                os.close(exit_handle)
+
+    def _register_exit(self) -> Optional[int]:
+        """Have the end of the main process wake the loop, where the kernel offers that."""
+        if not hasattr(os, "pidfd_open"):
+            return None
+        try:
+            handle = os.pidfd_open(self._process.pid)
+        except OSError:
+            return None
+        self._selector.register(handle, selectors.EVENT_READ, "exit")
+        return handle
+
+    def _limit(self, begun: float, present: float) -> Optional[Stop]:
+        limit, quiet = self._spec.timeout_seconds, self._spec.inactivity_seconds
+        if limit and present - begun >= limit:
+            return Stop("timeout", f"still running after its limit of {seconds(limit)} (timeout_seconds)")
+        if quiet and present - self._last_life >= quiet:
+            return Stop(
+                "timeout",
+                f"no output and no result for {seconds(present - self._last_life)}, "
+                f"its limit is {seconds(quiet)} (inactivity_seconds)",
+            )
+        return None
+
+    def _pump(self, wait: float) -> None:
+        """Take output that is there, waiting up to `wait` seconds for some, and reap what has ended."""
+        if not self._selector.get_map():
+            time.sleep(min(wait, TICK_SECONDS / 4))
+        for key, _ in self._selector.select(wait):
+            if key.data == "output":
+                self._read()
+        self._reap()
+
+    def _read(self) -> bool:
+        try:
+            data = os.read(self._output, READ_BYTES)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._selector.unregister(self._output)
+            self._output = None
+            return False
+        self._last_life = self._clock()
+        self._hooks.output(data)
+        return True
+
+    def _reap(self) -> None:
+        self._process.poll()
+        if not self._spec.adopts:
+            return
+        while True:
+            try:
+                info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if info is None:
+                return
+            if info.si_pid == self._process.pid:
+                self._process.poll()
+            else:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(info.si_pid, os.WNOHANG)
+
+    def _members(self) -> list[descendants.Process]:
+        return descendants.belonging(
+            descendants.snapshot(),
+            self._spec.marker,
+            session=self._process.pid,
+            parent=os.getpid() if self._spec.adopts else None,
+        )
+
+    def _end(self, ended: Ended) -> None:
+        """TERM, a grace, then KILL of all that is left; then the rest of the output."""
+        if self._process.returncode is not None:
+            drained = self._clock() + DRAIN_SECONDS
+            while self._output is not None and self._clock() < drained and self._selector.get_map():
+                self._pump(TICK_SECONDS / 4)
+        members = self._members()
+        ended.left_behind = len(members) if ended.stop is None else 0
+        grace = self._spec.grace_seconds if ended.stop else min(self._spec.grace_seconds, LEFTOVER_GRACE_SECONDS)
+        if members and grace > 0:
+            descendants.send_all(members, signal.SIGTERM)
+            descendants.send_all(members, signal.SIGCONT)  # a stopped process takes the TERM only when it goes on
+            members = self._wait(grace)
+        killed_by = self._clock() + KILL_SECONDS
+        while members and self._clock() < killed_by:
+            descendants.send_all(members, signal.SIGKILL)
+            members = self._wait(0.1)
+        ended.unkillable = members
+        if not members:
+            self._wait_for_main()
+        while self._output is not None and self._read():
+            pass
+
+    def _wait(self, limit: float) -> list[descendants.Process]:
+        """Wait until no member is left, for at most `limit` seconds; returns who is."""
+        deadline = self._clock() + limit
+        pause = 0.05
+        while True:
+            self._pump(min(pause, max(0.0, deadline - self._clock())))
+            members = self._members()
+            if not members or self._clock() >= deadline:
+                return members
+            pause = min(2 * pause, 0.5)
+
+    def _wait_for_main(self) -> None:
+        deadline = self._clock() + 1.0
+        while self._process.returncode is None and self._clock() < deadline:
+            self._pump(0.02)
+
+
+def explain_start_error(command: str, error: Exception) -> str:
+    """Return why a command could not be started, and what to do."""
+    if isinstance(error, FileNotFoundError):
+        return f"command not found: {command}: install it on the node or correct the stage's command"
+    if isinstance(error, PermissionError):
+        return f"not executable: {command}: make it executable (chmod +x) or correct the stage's command"
+    if isinstance(error, OSError):
+        return f"{command}: {error.strerror or error}"
+    return f"{command}: {error}"

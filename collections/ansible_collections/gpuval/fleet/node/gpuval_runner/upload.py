@@ -1,0 +1,351 @@
+"""Results to the store by signed URL, beside the work and never in its way. A URL is a secret: none is ever shown."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import random
+import ssl
+import stat
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Callable, Optional, Union
+
+from gpuval_runner.clock import parse
+from gpuval_runner.errors import StoreError
+from gpuval_runner.files import digest, read_bounded, read_json, to_json, write_atomically
+
+SCHEMA = "gpuval.store/1"
+MAX_STORE_BYTES = 4 << 20
+MAX_OBJECT_BYTES = 1 << 30
+CONTENT_TYPES = {"records": "application/json", "series": "application/json", "logs": "text/plain; charset=utf-8"}
+
+Source = Union[bytes, Path]
+#: Sends data to a URL; returns the HTTP status, raises OSError when there is no answer.
+Send = Callable[[str, bytes, Mapping[str, str], float], int]
+
+
+@dataclass(frozen=True)
+class Store:
+    """Where this node may write: a signed URL for every key."""
+
+    put: Mapping[str, str] = field(repr=False)
+    expires_at: Optional[datetime] = None
+    ca_file: Optional[str] = None
+
+    def expired(self) -> bool:
+        return self.expires_at is not None and datetime.now(timezone.utc) >= self.expires_at
+
+
+def load_store(path: Path, private: bool = True) -> Optional[Store]:
+    """Read a store file; None when there is none. Raises ``StoreError``.
+
+    With `private`, a file that others may read is refused. In a pod the Secret's mount decides who may.
+    """
+    try:
+        status = path.stat()
+        document = read_json(path.resolve(), MAX_STORE_BYTES)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        raise StoreError(f"{path} cannot be read as a store file: put it there anew") from None
+    if private and stat.S_IMODE(status.st_mode) & 0o077:
+        raise StoreError(f"{path} holds secrets and others may read it: chmod 600, and renew the signed URLs")
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA or not isinstance(document.get("put"), dict):
+        raise StoreError(f"{path} is not {SCHEMA}: put it there anew")
+    urls = {k: v for k, v in document["put"].items() if isinstance(v, str) and v.startswith(("http://", "https://"))}
+    expires = document.get("expires_at")
+    ca_file = document.get("ca_file")
+    try:
+        expires_at = parse(expires) if expires else None
+    except (ValueError, AttributeError):
+        raise StoreError(f"{path}: expires_at is not a time in UTC") from None
+    return Store(urls, expires_at, str(path.parent / ca_file) if ca_file else None)
+
+
+def http_sender(ca_file: Optional[str]) -> Send:
+    """Return a sender over HTTP(S), trusting the CA file alone where one is given, else the system's."""
+    context = ssl.create_default_context(cafile=ca_file) if ca_file else ssl.create_default_context()
+    opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))
+
+    def send(url: str, data: bytes, headers: Mapping[str, str], timeout: float) -> int:
+        request = urllib.request.Request(url, data=data, headers=dict(headers), method="PUT")  # noqa: S310 - http(s) only
+        try:
+            with opener.open(request, timeout=timeout) as answer:
+                answer.read(1 << 16)
+                return answer.status
+        except urllib.error.HTTPError as error:
+            error.close()
+            return error.code
+        except (http.client.HTTPException, ValueError) as error:
+            raise OSError(f"no valid answer ({type(error).__name__})") from None
+
+    return send
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Waits in seconds: between tries while the store is away (doubled up to a limit, with jitter), after a refusal."""
+
+    first: float = 0.5
+    longest: float = 10.0
+    refused: float = 300.0
+    first_timeout: float = 5.0
+    timeout: float = 30.0
+
+    def wait(self, failures: int, chance: float) -> float:
+        """Return the wait after so many failures in a row; `chance` is from 0 to 1."""
+        return min(self.longest, self.first * 2 ** min(failures - 1, 16)) * (0.5 + 0.5 * chance)
+
+
+class Ledger:
+    """Which version of each key the store has, kept on disk for whoever asks later."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._guard = threading.Lock()
+        self._digests = read_ledger(path)
+
+    def note(self, key: str, sha256: str) -> None:
+        with self._guard:
+            self._digests[key] = sha256
+            with contextlib.suppress(OSError):  # a full disk: at worst a result is fetched that the store already has
+                write_atomically(self._path, to_json(self._digests))
+
+    def get(self, key: str) -> Optional[str]:
+        with self._guard:
+            return self._digests.get(key)
+
+
+def read_ledger(path: Path) -> dict[str, str]:
+    """Return what a ledger file says; nothing when it cannot be read."""
+    try:
+        document = read_json(path, 1 << 20)
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(document, dict):
+        return {}
+    return {key: value for key, value in document.items() if isinstance(value, str)}
+
+
+class Uploader:
+    """Sends the latest version of each key in threads of its own: one for records, one for logs and series."""
+
+    def __init__(
+        self,
+        store_file: Path,
+        ledger: Ledger,
+        *,
+        private: bool = True,
+        pace: Optional[Pace] = None,
+        sender: Callable[[Optional[str]], Send] = http_sender,
+    ) -> None:
+        """Raises ``StoreError`` when the store file is unfit."""
+        self._file = _StoreFile(store_file, private, sender)
+        self._file.current()
+        pace = pace or Pace()
+        self._lanes = {kind: _Lane(self._file, ledger, pace) for kind in ("records", "others")}
+
+    @property
+    def available(self) -> bool:
+        """Whether there is a store file at all."""
+        return self._file.current() is not None
+
+    @property
+    def reachable(self) -> Optional[bool]:
+        """Whether the store took anything yet: None before the first answer or the first failure."""
+        answers = [lane.reachable for lane in self._lanes.values()]
+        return True if True in answers else False if False in answers else None
+
+    def problems(self) -> list[str]:
+        """Return what went wrong last, per lane, in words without any URL."""
+        return [lane.problem for lane in self._lanes.values() if lane.problem]
+
+    def put(self, key: str, source: Source) -> None:
+        """Have a key sent; a version still waiting is replaced. A path is read when it is sent."""
+        self._lanes["records" if key.startswith("records/") else "others"].put(key, source)
+
+    def flush(self, limit: float, away_limit: float) -> list[str]:
+        """Wait until all is sent, for `limit` seconds, `away_limit` if the store never answered; returns the rest."""
+        start = time.monotonic()
+        for lane in self._lanes.values():
+            lane.hurry()
+        while True:
+            left = [key for lane in self._lanes.values() for key in lane.waiting()]
+            allowed = limit if self.reachable else away_limit
+            if not left or time.monotonic() - start >= allowed:
+                return left
+            time.sleep(0.05)
+
+    def close(self) -> None:
+        """Stop sending; what is under way may finish after this returns."""
+        for lane in self._lanes.values():
+            lane.close()
+
+
+class _StoreFile:
+    """The store file, read anew when it changes."""
+
+    def __init__(self, path: Path, private: bool, sender: Callable[[Optional[str]], Send]) -> None:
+        self._path, self._private, self._sender = path, private, sender
+        self._guard = threading.Lock()
+        self._stamp: Any = None
+        self._store: Optional[Store] = None
+        self._send: Optional[Send] = None
+        self.version = 0
+
+    def current(self) -> Optional[Store]:
+        with self._guard:
+            try:
+                status = self._path.stat()
+                stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
+            except OSError:
+                stamp = None
+            if stamp != self._stamp:
+                self._store = load_store(self._path, self._private)
+                self._send = None
+                self._stamp = stamp
+                self.version += 1
+            return self._store
+
+    def send(self, url: str, data: bytes, content_type: str, timeout: float) -> int:
+        with self._guard:
+            if self._send is None:
+                self._send = self._sender(self._store.ca_file if self._store else None)
+            send = self._send
+        return send(url, data, {"Content-Type": content_type}, timeout)
+
+
+@dataclass
+class _Item:
+    source: Source
+    version: int
+    not_before: float = 0.0
+
+
+class _Lane:
+    def __init__(self, store_file: _StoreFile, ledger: Ledger, pace: Pace) -> None:
+        self._file, self._ledger, self._pace = store_file, ledger, pace
+        self._condition = threading.Condition()
+        self._items: dict[str, _Item] = {}
+        self._refused: dict[str, tuple[int, float]] = {}  # key: store file's version, when it may be tried again
+        self._versions = 0
+        self._failures = 0
+        self._resume_at = 0.0
+        self._hurry = False
+        self._closed = False
+        self.reachable: Optional[bool] = None
+        self.problem = ""
+        self._thread = threading.Thread(target=self._run, name="upload", daemon=True)
+        self._thread.start()
+
+    def put(self, key: str, source: Source) -> None:
+        with self._condition:
+            self._versions += 1
+            self._items[key] = _Item(source, self._versions)
+            self._condition.notify_all()
+
+    def waiting(self) -> list[str]:
+        with self._condition:
+            return [key for key in self._items if not self._is_refused(key)] if not self._closed else []
+
+    def hurry(self) -> None:
+        """Try at once what waits out a failure or an earlier refusal, each refused key once more."""
+        with self._condition:
+            self._hurry = True
+            self._resume_at = 0.0
+            self._refused.clear()
+            self._condition.notify_all()
+
+    def close(self) -> None:
+        with self._condition:
+            self._closed = True
+            self._condition.notify_all()
+
+    def _is_refused(self, key: str) -> bool:
+        version, until = self._refused.get(key, (-1, 0.0))
+        return version == self._file.version and time.monotonic() < until
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                if self._closed:
+                    return
+                present = time.monotonic()
+                ready = [key for key in self._items if not self._is_refused(key)] if present >= self._resume_at else []
+                if not ready:
+                    self._condition.wait(1.0 if not self._items else min(1.0, max(0.05, self._resume_at - present)))
+                    continue
+                key = ready[0]
+                item = self._items[key]
+            self._attempt(key, item)
+
+    def _attempt(self, key: str, item: _Item) -> None:
+        try:
+            store = self._file.current()
+        except StoreError as error:
+            self._fail(str(error))
+            return
+        if store is None or key not in store.put or store.expired():
+            missing = "no URL was given" if store else "there is no store"
+            self._refuse(key, f"{key}: {missing if store is None or key not in store.put else 'its URL has expired'}")
+            return
+        try:
+            data = item.source if isinstance(item.source, bytes) else read_bounded(item.source, MAX_OBJECT_BYTES)
+        except OSError as error:
+            self._done(key, item, f"{key}: cannot be read: {error.strerror or type(error).__name__}")
+            return
+        timeout = self._pace.timeout if self.reachable else self._pace.first_timeout
+        try:
+            status = self._file.send(store.put[key], data, CONTENT_TYPES[key.partition("/")[0]], timeout)
+        except (OSError, http.client.HTTPException) as error:
+            self._fail(f"the store does not answer: {_reason(error)}")
+            return
+        if 200 <= status < 300:
+            self.reachable = True
+            self._failures = 0
+            self._ledger.note(key, digest(data))
+            self._done(key, item, "")
+        elif status in (408, 425, 429) or status >= 500:
+            self._fail(f"the store answers {status}")
+        else:
+            self._refuse(key, f"{key}: the store refuses with {status} (expired, wrong clock, or not allowed)")
+
+    def _done(self, key: str, item: _Item, problem: str) -> None:
+        with self._condition:
+            self.problem = problem
+            if key in self._items and self._items[key].version == item.version:
+                del self._items[key]
+
+    def _fail(self, problem: str) -> None:
+        with self._condition:
+            self.problem = problem
+            if self.reachable is None:
+                self.reachable = False
+            self._failures = min(self._failures + 1, 3) if self._hurry else self._failures + 1
+            self._resume_at = time.monotonic() + self._pace.wait(self._failures, random.random())  # noqa: S311 - jitter
+
+    def _refuse(self, key: str, problem: str) -> None:
+        with self._condition:
+            self.problem = problem
+            if self.reachable is None:
+                self.reachable = False
+            self._refused[key] = (self._file.version, time.monotonic() + self._pace.refused)
+
+
+def _reason(error: Exception) -> str:
+    """Return an error in words that cannot hold a URL."""
+    cause = getattr(error, "reason", error)
+    if isinstance(cause, TimeoutError):
+        return "timed out"
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted ({cause.verify_message})"
+    if isinstance(cause, OSError) and cause.errno:
+        return cause.strerror or type(cause).__name__
+    return type(cause).__name__

@@ -1,0 +1,132 @@
+"""Which device the work runs on: what ``GPUVAL_ACCELERATOR`` says, held against what PyTorch sees.
+
+A CPU never stands in for a GPU: where a GPU is expected and PyTorch has none, the node or the image is at fault.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .result import WorkloadFailure
+
+ACCELERATORS = ("auto", "cpu", "nvidia", "amd", "gaudi")
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """The devices to use: ``kind`` as PyTorch calls it (``cuda`` is AMD's too), how many, their collective backend."""
+
+    kind: str
+    count: int
+    backend: str
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.kind != "cpu"
+
+
+CPU = Accelerator("cpu", 0, "gloo")
+
+
+def choose_accelerator(environ: Mapping[str, str] = os.environ) -> Accelerator:
+    """Return the devices to use, ``GPUVAL_GPU_COUNT`` of them where it is given, else all that PyTorch sees.
+
+    Raises ``WorkloadFailure`` when what is expected is not there, naming both sides.
+    """
+    expected = environ.get("GPUVAL_ACCELERATOR") or "auto"
+    if expected not in ACCELERATORS:
+        raise WorkloadFailure(f"GPUVAL_ACCELERATOR is {expected!r}: use one of {', '.join(ACCELERATORS)}")
+    declared = _declared_count(environ)
+    if expected == "cpu":
+        return CPU
+    found = _gaudi(declared) if expected == "gaudi" else _cuda(expected, declared)
+    if found.is_gpu and declared is not None and declared > found.count:
+        raise WorkloadFailure(
+            f"{declared} GPUs are expected (GPUVAL_GPU_COUNT) but PyTorch sees {found.count}: look for a GPU without "
+            "a driver or off the bus (the facts stage names it), CUDA_VISIBLE_DEVICES, or a container given too few"
+        )
+    return Accelerator(found.kind, declared, found.backend) if found.is_gpu and declared else found
+
+
+def describe_devices(accelerator: Accelerator) -> list[dict]:
+    """Return what PyTorch says of each device used: index, name, memory in bytes, UUID where it tells."""
+    if accelerator.kind != "cuda":
+        return []
+    import torch
+
+    devices = []
+    for index in range(accelerator.count):
+        properties = torch.cuda.get_device_properties(index)
+        devices.append(
+            {
+                "index": index,
+                "name": properties.name,
+                "memory_bytes": properties.total_memory,
+                "uuid": str(getattr(properties, "uuid", "")),
+            }
+        )
+    return devices
+
+
+def _declared_count(environ: Mapping[str, str]) -> int | None:
+    text = (environ.get("GPUVAL_GPU_COUNT") or "").strip()
+    if not text:
+        return None
+    if not text.isdecimal():
+        raise WorkloadFailure(f"GPUVAL_GPU_COUNT is {text!r}: give the number of GPUs, or leave it empty")
+    return int(text)
+
+
+def _cuda(expected: str, declared: int | None) -> Accelerator:
+    import torch
+
+    if expected == "auto" and not torch.cuda.is_available():
+        if declared:
+            raise WorkloadFailure(
+                f"{declared} GPUs are expected (GPUVAL_GPU_COUNT) but PyTorch sees none: {_what_torch_is()}"
+            )
+        return CPU
+    if not torch.cuda.is_available() or torch.cuda.device_count() == 0:
+        count = "" if declared is None else f"{declared} "
+        raise WorkloadFailure(
+            f"the node has {count}{expected} GPUs (GPUVAL_ACCELERATOR) but PyTorch sees none: {_what_torch_is()}. "
+            "Check the driver on the node, that the container is given the devices, and that the image's PyTorch "
+            "is built for this vendor and driver"
+        )
+    is_amd = torch.version.hip is not None
+    if expected != "auto" and is_amd != (expected == "amd"):
+        raise WorkloadFailure(
+            f"the node has {expected} GPUs (GPUVAL_ACCELERATOR) but this is {_what_torch_is()}: use the image made for "
+            f"{expected}"
+        )
+    return Accelerator("cuda", torch.cuda.device_count(), "nccl")
+
+
+def _gaudi(declared: int | None) -> Accelerator:
+    try:
+        import habana_frameworks.torch.core  # noqa: F401 - registers the hpu device with PyTorch
+        import torch
+
+        count = torch.hpu.device_count() if torch.hpu.is_available() else 0
+    except ImportError as error:
+        raise WorkloadFailure(
+            f"the node has Gaudi accelerators (GPUVAL_ACCELERATOR) but habana_frameworks cannot be imported ({error}): "
+            "use an image with the Gaudi PyTorch of the node's driver version"
+        ) from error
+    if count == 0:
+        expected = "" if declared is None else f"{declared} "
+        raise WorkloadFailure(
+            f"the node has {expected}Gaudi accelerators (GPUVAL_ACCELERATOR) but PyTorch sees none: check "
+            "hl-smi on the node and that the container is given the devices"
+        )
+    return Accelerator("hpu", count, "hccl")
+
+
+def _what_torch_is() -> str:
+    import torch
+
+    build = f"CUDA {torch.version.cuda}" if torch.version.cuda else None
+    build = f"ROCm {torch.version.hip}" if torch.version.hip else build
+    return f"PyTorch {torch.__version__} built for {build or 'CPU only'}"

@@ -1,0 +1,159 @@
+"""One process per device through torchrun, and what its end means.
+
+torchrun's own ``run`` is called in this process: one Python less to start, and a failed rank comes back as data (exit
+code, signal) instead of as text. Everything stays on the loopback interface.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import socket
+import tempfile
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from .device import Accelerator
+from .result import RESULT_FILE_VARIABLE, Result, WorkloadCrash, WorkloadFailure
+
+RANK_DIRECTORY_VARIABLE = "GPUVAL_RANK_DIR"
+LAUNCHER_VARIABLE = "GPUVAL_LAUNCHER_PID"
+OUTCOME_FILE = "outcome.json"
+FAILURE_FILE = "failure-{rank}.json"
+CRASH_FILE = "crash-{rank}.json"
+
+_LOOPBACK = "127.0.0.1"
+_SHUTDOWN_SECONDS = 10
+_SAME_CAUSE_SECONDS = 5
+
+
+def available_cores() -> int:
+    """Return how many CPU cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def process_count(accelerator: Accelerator, asked: int | None = None) -> int:
+    """Return how many processes to start: one per GPU; on a CPU as asked, else 2 where there are 2 cores.
+
+    Raises ``WorkloadFailure`` when more processes are asked for than there are GPUs.
+    """
+    if not accelerator.is_gpu:
+        return asked or min(2, available_cores())
+    if asked and asked > accelerator.count:
+        raise WorkloadFailure(f"--processes {asked} is more than the {accelerator.count} GPUs that are there")
+    return asked or accelerator.count
+
+
+def run_ranks(result: Result, module: str, arguments: Sequence[str], accelerator: Accelerator, processes: int) -> None:
+    """Run ``python -m module arguments`` in ``processes`` ranks until all have ended, and take over rank 0's outcome.
+
+    Raises ``WorkloadFailure`` with a rank's own words when one of them failed, ``WorkloadCrash`` naming the rank and
+    its signal or exit code when one broke off. SIGTERM and SIGINT end all ranks, then this process (exit code 128 + n).
+    """
+    with tempfile.TemporaryDirectory(prefix="ranks-", dir=os.environ.get("GPUVAL_WORK_DIR")) as directory:
+        os.environ.update(rank_environment(os.environ, accelerator, processes))
+        os.environ.update({RANK_DIRECTORY_VARIABLE: directory, LAUNCHER_VARIABLE: str(os.getpid())})
+        try:
+            _torchrun(module, arguments, processes, directory)
+        except WorkloadCrash:
+            failure = _first_failure(Path(directory))
+            if failure is None:
+                raise
+            _take_over(result, _partial_result())
+            raise WorkloadFailure(failure) from None
+        outcome = Path(directory, OUTCOME_FILE)
+        if not outcome.exists():
+            raise WorkloadCrash("all ranks ended with exit code 0 but rank 0 left no outcome")
+        _take_over(result, Result.from_json(outcome.read_text(encoding="utf-8")))
+
+
+def rank_environment(environ: Mapping[str, str], accelerator: Accelerator, processes: int) -> dict[str, str]:
+    """Return the variables to add for the ranks: cores shared out, gloo on the loopback. What is set already stays."""
+    variables = {"OMP_NUM_THREADS": str(max(1, available_cores() // processes))}
+    if not accelerator.is_gpu:
+        loopback = [name for _, name in socket.if_nameindex() if name.startswith("lo")]
+        variables.update({"GLOO_SOCKET_IFNAME": loopback[0]} if loopback else {})
+    return {name: value for name, value in variables.items() if name not in environ}
+
+
+def _torchrun(module: str, arguments: Sequence[str], processes: int, directory: str) -> None:
+    from torch.distributed import run as torchrun
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    options = torchrun.parse_args(
+        [
+            "--nnodes=1",
+            f"--nproc-per-node={processes}",
+            "--max-restarts=0",
+            "--monitor-interval=0.2",
+            "--rdzv-backend=c10d",
+            f"--rdzv-endpoint={_LOOPBACK}:0",
+            "--rdzv-conf=is_host=1",
+            f"--rdzv-id={uuid.uuid4().hex}",
+            f"--local-addr={_LOOPBACK}",
+            f"--log-dir={directory}",
+            "--module",
+            module,
+            *arguments,
+        ]
+    )
+    if hasattr(options, "shutdown_timeout"):
+        options.shutdown_timeout = _SHUTDOWN_SECONDS
+    try:
+        torchrun.run(options)
+    except ChildFailedError as error:
+        ends = [(f.local_rank, f.pid, f.exitcode, f.timestamp) for f in error.failures.values()]
+        exceptions = {note["rank"]: (note["time"], note["message"]) for note in _notes(Path(directory), CRASH_FILE)}
+        raise WorkloadCrash(describe_end(ends, exceptions)) from None
+    except SignalException as error:
+        print(f"ended by {error.sigval.name}; all ranks are stopped", flush=True)
+        raise SystemExit(128 + error.sigval) from None
+
+
+def describe_end(
+    ends: Sequence[tuple[int, int, int, float]], exceptions: Mapping[int, tuple[float, str]] | None = None
+) -> str:
+    """Say which rank broke off first, from (rank, pid, exit code, time of its end) of all that ended badly.
+
+    ``exceptions`` has time and text of what a rank raised. The ranks that lose a peer fail too, and torchrun terminates
+    the rest; its times are whole seconds. So of those that ended together, one killed by a signal other than torchrun's
+    SIGTERM comes first, then the one that raised first, then one with a mere exit code.
+    """
+    exceptions = exceptions or {}
+
+    def order(end: tuple[int, int, int, float]) -> tuple[int, float, int]:
+        rank, _, code, _ = end
+        raised, _ = exceptions.get(rank, (math.inf, ""))
+        return (2 if code == -signal.SIGTERM else 1 if code > 0 else 0), raised, rank
+
+    start = min(when for *_, when in ends)
+    rank, pid, code, _ = min((end for end in ends if end[3] - start <= _SAME_CAUSE_SECONDS), key=order)
+    if code >= 0:
+        _, text = exceptions.get(rank, (0, f"exit code {code}"))
+        return f"rank {rank} (pid {pid}) broke off with {text}; see its output above"
+    hint = ": look in the kernel log for an out-of-memory kill" if code == -signal.SIGKILL else ""
+    return f"rank {rank} (pid {pid}) was killed by {signal.Signals(-code).name}{hint}"
+
+
+def _first_failure(directory: Path) -> str | None:
+    failures = _notes(directory, FAILURE_FILE)
+    return min(failures, key=lambda failure: failure["time"])["message"] if failures else None
+
+
+def _notes(directory: Path, name: str) -> list[dict]:
+    """Return what ranks left behind: time, rank and message."""
+    return [json.loads(path.read_text(encoding="utf-8")) for path in directory.glob(name.format(rank="*"))]
+
+
+def _partial_result() -> Result:
+    path = Path(os.environ.get(RESULT_FILE_VARIABLE, ""))
+    return Result.from_json(path.read_text(encoding="utf-8")) if path.is_file() else Result()
+
+
+def _take_over(result: Result, other: Result) -> None:
+    for name, value in vars(other).items():
+        setattr(result, name, value)

@@ -1,0 +1,172 @@
+"""What every rank does around its work: join the process group, report its failure, hand rank 0's outcome over."""
+
+from __future__ import annotations
+
+import ctypes
+import datetime
+import json
+import os
+import platform
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from .device import Accelerator, choose_accelerator, describe_devices
+from .launch import CRASH_FILE, FAILURE_FILE, LAUNCHER_VARIABLE, OUTCOME_FILE, RANK_DIRECTORY_VARIABLE
+from .result import EXIT_FAILURE, EXIT_SUCCESS, Result, WorkloadFailure, write_atomically
+
+COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=10)
+GIB = 2**30
+
+_PR_SET_PDEATHSIG = 1
+_OUT_OF_MEMORY = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process's place among the ranks of the node."""
+
+    rank: int
+    world_size: int
+    accelerator: Accelerator
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    @cached_property
+    def device(self) -> torch.device:
+        return torch.device(self.accelerator.kind, self.rank) if self.accelerator.is_gpu else torch.device("cpu")
+
+    @property
+    def scope(self) -> str:
+        """The scope of this rank's metrics: its GPU, or the rank itself on a CPU."""
+        return self.scope_of(self.rank)
+
+    def scope_of(self, rank: int) -> str:
+        return f"gpu:{rank}" if self.accelerator.is_gpu else f"rank:{rank}"
+
+    def synchronize(self) -> None:
+        """Wait until the device has done all that was asked of it."""
+        if self.accelerator.is_gpu:
+            getattr(torch, self.accelerator.kind).synchronize()
+
+    def gather(self, item: object) -> list:
+        """Return every rank's item, in order, on every rank."""
+        items: list = [None] * self.world_size
+        dist.all_gather_object(items, item)
+        return items
+
+    def gather_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return every rank's tensor, stacked in order, on every rank's host."""
+        tensors = [torch.empty_like(tensor) for _ in range(self.world_size)]
+        dist.all_gather(tensors, tensor)
+        return torch.stack(tensors).cpu()
+
+    def say(self, text: str) -> None:
+        """Print a line, once for all ranks."""
+        if self.is_first:
+            print(text, flush=True)
+
+
+def run_rank(main: Callable[[Ranks, Result], None]) -> int:
+    """Run one rank's part of a workload and return its exit code.
+
+    Rank 0's result becomes the outcome when ``main`` returns. ``WorkloadFailure`` and running out of device memory are
+    left in a file for the launcher, which ends the other ranks. Other exceptions propagate, a crash of this rank, and
+    leave a note too, so that the rank that broke off first can be told from those that lost it.
+    """
+    _die_with_launcher()
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    result = Result()
+    ranks = Ranks(rank, world_size, choose_accelerator())
+    try:
+        _join(ranks)
+        main(ranks, result)
+    except WorkloadFailure as failure:
+        return _fail(rank, str(failure))
+    except _OUT_OF_MEMORY as error:
+        return _fail(rank, f"{_memory_account(ranks)}. {_first_line(error)}")
+    except Exception as error:
+        _leave_note(CRASH_FILE, rank, f"{type(error).__name__}: {_first_line(error)}")
+        raise
+    if ranks.is_first:
+        if result.state == "running":
+            result.state = "success"
+        result.write(Path(os.environ[RANK_DIRECTORY_VARIABLE], OUTCOME_FILE))
+    dist.barrier()
+    dist.destroy_process_group()
+    return EXIT_SUCCESS
+
+
+def software_environment(ranks: Ranks) -> dict:
+    """Return what the figures were measured with."""
+    accelerator = ranks.accelerator
+    return {
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "rocm": torch.version.hip,
+        "python": platform.python_version(),
+        "accelerator": accelerator.kind,
+        "backend": accelerator.backend,
+        "processes": ranks.world_size,
+        "threads_per_process": torch.get_num_threads(),
+        "devices": describe_devices(accelerator),
+    }
+
+
+def _die_with_launcher() -> None:
+    """Ask the kernel to kill this process when torchrun's dies: it stands in a session of its own."""
+    if not sys.platform.startswith("linux"):
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != int(os.environ[LAUNCHER_VARIABLE]):
+        raise SystemExit("the launcher is gone")
+
+
+def _join(ranks: Ranks) -> None:
+    if ranks.accelerator.kind == "cuda":
+        torch.cuda.set_device(ranks.device)
+    elif ranks.accelerator.kind == "hpu":
+        import habana_frameworks.torch.distributed.hccl  # noqa: F401 - registers the backend
+    device_id = {"device_id": ranks.device} if ranks.accelerator.kind == "cuda" else {}
+    dist.init_process_group(ranks.accelerator.backend, timeout=COLLECTIVE_TIMEOUT, **device_id)
+
+
+def _fail(rank: int, message: str) -> int:
+    _leave_note(FAILURE_FILE, rank, message)
+    print(f"rank {rank}: {message}", file=sys.stderr, flush=True)
+    return EXIT_FAILURE
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+def _leave_note(name: str, rank: int, message: str) -> None:
+    note = json.dumps({"time": time.time(), "rank": rank, "message": message})
+    write_atomically(Path(os.environ[RANK_DIRECTORY_VARIABLE], name.format(rank=rank)), note)
+
+
+def _memory_account(ranks: Ranks) -> str:
+    """Say who holds the memory of a full device, and what to do about it."""
+    text = f"rank {ranks.rank} ({ranks.scope}) ran out of device memory"
+    if ranks.accelerator.kind == "cuda":
+        free, total = torch.cuda.mem_get_info()
+        own = torch.cuda.memory_reserved()
+        others = max(0, total - free - own)
+        text += (
+            f": of {total / GIB:.1f} GiB this process holds {own / GIB:.1f}, other processes and the driver "
+            f"{others / GIB:.1f}, {free / GIB:.1f} are free"
+        )
+    return (
+        f"{text}. Lower --batch-size or --sequence-length or choose a smaller --size; if others hold the memory, stop "
+        "them (nvidia-smi or rocm-smi lists the processes of the GPU)"
+    )

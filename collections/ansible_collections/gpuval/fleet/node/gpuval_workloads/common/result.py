@@ -1,0 +1,185 @@
+"""The result file: how a workload tells the runner what it found.
+
+The file named by ``GPUVAL_RESULT_FILE`` holds the fields of :class:`Result` as JSON. It is replaced whole, so a reader
+never sees half of one. State ``running`` marks figures so far; ``success`` and ``failure`` are final.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Callable, Optional, Union
+
+RESULT_FILE_VARIABLE = "GPUVAL_RESULT_FILE"
+STATES = ("running", "success", "failure")
+X_UNITS = ("step", "seconds", "bytes")
+MAX_SERIES_POINTS = 20000
+EXIT_SUCCESS, EXIT_FAILURE, EXIT_CRASH = 0, 1, 2
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,95}")
+_SCOPE = re.compile(r"node|gpu:\d{1,4}|rank:\d{1,6}|link:[A-Za-z0-9._:>-]{1,64}")
+
+Number = Union[int, float]
+
+
+class WorkloadFailure(Exception):  # noqa: N818 - a verdict of the work about the node, not a defect of the program
+    """The work ran and says no. The message is for the operator and tells what to do next."""
+
+
+class WorkloadCrash(Exception):  # noqa: N818 - as above
+    """The work broke off without an answer. The message says what broke, as the last line on standard error."""
+
+
+@dataclass
+class Result:
+    """What a workload hands over.
+
+    ``state`` is ``running``, ``success`` or ``failure``. ``metrics`` and ``series`` are filled by :meth:`add_metric`
+    and :meth:`add_series`; ``environment`` says what the figures were measured on, ``fingerprints`` are short strings
+    to be compared between nodes, ``artifacts`` paths below the stage's scratch directory.
+    """
+
+    state: str = "running"
+    message: str = ""
+    metrics: list[dict] = field(default_factory=list)
+    series: list[dict] = field(default_factory=list)
+    fingerprints: dict[str, str] = field(default_factory=dict)
+    environment: dict = field(default_factory=dict)
+    artifacts: list[str] = field(default_factory=list)
+
+    def add_metric(self, name: str, value: Optional[Number], unit: str, scope: str = "node") -> None:
+        """Add one figure, in place of an earlier one of the same name and scope.
+
+        A value that is not finite is kept as null: it was measured and is no number. Raises ``ValueError`` for a
+        malformed name or scope.
+        """
+        _check(name, scope)
+        metric = {"name": name, "value": finite_or_none(value), "unit": unit, "scope": scope}
+        self.metrics = [m for m in self.metrics if (m["name"], m["scope"]) != (name, scope)]
+        self.metrics.append(metric)
+
+    def add_series(
+        self,
+        name: str,
+        unit: str,
+        x: Iterable[Number],
+        y: Iterable[Optional[Number]],
+        *,
+        x_unit: str = "step",
+        scope: str = "node",
+    ) -> None:
+        """Add one curve, in place of an earlier one of the same name and scope.
+
+        Values of ``y`` that are not finite become null. Raises ``ValueError`` when ``x`` and ``y`` differ in length,
+        hold more than 20,000 points, ``x`` is not finite, or a name is malformed.
+        """
+        _check(name, scope)
+        x, y = list(x), [finite_or_none(value) for value in y]
+        if x_unit not in X_UNITS:
+            raise ValueError(f"x_unit {x_unit!r} is none of {', '.join(X_UNITS)}")
+        if len(x) != len(y) or len(x) > MAX_SERIES_POINTS:
+            raise ValueError(f"series {name}: {len(x)} x, {len(y)} y values; want equal, at most {MAX_SERIES_POINTS}")
+        if not all(math.isfinite(value) for value in x):
+            raise ValueError(f"series {name}: x holds a value that is not finite")
+        self.series = [s for s in self.series if (s["name"], s["scope"]) != (name, scope)]
+        self.series.append({"name": name, "unit": unit, "scope": scope, "x_unit": x_unit, "x": x, "y": y})
+
+    def metric(self, name: str, scope: str = "node") -> Optional[Number]:
+        """Return the value of a metric added before. Raises ``KeyError`` when there is none."""
+        for metric in self.metrics:
+            if (metric["name"], metric["scope"]) == (name, scope):
+                return metric["value"]
+        raise KeyError(f"{name} [{scope}]")
+
+    def to_json(self) -> str:
+        """Return the result as strict JSON: NaN and infinities, wherever they stand, become null."""
+        if self.state not in STATES:
+            raise ValueError(f"state {self.state!r} is none of {', '.join(STATES)}")
+        return json.dumps(_without_nonfinite(asdict(self)), allow_nan=False)
+
+    def write(self, path: Union[str, os.PathLike, None] = None) -> None:
+        """Replace the result file; without a path and without ``GPUVAL_RESULT_FILE``, print the JSON."""
+        path = path or os.environ.get(RESULT_FILE_VARIABLE)
+        if path:
+            write_atomically(Path(path), self.to_json() + "\n")
+        else:
+            print(self.to_json(), flush=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Result:
+        """Read a result that this module wrote. Raises ``ValueError`` or ``TypeError`` for anything else."""
+        return cls(**json.loads(text))
+
+
+def finite_or_none(value: Optional[Number]) -> Optional[Number]:
+    """Return the number, or None when it is NaN, infinite or None."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file's text in one step, on disk before the new name shows."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def run_workload(main: Callable[[Result], None]) -> int:
+    """Run a workload, write its final result and return the exit code.
+
+    ``main`` fills the result it is given; returning means success unless it set another final state.
+    ``WorkloadFailure`` becomes a result of state ``failure`` with the metrics gathered so far, exit code 1.
+    ``WorkloadCrash`` and any other exception leave no final result: the message, or a traceback, on standard error and
+    exit code 2. Signals are the caller's affair.
+    """
+    result = Result()
+    try:
+        main(result)
+        if result.state == "running":
+            result.state = "success"
+        result.write()
+    except WorkloadFailure as failure:
+        result.state, result.message = "failure", str(failure)
+        result.write()
+    except WorkloadCrash as crash:
+        print(f"crash: {crash}", file=sys.stderr, flush=True)
+        return EXIT_CRASH
+    except Exception:  # the boundary of the program: whatever it is, it ends as a crash
+        traceback.print_exc()
+        return EXIT_CRASH
+    if result.state == "failure":
+        print(f"failure: {result.message}", file=sys.stderr, flush=True)
+        return EXIT_FAILURE
+    return EXIT_SUCCESS
+
+
+def _check(name: str, scope: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is not a metric name: lower-case letters, digits and underscores, at most 96")
+    if not _SCOPE.fullmatch(scope):
+        raise ValueError(f"{scope!r} is not a scope: node, gpu:<index>, rank:<n> or link:<name>")
+
+
+def _without_nonfinite(value):
+    if isinstance(value, float):
+        return finite_or_none(value)
+    if isinstance(value, Mapping):
+        return {key: _without_nonfinite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_nonfinite(item) for item in value]
+    return value

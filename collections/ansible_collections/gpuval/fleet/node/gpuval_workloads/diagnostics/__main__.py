@@ -1,0 +1,22 @@
+"""Decide how many processes run the checks, start them, hand over what they found."""
+
+from __future__ import annotations
+
+import sys
+
+from ..common.device import choose_accelerator
+from ..common.launch import process_count, run_ranks
+from ..common.result import Result, run_workload
+from .config import parse_arguments
+
+
+def main(result: Result) -> None:
+    arguments = sys.argv[1:]
+    config = parse_arguments(arguments)
+    accelerator = choose_accelerator()
+    processes = process_count(accelerator, config.processes)
+    run_ranks(result, "gpuval_workloads.diagnostics.worker", arguments, accelerator, processes)
+
+
+if __name__ == "__main__":
+    sys.exit(run_workload(main))

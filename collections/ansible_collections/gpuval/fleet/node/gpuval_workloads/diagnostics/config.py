@@ -1,0 +1,28 @@
+"""What the diagnostics are told."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..common.arguments import positive_float, positive_int
+
+
+@dataclass(frozen=True)
+class Config:
+    """How long to measure, in all, and in how many processes (None: by the device)."""
+
+    seconds: float = 20.0
+    processes: int | None = None
+
+
+def parse_arguments(arguments: Sequence[str]) -> Config:
+    """Return the configuration of a command line; ends the program with exit code 2 when it makes no sense."""
+    parser = argparse.ArgumentParser(
+        prog="python -m gpuval_workloads.diagnostics",
+        description="Check matrix products, memory and collectives on all devices at once: speed and right results.",
+    )
+    parser.add_argument("--seconds", type=positive_float, default=Config.seconds, help="of measuring, in all")
+    parser.add_argument("--processes", type=positive_int, help="default: one per GPU; on a CPU 2 if it has 2 cores")
+    return Config(**vars(parser.parse_args(list(arguments))))

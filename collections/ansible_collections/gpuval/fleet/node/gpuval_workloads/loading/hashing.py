@@ -1,0 +1,67 @@
+"""SHA-256 of many files at once. hashlib lets go of the interpreter lock, so threads use all cores."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Callable
+
+CHUNK_BYTES = 4 * 1024 * 1024
+REPORT_SECONDS = 5.0
+
+
+def hash_files(root: Path, paths: Iterable[str], report: Callable[[int], None], threads: int = 0) -> dict[str, str]:
+    """Return path -> SHA-256 in hex of files under `root`; a file that is not there is left out.
+
+    `report` is called with the bytes hashed so far at least every 5 s. Raises ``OSError`` when a file cannot be read.
+    """
+    counter = _Counter()
+    digests: dict[str, str] = {}
+    with ThreadPoolExecutor(threads or min(16, os.cpu_count() or 1)) as pool:
+        futures = {pool.submit(_hash_file, root / path, counter): path for path in paths}
+        pending = set(futures)
+        reported = time.monotonic()
+        while pending:
+            done, pending = wait(pending, timeout=REPORT_SECONDS, return_when=FIRST_COMPLETED)
+            for future in done:
+                digest = future.result()
+                if digest is not None:
+                    digests[futures[future]] = digest
+            if time.monotonic() - reported >= REPORT_SECONDS:
+                reported = time.monotonic()
+                report(counter.value)
+    return digests
+
+
+def mismatches(expected: Mapping[str, str], actual: Mapping[str, str], paths: Iterable[str]) -> list[str]:
+    """Return the paths whose digest is wrong or absent."""
+    return sorted(path for path in paths if actual.get(path) != expected[path])
+
+
+class _Counter:
+    def __init__(self) -> None:
+        self.value = 0
+        self._lock = threading.Lock()
+
+    def add(self, count: int) -> None:
+        with self._lock:
+            self.value += count
+
+
+def _hash_file(path: Path, counter: _Counter) -> str | None:
+    digest = hashlib.sha256()
+    buffer = bytearray(CHUNK_BYTES)
+    view = memoryview(buffer)
+    try:
+        with path.open("rb", buffering=0) as file:
+            while count := file.readinto(buffer):
+                digest.update(view[:count])
+                counter.add(count)
+    except FileNotFoundError:
+        return None
+    return digest.hexdigest()

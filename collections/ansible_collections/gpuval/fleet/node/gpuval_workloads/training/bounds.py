@@ -1,0 +1,48 @@
+"""When a training ends, and how many steps to take before looking again. Pure; rank 0 decides for all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .config import DEFAULT_SECONDS, Config
+
+WINDOW_SECONDS = 1.0
+MAX_WINDOW_STEPS = 100
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Whatever comes first: so many steps (warm-up included) or seconds after the warm-up. At least one is set."""
+
+    warmup_steps: int
+    max_steps: int | None
+    seconds: float | None
+
+    @classmethod
+    def of(cls, config: Config, steps_per_epoch: int, is_gpu: bool) -> Bounds:
+        limits = [config.steps, config.epochs and config.epochs * steps_per_epoch]
+        max_steps = min((limit for limit in limits if limit), default=None)
+        seconds = config.seconds or (None if max_steps else DEFAULT_SECONDS)
+        warmup = 5 if is_gpu else 2
+        return cls(warmup if max_steps is None else min(warmup, max_steps - 1), max_steps, seconds)
+
+    def next_window(self, done: int, measured_seconds: float, step_seconds: float) -> int:
+        """Return how many steps to take before all ranks compare notes again; 0 ends the training.
+
+        ``done`` counts all steps, ``measured_seconds`` runs from the end of the warm-up, ``step_seconds`` is a recent
+        step's time. At least one step is taken after the warm-up, however late it is.
+        """
+        if done < self.warmup_steps:
+            return self.warmup_steps - done
+        window = MAX_WINDOW_STEPS
+        if step_seconds > 0:
+            window = max(1, min(window, int(WINDOW_SECONDS / step_seconds)))
+        if self.max_steps is not None:
+            window = min(window, self.max_steps - done)
+        if self.seconds is not None and done > self.warmup_steps:
+            left = self.seconds - measured_seconds
+            if left <= 0:
+                return 0
+            if step_seconds > 0:
+                window = min(window, max(1, round(left / step_seconds)))
+        return window

@@ -1,0 +1,1 @@
+"""The models that are trained, written out in plain PyTorch."""

@@ -1,0 +1,72 @@
+"""ResNet-18 in its form for 32 x 32 images: a 3 x 3 stem without pooling (He et al. 2016; 11.17 M parameters)."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - its name everywhere
+from torch import Tensor, nn
+
+IMAGE_SIZE = 32
+CLASSES = 10
+WIDTHS = (64, 128, 256, 512)
+BLOCKS_PER_STAGE = 2
+
+
+def convolution_shapes() -> list[tuple[int, int, int, int]]:
+    """Return (channels in, channels out, kernel, output size) of every convolution, in order."""
+    shapes = [(3, WIDTHS[0], 3, IMAGE_SIZE)]
+    channels, size = WIDTHS[0], IMAGE_SIZE
+    for stage, width in enumerate(WIDTHS):
+        for block in range(BLOCKS_PER_STAGE):
+            if stage > 0 and block == 0:
+                size //= 2
+                shapes.append((channels, width, 1, size))
+            shapes += [(channels, width, 3, size), (width, width, 3, size)]
+            channels = width
+    return shapes
+
+
+class Block(nn.Module):
+    def __init__(self, channels: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, width, 3, stride, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(width)
+        self.shortcut = nn.Identity()
+        if stride != 1 or channels != width:
+            self.shortcut = nn.Sequential(nn.Conv2d(channels, width, 1, stride, bias=False), nn.BatchNorm2d(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.norm1(self.conv1(x)), inplace=True)
+        return F.relu(self.norm2(self.conv2(y)) + self.shortcut(x), inplace=True)
+
+
+class ResNet18(nn.Module):
+    """A classifier of images; returns the mean cross entropy of the labels, in nats."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, WIDTHS[0], 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(WIDTHS[0])
+        layers, channels = [], WIDTHS[0]
+        for stage, width in enumerate(WIDTHS):
+            for block in range(BLOCKS_PER_STAGE):
+                layers.append(Block(channels, width, 2 if stage > 0 and block == 0 else 1))
+                channels = width
+        self.layers = nn.Sequential(*layers)
+        self.head = nn.Linear(WIDTHS[-1], CLASSES)
+
+    @torch.no_grad()
+    def initialize(self, generator: torch.Generator) -> None:
+        """Draw the weights anew: He normal for convolutions, the norms as identity."""
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                fan_out = module.out_channels * module.kernel_size[0] ** 2
+                module.weight.normal_(0, (2 / fan_out) ** 0.5, generator=generator)
+        self.head.weight.normal_(0, 0.01, generator=generator)
+        self.head.bias.zero_()
+
+    def forward(self, images: Tensor, labels: Tensor) -> Tensor:
+        x = self.layers(F.relu(self.norm(self.stem(images)), inplace=True))
+        return F.cross_entropy(self.head(x.mean(dim=(2, 3))).float(), labels)

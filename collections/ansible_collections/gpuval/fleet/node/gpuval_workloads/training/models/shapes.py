@@ -1,0 +1,34 @@
+"""The sizes of the Llama models, as data; no PyTorch needed to read them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class LlamaShape:
+    """The dimensions of a Llama, and how it is trained by default (per process)."""
+
+    dim: int
+    layers: int
+    heads: int
+    kv_heads: int
+    ffn_dim: int
+    vocabulary: int
+    sequence_length: int
+    batch_size: int
+    learning_rate: float
+    rope_theta: float = 10000.0
+
+    @property
+    def head_dim(self) -> int:
+        return self.dim // self.heads
+
+
+SIZES = {
+    "tiny": LlamaShape(128, 2, 4, 2, 352, 256, 128, 16, 3e-3),
+    "small": LlamaShape(768, 12, 12, 4, 2048, 32000, 1024, 16, 6e-4),
+    "1b": LlamaShape(2048, 22, 32, 4, 5632, 32000, 2048, 8, 3e-4),  # the shape of TinyLlama 1.1B
+    "3b": LlamaShape(3072, 28, 24, 8, 8192, 128256, 2048, 4, 2e-4, 500000.0),  # Llama 3.2 3B, head not tied
+    "8b": LlamaShape(4096, 32, 32, 8, 14336, 128256, 2048, 1, 1e-4, 500000.0),  # Llama 3.1 8B
+}

@@ -1,0 +1,129 @@
+"""A model together with the data it learns and what a step of it counts for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ..common.ranks import Ranks
+from . import data, metrics
+from .config import Config, llama_size, precision
+from .models.llama import Llama
+from .models.resnet import ResNet18
+from .models.shapes import SIZES
+
+# CIFAR-10's mean and standard deviation per channel, of bytes; close enough for the generated images too.
+IMAGE_MEAN = (125.3, 123.0, 113.9)
+IMAGE_STD = (63.0, 62.1, 66.7)
+
+
+@dataclass
+class Task:
+    """What the loop needs: ``items`` are tokens or samples, per batch of one rank, as are the FLOPs."""
+
+    model: nn.Module
+    batches: Iterator[tuple[Tensor, Tensor]]
+    steps_per_epoch: int
+    item: str
+    items_per_batch: int
+    flops_per_batch: int
+    learning_rate: float
+    autocast: bool
+    environment: dict
+
+
+def build_task(config: Config, ranks: Ranks) -> Task:
+    """Return the task on this rank's device; the weights are the same on every rank, the data its own."""
+    build = _llama if config.model == "llama" else _resnet18
+    task = build(config, ranks, precision(config, ranks.accelerator.is_gpu))
+    task.environment.update(
+        model=config.model,
+        compile=config.compile,
+        seed=config.seed,
+        steps_per_epoch=task.steps_per_epoch,
+        learning_rate=task.learning_rate,
+    )
+    return task
+
+
+def _llama(config: Config, ranks: Ranks, dtype: str) -> Task:
+    memory = torch.cuda.mem_get_info()[1] if ranks.accelerator.kind == "cuda" else 0
+    size = llama_size(config, ranks.accelerator.is_gpu, memory)
+    shape = SIZES[size]
+    batch_size = config.batch_size or shape.batch_size
+    length = config.sequence_length or shape.sequence_length
+    sequences = max(batch_size, (4_000_000 if ranks.accelerator.is_gpu else 100_000) // length)
+    shard = data.markov_text(shape.vocabulary, length, sequences, config.seed, ranks.rank).to(ranks.device)
+    with ranks.device:
+        model = Llama(shape, length)
+    # bf16 weights and optimizer state, no fp32 copy: the least memory traffic per step, and enough for a loss to fall.
+    model = model.to(torch.bfloat16 if dtype == "bf16" else torch.float32)
+    model.initialize(torch.Generator(ranks.device).manual_seed(config.seed))
+    return Task(
+        model=model,
+        batches=shard.batches(batch_size, config.seed + ranks.rank),
+        steps_per_epoch=shard.steps_per_epoch(batch_size),
+        item="tokens",
+        items_per_batch=batch_size * length,
+        flops_per_batch=metrics.llama_flops(shape, length, batch_size * length),
+        learning_rate=config.learning_rate or shape.learning_rate,
+        autocast=False,
+        environment={
+            "size": size,
+            "parameters": metrics.llama_parameters(shape),
+            "batch_size_per_process": batch_size,
+            "sequence_length": length,
+            "precision": f"{dtype} weights",
+            "flops_formula": metrics.LLAMA_FORMULA,
+            "data": shard.source,
+            "data_entropy_nats": data.MARKOV_ENTROPY,
+        },
+    )
+
+
+def _resnet18(config: Config, ranks: Ranks, dtype: str) -> Task:
+    is_gpu = ranks.accelerator.is_gpu
+    batch_size = config.batch_size or (2048 if is_gpu else 32)
+    if config.data_dir:
+        shard = data.cifar10(config.data_dir, ranks.rank, ranks.world_size)
+    else:
+        shard = data.generated_images(max(batch_size, 49152 if is_gpu else 4096), config.seed, ranks.rank)
+    shard = shard.to(ranks.device)
+    with ranks.device:
+        model = ResNet18()
+    layout = torch.channels_last if is_gpu else torch.contiguous_format
+    model = model.to(memory_format=layout)
+    model.initialize(torch.Generator(ranks.device).manual_seed(config.seed))
+    return Task(
+        model=model,
+        batches=_prepared(shard.batches(batch_size, config.seed + ranks.rank), ranks.device, layout),
+        steps_per_epoch=shard.steps_per_epoch(batch_size),
+        item="samples",
+        items_per_batch=batch_size,
+        flops_per_batch=metrics.resnet18_flops(batch_size),
+        learning_rate=config.learning_rate or 1e-3,
+        autocast=dtype == "bf16",
+        environment={
+            "parameters": metrics.resnet18_parameters(),
+            "batch_size_per_process": batch_size,
+            "precision": "bf16 autocast, fp32 weights" if dtype == "bf16" else "fp32 weights",
+            "flops_formula": metrics.RESNET_FORMULA,
+            "data": shard.source,
+        },
+    )
+
+
+def _prepared(
+    batches: Iterator[tuple[Tensor, Tensor]], device: torch.device, layout: torch.memory_format
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Make bytes into what the model takes: centred, scaled, half of the batches mirrored."""
+    mean = torch.tensor(IMAGE_MEAN, device=device).view(3, 1, 1)
+    std = torch.tensor(IMAGE_STD, device=device).view(3, 1, 1)
+    for number, (images, labels) in enumerate(batches):
+        prepared = (images.float() - mean) / std
+        if number % 2:
+            prepared = prepared.flip(-1)
+        yield prepared.contiguous(memory_format=layout), labels

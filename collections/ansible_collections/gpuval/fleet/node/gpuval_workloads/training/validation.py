@@ -1,0 +1,101 @@
+"""``--validation-only``: devices, collectives and one step's gradients, without training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ..common.ranks import GIB, Ranks
+from ..common.result import Result
+from ..common.timing import Stopwatch
+from ..diagnostics.checks import ERROR_LIMITS, Figures, matmul_precision, run_checks
+
+DEFAULT_CHECK_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """One backward pass on all ranks: elements that are no number, elements that differ between ranks, its seconds."""
+
+    loss: float
+    nonfinite_count: int
+    mismatch_count: int
+    seconds: float
+
+
+def validate(
+    ranks: Ranks, result: Result, model: nn.Module, next_loss: Callable[[], Tensor], seconds: float | None
+) -> None:
+    """Run the checks of the diagnostics and one forward and backward pass; what is wrong fails the result."""
+    devices = result.environment["devices"]
+    for device in devices:
+        ranks.say(f"gpu:{device['index']} {device['name']}, {device['memory_bytes'] / GIB:.1f} GiB")
+    gradients = one_step(ranks, model, next_loss)
+    model.zero_grad(set_to_none=True)
+    figures = run_checks(ranks, result, seconds or DEFAULT_CHECK_SECONDS)
+    add = result.add_metric
+    add("training_processes_count", ranks.world_size, "count")
+    add("training_nonfinite_count", gradients.nonfinite_count, "count")
+    add("training_gradient_mismatch_count", gradients.mismatch_count, "count")
+    add("training_validation_step_seconds", gradients.seconds, "seconds")
+    complaints = complain(ranks, gradients, figures)
+    if complaints:
+        result.state = "failure"
+        result.message = (
+            f"validation failed: {'; '.join(complaints)}. Wrong results are not a matter of settings: take the node "
+            "out, look for XID and ECC errors and links that are down, and run the diagnostics stage"
+        )
+        return
+    names = sorted({device["name"] for device in devices}) or ["CPU"]
+    software = f"CUDA {torch.version.cuda}" if torch.version.cuda else f"ROCm {torch.version.hip}"
+    result.message = (
+        f"validated without training: {ranks.world_size} x {', '.join(names)}"
+        f"{f', {software}' if devices else ''}: matrix products, memory, all_reduce, all_gather and gradients are right"
+    )
+
+
+def one_step(ranks: Ranks, model: nn.Module, next_loss: Callable[[], Tensor]) -> Gradients:
+    """Take one forward and backward pass; compare the gradients of all ranks, which have to be the same bit by bit."""
+    watch = Stopwatch(ranks.accelerator)
+    loss = next_loss()
+    loss.backward()
+    watch.lap()
+    counts = torch.zeros(2, dtype=torch.int64, device=ranks.device)
+    counts[0] += int(not torch.isfinite(loss))
+    for parameter in model.parameters():
+        counts[0] += (~torch.isfinite(parameter.grad)).sum()
+        counts[1] += differing(parameter.grad)
+    dist.all_reduce(counts)
+    nonfinite, mismatches = counts.tolist()
+    return Gradients(float(loss.detach()), nonfinite, mismatches, watch.laps()[0])
+
+
+def differing(tensor: Tensor) -> Tensor:
+    """Return how many elements of this rank's tensor are not rank 0's, bit by bit; NaNs too are compared as bits."""
+    bits = tensor.contiguous().view(torch.int16 if tensor.element_size() == 2 else torch.int32)
+    first = bits.clone()
+    dist.broadcast(first.view(torch.uint8), src=0)
+    return (bits != first).sum()
+
+
+def complain(ranks: Ranks, gradients: Gradients, everyone: list[Figures]) -> list[str]:
+    """Return what is wrong, each with the part that it is wrong on."""
+    complaints = []
+    if gradients.nonfinite_count:
+        complaints.append(f"{gradients.nonfinite_count} gradient values are not finite")
+    if gradients.mismatch_count:
+        complaints.append(f"{gradients.mismatch_count} gradient values differ between ranks")
+    limit = ERROR_LIMITS[matmul_precision(ranks)]
+    for rank, figures in enumerate(everyone):
+        where = ranks.scope_of(rank)
+        if not figures.matmul_error_ratio <= limit:  # NaN is no match either
+            complaints.append(f"{where}: matrix product off by {figures.matmul_error_ratio:.2g}, limit {limit:g}")
+        if figures.memory_error_count:
+            complaints.append(f"{where}: {figures.memory_error_count} elements wrong after a copy in memory")
+        if figures.collective_error_count:
+            complaints.append(f"{where}: {figures.collective_error_count} elements wrong after a collective")
+    return complaints

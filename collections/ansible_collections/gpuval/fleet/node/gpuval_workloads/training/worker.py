@@ -1,0 +1,230 @@
+"""One rank of a training: the loop, from the first batch to the result."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import sys
+import time
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ..common.ranks import Ranks, run_rank, software_environment
+from ..common.result import RESULT_FILE_VARIABLE, Result
+from ..common.stats import first_and_last, percentile, thinned
+from ..common.timing import Stopwatch
+from .bounds import Bounds
+from .config import Config, parse_arguments
+from .task import Task, build_task
+from .validation import validate
+
+LEARNING_RATE_WARMUP_STEPS = 10
+PROGRESS_SECONDS = 5.0
+PARTIAL_SECONDS = 30.0
+LOSS_POINTS = 2000
+
+
+def main(ranks: Ranks, result: Result) -> None:
+    config = parse_arguments(sys.argv[1:])
+    torch.manual_seed(config.seed)
+    task = build_task(config, ranks)
+    result.environment.update(software_environment(ranks), **task.environment)
+    ranks.say(
+        f"{task.environment['parameters']:,} parameters, {task.environment['precision']}, {task.environment['data']}"
+    )
+    model = parallel(task.model, config, ranks)
+    if config.validation_only:
+        validate(ranks, result, task.model, lambda: forward(task, model, ranks), config.seconds)
+    else:
+        Training(config, ranks, result, task, model).run()
+
+
+def parallel(model: nn.Module, config: Config, ranks: Ranks) -> nn.Module:
+    """Return the model wrapped so that gradients are the mean of all ranks'."""
+    if config.compile:
+        ranks.say("compiling the layers: the first step takes a minute or more")
+        for layer in model.layers:  # one by one, so that gradients are exchanged while the backward pass goes on
+            layer.compile()
+    if ranks.world_size == 1:
+        return model
+    device_ids = [ranks.rank] if ranks.accelerator.is_gpu else None
+    parameters = inspect.signature(DistributedDataParallel).parameters
+    buffers = "forward_sync_buffers" if "forward_sync_buffers" in parameters else "broadcast_buffers"  # before 2.13
+    return DistributedDataParallel(
+        model, device_ids=device_ids, gradient_as_bucket_view=True, static_graph=True, **{buffers: False}
+    )
+
+
+def poison(model: nn.Module) -> None:
+    """Put a NaN where every loss depends on it: the last layer."""
+    with torch.no_grad():
+        list(model.parameters())[-1].view(-1)[0] = float("nan")
+
+
+def forward(task: Task, model: nn.Module, ranks: Ranks) -> Tensor:
+    """Return the loss of the next batch."""
+    inputs, targets = next(task.batches)
+    device = ranks.accelerator.kind
+    with torch.autocast(device, torch.bfloat16) if task.autocast else contextlib.nullcontext():
+        return model(inputs, targets)
+
+
+@dataclass
+class Training:
+    """The loop and its bookkeeping.
+
+    Steps are taken in windows of about a second. Within a window nothing waits for the device; at its end the ranks
+    exchange their losses (the only copy to the host) and rank 0 says how many steps come next, so all stop together.
+    """
+
+    config: Config
+    ranks: Ranks
+    result: Result
+    task: Task
+    model: nn.Module
+    losses: list[float] = field(default_factory=list)
+    step_seconds: list[float] = field(default_factory=list)
+    nonfinite: int = 0
+
+    def run(self) -> None:
+        self.bounds = Bounds.of(self.config, self.task.steps_per_epoch, self.ranks.accelerator.is_gpu)
+        fused = {"fused": True} if self.ranks.accelerator.kind == "cuda" else {}
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=self.task.learning_rate, betas=(0.9, 0.95), weight_decay=0.1, **fused
+        )
+        self.model.train()
+        if self.ranks.accelerator.kind == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        self.started = self.measured_from = self.progress_at = self.partial_at = time.perf_counter()
+        recent = 0.0
+        while window := self._agree(self.bounds.next_window(len(self.losses), self._measured_seconds(), recent)):
+            is_warmup = len(self.losses) < self.bounds.warmup_steps
+            seconds = self._take(window)
+            if self.result.state == "failure":
+                break
+            if is_warmup:
+                self.measured_from = time.perf_counter()
+                recent = seconds[-1]
+            else:
+                self.step_seconds += seconds
+                recent = sum(seconds) / len(seconds)
+            self._tell()
+        self._report()
+
+    def _take(self, window: int) -> list[float]:
+        """Take so many steps; return the seconds of each on this rank. A loss that is no number fails the result."""
+        watch = Stopwatch(self.ranks.accelerator)
+        losses = []
+        for number in range(len(self.losses) + 1, len(self.losses) + window + 1):
+            if number == self.config.inject_nan_step and self.ranks.rank == self.ranks.world_size - 1:
+                poison(self.task.model)
+            for group in self.optimizer.param_groups:
+                group["lr"] = self.task.learning_rate * min(1.0, number / LEARNING_RATE_WARMUP_STEPS)
+            loss = forward(self.task, self.model, self.ranks)
+            loss.backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+            losses.append(loss.detach())
+            watch.lap()
+        by_rank = self.ranks.gather_tensor(torch.stack(losses).float())
+        self._judge(by_rank)
+        return watch.laps()
+
+    def _agree(self, steps: int) -> int:
+        """Return rank 0's number of steps on every rank."""
+        number = torch.tensor([steps], device=self.ranks.device)
+        dist.broadcast(number, src=0)
+        return int(number)
+
+    def _judge(self, by_rank: Tensor) -> None:
+        """Take the losses of a window (rank by step) down, up to the first that is not finite."""
+        bad = (~torch.isfinite(by_rank)).T.nonzero().tolist()  # by step, then by rank
+        self.nonfinite = len(bad)
+        good = bad[0][0] if bad else by_rank.shape[1]
+        self.losses += by_rank[:, :good].mean(dim=0).tolist()
+        if not bad:
+            return
+        step, rank = len(self.losses) + 1, bad[0][1]
+        self.result.state = "failure"
+        self.result.message = (
+            f"the loss is not finite from step {step} on, first on rank {rank} ({self.ranks.scope_of(rank)}). If other "
+            "nodes train with the same settings, suspect this part: look for XID and ECC errors and run the "
+            "diagnostics stage; if they do not, lower --learning-rate or use --precision fp32"
+        )
+
+    def _measured_seconds(self) -> float:
+        return time.perf_counter() - self.measured_from
+
+    def _rate(self) -> float:
+        """Items per second of all ranks, after the warm-up."""
+        steps = len(self.step_seconds)
+        return self.ranks.world_size * steps * self.task.items_per_batch / self._measured_seconds()
+
+    def _tell(self) -> None:
+        now = time.perf_counter()
+        is_first = len(self.losses) == self.bounds.warmup_steps
+        if is_first or now - self.progress_at >= PROGRESS_SECONDS:
+            self.progress_at = now
+            self._print_progress()
+        if self.ranks.is_first and now - self.partial_at >= PARTIAL_SECONDS and os.environ.get(RESULT_FILE_VARIABLE):
+            self.partial_at = now
+            self._add_figures()
+            self.result.write()
+
+    def _print_progress(self) -> None:
+        rate = f"  {self._rate():,.0f} {self.task.item}/s" if self.step_seconds else ""
+        self.ranks.say(f"step {len(self.losses)}  loss {self.losses[-1]:.4f}{rate}")
+
+    def _add_figures(self) -> None:
+        """Put what rank 0 knows by itself into the result."""
+        add = self.result.add_metric
+        add("training_duration_seconds", time.perf_counter() - self.started, "seconds")
+        add("training_steps_count", len(self.losses), "count")
+        add("training_processes_count", self.ranks.world_size, "count")
+        add("training_nonfinite_count", self.nonfinite, "count")
+        if self.losses:
+            first, last = first_and_last(self.losses)
+            add("training_loss_first", first, "loss")
+            add("training_loss_last", last, "loss")
+            steps, losses = thinned(range(1, len(self.losses) + 1), self.losses, LOSS_POINTS)
+            self.result.add_series("training_loss", "loss", steps, losses)
+        if self.step_seconds:
+            add(f"training_{self.task.item}_per_second", self._rate(), f"{self.task.item}/s")
+
+    def _report(self) -> None:
+        """Gather every rank's figures; rank 0 completes the result with them."""
+        self._add_figures()
+        mine = {"peak_memory": None, "seconds": self.step_seconds and sum(self.step_seconds) / len(self.step_seconds)}
+        if self.ranks.accelerator.kind == "cuda":
+            mine["peak_memory"] = torch.cuda.max_memory_allocated()
+        if self.step_seconds:
+            mine["p50"], mine["p99"] = (percentile(self.step_seconds, percent) for percent in (50, 99))
+        everyone = self.ranks.gather(mine)
+        add = self.result.add_metric
+        rates = []
+        for rank, theirs in enumerate(everyone):
+            if theirs["seconds"]:
+                rates.append(self.task.flops_per_batch / theirs["seconds"] / 1e12)
+                add("training_model_tflops", rates[-1], "TFLOP/s", self.ranks.scope_of(rank))
+                add("training_step_p50_seconds", theirs["p50"], "seconds", f"rank:{rank}")
+                add("training_step_p99_seconds", theirs["p99"], "seconds", f"rank:{rank}")
+            if theirs["peak_memory"] is not None:
+                add("training_peak_memory_bytes", theirs["peak_memory"], "bytes", self.ranks.scope_of(rank))
+        if rates:
+            add("training_model_tflops", sum(rates) / len(rates), "TFLOP/s")
+        if self.result.state == "running":
+            first, last = first_and_last(self.losses)
+            rate = self.result.metric(f"training_{self.task.item}_per_second")
+            self.result.message = (
+                f"{len(self.losses)} steps on {self.ranks.world_size} x {self.ranks.accelerator.kind}: "
+                f"loss {first:.3f} to {last:.3f}, {rate:,.0f} {self.task.item}/s"
+            )
+
+
+if __name__ == "__main__":
+    sys.exit(run_rank(main))

@@ -1,0 +1,34 @@
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Print the FINAL ACCEPTANCE block, and fail unless the run passed."""
+
+from __future__ import annotations
+
+from ansible import constants
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import final_block
+
+CALLBACK = "gpuval.fleet.acceptance"
+ACCEPTED = ("PASS", "PARTIAL")
+
+
+class ActionModule(ControllerAction):
+    OPTIONS = RUN_OPTIONS
+
+    def work(self, options, task_vars):
+        if self.check_mode:
+            return {"changed": False, "skipped": True}
+        folder = self.folder(options)
+        report = runs.read_report(folder)
+        block = final_block(report)
+        if CALLBACK not in constants.config.get_config_value("CALLBACKS_ENABLED"):
+            self._display.display(block)
+        verdict = report["verdict"]
+        return {
+            "changed": False,
+            "failed": verdict not in ACCEPTED,
+            "acceptance_block": block,
+            "verdict": verdict,
+            "msg": f"FINAL ACCEPTANCE: {verdict}; read {folder.path / 'report.md'}",
+        }

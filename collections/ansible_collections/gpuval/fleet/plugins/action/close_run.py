@@ -1,0 +1,33 @@
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""End a run on the controller: nothing takes it up again, and its objects leave the store if asked."""
+
+from __future__ import annotations
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION, StoreAccess
+
+
+class ActionModule(ControllerAction):
+    OPTIONS = {**RUN_OPTIONS, "store": STORE_OPTION, "clean_store": {"type": "bool", "default": False}}
+
+    def work(self, options, task_vars):
+        results = project_path(options["results_dir"])
+        if not (options["run_id"] or runs.latest_run_id(results)):
+            return {"changed": False, "run_id": "", "msg": "there is no run to close"}
+        folder = runs.resolve(results, options["run_id"])
+        if not folder.run_file.exists():
+            return {"changed": False, "run_id": folder.path.name, "msg": f"run {folder.path.name} is not known here"}
+        run = folder.read_run()
+        access = StoreAccess(options["store"])
+        changed = run["finished_at"] is None
+        if changed and not self.check_mode:
+            folder.write_run({**run, "finished_at": runs.now()})
+        deleted = 0
+        if options["clean_store"] and not self.check_mode:
+            if access.embedded:
+                deleted = access.embedded.delete_folder(run["folder"])
+            else:
+                deleted = access.store().delete_prefix(f"{run['folder']}/")
+        return {"changed": changed or deleted > 0, "run_id": run["run_id"], "deleted_objects": deleted}

@@ -1,0 +1,83 @@
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Controller side of fetch_evidence: what a node could not upload is put into the store in its place."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+from ansible.errors import AnsibleConnectionFailure
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION, StoreAccess, object_key
+
+#: Answers of limit_bytes each that one task asks for at most.
+MAX_ROUNDS = 25
+CONTENT_TYPES = {"records": "application/json", "series": "application/json", "logs": "text/plain; charset=utf-8"}
+
+
+class ActionModule(ControllerAction):
+    _requires_connection = True
+    OPTIONS = {
+        **RUN_OPTIONS,
+        "store": STORE_OPTION,
+        "not_uploaded": {"type": "bool", "default": False},
+        "limit_bytes": {"type": "int", "default": 4_000_000},
+    }
+
+    def work(self, options, task_vars):
+        node = task_vars["inventory_hostname"]
+        folder = self.folder(options)
+        launch_file = folder.launch_file(node)
+        launch = runs.read_json(launch_file) if launch_file.exists() else {}
+        if self.check_mode or not launch.get("directory"):
+            return {"changed": False, "skipped": True, "msg": "the node has no plan of this run"}
+        run = folder.read_run()
+        store = StoreAccess(options["store"]).store()
+        fetched_file = folder.state / "fetched" / f"{node}.json"
+        held = runs.read_json(fetched_file) if fetched_file.exists() else {}
+        answer, taken = {}, []
+        for _round in range(MAX_ROUNDS):
+            answer = self._ask(launch["directory"], held, options, task_vars)
+            if "error" in answer:
+                self._display.warning(f"{node}: its evidence could not be fetched: {answer['error']}")
+                return {"changed": bool(taken), "fetched": taken, "msg": answer["error"]}
+            for name, item in answer["files"].items():
+                self._store(store, run, node, name, item)
+                held[name] = item["digest"]
+                taken.append(name)
+            runs.write_json(fetched_file, held)
+            if not answer["more"]:
+                break
+        runs.write_json(launch_file, {**launch, "runner": "alive" if answer["running"] else "gone"})
+        return {"changed": bool(taken), "fetched": taken, "running": answer["running"]}
+
+    def _ask(self, directory, held, options, task_vars):
+        arguments = {
+            "directory": directory,
+            "since": held,
+            "not_uploaded": options["not_uploaded"],
+            "limit_bytes": options["limit_bytes"],
+        }
+        try:
+            answer = self._execute_module(
+                module_name="gpuval.fleet.fetch_evidence", module_args=arguments, task_vars=task_vars
+            )
+        except AnsibleConnectionFailure as error:
+            return {"error": str(error.message)}
+        if answer.get("failed") or answer.get("unreachable"):
+            return {"error": str(answer.get("msg"))}
+        return answer
+
+    @staticmethod
+    def _store(store, run, node, name, item):
+        """Unchecked, as the node itself would have written it: whoever reads the store checks it."""
+        kind, _, stage = name.partition("/")
+        if kind not in CONTENT_TYPES or stage not in run["nodes"][node]["stages"]:
+            return
+        try:
+            data = base64.b64decode(item["base64"], validate=True)
+        except (binascii.Error, TypeError, KeyError):
+            return
+        store.put(object_key(run["folder"], kind, stage, node), data, CONTENT_TYPES[kind])

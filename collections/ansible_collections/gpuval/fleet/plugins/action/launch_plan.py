@@ -1,0 +1,126 @@
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Controller side of launch_plan: build the node's plan, sign its URLs, hand both to the node in one round trip."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+from ansible.errors import AnsibleConnectionFailure
+
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError, StoreErrors
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import payload, plans, runs, schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import (
+    STORE_OPTION,
+    StoreAccess,
+    rclone_config,
+    signed_urls,
+)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watching import LAUNCHED
+
+#: A node may still write this long after the run's deadline: what it cancels then is evidence too.
+SIGNED_SLACK_SECONDS = 3600
+
+
+class ActionModule(ControllerAction):
+    _requires_connection = True
+    OPTIONS = {
+        **RUN_OPTIONS,
+        "run": {"type": "dict", "default": {}},
+        "store": STORE_OPTION,
+        "workloads": {"type": "dict", "required": True},
+        "directory": {"type": "str", "default": ""},
+        "runtime": {"type": "str", "choices": ["docker", "podman", "host", "auto"], "default": "auto"},
+        "python": {"type": "str", "default": "python3"},
+        "models_dir": {"type": "str", "default": ""},
+        "heartbeat_seconds": {"type": "float", "default": 10.0},
+        "attempt": {"type": "int", "default": 1},
+        "stages": {"type": "list", "elements": "str", "default": []},
+    }
+
+    def work(self, options, task_vars):
+        node = task_vars["inventory_hostname"]
+        folder = self.folder(options)
+        run = options["run"] if self.check_mode else folder.read_run()
+        plan = self._plan(folder, run, node, options)
+        if self.check_mode:
+            return {"changed": True, "plan": plan, "diff": {"before": "", "after": _shown(plan), "after_header": node}}
+        launch = self._launch(folder, run, node, plan, options, task_vars)
+        runs.write_json(folder.launch_file(node), launch)
+        if launch["state"] not in LAUNCHED:
+            self._display.warning(f"{node}: not started ({launch['state']}): {launch['message']}")
+        return {"changed": launch["state"] == "started", "launch": launch, "msg": launch["message"]}
+
+    def _plan(self, folder, run, node, options):
+        """The plan of the first attempt is kept; a later attempt is a part of it."""
+        path = folder.plan_file(node)
+        if options["attempt"] > 1 or path.exists():
+            plan = folder.read_plan(node)
+            return plans.again(plan, options["stages"], options["attempt"]) if options["attempt"] > 1 else plan
+        expected = run["nodes"][node]
+        plan = plans.build(
+            plans.Settings(
+                run_id=run["run_id"],
+                node=node,
+                created_at=runs.now(),
+                deadline_seconds=run["deadline_seconds"],
+                heartbeat_seconds=options["heartbeat_seconds"],
+                runtime=_runtime(options["runtime"], options["workloads"]),
+                sku=expected["sku"],
+                gpu_count=expected["gpu_count"],
+                python=options["python"],
+                models_dir=options["models_dir"] or None,
+            ),
+            expected["stages"],
+            options["workloads"],
+        )
+        schemas.validate("plan", plan, what=f"plan of {node}")
+        if not self.check_mode:
+            runs.write_json(path, plan)
+        return plan
+
+    def _launch(self, folder, run, node, plan, options, task_vars):
+        launch = {"node": node, "attempt": options["attempt"], "stages": options["stages"], "at": runs.now()}
+        names = [stage["name"] for stage in folder.read_plan(node)["stages"]]
+        try:
+            access = StoreAccess(options["store"])
+            store = access.store()
+            urls = signed_urls(store, run["folder"], node, names, run["deadline_seconds"] + SIGNED_SLACK_SECONDS)
+            store.put(f"{run['folder']}/plans/{node}.json", json.dumps(plan).encode(), "application/json")
+            reader = rclone_config(access.reader()) if "loading" in names else ""
+        except (StoreError, *StoreErrors) as error:
+            return {**launch, "state": "failed", "message": f"the store cannot be used: {error}"}
+        arguments = {
+            "directory": options["directory"],
+            "plan": plan,
+            "store": urls,
+            "rclone_config": reader,
+            "runner": base64.b64encode(payload.runner_pyz()).decode(),
+            "workloads": base64.b64encode(payload.workloads_zip()).decode(),
+        }
+        try:
+            outcome = self._execute_module(
+                module_name="gpuval.fleet.launch_plan", module_args=arguments, task_vars=task_vars
+            )
+        except AnsibleConnectionFailure as error:
+            return {**launch, "state": "unreachable", "message": str(error.message)}
+        if outcome.get("unreachable"):
+            return {**launch, "state": "unreachable", "message": str(outcome.get("msg", "unreachable"))}
+        if outcome.get("failed"):
+            detail = outcome.get("module_stderr") or ""
+            return {**launch, "state": "failed", "message": f"{outcome.get('msg', 'the launch failed')} {detail}".strip()}
+        return {**launch, **outcome["launch"], "directory": outcome["directory"], "runner": "alive"}
+
+
+def _runtime(runtime, workloads):
+    """`auto`: the host's own environment as long as no workload names an image."""
+    if runtime == "auto":
+        return "docker" if any(workload.get("image") for workload in workloads.values()) else "host"
+    return runtime
+
+
+def _shown(plan):
+    return "".join(
+        f"{stage['name']}: {' '.join(stage['command'])} (at most {stage['timeout_seconds']} s)\n" for stage in plan["stages"]
+    )

@@ -1,0 +1,36 @@
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Give a play what a run measured on its hosts, from report.json; no host is contacted."""
+
+from __future__ import annotations
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import safe_name
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.lookup import find_node, node_facts
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import RunError, resolve
+
+
+class ActionModule(ControllerAction):
+    _supports_check_mode = True
+    _supports_async = False
+    OPTIONS = {
+        "run_id": {"type": "str", "default": "latest"},
+        "results_dir": {"type": "path", "default": "results"},
+        "node": {"type": "str"},
+    }
+
+    def work(self, options, task_vars):
+        run_id = "" if options["run_id"] == "latest" else options["run_id"]
+        path = resolve(project_path(options["results_dir"]), run_id).path / "report.json"
+        node = safe_name(options["node"] or task_vars["inventory_hostname"])
+        try:
+            report, entry = find_node(path.read_text(encoding="utf-8"), node)
+        except FileNotFoundError:
+            raise RunError(f"{path} is missing: the run was not judged yet, `make report` does it") from None
+        except KeyError:
+            raise RunError(
+                f"{node} is not in {path}: give the run_id of a run that it took part in, or validate it first"
+            ) from None
+        except ValueError as error:
+            raise RunError(f"{path} is damaged ({error}): `make report` writes it again") from error
+        return {"changed": False, "ansible_facts": {"gpuval": node_facts(report, entry)}}

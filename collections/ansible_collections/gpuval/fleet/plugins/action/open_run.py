@@ -1,0 +1,99 @@
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Open a run: freeze who is expected and what each is to do, or take up the run that a dead controller left."""
+
+from __future__ import annotations
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import criteria, plans, runs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
+
+
+class ActionModule(ControllerAction):
+    OPTIONS = {
+        **RUN_OPTIONS,
+        "bucket": {"type": "str", "required": True},
+        "folder": {"type": "str", "default": ""},
+        "profile": {"type": "str", "required": True},
+        "profile_stages": {"type": "list", "elements": "str", "required": True},
+        "workloads": {"type": "dict", "required": True},
+        "deadline_seconds": {"type": "float", "required": True},
+        "limit": {"type": "str", "default": ""},
+        "run_tags": {"type": "list", "elements": "str", "default": []},
+        "skip_tags": {"type": "list", "elements": "str", "default": []},
+        "criteria": {"type": "list", "elements": "path", "default": []},
+    }
+
+    def work(self, options, task_vars):
+        results = project_path(options["results_dir"])
+        criteria.load([*criteria.shipped_files(), *options["criteria"]])  # a broken file is found now, not after the run
+        stages = plans.select_stages(
+            options["profile_stages"], options["workloads"], options["run_tags"], options["skip_tags"]
+        )
+        narrowed = [
+            reason
+            for reason, applies in (
+                ("limit", bool(options["limit"])),
+                ("tags", plans.narrows(stages, options["profile_stages"])),
+            )
+            if applies
+        ]
+        nodes = {
+            name: _expected(name, task_vars["hostvars"][name], stages) for name in task_vars["ansible_play_hosts_all"]
+        }
+        run_id = runs.choose_run_id(results, options["run_id"], nodes, options["profile"], narrowed)
+        folder = runs.RunFolder(results / run_id)
+        known = folder.read_run() if folder.run_file.exists() else None
+        wanted = {
+            "schema": "gpuval.run/1",
+            "run_id": run_id,
+            "folder": (options["folder"] or run_id).strip("/"),
+            "bucket": options["bucket"],
+            "profile": options["profile"],
+            "created_at": runs.now(),
+            "finished_at": None,
+            "deadline_seconds": options["deadline_seconds"],
+            "narrowed_by": narrowed,
+            "nodes": nodes,
+        }
+        run, joined = runs.merge(known, wanted)
+        if known and known["profile"] != options["profile"]:
+            raise runs.RunError(
+                f"run {run_id} has the profile {known['profile']}: give another gpuval_run_id for {options['profile']}"
+            )
+        changed = run != known
+        if changed and not self.check_mode:
+            folder.write_run(run)
+        if not self.check_mode:
+            runs.remember(results, run_id)
+        return {
+            "changed": changed,
+            "run": run,
+            "resumed": known is not None,
+            "joined": joined if known else [],
+            "results": str(folder.path),
+            "msg": _told(run, known, joined),
+        }
+
+
+def _expected(name, hostvars, stages):
+    if not runs.NODE.match(name):
+        raise runs.RunError(f"the inventory name {name!r} cannot be a file name: letters, digits, '.', '_' and '-' only")
+    count = hostvars.get("gpuval_gpu_count")
+    try:
+        count = None if count in (None, "") else int(count)
+    except (TypeError, ValueError):
+        raise runs.RunError(f"{name}: gpuval_gpu_count {count!r} is not a whole number") from None
+    expected = {"stages": stages, "sku": str(hostvars.get("gpuval_sku") or "auto"), "gpu_count": count}
+    identity = (hostvars.get("gpuval_node_ids") or {}).get(name)
+    if identity:
+        expected["id"] = str(identity)
+    return expected
+
+
+def _told(run, known, joined):
+    what = f"run {run['run_id']}: {len(run['nodes'])} node(s), profile {run['profile']}"
+    if known is None:
+        return what
+    if joined:
+        return f"{what}; joined by {', '.join(joined)}"
+    return f"{what}, taken up where it stands (-e gpuval_run_id=new starts another one)"

@@ -1,0 +1,35 @@
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Resolve the `store` of the roles, the embedded one included, into the connection that the module takes."""
+
+from __future__ import annotations
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION, StoreAccess
+
+
+class ActionModule(ActionBase):
+    def run(self, tmp=None, task_vars=None):
+        result = super().run(tmp, task_vars)
+        arguments = dict(self._task.args)
+        if "store" in arguments:
+            _checked, options = self.validate_argument_spec(
+                argument_spec={
+                    "store": STORE_OPTION,
+                    "src": {"type": "list", "elements": "path", "required": True},
+                    "prefix": {"type": "str", "required": True},
+                }
+            )
+            try:
+                connection = StoreAccess(options["store"]).connection()
+            except StoreError as error:
+                raise AnsibleActionFail(str(error)) from error
+            arguments = {"src": options["src"], "prefix": options["prefix"], **vars(connection)}
+        return {
+            **result,
+            **self._execute_module(
+                module_name="gpuval.fleet.store_upload", module_args=arguments, task_vars=task_vars
+            ),
+        }

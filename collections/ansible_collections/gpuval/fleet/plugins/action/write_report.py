@@ -1,0 +1,25 @@
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Write the forms of the report that people and other programs read, from report.json alone."""
+
+from __future__ import annotations
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_report
+
+
+class ActionModule(ControllerAction):
+    OPTIONS = RUN_OPTIONS
+
+    def work(self, options, task_vars):
+        if self.check_mode:
+            return {"changed": False, "skipped": True}
+        folder = self.folder(options)
+        report = runs.read_report(folder)
+        paths = write_report(report, folder.path)
+        return {
+            "changed": True,
+            "folder": report["run"]["folder"],
+            "files": [str(path) for path in paths.values()],
+            "msg": f"report in {folder.path}",
+        }

@@ -1,0 +1,39 @@
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""See DOCUMENTATION."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: acceptance
+type: aggregate
+short_description: End the console with the FINAL ACCEPTANCE block
+version_added: 0.1.0
+author: gpuval contributors (@gpuval)
+description:
+  - Prints the block of M(gpuval.fleet.announce_verdict) after the play recap, where it is the last thing to be read.
+  - Enable it by C(callbacks_enabled = gpuval.fleet.acceptance); without it the block is printed before the recap.
+"""
+
+from ansible.plugins.callback import CallbackBase
+
+
+class CallbackModule(CallbackBase):
+    CALLBACK_VERSION = 2.0
+    CALLBACK_TYPE = "aggregate"
+    CALLBACK_NAME = "gpuval.fleet.acceptance"
+    CALLBACK_NEEDS_ENABLED = True
+
+    def __init__(self):
+        super().__init__()
+        self._block = None
+
+    def _remember(self, result, **_ignored):
+        values = getattr(result, "result", None) or getattr(result, "_result", {})
+        self._block = values.get("acceptance_block", self._block)
+
+    v2_runner_on_ok = _remember
+    v2_runner_on_failed = _remember
+
+    def v2_playbook_on_stats(self, stats):
+        if self._block:
+            self._display.display(self._block)

@@ -1,0 +1,84 @@
+"""Whether the system clock is synchronised, and who says so.
+
+`chronyc` is asked first because it also gives the offset, then systemd, then the kernel (adjtimex(2)), whose flag every
+NTP client clears. A clock disciplined from outside the machine, by a hypervisor for example, leaves the flag set.
+"""
+
+from __future__ import annotations
+
+import csv
+import ctypes
+import os
+from typing import Any, Optional
+
+from .tools import Run
+from .tree import Tree
+
+STA_UNSYNC = 0x0040
+CHRONY_FIELDS = 14
+
+
+def facts(tree: Tree, run: Run) -> dict[str, Any]:
+    """`synchronised` is None when nobody can say; `offset_seconds` is the clock minus true time where known."""
+    for source in (_chrony, _systemd):
+        answer = source(run)
+        if answer is not None:
+            return answer
+    if tree.is_real:
+        answer = _kernel()
+        if answer is not None:
+            return answer
+    return _answer(None, None)
+
+
+def _answer(synchronised: Optional[bool], source: Optional[str], offset: Optional[float] = None) -> dict[str, Any]:
+    return {"synchronised": synchronised, "source": source, "offset_seconds": offset}
+
+
+def _chrony(run: Run) -> Optional[dict[str, Any]]:
+    result = run("chronyc", "-c", "tracking", timeout=5.0)
+    return parse_chrony(result.stdout) if result.ok else None
+
+
+def parse_chrony(text: str) -> Optional[dict[str, Any]]:
+    """`chronyc -c tracking`: reference, name, stratum, time, correction in seconds, ..., leap status last."""
+    row = next(csv.reader(text.strip().splitlines()), [])
+    if len(row) != CHRONY_FIELDS:
+        return None
+    try:
+        offset = float(row[4])
+    except ValueError:
+        return None
+    synchronised = row[13] in ("Normal", "Insert second", "Delete second")
+    return _answer(synchronised, "chronyc", offset if synchronised else None)
+
+
+def _systemd(run: Run) -> Optional[dict[str, Any]]:
+    result = run("timedatectl", "show", "-p", "NTPSynchronized", "--value", timeout=5.0)
+    word = result.stdout.strip()
+    return _answer(word == "yes", "timedatectl") if result.ok and word in ("yes", "no") else None
+
+
+class _Timex(ctypes.Structure):
+    """The beginning of struct timex of linux/timex.h; the rest is only room for the kernel to write."""
+
+    _fields_ = (
+        ("modes", ctypes.c_uint),
+        ("offset", ctypes.c_long),
+        ("freq", ctypes.c_long),
+        ("maxerror", ctypes.c_long),
+        ("esterror", ctypes.c_long),
+        ("status", ctypes.c_int),
+        ("rest", ctypes.c_char * 512),
+    )
+
+
+def _kernel() -> Optional[dict[str, Any]]:
+    try:
+        adjtimex = ctypes.CDLL(None, use_errno=True).adjtimex
+    except (OSError, AttributeError):  # no such call in this C library
+        return None
+    timex = _Timex(modes=0)  # read only
+    if adjtimex(ctypes.byref(timex)) < 0:
+        return None
+    return _answer(not timex.status & STA_UNSYNC, f"adjtimex ({os.uname().sysname} kernel)")

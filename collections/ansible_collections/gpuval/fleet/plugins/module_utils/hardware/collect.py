@@ -1,0 +1,209 @@
+"""All facts of a machine, and what they mean for the `facts` stage."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Optional
+
+from . import amd, clock, cpu, disks, engines, gaudi, memory, nics, nvidia, osinfo, pci
+from .gpu import Detection, Gpu
+from .tools import Run, toolbox
+from .tree import Tree
+
+DETECTORS = (nvidia.detect, gaudi.detect, amd.detect)
+NAMES = {"nvidia": "NVIDIA", "amd": "AMD", "gaudi": "Intel Gaudi"}
+REMEDIES = {
+    "nvidia": "install or load the NVIDIA driver until nvidia-smi lists every GPU",
+    "amd": "install or load the amdgpu driver until amd-smi list (or rocm-smi) lists every GPU",
+    "gaudi": "install or load the habanalabs driver until hl-smi lists every device",
+}
+
+
+def collect(root: str = "/", run: Optional[Run] = None) -> dict[str, Any]:
+    """Facts of the machine whose file tree begins at `root`; all sizes in base units, None for what is not known.
+
+    `run` starts the vendors' tools; by default those on PATH, or only those below `root` when it is not `/`.
+    Nothing is changed, and nothing is raised for hardware, tools or permissions that are missing.
+    """
+    tree = Tree(root)
+    run = run or toolbox(root)
+    detections = [detect(run) for detect in DETECTORS]
+    accelerator, gpus, hardware = _accelerators(tree, detections)
+    firmware = osinfo.firmware_facts(tree)
+    return {
+        "accelerator": accelerator,
+        "identity": {
+            "machine_id": osinfo.machine_id(tree),
+            "serial": firmware["product_serial"] or firmware["board_serial"],
+            "gpu_uuids": sorted({gpu.uuid for gpu in gpus if gpu.uuid}),
+        },
+        "gpus": [gpu.facts() for gpu in gpus],
+        "cpu": cpu.facts(tree),
+        "memory": memory.facts(tree),
+        "disks": disks.facts(tree),
+        "nics": nics.facts(tree),
+        "os": osinfo.os_facts(tree),
+        "clock": clock.facts(tree, run),
+        "engines": engines.facts(tree, run),
+        "firmware": firmware,
+        "pci_accelerators": hardware,
+    }
+
+
+def facts_result(root: str = "/", accelerator: str = "auto", run: Optional[Run] = None) -> dict[str, Any]:
+    """The result of the `facts` stage: state, message, metrics and environment.
+
+    `accelerator` is what the node is declared to be: `auto`, `cpu`, `nvidia`, `amd` or `gaudi`.
+    """
+    return judge(collect(root, run), accelerator)
+
+
+def judge(environment: dict[str, Any], accelerator: str = "auto") -> dict[str, Any]:
+    """The result of the `facts` stage from what `collect` found.
+
+    Failure: GPU hardware without a working driver, or no GPU of the declared vendor. A node declared `cpu` is tested as
+    one whatever hardware it has: the environment then says `cpu`, and still lists that hardware.
+    """
+    metrics = _metrics(environment)
+    if accelerator == "cpu":
+        found = environment["accelerator"]["hardware_count"]
+        note = f"; {found} GPU(s) of this node are not tested" if found else ""
+        environment = {**environment, "accelerator": {**environment["accelerator"], "vendor": "cpu", "count": 0}}
+        return _result("success", f"declared as a CPU node{note}", metrics, environment)
+
+    failures = _driver_failures(environment)
+    vendor = environment["accelerator"]["vendor"]
+    if not failures and accelerator not in ("auto", vendor):
+        declared = NAMES.get(accelerator, accelerator)
+        missing = f"the node is declared {accelerator}, but no usable {declared} GPU was found (found: {vendor})"
+        failures = [f"{missing}. Remedy: check that the GPUs are plugged in and powered, or correct gpuval_sku"]
+    if failures:
+        return _result("failure", "; ".join(failures), metrics, environment)
+    return _result("success", _summary(environment), metrics, environment)
+
+
+def _result(state: str, message: str, metrics: list, environment: dict[str, Any]) -> dict[str, Any]:
+    return {"state": state, "message": message, "metrics": metrics, "environment": environment}
+
+
+def _accelerators(tree: Tree, detections: list[Detection]) -> tuple[dict[str, Any], list[Gpu], list[dict[str, Any]]]:
+    """What the tools list held against what the PCI bus shows."""
+    usable = {(gpu.vendor, gpu.pci_address) for detection in detections for gpu in detection.gpus}
+    in_container = osinfo.container(tree) is not None
+    hardware = []
+    for device in _hardware(tree, detections):
+        state = "usable" if (device.vendor, device.address) in usable else "no driver"
+        if state == "no driver":
+            given_others = any(vendor == device.vendor for vendor, _address in usable)
+            if in_container and given_others and pci.hidden_from_container(tree, device):
+                state = "not given to this container"
+            elif not device.certain:
+                continue
+        hardware.append({**device.facts(), "state": state})
+
+    # Without addresses (some virtual machines give none) the tool's count is all there is.
+    unaddressed = [gpu for detection in detections for gpu in detection.gpus if gpu.pci_address is None]
+    states = Counter(device["state"] for device in hardware)
+    without_driver = max(0, states["no driver"] - len(unaddressed))
+    best = max(detections, key=lambda detection: len(detection.gpus))
+    vendor, problem = best.vendor, best.problem
+    if not best.gpus:
+        vendor, problem = _vendor_without_gpus(hardware, detections)
+    accelerator = {
+        "vendor": vendor,
+        "count": len(best.gpus),
+        "hardware_count": max(states["usable"] + states["no driver"], len(best.gpus)),
+        "without_driver_count": without_driver,
+        "problem": problem,
+    }
+    return accelerator, best.gpus, hardware
+
+
+def _hardware(tree: Tree, detections: list[Detection]) -> list[pci.PciAccelerator]:
+    """Every accelerator that anything knows of: the PCI bus, the vendors' tools, NVIDIA's kernel driver."""
+    devices = {device.address: device for device in pci.accelerators(tree)}
+    known = [(gpu.vendor, gpu.pci_address) for detection in detections for gpu in detection.gpus]
+    known += [(detection.vendor, address) for detection in detections for address in detection.lost]
+    known += [("nvidia", address) for address in pci.nvidia_driver_addresses(tree)]
+    for vendor, address in known:
+        if address and address not in devices:
+            devices[address] = pci.PciAccelerator(address, vendor)
+    return [devices[address] for address in sorted(devices)]
+
+
+def _vendor_without_gpus(hardware: list[dict[str, Any]], detections: list[Detection]) -> tuple[str, Optional[str]]:
+    """Vendor of the hardware that nothing drives, with its tool's complaint; `cpu` when there is no such hardware."""
+    by_vendor = {detection.vendor: detection for detection in detections}
+    counts = Counter(device["vendor"] for device in hardware)
+    if counts:
+        vendor = counts.most_common(1)[0][0]
+        return vendor, by_vendor[vendor].problem
+    hung = next((detection for detection in detections if detection.hung), None)
+    # A tool only hangs in a driver, so there is hardware even where no PCI bus can be seen.
+    return (hung.vendor, hung.problem) if hung else ("cpu", None)
+
+
+def _driver_failures(environment: dict[str, Any]) -> list[str]:
+    accelerator = environment["accelerator"]
+    broken = [device for device in environment["pci_accelerators"] if device["state"] == "no driver"]
+    if accelerator["without_driver_count"] == 0:
+        broken = []
+    failures = []
+    for vendor in sorted({device["vendor"] for device in broken}):
+        devices = [device for device in broken if device["vendor"] == vendor]
+        places = ", ".join(f"{device['address']} ({_driven_by(device)})" for device in devices)
+        said = f"; {accelerator['problem']}" if accelerator["vendor"] == vendor and accelerator["problem"] else ""
+        failures.append(
+            f"{len(devices)} {NAMES[vendor]} GPU(s) without a working driver: {places}{said}. Remedy: {_remedy(vendor)}"
+        )
+    if not failures and accelerator["vendor"] != "cpu" and accelerator["count"] == 0:
+        vendor = accelerator["vendor"]
+        failures.append(f"no usable {NAMES[vendor]} GPU: {accelerator['problem']}. Remedy: {_remedy(vendor)}")
+    return failures
+
+
+def _remedy(vendor: str) -> str:
+    return (
+        f"{REMEDIES[vendor]}, reboot if it still does not (in a container: give it the devices),"
+        " or set gpuval_sku=cpu if this display adapter is not to be tested"
+    )
+
+
+def _driven_by(device: dict[str, Any]) -> str:
+    driver = device["kernel_driver"]
+    return f"kernel driver {driver}" if driver else "no kernel driver"
+
+
+def _summary(environment: dict[str, Any]) -> str:
+    accelerator = environment["accelerator"]
+    if accelerator["count"] == 0:
+        return "no GPU hardware: tested as a CPU node"
+    names = Counter(gpu["name"] or "GPU" for gpu in environment["gpus"])
+    models = ", ".join(f"{number} x {name}" for name, number in names.items())
+    driver = environment["gpus"][0]["driver_version"]
+    parts = [models, f"driver {driver}" if driver else "", accelerator["problem"] or ""]
+    return "; ".join(part for part in parts if part)
+
+
+def _metrics(environment: dict[str, Any]) -> list[dict[str, Any]]:
+    accelerator = environment["accelerator"]
+    synchronised = environment["clock"]["synchronised"]
+    gpus = [Gpu(**gpu) for gpu in environment["gpus"]]
+    figures = (
+        ("gpu_count", accelerator["count"], "count"),
+        ("gpu_hardware_count", accelerator["hardware_count"], "count"),
+        ("gpu_without_driver_count", accelerator["without_driver_count"], "count"),
+        ("gpu_faulty_count", sum(gpu.faulty for gpu in gpus), "count"),
+        ("gpu_pcie_degraded_count", sum(gpu.pcie_degraded for gpu in gpus), "count"),
+        ("cpu_logical_count", environment["cpu"]["logical_count"], "count"),
+        ("memory_bytes", environment["memory"]["total_bytes"], "bytes"),
+        ("clock_synchronised", None if synchronised is None else int(synchronised), "ratio"),
+    )
+    metrics = [
+        {"name": name, "value": value, "unit": unit, "scope": "node"}
+        for name, value, unit in figures
+        if value is not None
+    ]
+    for gpu in gpus:
+        metrics += gpu.metrics()
+    return metrics

@@ -1,0 +1,70 @@
+"""Processors: model, topology and frequency governor."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from typing import Any, Optional
+
+from .tree import Tree
+
+CPUS = "/sys/devices/system/cpu"
+
+
+def facts(tree: Tree) -> dict[str, Any]:
+    blocks = processors(tree.read("/proc/cpuinfo") or "")
+    names = [name for name in tree.entries(CPUS) if re.fullmatch(r"cpu\d+", name)]
+    cores = _cores(tree, names) or _cores_of_cpuinfo(blocks)
+    governors = Counter(filter(None, (tree.read(f"{CPUS}/{name}/cpufreq/scaling_governor") for name in names)))
+    kilohertz = tree.number(f"{CPUS}/cpu0/cpufreq/cpuinfo_max_freq")
+    first = blocks[0] if blocks else {}
+    numa_nodes = [name for name in tree.entries("/sys/devices/system/node") if re.fullmatch(r"node\d+", name)]
+    return {
+        "model": first.get("model name") or first.get("Processor") or first.get("CPU part"),
+        "vendor": first.get("vendor_id") or first.get("CPU implementer"),
+        "microcode": first.get("microcode"),
+        "logical_count": len(blocks) or None,
+        "usable_count": len(os.sched_getaffinity(0)) if tree.is_real else None,
+        "core_count": len(cores) or None,
+        "socket_count": len({socket for socket, _core in cores}) or None,
+        "numa_node_count": len(numa_nodes) or None,
+        "governor": _common(governors),
+        "governors": dict(governors),
+        "frequency_max_hertz": None if kilohertz is None else kilohertz * 1000,
+    }
+
+
+def processors(cpuinfo: str) -> list[dict[str, str]]:
+    """One mapping per logical processor of /proc/cpuinfo; what stands before or after them (ARM) belongs to none."""
+    blocks = []
+    for paragraph in cpuinfo.split("\n\n"):
+        pairs = (line.partition(":") for line in paragraph.splitlines())
+        block = {key.strip(): value.strip() for key, colon, value in pairs if colon}
+        if "processor" in block:
+            blocks.append(block)
+    return blocks
+
+
+def _cores(tree: Tree, names: list[str]) -> set[tuple[int, int]]:
+    cores = set()
+    for name in names:
+        socket = tree.number(f"{CPUS}/{name}/topology/physical_package_id")
+        core = tree.number(f"{CPUS}/{name}/topology/core_id")
+        if socket is not None and core is not None:
+            cores.add((socket, core))
+    return cores
+
+
+def _cores_of_cpuinfo(blocks: list[dict[str, str]]) -> set[tuple[int, int]]:
+    return {
+        (int(block["physical id"]), int(block["core id"]))
+        for block in blocks
+        if "physical id" in block and "core id" in block
+    }
+
+
+def _common(governors: Counter) -> Optional[str]:
+    if not governors:
+        return None
+    return next(iter(governors)) if len(governors) == 1 else "mixed"

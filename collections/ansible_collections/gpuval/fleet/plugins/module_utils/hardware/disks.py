@@ -1,0 +1,70 @@
+"""Disks, and the file systems of this machine's own disks with their free space."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from .tree import Tree
+
+BLOCK = "/sys/block"
+SECTOR_BYTES = 512  # sysfs counts in these whatever the disk's own sector size is
+NOT_DISKS = re.compile(r"(loop|ram|zram|dm-|md|sr|fd|nbd)\d*")
+MOUNT_LIMIT = 64
+
+
+def facts(tree: Tree) -> list[dict[str, Any]]:
+    return [*_disks(tree), *_filesystems(tree)]
+
+
+def _disks(tree: Tree) -> list[dict[str, Any]]:
+    found = []
+    for name in tree.entries(BLOCK):
+        sectors = tree.number(f"{BLOCK}/{name}/size")
+        if not sectors or NOT_DISKS.match(name):
+            continue
+        rotational = tree.number(f"{BLOCK}/{name}/queue/rotational")
+        found.append(
+            {
+                "kind": "disk",
+                "name": name,
+                "size_bytes": sectors * SECTOR_BYTES,
+                "model": tree.read(f"{BLOCK}/{name}/device/model"),
+                "firmware_version": tree.read(f"{BLOCK}/{name}/device/firmware_rev")
+                or tree.read(f"{BLOCK}/{name}/device/rev"),
+                "rotational": None if rotational is None else bool(rotational),
+            }
+        )
+    return found
+
+
+def _filesystems(tree: Tree) -> list[dict[str, Any]]:
+    """Only local ones: asking a network file system whose server is away would hang."""
+    found = {}
+    for line in (tree.read("/proc/mounts") or "").splitlines():
+        device, mount, kind, options = (*line.split(" "), "", "", "", "")[:4]
+        mount = re.sub(r"\\(\d{3})", lambda match: chr(int(match.group(1), 8)), mount)
+        local = device.startswith("/dev/") or (mount == "/" and kind == "overlay")
+        if not local or device.startswith("/dev/loop") or device in {entry["device"] for entry in found.values()}:
+            continue
+        found[mount] = {
+            "kind": "filesystem",
+            "device": device,
+            "mount": mount,
+            "type": kind,
+            "read_only": "ro" in options.split(","),
+            **_space(tree, mount),
+        }
+    return list(found.values())[:MOUNT_LIMIT]
+
+
+def _space(tree: Tree, mount: str) -> dict[str, Any]:
+    try:
+        space = os.statvfs(mount) if tree.is_real else None
+    except OSError:  # hidden below another mount, or not for this user
+        space = None
+    return {
+        "size_bytes": space and space.f_blocks * space.f_frsize,
+        "free_bytes": space and space.f_bavail * space.f_frsize,
+    }

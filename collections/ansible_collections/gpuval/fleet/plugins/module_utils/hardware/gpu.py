@@ -1,0 +1,107 @@
+"""One accelerator, whoever made it, and what a vendor's tool had to say about all of them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Optional
+
+from .values import Number
+
+
+@dataclass
+class Gpu:
+    """Facts of one accelerator in base units; None where its tool gives no value."""
+
+    vendor: str
+    index: int
+    name: Optional[str] = None
+    uuid: Optional[str] = None
+    serial: Optional[str] = None
+    pci_address: Optional[str] = None
+    driver_version: Optional[str] = None
+    runtime_version: Optional[str] = None
+    firmware_version: Optional[str] = None
+    memory_bytes: Optional[int] = None
+    memory_used_bytes: Optional[int] = None
+    temperature_celsius: Optional[Number] = None
+    power_draw_watts: Optional[Number] = None
+    power_limit_watts: Optional[Number] = None
+    core_clock_hertz: Optional[Number] = None
+    core_clock_max_hertz: Optional[Number] = None
+    memory_clock_hertz: Optional[Number] = None
+    ecc_mode: Optional[str] = None
+    ecc_corrected_count: Optional[int] = None
+    ecc_uncorrected_count: Optional[int] = None
+    ecc_corrected_aggregate_count: Optional[int] = None
+    ecc_uncorrected_aggregate_count: Optional[int] = None
+    row_remap_pending_count: Optional[int] = None
+    row_remap_failed_count: Optional[int] = None
+    row_remap_uncorrected_count: Optional[int] = None
+    pcie_generation: Optional[int] = None
+    pcie_generation_max: Optional[int] = None
+    pcie_width: Optional[int] = None
+    pcie_width_max: Optional[int] = None
+    recovery_action: Optional[str] = None
+    persistence_mode: Optional[str] = None
+    fabric_state: Optional[str] = None
+    partition_mode: Optional[str] = None
+    module_id: Optional[int] = None
+    processes: list[dict[str, Any]] = field(default_factory=list)
+
+    def facts(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def faulty(self) -> bool:
+        """Whether its own counters say that its memory is broken; a counter that it lacks says nothing."""
+        counters = (self.ecc_uncorrected_count, self.row_remap_pending_count, self.row_remap_failed_count)
+        return any(counter for counter in counters)
+
+    @property
+    def pcie_degraded(self) -> bool:
+        """Whether its PCIe link has fewer lanes than it could have. (Its generation drops by design when idle.)"""
+        return None not in (self.pcie_width, self.pcie_width_max) and self.pcie_width < self.pcie_width_max
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The figures that checks look at; a value that the tool does not give makes no metric."""
+        scope = f"gpu:{self.index}"
+        return [
+            {"name": name, "value": getattr(self, attribute), "unit": unit, "scope": scope}
+            for name, attribute, unit in _METRICS
+            if getattr(self, attribute) is not None
+        ]
+
+
+_METRICS = (
+    ("gpu_memory_bytes", "memory_bytes", "bytes"),
+    ("gpu_memory_used_bytes", "memory_used_bytes", "bytes"),
+    ("gpu_temperature_celsius", "temperature_celsius", "celsius"),
+    ("gpu_power_draw_watts", "power_draw_watts", "watts"),
+    ("gpu_power_limit_watts", "power_limit_watts", "watts"),
+    ("gpu_ecc_corrected_count", "ecc_corrected_count", "count"),
+    ("gpu_ecc_uncorrected_count", "ecc_uncorrected_count", "count"),
+    ("gpu_ecc_uncorrected_aggregate_count", "ecc_uncorrected_aggregate_count", "count"),
+    ("gpu_row_remap_pending_count", "row_remap_pending_count", "count"),
+    ("gpu_row_remap_failed_count", "row_remap_failed_count", "count"),
+    ("gpu_pcie_generation_count", "pcie_generation", "count"),
+    ("gpu_pcie_generation_max_count", "pcie_generation_max", "count"),
+    ("gpu_pcie_width_count", "pcie_width", "count"),
+    ("gpu_pcie_width_max_count", "pcie_width_max", "count"),
+)
+
+
+@dataclass
+class Detection:
+    """The usable accelerators that a vendor's tool lists, and why there are not more.
+
+    `problem` is None when the tool answered and every accelerator it lists is usable. `lost` are the PCI addresses of
+    GPUs that the driver can no longer read. `installed` is False when the vendor's tools are absent; `hung` is True
+    when a tool did not end in time.
+    """
+
+    vendor: str
+    gpus: list[Gpu] = field(default_factory=list)
+    problem: Optional[str] = None
+    lost: list[str] = field(default_factory=list)
+    installed: bool = True
+    hung: bool = False

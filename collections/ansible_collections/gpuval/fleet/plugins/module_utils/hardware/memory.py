@@ -1,0 +1,36 @@
+"""Main memory, its limit for this process, and errors that the memory controllers counted."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Optional
+
+from .tree import Tree
+
+CONTROLLERS = "/sys/devices/system/edac/mc"
+
+
+def facts(tree: Tree) -> dict[str, Any]:
+    sizes = meminfo(tree.read("/proc/meminfo") or "")
+    limit = tree.read("/sys/fs/cgroup/memory.max")  # in a container: its own limit
+    return {
+        "total_bytes": sizes.get("MemTotal"),
+        "available_bytes": sizes.get("MemAvailable"),
+        "swap_bytes": sizes.get("SwapTotal"),
+        "huge_page_bytes": sizes.get("Hugetlb"),
+        "limit_bytes": int(limit) if limit and limit.isdigit() else None,
+        "ecc_corrected_count": _errors(tree, "ce_count"),
+        "ecc_uncorrected_count": _errors(tree, "ue_count"),
+    }
+
+
+def meminfo(text: str) -> dict[str, int]:
+    """Sizes of /proc/meminfo in bytes."""
+    return {name: int(size) * 1024 for name, size in re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE)}
+
+
+def _errors(tree: Tree, name: str) -> Optional[int]:
+    controllers = [entry for entry in tree.entries(CONTROLLERS) if re.fullmatch(r"mc\d+", entry)]
+    counts = [tree.number(f"{CONTROLLERS}/{controller}/{name}") for controller in controllers]
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None

@@ -1,0 +1,81 @@
+"""Network interfaces and RDMA devices."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Optional
+
+from .tree import Tree
+
+NET = "/sys/class/net"
+RDMA = "/sys/class/infiniband"
+VIRTUAL_LIMIT = 16
+
+
+def facts(tree: Tree) -> list[dict[str, Any]]:
+    return [*_interfaces(tree), *_rdma_devices(tree)]
+
+
+def _interfaces(tree: Tree) -> list[dict[str, Any]]:
+    """Interfaces with hardware behind them and bonds; where there is none (a container), whatever there is."""
+    names = [name for name in tree.entries(NET) if name not in ("lo", "bonding_masters")]
+    kept = [name for name in names if tree.exists(f"{NET}/{name}/device") or tree.exists(f"{NET}/{name}/bonding")]
+    return [_interface(tree, name) for name in kept or names[:VIRTUAL_LIMIT]]
+
+
+def _interface(tree: Tree, name: str) -> dict[str, Any]:
+    megabits = tree.number(f"{NET}/{name}/speed")  # -1 or an error while the link is down
+    return {
+        "kind": "interface",
+        "name": name,
+        "speed_bits_per_second": megabits * 1_000_000 if megabits and megabits > 0 else None,
+        "mtu_bytes": tree.number(f"{NET}/{name}/mtu"),
+        "state": tree.read(f"{NET}/{name}/operstate"),
+        "driver": tree.link_name(f"{NET}/{name}/device/driver"),
+        "address": tree.read(f"{NET}/{name}/address"),
+        "pci_address": _pci_address(tree.link_name(f"{NET}/{name}/device")),
+        "numa_node": _numa_node(tree.number(f"{NET}/{name}/device/numa_node")),
+    }
+
+
+def _rdma_devices(tree: Tree) -> list[dict[str, Any]]:
+    return [_rdma_device(tree, name) for name in tree.entries(RDMA)]
+
+
+def _rdma_device(tree: Tree, name: str) -> dict[str, Any]:
+    ports = f"{RDMA}/{name}/ports"
+    return {
+        "kind": "rdma",
+        "name": name,
+        "firmware_version": tree.read(f"{RDMA}/{name}/fw_ver"),
+        "board_id": tree.read(f"{RDMA}/{name}/board_id"),
+        "model": tree.read(f"{RDMA}/{name}/hca_type"),
+        "driver": tree.link_name(f"{RDMA}/{name}/device/driver"),
+        "pci_address": _pci_address(tree.link_name(f"{RDMA}/{name}/device")),
+        "numa_node": _numa_node(tree.number(f"{RDMA}/{name}/device/numa_node")),
+        "ports": [_port(tree, f"{ports}/{port}", port) for port in tree.entries(ports)],
+    }
+
+
+def _port(tree: Tree, folder: str, port: str) -> dict[str, Any]:
+    rate = re.match(r"([\d.]+) Gb/sec", tree.read(f"{folder}/rate") or "")
+    return {
+        "port": int(port) if port.isdigit() else None,
+        "state": _after_number(tree.read(f"{folder}/state")),
+        "physical_state": _after_number(tree.read(f"{folder}/phys_state")),
+        "link_layer": tree.read(f"{folder}/link_layer"),
+        "rate_bits_per_second": int(float(rate.group(1)) * 1_000_000_000) if rate else None,
+    }
+
+
+def _after_number(state: Optional[str]) -> Optional[str]:
+    """`ACTIVE` of `4: ACTIVE`."""
+    return None if state is None else state.partition(":")[2].strip() or state
+
+
+def _pci_address(name: Optional[str]) -> Optional[str]:
+    return name if name and re.fullmatch(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", name) else None
+
+
+def _numa_node(node: Optional[int]) -> Optional[int]:
+    return None if node is None or node < 0 else node

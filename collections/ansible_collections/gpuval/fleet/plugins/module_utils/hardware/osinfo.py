@@ -1,0 +1,81 @@
+"""Operating system, firmware and what tells this machine from every other."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from typing import Any, Optional
+
+from .tree import Tree
+from .values import identifier, text
+
+DMI = "/sys/class/dmi/id"
+
+
+def os_facts(tree: Tree) -> dict[str, Any]:
+    release = os_release(tree.read("/etc/os-release") or tree.read("/usr/lib/os-release") or "")
+    system = os.uname() if tree.is_real else None
+    return {
+        "id": release.get("ID"),
+        "version": release.get("VERSION_ID"),
+        "name": release.get("PRETTY_NAME"),
+        "kernel": system.release if system else tree.read("/proc/sys/kernel/osrelease"),
+        "architecture": system.machine if system else None,
+        "hostname": system.nodename if system else tree.read("/etc/hostname"),
+        "boot_id": tree.read("/proc/sys/kernel/random/boot_id"),
+        "container": container(tree),
+    }
+
+
+def firmware_facts(tree: Tree) -> dict[str, Any]:
+    """What the firmware says of the machine; None for what only root may read."""
+    device_tree = "/proc/device-tree/model"  # where there is no DMI
+    return {
+        "system_vendor": text(tree.read(f"{DMI}/sys_vendor")),
+        "product_name": text(tree.read(f"{DMI}/product_name")) or tree.read(device_tree),
+        "product_serial": identifier(tree.read(f"{DMI}/product_serial")),
+        "product_uuid": identifier(tree.read(f"{DMI}/product_uuid")),
+        "board_vendor": text(tree.read(f"{DMI}/board_vendor")),
+        "board_name": text(tree.read(f"{DMI}/board_name")),
+        "board_serial": identifier(tree.read(f"{DMI}/board_serial")),
+        "bios_vendor": text(tree.read(f"{DMI}/bios_vendor")),
+        "bios_version": text(tree.read(f"{DMI}/bios_version")),
+        "bios_date": text(tree.read(f"{DMI}/bios_date")),
+    }
+
+
+def machine_id(tree: Tree) -> Optional[str]:
+    """The machine's id; None in a container, whose id is the image's and so the same in every container of it."""
+    if container(tree) is not None:
+        return None
+    word = tree.read("/etc/machine-id")
+    return word if word and word != "uninitialized" else None
+
+
+def container(tree: Tree) -> Optional[str]:
+    """Kind of container that this is, None on a machine of its own."""
+    if tree.exists("/var/run/secrets/kubernetes.io") or tree.exists("/run/secrets/kubernetes.io"):
+        return "kubernetes"
+    if tree.exists("/.dockerenv"):
+        return "docker"
+    if tree.exists("/run/.containerenv"):
+        return "podman"
+    named = tree.read("/run/systemd/container")
+    if named:
+        return named
+    first = tree.read("/proc/1/cgroup") or ""
+    return next((kind for kind in ("kubepods", "docker", "lxc") if f"/{kind}" in first), None)
+
+
+def os_release(content: str) -> dict[str, str]:
+    """Variables of an os-release file, unquoted."""
+    found = {}
+    for line in content.splitlines():
+        name, equals, value = line.strip().partition("=")
+        if not equals or name.startswith("#"):
+            continue
+        try:
+            found[name] = "".join(shlex.split(value))
+        except ValueError:  # an unclosed quote
+            found[name] = value
+    return found

@@ -1,0 +1,133 @@
+"""Accelerators by their PCI ids, whether or not anything drives them.
+
+What counts as GPU hardware:
+
+* NVIDIA: display controllers (class 0x03): 3D controllers and VGA alike, consumer cards too. NVSwitches (0x0680), audio
+  (0x0403) and USB functions do not.
+* AMD: display controllers that drive no screen (0x0380) and processing accelerators (0x1200), as Instinct parts are.
+  A VGA controller (0x0300) is the graphics of a CPU or a workstation card: it counts only when AMD's tool lists it.
+* Intel Gaudi (vendor Habana Labs): processing accelerators (0x1200).
+
+A virtual function next to its physical function is not a device of its own; one passed into a virtual machine is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from .tree import Tree
+
+DEVICES = "/sys/bus/pci/devices"
+VENDORS = {0x10DE: "nvidia", 0x1002: "amd", 0x1DA3: "gaudi"}
+KERNEL_DRIVERS = {"nvidia": ("nvidia",), "amd": ("amdgpu",), "gaudi": ("habanalabs",)}
+
+
+@dataclass(frozen=True)
+class PciAccelerator:
+    """A PCI device of a GPU vendor; `certain` is False when only its tool can say that it is an accelerator."""
+
+    address: str
+    vendor: str
+    vendor_id: Optional[int] = None
+    device_id: Optional[int] = None
+    device_class: Optional[int] = None
+    kernel_driver: Optional[str] = None
+    numa_node: Optional[int] = None
+    certain: bool = True
+
+    @property
+    def bound(self) -> bool:
+        """Whether the vendor's own kernel driver has the device."""
+        return self.kernel_driver in KERNEL_DRIVERS[self.vendor]
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "address": self.address,
+            "vendor": self.vendor,
+            "vendor_id": _hexadecimal(self.vendor_id, 4),
+            "device_id": _hexadecimal(self.device_id, 4),
+            "class": _hexadecimal(self.device_class, 6),
+            "kernel_driver": self.kernel_driver,
+            "numa_node": self.numa_node,
+        }
+
+
+def accelerators(tree: Tree) -> list[PciAccelerator]:
+    """Accelerators in sysfs, by address; none where there is no PCI bus, as in some virtual machines and sandboxes."""
+    found = []
+    for address in tree.entries(DEVICES):
+        folder = f"{DEVICES}/{address}"
+        vendor_id = tree.number(f"{folder}/vendor")
+        device_class = tree.number(f"{folder}/class")
+        certain = counts_as_accelerator(vendor_id, device_class)
+        if certain is None or tree.exists(f"{folder}/physfn"):
+            continue
+        node = tree.number(f"{folder}/numa_node")
+        found.append(
+            PciAccelerator(
+                address=address,
+                vendor=VENDORS[vendor_id],
+                vendor_id=vendor_id,
+                device_id=tree.number(f"{folder}/device"),
+                device_class=device_class,
+                kernel_driver=tree.link_name(f"{folder}/driver"),
+                numa_node=None if node is None or node < 0 else node,
+                certain=certain,
+            )
+        )
+    return found
+
+
+def counts_as_accelerator(vendor_id: Optional[int], device_class: Optional[int]) -> Optional[bool]:
+    """True: an accelerator; False: one only if its tool lists it; None: something else."""
+    vendor = VENDORS.get(vendor_id)
+    if vendor is None or device_class is None:
+        return None
+    base_and_sub = device_class >> 8
+    if vendor == "nvidia":
+        return True if base_and_sub >> 8 == 0x03 else None
+    if vendor == "amd" and base_and_sub == 0x0300:
+        return False
+    if base_and_sub == 0x1200 or (vendor == "amd" and base_and_sub == 0x0380):
+        return True
+    return None
+
+
+def hidden_from_container(tree: Tree, device: PciAccelerator) -> bool:
+    """Whether a container was not given this device, which its vendor's driver has.
+
+    Containers see the whole PCI bus of their host, but only the device files (and NVIDIA's /proc entries) of what they
+    were given.
+    """
+    if not device.bound:
+        return False
+    if device.vendor == "nvidia":
+        given = tree.entries("/proc/driver/nvidia/gpus")
+        if given and device.address not in given:
+            return True
+        minor = _nvidia_minor(tree, device.address)
+        return minor is not None and not tree.exists(f"/dev/nvidia{minor}")
+    folder = f"{DEVICES}/{device.address}"
+    if device.vendor == "amd":
+        files = [f"/dev/dri/{name}" for name in tree.entries(f"{folder}/drm") if name.startswith("renderD")]
+    else:
+        files = [f"/dev/accel/{name}" for name in tree.entries(f"{folder}/accel")]
+    return bool(files) and not any(tree.exists(file) for file in files)
+
+
+def nvidia_driver_addresses(tree: Tree) -> list[str]:
+    """GPUs that NVIDIA's kernel driver knows, for places where sysfs shows no PCI bus."""
+    return [name.lower() for name in tree.entries("/proc/driver/nvidia/gpus")]
+
+
+def _nvidia_minor(tree: Tree, address: str) -> Optional[int]:
+    for line in (tree.read(f"/proc/driver/nvidia/gpus/{address}/information") or "").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "Device Minor" and value.strip().isdigit():
+            return int(value)
+    return None
+
+
+def _hexadecimal(number: Optional[int], digits: int) -> Optional[str]:
+    return None if number is None else f"0x{number:0{digits}x}"

@@ -1,0 +1,149 @@
+"""Run a command-line tool without ever waiting for it too long or keeping too much of what it says."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable, Optional
+
+# Without persistence mode a driver wakes eight GPUs one after another, which takes well over 20 seconds on some hosts.
+VENDOR_TOOL_TIMEOUT_SECONDS = 60.0
+TOOL_TIMEOUT_SECONDS = 10.0
+OUTPUT_LIMIT_BYTES = 16 * 1024 * 1024
+EXTRA_DIRECTORIES = (
+    "/usr/local/sbin",
+    "/usr/sbin",
+    "/sbin",
+    "/opt/rocm/bin",
+    "/usr/local/nvidia/bin",
+    "/usr/lib/wsl/lib",
+)
+KILL_GRACE_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """What one call of a tool gave.
+
+    `returncode` is None when the tool is missing, could not be started or did not end in time.
+    """
+
+    tool: str
+    stdout: str = ""
+    stderr: str = ""
+    returncode: Optional[int] = None
+    missing: bool = False
+    timeout_seconds: Optional[float] = None
+    truncated: bool = False
+
+    @property
+    def timed_out(self) -> bool:
+        return self.timeout_seconds is not None
+
+    @property
+    def ok(self) -> bool:
+        return self.returncode == 0 and not self.truncated
+
+    @property
+    def complaint(self) -> str:
+        """One line that says why the tool gave no answer."""
+        if self.missing:
+            return f"{self.tool} is not installed"
+        if self.timed_out:
+            return f"{self.tool} did not answer within {self.timeout_seconds:g} s"
+        if self.truncated:
+            return f"{self.tool} wrote more than {OUTPUT_LIMIT_BYTES} bytes"
+        lines = [line.strip() for line in (self.stderr + "\n" + self.stdout).splitlines() if line.strip()]
+        said = f": {lines[0][:300]}" if lines else ""
+        return f"{self.tool} ended with status {self.returncode}{said}"
+
+
+Run = Callable[..., ToolResult]
+"""`run(tool, *arguments, timeout=seconds)`; never raises for what a tool does."""
+
+
+def toolbox(root: str = "/") -> Run:
+    """A `Run` that finds tools on PATH and where vendors put them; for another `root`, only in its bin directories."""
+    if root == "/":
+        search = os.pathsep.join([*os.environ.get("PATH", os.defpath).split(os.pathsep), *EXTRA_DIRECTORIES])
+    else:
+        search = os.pathsep.join(str(Path(root) / directory) for directory in ("bin", "usr/bin"))
+
+    def run(tool: str, *arguments: str, timeout: float = TOOL_TIMEOUT_SECONDS) -> ToolResult:
+        path = shutil.which(tool, path=search)
+        if path is None:
+            return ToolResult(tool, missing=True)
+        return run_bounded(tool, [path, *arguments], timeout)
+
+    return run
+
+
+def run_bounded(tool: str, command: list[str], timeout: float) -> ToolResult:
+    """Run `command` for at most `timeout` seconds; a tool stuck in the kernel is left behind, not waited for."""
+    environment = {**os.environ, "LC_ALL": "C", "LANG": "C"}
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,
+        )
+    except OSError as error:
+        return ToolResult(tool, stderr=f"cannot be started: {error.strerror}")
+
+    deadline = time.monotonic() + timeout
+    output = {"stdout": bytearray(), "stderr": bytearray()}
+    ended = _drain(process, output, deadline)
+    truncated = any(len(part) >= OUTPUT_LIMIT_BYTES for part in output.values())
+    if not ended:
+        _kill(process)
+    for stream in (process.stdout, process.stderr):
+        stream.close()
+    stdout, stderr = (bytes(output[name]).decode("utf-8", "replace") for name in ("stdout", "stderr"))
+    if not ended and not truncated:
+        return ToolResult(tool, stdout, stderr, timeout_seconds=timeout)
+    return ToolResult(tool, stdout, stderr, process.returncode, truncated=truncated)
+
+
+def _drain(process: subprocess.Popen, output: dict[str, bytearray], deadline: float) -> bool:
+    """Collect output until the process ends; False when the deadline or the size limit came first."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ, "stdout")
+        selector.register(process.stderr, selectors.EVENT_READ, "stderr")
+        while selector.get_map():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            ready = selector.select(min(left, 0.2))
+            if not ready and process.poll() is not None:
+                break  # a background child may keep the pipe open: what the tool itself said is complete
+            for key, _events in ready:
+                chunk = os.read(key.fd, 65536)
+                if not chunk:
+                    selector.unregister(key.fileobj)
+                    continue
+                output[key.data] += chunk
+                if len(output[key.data]) >= OUTPUT_LIMIT_BYTES:
+                    return False
+    try:
+        process.wait(max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _kill(process: subprocess.Popen) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it ended between the deadline and here
+        os.killpg(process.pid, signal.SIGKILL)
+    # Uninterruptible in the driver: nobody can end it, and waiting longer would only spread the hang.
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(KILL_GRACE_SECONDS)

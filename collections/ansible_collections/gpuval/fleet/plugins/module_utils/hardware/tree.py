@@ -1,0 +1,61 @@
+"""Reading /sys, /proc and /etc below a root, where a file that is absent or forbidden is simply unknown."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional
+
+READ_LIMIT_BYTES = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A machine's file tree; paths are given as on the machine (`/proc/meminfo`)."""
+
+    root: str = "/"
+
+    @property
+    def is_real(self) -> bool:
+        """Whether this is the tree of the machine that this process runs on."""
+        return self.root == "/"
+
+    def path(self, name: str) -> Path:
+        return Path(self.root) / name.lstrip("/")
+
+    def read(self, name: str) -> Optional[str]:
+        """Text of a file, stripped; None when it is absent, empty or not readable."""
+        try:
+            with self.path(name).open("rb") as file:
+                text = file.read(READ_LIMIT_BYTES)
+        except OSError:  # absent, no permission, or EINVAL from a driver that has no value now
+            return None
+        return text.decode("utf-8", "replace").strip("\0 \t\r\n") or None
+
+    def number(self, name: str) -> Optional[int]:
+        text = self.read(name)
+        try:
+            return None if text is None else int(text, 0)
+        except ValueError:
+            return None
+
+    def entries(self, name: str) -> list[str]:
+        """Sorted names in a directory; empty when there is none."""
+        try:
+            return sorted(entry.name for entry in self.path(name).iterdir())
+        except OSError:
+            return []
+
+    def link_name(self, name: str) -> Optional[str]:
+        """Last part of what a link points to, as sysfs names drivers and devices."""
+        try:
+            return self.path(name).readlink().name
+        except OSError:
+            return None
+
+    def exists(self, name: str) -> bool:
+        try:
+            return os.path.lexists(self.path(name))
+        except OSError:
+            return False

@@ -1,0 +1,139 @@
+"""Turning what vendor tools print into plain numbers, or None when they give no number."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, Optional, Union
+
+Number = Union[int, float]
+
+ABSENT = {
+    "",
+    "-",
+    "n/a",
+    "none",
+    "null",
+    "not supported",
+    "not available",
+    "insufficient permissions",
+    "requested functionality has been deprecated",
+}
+ERRORS = {"err!", "unknown error", "gpu is lost", "gpu requires reset"}
+PLACEHOLDERS = {
+    "to be filled by o.e.m.",
+    "to be filled by oem",
+    "default string",
+    "not specified",
+    "not applicable",
+    "system serial number",
+    "system product name",
+    "chassis serial number",
+    "unknown",
+    "none",
+    "n/a",
+    "oem",
+    "o.e.m.",
+    "0",
+    "123456789",
+    "0123456789",
+    "1234567890",
+    "........",
+}
+
+BYTE_UNITS = {
+    "B": 1,
+    "KB": 1024,  # amd-smi says MB and GB and counts in powers of two, as its library does
+    "MB": 1024**2,
+    "GB": 1024**3,
+    "TB": 1024**4,
+    "KIB": 1024,
+    "MIB": 1024**2,
+    "GIB": 1024**3,
+    "TIB": 1024**4,
+}
+PCIE_GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
+
+_NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
+
+
+def text(value: Any) -> Optional[str]:
+    """A tool's word, or None where it says that it has none."""
+    if value is None or isinstance(value, (dict, list)):
+        return None
+    word = str(value).strip()
+    bare = word.removeprefix("[").removesuffix("]").lower()
+    return None if bare in ABSENT or bare in ERRORS else word
+
+
+def is_error(value: Any) -> bool:
+    """Whether a tool says that it failed to read a value, rather than that there is none."""
+    return isinstance(value, str) and value.strip().strip("[]").lower() in ERRORS
+
+
+def identifier(value: Any) -> Optional[str]:
+    """A serial number or the like, or None for the filler that vendors leave in firmware."""
+    word = text(value)
+    if word is None or word.lower() in PLACEHOLDERS or not word.strip("0.-:x "):
+        return None
+    return word
+
+
+def number(value: Any) -> Optional[Number]:
+    """The number at the start of `34 C`, `16x`, `{"value": 34, "unit": "C"}` or 34; never a bool, NaN or infinity."""
+    if isinstance(value, dict):
+        value = value.get("value")
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, (int, float)):
+        return value if math.isfinite(value) else None
+    word = text(value)
+    match = _NUMBER.match(word) if word else None
+    if match is None:
+        return None
+    digits = match.group()
+    return int(digits) if digits.lstrip("+-").isdigit() else float(digits)
+
+
+def count(value: Any) -> Optional[int]:
+    """A whole number; `Yes` and `No` are 1 and 0, as tools print pending and failed states."""
+    word = text(value)
+    if word is not None and word.lower() in ("yes", "no"):
+        return int(word.lower() == "yes")
+    amount = number(value)
+    return None if amount is None else int(amount)
+
+
+def size_bytes(value: Any, default_unit: str = "B") -> Optional[int]:
+    """`81920 MiB` or `{"value": 192, "unit": "GB"}` in bytes."""
+    amount = number(value)
+    if amount is None:
+        return None
+    if isinstance(value, dict):
+        unit = str(value.get("unit", default_unit))
+    else:
+        unit = _NUMBER.sub("", str(value), count=1).strip() or default_unit
+    factor = BYTE_UNITS.get(unit.upper())
+    return None if factor is None else int(amount * factor)
+
+
+def hertz(value: Any) -> Optional[Number]:
+    """A clock given in MHz, the only unit that the vendor tools use, in hertz."""
+    amount = number(value)
+    return None if amount is None else amount * 1_000_000
+
+
+def pcie_generation(value: Any) -> Optional[int]:
+    """Generation of a link from its speed in GT/s (also `16.0 GT/s PCIe`), or None for an unknown speed."""
+    amount = number(value)
+    return None if amount is None else PCIE_GENERATIONS.get(float(amount))
+
+
+def pci_address(value: Any) -> Optional[str]:
+    """`00000000:1A:00.0`, `1a:00.0` and `0000:1a:00.0` as the kernel writes it: `0000:1a:00.0`."""
+    word = text(value)
+    match = re.fullmatch(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])", word or "")
+    if match is None:
+        return None
+    domain = int(match.group(1) or "0", 16)
+    return f"{domain:04x}:{match.group(2)}:{match.group(3)}.{match.group(4)}".lower()

@@ -1,0 +1,74 @@
+"""The folder of a run on a node, as modules see it, and the runner in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import stat
+import subprocess
+import sys
+
+#: What a runner command may take before it counts as hanging.
+RUNNER_SECONDS = 120
+
+#: The controller's own secrets do not travel into the runner where node and controller are one machine.
+PRIVATE_PREFIXES = ("AWS_", "RCLONE_", "ANSIBLE_", "HF_TOKEN", "HUGGING_FACE", "VAULT_", "GPUVAL_")
+
+
+class NodeError(Exception):
+    """The node cannot do what is asked; the message says what to change."""
+
+
+def default_base():
+    """Survives a reboot, belongs to the node alone (a home may be shared by NFS), and needs no setting up."""
+    if os.geteuid() == 0:
+        return "/var/lib/gpuval"
+    return "/var/tmp/gpuval-" + pwd.getpwuid(os.geteuid()).pw_name  # noqa: S108 - checked to be ours by make_private
+
+
+def make_private(path):
+    """Create `path` with mode 0700, or check that it is a folder of ours that others cannot write."""
+    try:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        status = os.lstat(path)
+    except OSError as error:
+        raise NodeError(f"{path} cannot be made: {error.strerror}. Set gpuval_node_dir to a folder you may write.") from error
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        raise NodeError(f"{path} is not a folder of this user alone: remove it, or set gpuval_node_dir to another one")
+
+
+def write_private(path, data):
+    """Write `data` (bytes) atomically with mode 0600. Returns whether the content changed."""
+    try:
+        with open(path, "rb") as stream:
+            if stream.read() == data:
+                return False
+    except FileNotFoundError:
+        pass
+    draft = path + ".new"
+    try:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(data)
+        os.replace(draft, path)
+    except OSError as error:
+        raise NodeError(f"{path} cannot be written: {error.strerror}. Free space there, or set gpuval_node_dir.") from error
+    return True
+
+
+def call_runner(directory, *arguments, text=None):
+    """Run the runner that lies in `directory`. Returns what it prints, as JSON."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(PRIVATE_PREFIXES)}
+    command = [sys.executable, os.path.join(directory, "runner.pyz"), *arguments]
+    try:
+        done = subprocess.run(
+            command, input=text, capture_output=True, text=True, timeout=RUNNER_SECONDS, env=environment, cwd="/", check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise NodeError(f"the runner did not answer `{arguments[0]}` within {RUNNER_SECONDS} s: is the node overloaded?") from error
+    try:
+        return json.loads(done.stdout)
+    except ValueError as error:
+        tail = (done.stderr or done.stdout).strip()[-800:]
+        raise NodeError(f"the runner failed at `{arguments[0]}` (exit {done.returncode}): {tail or 'no output'}") from error

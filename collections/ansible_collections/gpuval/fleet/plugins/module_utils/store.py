@@ -1,0 +1,136 @@
+"""Access to the object store (S3) that holds records, logs, series and models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+try:
+    import boto3
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    BOTO3_ERROR = None
+except ImportError as error:  # reported by the caller, with the name of the library
+    BOTO3_ERROR = error
+    BotoCoreError = ClientError = OSError
+
+#: What an operation on the store may raise.
+StoreErrors = (BotoCoreError, ClientError)
+
+#: AWS signature version 4 allows at most seven days.
+MAX_SIGNED_SECONDS = 7 * 24 * 3600
+
+
+class StoreError(Exception):
+    """The store cannot be used; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Connection:
+    """How to reach a bucket. `endpoint` None is AWS; keys None are boto3's own chain (environment, profile, role)."""
+
+    bucket: str
+    endpoint: str | None = None
+    region: str = "us-east-1"
+    access_key: str | None = None
+    secret_key: str | None = None
+    session_token: str | None = None
+    ca_file: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Connection(bucket={self.bucket!r}, endpoint={self.endpoint!r})"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One object of a listing; `size` in bytes."""
+
+    key: str
+    etag: str
+    size: int
+    modified: datetime
+
+
+class Store:
+    """A bucket, with only the operations gpuval needs."""
+
+    def __init__(self, connection: Connection, *, timeout: float = 10.0, attempts: int = 3) -> None:
+        if BOTO3_ERROR is not None:
+            raise StoreError(f"boto3 is needed on the controller: pip install boto3 ({BOTO3_ERROR})")
+        self.connection = connection
+        self.client = boto3.session.Session().client(
+            "s3",
+            endpoint_url=connection.endpoint,
+            region_name=connection.region,
+            aws_access_key_id=connection.access_key,
+            aws_secret_access_key=connection.secret_key,
+            aws_session_token=connection.session_token,
+            verify=connection.ca_file,
+            config=Config(
+                signature_version="s3v4",
+                s3={"addressing_style": "path"},
+                connect_timeout=timeout,
+                read_timeout=timeout,
+                retries={"max_attempts": attempts, "mode": "standard"},
+                # Signed URLs are used by plain HTTP clients, and not every S3 service knows the newer checksums.
+                request_checksum_calculation="when_required",
+                response_checksum_validation="when_required",
+            ),
+        )
+
+    def ensure_bucket(self) -> bool:
+        """Create the bucket when it is missing. Returns whether it was created."""
+        bucket = self.connection.bucket
+        try:
+            self.client.head_bucket(Bucket=bucket)
+        except ClientError as error:
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            if status != 404:
+                raise StoreError(
+                    f"the bucket {bucket} cannot be used: {error}. Check gpuval_bucket, gpuval_s3_endpoint and the keys."
+                ) from error
+            self.client.create_bucket(Bucket=bucket)
+            return True
+        except BotoCoreError as error:
+            raise StoreError(
+                f"the store does not answer: {error}. Check gpuval_s3_endpoint and the network to it."
+            ) from error
+        return False
+
+    def list(self, prefix: str) -> Iterator[Entry]:
+        """All objects under `prefix`, in key order."""
+        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.connection.bucket, Prefix=prefix)
+        for page in pages:
+            for item in page.get("Contents", ()):
+                yield Entry(item["Key"], item["ETag"].strip('"'), item["Size"], item["LastModified"])
+
+    def get(self, key: str, *, max_bytes: int) -> bytes:
+        """The object's first `max_bytes` + 1 bytes: one byte too many tells the caller that it is too large."""
+        body = self.client.get_object(Bucket=self.connection.bucket, Key=key)["Body"]
+        try:
+            return body.read(max_bytes + 1)
+        finally:
+            body.close()
+
+    def put(self, key: str, data: bytes, content_type: str = "application/octet-stream") -> None:
+        self.client.put_object(Bucket=self.connection.bucket, Key=key, Body=data, ContentType=content_type)
+
+    def delete_prefix(self, prefix: str) -> int:
+        """Delete every object under `prefix` (which must not be empty). Returns how many."""
+        if not prefix.strip("/"):
+            raise ValueError("refusing to delete the whole bucket")
+        keys = [entry.key for entry in self.list(prefix)]
+        for start in range(0, len(keys), 1000):
+            chunk = [{"Key": key} for key in keys[start : start + 1000]]
+            self.client.delete_objects(Bucket=self.connection.bucket, Delete={"Objects": chunk, "Quiet": True})
+        return len(keys)
+
+    def sign_put(self, key: str, seconds: int) -> str:
+        """A URL that allows exactly one thing: writing this key, for so many seconds."""
+        return self.client.generate_presigned_url(
+            "put_object",
+            Params={"Bucket": self.connection.bucket, "Key": key},
+            ExpiresIn=min(int(seconds), MAX_SIGNED_SECONDS),
+        )

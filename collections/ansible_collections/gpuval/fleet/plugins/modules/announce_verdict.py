@@ -1,0 +1,52 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, gpuval contributors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: announce_verdict
+short_description: Print the FINAL ACCEPTANCE block and fail unless the run passed
+version_added: 0.1.0
+description:
+  - Succeeds for V(PASS), and for V(PARTIAL) when the run was narrowed by C(--limit) or C(--tags).
+author:
+  - gpuval contributors (@gpuval)
+attributes:
+  check_mode:
+    support: full
+    description: Changes nothing.
+  diff_mode:
+    support: none
+    description: There is nothing to compare.
+options:
+  run_id:
+    description: Identity of the run; empty is the latest.
+    type: str
+    default: ''
+  results_dir:
+    description: Where results are kept. A relative path stands beside C(ansible.cfg).
+    type: str
+    default: results
+"""
+
+EXAMPLES = r"""
+- name: Announce
+  ansible.builtin.import_role:
+    name: gpuval.fleet.report
+    tasks_from: announce
+"""
+
+RETURN = r"""
+verdict:
+  description: V(PASS), V(PARTIAL), V(FAIL) or V(INCOMPLETE).
+  returned: always
+  type: str
+acceptance_block:
+  description: The block.
+  returned: always
+  type: str
+"""

@@ -1,0 +1,120 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, gpuval contributors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: clean_node
+short_description: Remove what runs put on a node
+version_added: 0.1.0
+description:
+  - Stops the runner and everything it started, removes the run's folder and, when no other run is left, the model cache.
+  - Verifies that nothing is left and says what is.
+author:
+  - gpuval contributors (@gpuval)
+attributes:
+  check_mode:
+    support: full
+    description: Says what would be removed.
+  diff_mode:
+    support: none
+    description: The result lists what was removed.
+options:
+  directory:
+    description: Base folder of gpuval on the node, as for M(gpuval.fleet.launch_plan).
+    type: str
+    default: ''
+  run_id:
+    description: The run to remove. Empty removes all runs of this node.
+    type: str
+    default: ''
+  keep_models:
+    description: Keep the node's model cache.
+    type: bool
+    default: false
+"""
+
+EXAMPLES = r"""
+- name: Clean the node
+  gpuval.fleet.clean_node:
+    run_id: 20261120-201500-3f2a
+"""
+
+RETURN = r"""
+removed:
+  description: Folders that were removed.
+  returned: success
+  type: list
+  elements: str
+killed:
+  description: Process ids that were ended.
+  returned: success
+  type: list
+  elements: int
+"""
+
+import os
+import shutil
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.gpuval.fleet.plugins.module_utils.node_directory import NodeError, call_runner, default_base
+
+
+def run_folders(base, run_id):
+    """Folders of runs on this node: base/run/node, of one run or of all."""
+    runs = [run_id] if run_id else sorted(os.listdir(base))
+    for run in runs:
+        parent = os.path.join(base, run)
+        if run == "models" or os.path.islink(parent) or not os.path.isdir(parent):
+            continue
+        for node in sorted(os.listdir(parent)):
+            path = os.path.join(parent, node)
+            if os.path.isfile(os.path.join(path, "runner.pyz")) or os.path.isfile(os.path.join(path, "plan.json")):
+                yield path
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "directory": {"type": "str", "default": ""},
+            "run_id": {"type": "str", "default": ""},
+            "keep_models": {"type": "bool", "default": False},
+        },
+        supports_check_mode=True,
+    )
+    base = os.path.abspath(os.path.expanduser(module.params["directory"] or default_base()))
+    run_id = module.params["run_id"]
+    if os.sep in run_id or run_id in (".", ".."):
+        module.fail_json(msg=f"{run_id!r} is not a run id")
+    if not os.path.isdir(base):
+        module.exit_json(changed=False, removed=[], killed=[])
+    folders = list(run_folders(base, run_id))
+    if module.check_mode:
+        module.exit_json(changed=bool(folders), removed=folders, killed=[])
+    removed, killed, left = [], [], []
+    for folder in folders:
+        options = ["--keep-models"] if module.params["keep_models"] else []
+        try:
+            answer = call_runner(folder, "clean", "--dir", folder, *options)
+        except NodeError as error:
+            if os.path.isfile(os.path.join(folder, "runner.pyz")):
+                module.fail_json(msg=str(error), removed=removed, killed=killed)
+            shutil.rmtree(folder)  # a launch that died before it wrote the runner: nothing can be running
+            answer = {"removed": [folder], "killed": [], "left": []}
+        removed += answer["removed"]
+        killed += answer["killed"]
+        left += answer["left"]
+    if left:
+        module.fail_json(
+            msg=f"could not be removed: {', '.join(map(str, left))}. Look for processes or mounts that hold them.",
+            removed=removed,
+            killed=killed,
+        )
+    module.exit_json(changed=bool(removed or killed), removed=removed, killed=killed)
+
+
+if __name__ == "__main__":
+    main()

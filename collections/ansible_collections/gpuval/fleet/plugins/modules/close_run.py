@@ -1,0 +1,59 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, gpuval contributors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: close_run
+short_description: End a run on the controller
+version_added: 0.1.0
+description:
+  - An unfinished run is marked as finished, so that nothing takes it up again; its objects leave the store if asked.
+author:
+  - gpuval contributors (@gpuval)
+attributes:
+  check_mode:
+    support: full
+    description: Changes nothing.
+  diff_mode:
+    support: none
+    description: There is nothing to compare.
+options:
+  run_id:
+    description: Identity of the run; empty is the latest.
+    type: str
+    default: ''
+  results_dir:
+    description: Where results are kept. A relative path stands beside C(ansible.cfg).
+    type: str
+    default: results
+  store:
+    description: The store as the role P(gpuval.fleet.gpuval#role) describes it.
+    type: dict
+    required: true
+  clean_store:
+    description: Remove the run's objects from the store.
+    type: bool
+    default: false
+"""
+
+EXAMPLES = r"""
+- name: Clean
+  ansible.builtin.import_role:
+    name: gpuval.fleet.cleanup
+"""
+
+RETURN = r"""
+run_id:
+  description: The run that was closed; empty when there is none.
+  returned: success
+  type: str
+deleted_objects:
+  description: How many objects were removed.
+  returned: when there is a run
+  type: int
+"""

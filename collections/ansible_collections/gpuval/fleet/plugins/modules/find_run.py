@@ -1,0 +1,52 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, gpuval contributors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: find_run
+short_description: Find an earlier run
+version_added: 0.1.0
+description:
+  - Reads C(run.json) of a run.
+author:
+  - gpuval contributors (@gpuval)
+attributes:
+  check_mode:
+    support: full
+    description: Changes nothing.
+  diff_mode:
+    support: none
+    description: There is nothing to compare.
+options:
+  run_id:
+    description: Identity of the run; empty is the latest.
+    type: str
+    default: ''
+  results_dir:
+    description: Where results are kept. A relative path stands beside C(ansible.cfg).
+    type: str
+    default: results
+"""
+
+EXAMPLES = r"""
+- name: Find the run
+  ansible.builtin.import_role:
+    name: gpuval.fleet.run
+    tasks_from: reopen
+"""
+
+RETURN = r"""
+run:
+  description: The run (gpuval.run/1).
+  returned: success
+  type: dict
+results:
+  description: Folder of the run's results.
+  returned: success
+  type: str
+"""

@@ -1,0 +1,60 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, gpuval contributors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: judge_run
+short_description: Hold the evidence of a run against the criteria
+version_added: 0.1.0
+description:
+  - Writes C(report.json) (gpuval.report/1).
+author:
+  - gpuval contributors (@gpuval)
+attributes:
+  check_mode:
+    support: full
+    description: Changes nothing.
+  diff_mode:
+    support: none
+    description: There is nothing to compare.
+options:
+  run_id:
+    description: Identity of the run; empty is the latest.
+    type: str
+    default: ''
+  results_dir:
+    description: Where results are kept. A relative path stands beside C(ansible.cfg).
+    type: str
+    default: results
+  criteria:
+    description: Criteria files of your own, after the shipped ones.
+    type: list
+    elements: path
+    default: []
+  finish:
+    description: Whether the run ends with this verdict.
+    type: bool
+    default: true
+"""
+
+EXAMPLES = r"""
+- name: Judge the run
+  ansible.builtin.import_role:
+    name: gpuval.fleet.verdict
+"""
+
+RETURN = r"""
+verdict:
+  description: V(PASS), V(PARTIAL), V(FAIL) or V(INCOMPLETE).
+  returned: success
+  type: str
+counts:
+  description: Nodes by verdict.
+  returned: success
+  type: dict
+"""

@@ -1,0 +1,175 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, gpuval contributors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: launch_plan
+short_description: Place a node's plan and start its runner
+version_added: 0.1.0
+description:
+  - Writes the plan, the signed URLs, the runner and the workloads into the run's folder on the node, and starts the runner,
+    which goes on by itself when the connection ends.
+  - Started again, it takes the plan up where it stands. A plan that is done is left alone.
+  - The role P(gpuval.fleet.run#role) calls it through the action plugin of the same name, which builds the plan.
+author:
+  - gpuval contributors (@gpuval)
+attributes:
+  check_mode:
+    support: full
+    description: Starts nothing; the action plugin shows the plan.
+  diff_mode:
+    support: full
+    description: Shows the stages of the plan.
+options:
+  directory:
+    description: Base folder of gpuval on the node. Empty is C(/var/lib/gpuval) for root and C(/var/tmp/gpuval-USER) for others.
+    type: str
+    default: ''
+  plan:
+    description: The plan (gpuval.plan/1).
+    type: dict
+    required: true
+  store:
+    description: Signed URLs, one for each key that the node may write.
+    type: dict
+    required: true
+  rclone_config:
+    description: Configuration that rclone reads the model store with; empty when the plan loads no model.
+    type: str
+    default: ''
+  runner:
+    description: The runner, a zip application, as base64.
+    type: str
+    required: true
+  workloads:
+    description: The workloads, a zip archive on PYTHONPATH, as base64.
+    type: str
+    required: true
+"""
+
+EXAMPLES = r"""
+- name: Start the plan
+  ansible.builtin.import_role:
+    name: gpuval.fleet.run
+    tasks_from: launch
+"""
+
+RETURN = r"""
+directory:
+  description: Folder of the run on the node.
+  returned: success
+  type: str
+  sample: /var/lib/gpuval/20261120-201500-3f2a/node-001
+launch:
+  description: What became of the start.
+  returned: success
+  type: dict
+  contains:
+    state:
+      description: V(started), V(finished) when the plan was done already, or V(refused).
+      type: str
+    message:
+      description: Why.
+      type: str
+    pid:
+      description: Process id of the runner.
+      type: int
+    store_reachable:
+      description: Whether a first upload arrived; V(false) makes the controller fetch the records instead.
+      type: bool
+"""
+
+import base64
+import json
+import os
+import sys
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.gpuval.fleet.plugins.module_utils.node_directory import (
+    NodeError,
+    call_runner,
+    default_base,
+    make_private,
+    write_private,
+)
+
+OLDEST_PYTHON = (3, 9)
+
+
+def place(parameters):
+    """Write the run's files. Returns the run's folder on the node and whether the plan is new."""
+    plan = parameters["plan"]
+    base = os.path.abspath(os.path.expanduser(parameters["directory"] or default_base()))
+    make_private(base)
+    directory = os.path.join(base, plan["run_id"], plan["node"])
+    make_private(os.path.dirname(directory))
+    make_private(directory)
+    fresh = is_newer(plan, os.path.join(directory, "plan.json"))
+    files = {
+        "runner.pyz": base64.b64decode(parameters["runner"]),
+        "workloads.zip": base64.b64decode(parameters["workloads"]),
+        "store.json": json.dumps(parameters["store"]).encode(),
+    }
+    if parameters["rclone_config"]:
+        files["rclone.conf"] = parameters["rclone_config"].encode()
+    if fresh:
+        files["plan.json"] = json.dumps(plan, indent=1).encode()
+    for name, data in files.items():
+        write_private(os.path.join(directory, name), data)
+    return directory, fresh
+
+
+def is_newer(plan, path):
+    """Whether the node does not have this attempt yet: a plan under way is never replaced by itself."""
+    try:
+        with open(path, encoding="utf-8") as stream:
+            return json.load(stream)["attempt"] < plan["attempt"]
+    except (FileNotFoundError, ValueError, KeyError):
+        return True
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "directory": {"type": "str", "default": ""},
+            "plan": {"type": "dict", "required": True},
+            "store": {"type": "dict", "required": True, "no_log": True},
+            "rclone_config": {"type": "str", "default": "", "no_log": True},
+            "runner": {"type": "str", "required": True, "no_log": True},
+            "workloads": {"type": "str", "required": True, "no_log": True},
+        },
+        supports_check_mode=True,
+    )
+    if sys.version_info < OLDEST_PYTHON:
+        module.fail_json(
+            msg=f"Python {sys.version.split()[0]} is too old for the runner, which needs 3.9: "
+            "install a newer one and set ansible_python_interpreter"
+        )
+    if module.check_mode:
+        module.exit_json(changed=True)
+    try:
+        directory, _fresh = place(module.params)
+        answer = call_runner(directory, "start", "--dir", directory)
+    except NodeError as error:
+        module.fail_json(msg=str(error))
+    if answer["finished"] and not answer["started"]:
+        state = "finished"
+    elif answer["started"] or answer["already_running"]:
+        state = "started"
+    else:
+        state = "refused"
+    launch = {
+        "state": state,
+        "message": answer.get("message", ""),
+        "pid": answer.get("pid"),
+        "store_reachable": answer.get("store_reachable"),
+    }
+    module.exit_json(changed=bool(answer["started"]), directory=directory, launch=launch)
+
+
+if __name__ == "__main__":
+    main()

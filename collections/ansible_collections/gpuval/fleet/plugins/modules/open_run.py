@@ -1,0 +1,106 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, gpuval contributors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: open_run
+short_description: Open a run, or take up an unfinished one
+version_added: 0.1.0
+description:
+  - Freezes the expected nodes and their stages in C(run.json). Nodes that are new to a known run join it by name.
+  - Without a run id, an unfinished run of the same nodes is taken up, so that a controller that died is simply started again.
+author:
+  - gpuval contributors (@gpuval)
+attributes:
+  check_mode:
+    support: full
+    description: Opens nothing; returns the run as it would be.
+  diff_mode:
+    support: none
+    description: There is nothing to compare.
+options:
+  run_id:
+    description: Identity of the run. Empty takes up an unfinished run, else starts one; V(new) always starts one.
+    type: str
+    default: ''
+  results_dir:
+    description: Where results are kept. A relative path stands beside C(ansible.cfg).
+    type: str
+    default: results
+  bucket:
+    description: Bucket of the store.
+    type: str
+    required: true
+  folder:
+    description: Folder of the run in the bucket; empty is the run id.
+    type: str
+    default: ''
+  profile:
+    description: Name of the profile.
+    type: str
+    required: true
+  profile_stages:
+    description: Stages of the profile, in order.
+    type: list
+    elements: str
+    required: true
+  workloads:
+    description: Declaration of each stage.
+    type: dict
+    required: true
+  deadline_seconds:
+    description: Time the whole run may take.
+    type: float
+    required: true
+  limit:
+    description: What C(--limit) says; anything makes the run partial.
+    type: str
+    default: ''
+  run_tags:
+    description: Tags that choose stages.
+    type: list
+    elements: str
+    default: []
+  skip_tags:
+    description: Tags that leave stages out.
+    type: list
+    elements: str
+    default: []
+  criteria:
+    description: Criteria files of your own, after the shipped ones.
+    type: list
+    elements: path
+    default: []
+"""
+
+EXAMPLES = r"""
+- name: Open the run
+  ansible.builtin.import_role:
+    name: gpuval.fleet.run
+    tasks_from: open
+"""
+
+RETURN = r"""
+run:
+  description: The run (gpuval.run/1).
+  returned: success
+  type: dict
+resumed:
+  description: Whether the run was known already.
+  returned: success
+  type: bool
+joined:
+  description: Nodes that joined a known run.
+  returned: success
+  type: list
+  elements: str
+results:
+  description: Folder of the run's results.
+  returned: success
+  type: str
+"""

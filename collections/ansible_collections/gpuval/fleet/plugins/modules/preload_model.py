@@ -1,0 +1,76 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, gpuval contributors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: preload_model
+short_description: See that a model is in the store, whole
+version_added: 0.1.0
+description:
+  - Makes the tiny model, downloads a hub repository or takes a folder, resolves links, writes C(SHA256SUMS) and uploads with rclone.
+  - Skips a model that is there and whole.
+author:
+  - gpuval contributors (@gpuval)
+attributes:
+  check_mode:
+    support: full
+    description: Says whether the model would be uploaded.
+  diff_mode:
+    support: none
+    description: There is nothing to compare.
+options:
+  store:
+    description: The store as the role P(gpuval.fleet.gpuval#role) describes it.
+    type: dict
+    required: true
+  model:
+    description: V(tiny), a hub repository C(org/name), or a folder on the controller.
+    type: str
+    default: tiny
+  revision:
+    description: Revision of the repository.
+    type: str
+    default: ''
+  token:
+    description: Token of the hub.
+    type: str
+    default: ''
+  transfers:
+    description: Files uploaded at a time.
+    type: int
+    default: 8
+  round_trip:
+    description: Serve and ask the model, upload, delete, load back, serve and ask again.
+    type: bool
+    default: false
+  python:
+    description: Python on the controller that has a serving framework, for the round trip.
+    type: str
+    default: python3
+"""
+
+EXAMPLES = r"""
+- name: See that the model is in the store
+  ansible.builtin.import_role:
+    name: gpuval.fleet.model_preload
+"""
+
+RETURN = r"""
+folder:
+  description: Folder of the model below C(models/).
+  returned: success
+  type: str
+files:
+  description: How many files it has.
+  returned: success
+  type: int
+bytes:
+  description: Its size.
+  returned: success
+  type: int
+"""

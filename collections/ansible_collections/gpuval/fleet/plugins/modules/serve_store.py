@@ -1,0 +1,61 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, gpuval contributors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: serve_store
+short_description: Make the object store usable, or stop the embedded one
+version_added: 0.1.0
+description:
+  - Starts the embedded store on the controller when no S3 endpoint is given, and sees that the bucket is there.
+  - Ports, keys and folder are remembered: started again, it is the same store.
+author:
+  - gpuval contributors (@gpuval)
+attributes:
+  check_mode:
+    support: full
+    description: Changes nothing.
+  diff_mode:
+    support: none
+    description: There is nothing to compare.
+options:
+  store:
+    description: The store as the role P(gpuval.fleet.gpuval#role) describes it.
+    type: dict
+    required: true
+  state:
+    description: Whether the embedded store is to run.
+    type: str
+    choices: [started, stopped]
+    default: started
+  rotate_keys:
+    description: Forget keys and ports after stopping.
+    type: bool
+    default: false
+  deadline_seconds:
+    description: How long signed URLs have to be valid; warns when the credentials expire before.
+    type: float
+    default: 7200
+"""
+
+EXAMPLES = r"""
+- name: Make the store usable
+  ansible.builtin.import_role:
+    name: gpuval.fleet.store
+"""
+
+RETURN = r"""
+endpoint:
+  description: URL of the store.
+  returned: when started
+  type: str
+embedded:
+  description: Whether it is the embedded store.
+  returned: when started
+  type: bool
+"""

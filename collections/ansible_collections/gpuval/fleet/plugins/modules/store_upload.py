@@ -1,0 +1,159 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, gpuval contributors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: store_upload
+short_description: Upload files into the object store
+version_added: 0.1.0
+description:
+  - Puts files and folders under a prefix of a bucket. What is there already with the same content is left alone.
+  - In a playbook the O(store) of the roles may be given instead of a connection, which finds the embedded store as well.
+author:
+  - gpuval contributors (@gpuval)
+requirements:
+  - boto3
+attributes:
+  check_mode:
+    support: full
+    description: Compares, and uploads nothing.
+  diff_mode:
+    support: none
+    description: The result lists the keys.
+options:
+  src:
+    description: Files and folders; a folder is uploaded with what is in it, below its own name.
+    type: list
+    elements: path
+    required: true
+  prefix:
+    description: Where in the bucket.
+    type: str
+    required: true
+  store:
+    description: The store as the role P(gpuval.fleet.gpuval#role) describes it (RV(ignore:gpuval_store)). Used by the action plugin.
+    type: dict
+  bucket:
+    description: The bucket.
+    type: str
+  endpoint:
+    description: URL of the S3 service; empty is AWS.
+    type: str
+  region:
+    description: Region of the service.
+    type: str
+    default: us-east-1
+  access_key:
+    description: Access key; empty is boto3's own chain.
+    type: str
+  secret_key:
+    description: Secret of the key.
+    type: str
+  session_token:
+    description: Session token of the key.
+    type: str
+  ca_file:
+    description: Certificate authority of the service.
+    type: path
+"""
+
+EXAMPLES = r"""
+- name: Keep a log with the run
+  gpuval.fleet.store_upload:
+    src: [/var/log/dmesg]
+    prefix: acceptance/extra
+    bucket: gpuval
+    endpoint: https://s3.example.com
+    access_key: "{{ my_access_key }}"
+    secret_key: "{{ my_secret_key }}"
+"""
+
+RETURN = r"""
+uploaded:
+  description: Keys that were written.
+  returned: success
+  type: list
+  elements: str
+unchanged:
+  description: Keys that held the same content already.
+  returned: success
+  type: list
+  elements: str
+"""
+
+import hashlib
+import mimetypes
+import os
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, Store, StoreError, StoreErrors
+
+
+def files_below(sources):
+    """Pairs of path and key below the prefix."""
+    for source in sources:
+        source = source.rstrip(os.sep)
+        if os.path.isdir(source):
+            for directory, _folders, names in sorted(os.walk(source)):
+                for name in sorted(names):
+                    path = os.path.join(directory, name)
+                    yield path, os.path.relpath(path, os.path.dirname(source))
+        else:
+            yield source, os.path.basename(source)
+
+
+def same(entry, path):
+    """Whether an object holds the file: its ETag is the MD5 of what was put in one piece."""
+    if entry is None or entry.size != os.path.getsize(path):
+        return False
+    with open(path, "rb") as stream:
+        return hashlib.md5(stream.read(), usedforsecurity=False).hexdigest() == entry.etag
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "src": {"type": "list", "elements": "path", "required": True},
+            "prefix": {"type": "str", "required": True},
+            "store": {"type": "dict", "no_log": True},
+            "bucket": {"type": "str"},
+            "endpoint": {"type": "str"},
+            "region": {"type": "str", "default": "us-east-1"},
+            "access_key": {"type": "str", "no_log": True},
+            "secret_key": {"type": "str", "no_log": True},
+            "session_token": {"type": "str", "no_log": True},
+            "ca_file": {"type": "path"},
+        },
+        required_one_of=[("store", "bucket")],
+        supports_check_mode=True,
+    )
+    parameters = module.params
+    prefix = parameters["prefix"].strip("/")
+    uploaded, unchanged = [], []
+    try:
+        keys = ("bucket", "endpoint", "region", "access_key", "secret_key", "session_token", "ca_file")
+        store = Store(Connection(**{key: parameters[key] for key in keys}))
+        present = {entry.key: entry for entry in store.list(f"{prefix}/")}
+        for path, name in files_below(parameters["src"]):
+            key = f"{prefix}/{name}"
+            if same(present.get(key), path):
+                unchanged.append(key)
+                continue
+            uploaded.append(key)
+            if not module.check_mode:
+                with open(path, "rb") as stream:
+                    kind = mimetypes.guess_type(path)[0] or "application/octet-stream"
+                    store.put(key, stream.read(), kind)
+    except (StoreError, *StoreErrors) as error:
+        module.fail_json(msg=f"the store cannot be used: {error}", uploaded=uploaded)
+    except OSError as error:
+        module.fail_json(msg=f"{error.filename} cannot be read: {error.strerror}", uploaded=uploaded)
+    module.exit_json(changed=bool(uploaded), uploaded=uploaded, unchanged=unchanged)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, gpuval contributors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: write_report
+short_description: Write the report in the forms that people and programs read
+version_added: 0.1.0
+description:
+  - C(report.md), C(junit.xml), C(perf.csv) and C(failed_nodes.txt), from C(report.json).
+author:
+  - gpuval contributors (@gpuval)
+attributes:
+  check_mode:
+    support: full
+    description: Changes nothing.
+  diff_mode:
+    support: none
+    description: There is nothing to compare.
+options:
+  run_id:
+    description: Identity of the run; empty is the latest.
+    type: str
+    default: ''
+  results_dir:
+    description: Where results are kept. A relative path stands beside C(ansible.cfg).
+    type: str
+    default: results
+"""
+
+EXAMPLES = r"""
+- name: Write the report
+  ansible.builtin.import_role:
+    name: gpuval.fleet.report
+"""
+
+RETURN = r"""
+files:
+  description: What was written.
+  returned: success
+  type: list
+  elements: str
+folder:
+  description: Folder of the run in the bucket.
+  returned: success
+  type: str
+"""

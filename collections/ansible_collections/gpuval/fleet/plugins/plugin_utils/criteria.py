@@ -1,0 +1,160 @@
+"""Criteria: YAML files of checks, read into dataclasses. Data, never code."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import schemas
+
+COLLECTION = Path(__file__).resolve().parents[2]
+
+
+class CriteriaError(ValueError):
+    """A criteria file that cannot be used; the message names the file and the check."""
+
+
+@dataclass(frozen=True)
+class Applies:
+    """Where a check is declared applicable; an empty tuple is everywhere."""
+
+    accelerator: tuple[str, ...] = ()
+    sku: tuple[str, ...] = ()
+    profile: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Check:
+    """One criterion; see ``schemas/criteria.schema.json`` for the meaning of each field."""
+
+    name: str
+    stage: str
+    metric: str
+    kind: str
+    severity: str
+    source: str
+    remedy: str
+    scope: str = "node"
+    parts_from: str | None = None
+    unit: str | None = None
+    value: float | str | None = None
+    value_from: str | None = None
+    low: float | None = None
+    high: float | None = None
+    baseline_metric: str | None = None
+    direction: str | None = None
+    min_change: float | None = None
+    applies: Applies = Applies()
+    retry: bool = False
+
+    @property
+    def required(self) -> bool:
+        return self.severity == "required"
+
+
+def shipped_files() -> list[Path]:
+    """The criteria files of the collection's own roles."""
+    return sorted(COLLECTION.glob("roles/*/files/criteria.yml"))
+
+
+def load(paths: Iterable[str | Path]) -> list[Check]:
+    """The checks of all files; a later file replaces a check of the same name. Raises CriteriaError."""
+    return merge(load_file(Path(path)) for path in paths)
+
+
+def merge(files: Iterable[Sequence[Check]]) -> list[Check]:
+    """One list in which a later check of the same name has replaced the earlier one in its place."""
+    checks: dict[str, Check] = {}
+    for file in files:
+        checks.update((check.name, check) for check in file)
+    return list(checks.values())
+
+
+def load_file(path: Path) -> list[Check]:
+    """The checks of one file. Raises CriteriaError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CriteriaError(f"{path}: cannot be read: {error}") from error
+    try:
+        document = yaml.load(text, Loader=_StrictLoader)  # noqa: S506  (a safe loader that also refuses duplicate keys)
+    except yaml.YAMLError as error:
+        raise CriteriaError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    try:
+        return parse(document)
+    except CriteriaError as error:
+        raise CriteriaError(f"{path}: {error}") from error
+
+
+def parse(document: Any) -> list[Check]:
+    """The checks of a criteria document. Raises CriteriaError."""
+    try:
+        schemas.validate("criteria", document, what="criteria")
+    except schemas.Invalid as error:
+        raise CriteriaError(_explained(document, error)) from error
+    checks = [_check(entry) for entry in document["checks"]]
+    names = [check.name for check in checks]
+    for name in names:
+        if names.count(name) > 1:
+            raise CriteriaError(f"check '{name}' stands twice in one file")
+    return checks
+
+
+def _check(entry: dict[str, Any]) -> Check:
+    applies = Applies(**{key: tuple(values) for key, values in entry.get("applies", {}).items()})
+    check = Check(**{**entry, "applies": applies})
+    problem = _problem(check)
+    if problem:
+        raise CriteriaError(f"check '{check.name}': {problem}")
+    return check
+
+
+def _problem(check: Check) -> str | None:
+    """What the schema cannot see."""
+    limits = (check.value, check.low, check.high, check.min_change)
+    if any(isinstance(limit, float) and not math.isfinite(limit) for limit in limits):
+        return "a limit must be a finite number"
+    if check.kind == "within" and check.low is not None and check.high is not None and check.low > check.high:
+        return f"low {check.low} is above high {check.high}"
+    if isinstance(check.value, str) and _is_number(check.value):
+        return f"value '{check.value}' is text: write the number without quotes, and an exponent as 1.0e+9"
+    if isinstance(check.value, str) and (check.scope != "node" or check.unit is not None):
+        return "a text value is held against a fingerprint of the node: it takes neither scope nor unit"
+    if check.scope in ("rank", "link") and check.parts_from is None:
+        return f"scope {check.scope} needs parts_from, the metric that says how many of them must report"
+    return None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _explained(document: Any, error: schemas.Invalid) -> str:
+    path = error.path
+    if len(path) >= 2 and path[0] == "checks" and isinstance(path[1], int):
+        entry = document["checks"][path[1]]
+        name = entry.get("name", f"number {path[1] + 1}") if isinstance(entry, dict) else f"number {path[1] + 1}"
+        place = ".".join(str(key) for key in path[2:])
+        return f"check '{name}': {place + ': ' if place else ''}{error.problem}"
+    return str(error)
+
+
+class _StrictLoader(yaml.SafeLoader):
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key_node, _ in node.value:
+            if isinstance(key_node, yaml.ScalarNode) and key_node.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key '{key_node.value}' stands twice", key_node.start_mark
+                )
+            if isinstance(key_node, yaml.ScalarNode):
+                seen.add(key_node.value)
+        return super().construct_mapping(node, deep)

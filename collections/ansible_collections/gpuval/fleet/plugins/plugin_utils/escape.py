@@ -1,0 +1,89 @@
+"""Make text that nodes wrote safe for the places people read it: terminal, Markdown, XML, CSV and file names.
+
+Nodes are not trusted: a message may carry terminal escapes, HTML, a spreadsheet formula or characters that reorder what
+stands around them. Text is cleaned once, when it is taken in, and escaped again for the format it is written to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import re
+import unicodedata
+
+_ANSI = re.compile(
+    r"""
+    (?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]                               # CSI: colours, cursor
+    | (?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f]).*?(?:\x07|\x1b\\|\x9c|\Z) # OSC, DCS and other strings up to their terminator
+    | \x1b[ -/]*[0-~]                                              # two-character and charset sequences
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_UNSAFE_CATEGORIES = frozenset(
+    {"Cc", "Cf", "Cn"}
+)  # controls, invisible and bidirectional format characters, non-characters
+_SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+_XML_FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+_MARKDOWN_SPECIAL = re.compile(r"([\\`*\[\]|~]|(?<!\w)_|_(?!\w))")
+
+
+def clean_text(text: str) -> str:
+    """Text without terminal escapes, control, invisible and bidirectional characters; line feeds and tabs stay."""
+    if text.isprintable():
+        return text
+    text = _ANSI.sub("", text)
+    text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\u2028", "\n").replace("\u2029", "\n")
+    return "".join(character for character in map(_safe_character, text) if character)
+
+
+def _safe_character(character: str) -> str:
+    if character in "\n\t":
+        return character
+    category = unicodedata.category(character)
+    if category == "Cs":
+        return "\ufffd"
+    return "" if category in _UNSAFE_CATEGORIES else character
+
+
+def one_line(text: str, limit: int = 400) -> str:
+    """Cleaned text with white space collapsed, shortened in the middle to ``limit`` characters."""
+    line = " ".join(clean_text(text).split())
+    if len(line) <= limit:
+        return line
+    head = (limit - 5) * 2 // 3
+    return f"{line[:head]} ... {line[len(line) - (limit - 5 - head) :]}"
+
+
+def markdown(text: str, limit: int = 400) -> str:
+    """Untrusted text for one Markdown line or table cell: no markup, HTML, link or mention of it comes to life."""
+    line = html.escape(one_line(text, limit), quote=False)
+    line = _MARKDOWN_SPECIAL.sub(r"\\\1", line)
+    return line.replace("://", "&#58;//").replace("www.", "www&#46;").replace("@", "&#64;")
+
+
+def xml_text(text: str) -> str:
+    """Text with the characters removed that XML 1.0 cannot carry, even escaped."""
+    return _XML_FORBIDDEN.sub("", text)
+
+
+def csv_cell(value: object) -> str:
+    """A cell that no spreadsheet takes for a formula; numbers keep their sign."""
+    text = "" if value is None else str(value)
+    if text[:1] in ("=", "+", "-", "@", "\t", "\r", "\n") and not _NUMBER.fullmatch(text):
+        return f"'{text}"
+    return text
+
+
+def safe_name(name: str) -> str:
+    """The name of a node for paths and object keys; one that must be changed keeps apart from others by a digest.
+
+    Raises ValueError for an empty name.
+    """
+    if not name:
+        raise ValueError("a node needs a name")
+    if _SAFE_NAME.fullmatch(name):
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    kept = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")
+    return f"{kept[:200] or 'node'}-{digest}"

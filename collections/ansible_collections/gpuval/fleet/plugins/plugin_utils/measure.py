@@ -1,0 +1,354 @@
+"""One criterion held against what one node measured.
+
+Every part (node, GPU, rank, link) is judged on its own. A part that fails has an entry of its own; parts that are
+missing share one entry that names them; when all pass, one entry shows the part nearest to the limit.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import units
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.criteria import Check
+
+GPU_VENDORS = ("nvidia", "amd", "gaudi")
+NOT_DECLARED = "count not declared"
+UNFINISHED = ("pending", "running")
+MAX_PARTS = 1_000_000
+MAX_FAILED_PARTS = 64
+MAX_NAMED_PARTS = 16
+
+Entry = dict[str, Any]
+Metric = Mapping[str, Any]
+
+
+@dataclass
+class Subject:
+    """A node as its criteria see it; ``records`` holds only the stages that the node was asked to run."""
+
+    name: str
+    profile: str
+    sku: str
+    accelerator: str
+    declared_gpus: int | None
+    detected_gpus: int | None
+    records: Mapping[str, Mapping[str, Any]]
+    _indexes: dict[int, dict[str, list[Metric]]] = field(default_factory=dict)
+
+    def metrics(self, record: Mapping[str, Any], name: str, scope: str) -> list[Metric]:
+        """The metrics of that name in that kind of scope."""
+        index = self._indexes.get(id(record))
+        if index is None:
+            index = self._indexes[id(record)] = {}
+            for metric in record["metrics"]:
+                index.setdefault(metric["name"], []).append(metric)
+        found = index.get(name, [])
+        if scope == "node":
+            return [metric for metric in found if metric["scope"] == "node"]
+        return [metric for metric in found if metric["scope"].startswith(f"{scope}:")]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One part against the limit; ``passed`` None is missing. Of passing parts the least ``margin`` is the worst."""
+
+    part: str
+    passed: bool | None
+    value: float | int | str | None
+    unit: str
+    reason: str | Callable[[], str]
+    margin: float = math.inf
+
+    @property
+    def text(self) -> str:
+        """The reason, put into words only where it is shown."""
+        return self.reason if isinstance(self.reason, str) else self.reason()
+
+
+def hold(check: Check, subject: Subject) -> list[Entry]:
+    """The entries of ``check`` for the node."""
+    outside = _not_applicable(check, subject)
+    if outside is not None:
+        verdict, reason = outside
+        return [_entry(check, verdict, "node", reason=reason)]
+    target: float | str | None = check.value
+    if check.value_from == "gpu_count":
+        if subject.declared_gpus is None:
+            return [_entry(check, "skipped", "node", reason=NOT_DECLARED)]
+        target = subject.declared_gpus
+    record = subject.records.get(check.stage)
+    expected = describe(check, target)
+    if record is None:
+        return [_entry(check, "missing", "node", reason=f"no record of {check.stage}", expected=expected)]
+    if record["state"] in UNFINISHED:
+        return [_entry(check, "missing", "node", reason=f"{check.stage} has not ended", expected=expected)]
+    earlier = list(_earlier_failures(check, target, subject, record))
+    if isinstance(target, str):
+        judged, missing = [_fingerprint(check, target, record)], None
+    else:
+        judged, missing = _parts(check, target, subject, record)
+    return _entries(check, [*earlier, *judged], missing, expected)
+
+
+def _entries(check: Check, judged: Sequence[Judged], missing: tuple[str, str] | None, expected: str) -> list[Entry]:
+    failed = [one for one in judged if one.passed is False]
+    unknown = [one for one in judged if one.passed is None]
+    entries = [_from_judged(check, one, "fail", expected) for one in failed[:MAX_FAILED_PARTS]]
+    if len(failed) > MAX_FAILED_PARTS:
+        entries[-1]["reason"] += f"; {len(failed) - MAX_FAILED_PARTS} more parts fail too"
+    if unknown:
+        entries.append(_from_judged(check, unknown[0], "missing", expected))
+        if len(unknown) > 1:
+            entries[-1]["reason"] += f"; so are {len(unknown) - 1} more parts"
+    if missing is not None:
+        part, reason = missing
+        entries.append(_entry(check, "missing", part, reason=reason, expected=expected))
+    if not entries:
+        worst = min(judged, key=lambda one: one.margin)
+        entry = _from_judged(check, worst, "pass", expected)
+        if len(judged) > 1:
+            entry["reason"] = f"the worst of {len(judged)}: {worst.text}"
+        entries.append(entry)
+    return entries
+
+
+def _from_judged(check: Check, one: Judged, verdict: str, expected: str) -> Entry:
+    return _entry(check, verdict, one.part, reason=one.text, expected=expected, value=one.value, unit=one.unit)
+
+
+def _entry(
+    check: Check,
+    verdict: str,
+    part: str,
+    *,
+    reason: str,
+    expected: str | None = None,
+    value: float | int | str | None = None,
+    unit: str | None = None,
+) -> Entry:
+    return {
+        "name": check.name,
+        "stage": check.stage,
+        "metric": check.metric,
+        "kind": check.kind,
+        "severity": check.severity,
+        "verdict": "warn" if verdict == "fail" and not check.required else verdict,
+        "part": part,
+        "value": value,
+        "unit": unit if unit is not None else check.unit or "",
+        "expected": describe(check, check.value) if expected is None else expected,
+        "reason": reason,
+        "source": check.source,
+        "remedy": check.remedy,
+    }
+
+
+def _not_applicable(check: Check, subject: Subject) -> tuple[str, str] | None:
+    applies = check.applies
+    if applies.profile and subject.profile not in applies.profile:
+        return "skipped", f"applies to the profile {_any_of(applies.profile)}, this is {subject.profile}"
+    if applies.sku and subject.sku not in applies.sku:
+        return "skipped", f"applies to {_any_of(applies.sku)}, this is declared {subject.sku}"
+    if not applies.accelerator:
+        return None
+    if subject.accelerator == "unknown":
+        return "missing", f"applies to {_any_of(applies.accelerator)}, and nothing says what this node is"
+    kinds = {subject.accelerator, "gpu"} if subject.accelerator in GPU_VENDORS else {subject.accelerator}
+    if kinds.isdisjoint(applies.accelerator):
+        return "skipped", f"applies to {_any_of(applies.accelerator)}, this is {subject.accelerator}"
+    return None
+
+
+def _any_of(names: Sequence[str]) -> str:
+    return " or ".join(names)
+
+
+@functools.lru_cache(maxsize=4096)
+def describe(check: Check, target: float | str | None) -> str:
+    """The limit in words."""
+    unit = check.unit or ""
+    if check.kind == "min":
+        return f"at least {_figure(target, unit)}"
+    if check.kind == "max":
+        return f"at most {_figure(target, unit)}"
+    if check.kind == "within":
+        return f"{_figure(check.low, unit)} to {_figure(check.high, unit)}"
+    if check.kind == "equal":
+        if check.value_from is not None:
+            return f"{check.value_from} as declared" + (f": {_figure(target, unit)}" if target is not None else "")
+        return target if isinstance(target, str) else f"exactly {_figure(target, unit)}"
+    change = f"{units.number_text((check.min_change or 0) * 100)} %"
+    return f"{check.direction} by at least {change} from {check.baseline_metric}"
+
+
+def _figure(value: Any, unit: str) -> str:
+    return units.human(value, unit)
+
+
+def _fingerprint(check: Check, target: str, record: Mapping[str, Any]) -> Judged:
+    found = record["fingerprints"].get(check.metric)
+    if found is None:
+        return Judged("node", None, None, "", f"{check.stage} reported no fingerprint {check.metric}")
+    passed = found == target
+    return Judged("node", passed, found, "", f"{check.metric} is {found}" + ("" if passed else f", not {target}"))
+
+
+def _parts(
+    check: Check, target: float | None, subject: Subject, record: Mapping[str, Any]
+) -> tuple[list[Judged], tuple[str, str] | None]:
+    """Every reported part judged, and the parts that did not report as (part, reason)."""
+    metrics = subject.metrics(record, check.metric, check.scope)
+    absent = f"{check.stage} reported no {check.metric}"
+    if check.kind == "trend" and record["state"] not in ("success", "failure"):
+        return [], ("node", f"{check.stage} ended in {record['state']} before its last figure")
+    judged = [_judge(check, target, metric, subject, record) for metric in metrics]
+    if check.scope == "node":
+        return judged, None if metrics else ("node", absent)
+    count, why = _expected_parts(check, subject, record)
+    if count is None:
+        return judged, ("node", why)
+    reported = {metric["scope"] for metric in metrics}
+    if check.scope == "link":
+        lacking = count - len(reported)
+        return judged, ("node", f"{lacking} of {count} links reported no {check.metric}") if lacking > 0 else None
+    lacking_parts = [part for part in (f"{check.scope}:{index}" for index in range(count)) if part not in reported]
+    if not lacking_parts:
+        return judged, None
+    named = ", ".join(lacking_parts[:MAX_NAMED_PARTS])
+    more = len(lacking_parts) - MAX_NAMED_PARTS
+    reason = f"no {check.metric} of {named}" + (f" and {more} more" if more > 0 else "") + f" ({count} expected)"
+    return judged, (lacking_parts[0], reason)
+
+
+def _expected_parts(check: Check, subject: Subject, record: Mapping[str, Any]) -> tuple[int | None, str]:
+    if check.parts_from is not None:
+        found = subject.metrics(record, check.parts_from, "node")
+        counts = {metric["value"] for metric in found}
+        what = f"{check.parts_from}, which says how many parts must report,"
+        if not counts:
+            return None, f"{what} is missing"
+        if len(counts) > 1:
+            return None, f"{what} has several values"
+        return _part_count(counts.pop(), what)
+    if check.scope != "gpu":
+        return None, f"nothing says how many {check.scope}s must report"
+    if subject.declared_gpus is not None:
+        return _part_count(subject.declared_gpus, "the declared GPU count")
+    if subject.detected_gpus is not None:
+        return _part_count(subject.detected_gpus, "gpu_count of the facts")
+    return None, "nothing says how many GPUs must report: none declared, and the facts have no gpu_count"
+
+
+def _part_count(value: Any, what: str) -> tuple[int | None, str]:
+    if value is None or value != int(value) or not 1 <= value <= MAX_PARTS:
+        return None, f"{what} is {units.human(value, '')}: no parts to judge"
+    return int(value), ""
+
+
+def _judge(check: Check, target: float | None, metric: Metric, subject: Subject, record: Mapping[str, Any]) -> Judged:
+    part, value = metric["scope"], metric["value"]
+    unit = check.unit or metric["unit"]
+    if value is None:
+        return Judged(part, False, None, metric["unit"], f"{check.metric} is not a number")
+    if check.kind == "trend":
+        return _trend(check, metric, subject, record)
+    number: float | int | Fraction = value
+    convert = _number
+    if unit != metric["unit"]:
+        try:
+            number = units.convert(value, metric["unit"], unit)
+        except units.UnitError as error:
+            return Judged(part, None, value, metric["unit"], f"{check.metric}: {error}")
+        convert = units.exact
+    shown = value if number is value else units.to_float(number)
+    if check.kind == "within":
+        low, high = convert(check.low), convert(check.high)
+        passed, margin = low <= number <= high, min(number - low, high - number)
+        limit = low if number < low else high
+    else:
+        limit = convert(target)
+        difference = number - limit
+        passed = {"min": difference >= 0, "max": difference <= 0, "equal": difference == 0}[check.kind]
+        margin = -difference if check.kind == "max" else difference
+    order = (number > limit) - (number < limit)
+    reason = functools.partial(_said, check, shown, unit, target, order=order, passed=passed)
+    return Judged(part, passed, shown, unit, reason, units.to_float(margin))
+
+
+def _number(value: Any) -> Any:
+    return value
+
+
+def _said(check: Check, value: float, unit: str, target: float | None, *, order: int, passed: bool) -> str:
+    """A figure beside its limit; ``order`` is -1, 0 or 1 as the figure is under, at or over it."""
+    text = units.human(value, unit)
+    if check.kind == "within":
+        if passed:
+            return f"{check.metric} {text}, in bounds"
+        return f"{check.metric} {text} ({value!r}), {'under' if order < 0 else 'over'} {describe(check, None)}"
+    limit = units.human(target, unit)
+    if limit == text and order:
+        text, limit = f"{value!r} {unit}".rstrip(), f"{target!r} {unit}".rstrip()
+    if check.kind == "equal":
+        return f"{check.metric} is {text}" if passed else f"{check.metric} is {text}, not {limit}"
+    relation = {-1: "under the limit of", 0: "at the limit of", 1: "over the limit of"}[order]
+    return f"{check.metric} {text}, {relation} {limit}"
+
+
+def _trend(check: Check, metric: Metric, subject: Subject, record: Mapping[str, Any]) -> Judged:
+    part, value = metric["scope"], metric["value"]
+    baselines = [
+        one for one in subject.metrics(record, check.baseline_metric or "", check.scope) if one["scope"] == part
+    ]
+    if not baselines:
+        return Judged(part, None, value, metric["unit"], f"{check.stage} reported no {check.baseline_metric}")
+    judged = [_change(check, metric, baseline) for baseline in baselines]
+    return min(judged, key=lambda one: (one.passed is not False, one.passed is not None, one.margin))
+
+
+def _change(check: Check, metric: Metric, baseline: Metric) -> Judged:
+    part, unit = metric["scope"], metric["unit"]
+    start = baseline["value"]
+    if start is None:
+        return Judged(part, False, metric["value"], unit, f"{check.baseline_metric} is not a number")
+    try:
+        end = units.convert(metric["value"], unit, baseline["unit"])
+    except units.UnitError as error:
+        return Judged(part, None, metric["value"], unit, f"{check.metric}: {error}")
+    first = units.exact(start)
+    if first == 0:
+        return Judged(part, None, metric["value"], unit, f"{check.baseline_metric} is 0: no relative change exists")
+    change = (end - first) / abs(first)
+    wanted = -change if check.direction == "falling" else change
+    passed = wanted > 0 and wanted >= units.exact(check.min_change or 0)
+    way = "fell" if change < 0 else "rose"
+    moved = f"{way} by {units.number_text(abs(change) * 100)} %" if change else "did not change"
+    figures = f"from {units.number_text(start)} to {units.number_text(end)}"
+    reason = f"{check.metric} {moved} {figures}"
+    if not passed:
+        reason += f", not {describe(check, None)}"
+    return Judged(part, passed, metric["value"], unit, reason, units.to_float(wanted))
+
+
+def _earlier_failures(
+    check: Check, target: float | str | None, subject: Subject, record: Mapping[str, Any]
+) -> Iterator[Judged]:
+    """What failed in an earlier attempt and may not be measured again stays failed."""
+    if not check.required or check.retry:
+        return
+    for attempt in record["attempts"]:
+        if attempt["state"] in UNFINISHED:
+            continue
+        if isinstance(target, str):
+            judged = [_fingerprint(check, target, attempt)]
+        else:
+            judged, _ = _parts(check, target, subject, attempt)
+        for one in judged:
+            if one.passed is False:
+                reason = f"attempt {attempt['attempt']}: {one.text}; such a result is never retried into PASS"
+                yield Judged(one.part, False, one.value, one.unit, reason)

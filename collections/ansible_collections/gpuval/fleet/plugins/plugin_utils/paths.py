@@ -1,0 +1,20 @@
+"""Where relative paths of the project stand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ansible import constants
+
+
+def project_path(path: str) -> Path:
+    """An absolute path; a relative one stands beside the ``ansible.cfg`` in use, else in the working directory.
+
+    So ``results/`` is one folder, whichever directory a playbook is started from.
+    """
+    expanded = Path(path).expanduser()
+    if expanded.is_absolute():
+        return expanded
+    config = constants.CONFIG_FILE
+    base = Path(config).resolve().parent if config else Path.cwd()
+    return base / expanded

@@ -1,0 +1,133 @@
+"""From a profile and the workloads' declarations to the plan of one node. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+#: What a declaration may leave out.
+STAGE_DEFAULTS: dict[str, Any] = {
+    "image": None,
+    "environment": {},
+    "timeout_seconds": 3600,
+    "inactivity_seconds": 600,
+    "grace_seconds": 10,
+    "on_failure": "continue",
+    "needs": [],
+    "retry": ["crash", "timeout", "slow"],
+    "patterns": [],
+    "log_max_bytes": 10_000_000,
+    "expected_seconds": None,
+    "tags": [],
+}
+
+GPU_VENDORS = {"nvidia": "nvidia", "amd": "amd", "gaudi": "gaudi"}
+
+
+class PlanError(Exception):
+    """The profile, the tags or a declaration do not fit; the message says what to change."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a plan takes from the inventory, for one node."""
+
+    run_id: str
+    node: str
+    created_at: str
+    deadline_seconds: float
+    heartbeat_seconds: float
+    runtime: str
+    sku: str
+    gpu_count: int | None
+    python: str
+    models_dir: str | None
+
+
+def select_stages(
+    profile: Sequence[str],
+    declarations: Mapping[str, Mapping[str, Any]],
+    run_tags: Iterable[str],
+    skip_tags: Iterable[str],
+) -> list[str]:
+    """The profile's stages that the tags choose, with the stages those need, in the profile's order.
+
+    Raises PlanError when the profile names an undeclared stage or nothing is left.
+    """
+    undeclared = [name for name in profile if name not in declarations]
+    if undeclared:
+        raise PlanError(
+            f"no workload is declared for {', '.join(undeclared)}: define {undeclared[0]}_workload, or correct gpuval_stages"
+        )
+    wanted, unwanted = set(run_tags), set(skip_tags)
+
+    def tags(name: str) -> set[str]:
+        return {name, *declarations[name].get("tags", [])}
+
+    everything = not wanted or "all" in wanted
+    chosen = {name for name in profile if (everything or tags(name) & wanted) and not tags(name) & unwanted}
+    todo = list(chosen)
+    while todo:
+        for needed in declarations[todo.pop()].get("needs", []):
+            if needed in profile and needed not in chosen and not tags(needed) & unwanted:
+                chosen.add(needed)
+                todo.append(needed)
+    if not chosen:
+        raise PlanError(
+            f"the tags leave no stage to run; the profile has: {', '.join(profile)} (--tags {','.join(sorted(wanted))}"
+            + (f" --skip-tags {','.join(sorted(unwanted))})" if unwanted else ")")
+        )
+    return [name for name in profile if name in chosen]
+
+
+def narrows(stages: Sequence[str], profile: Sequence[str]) -> bool:
+    """Whether less than the whole profile runs."""
+    return list(stages) != list(profile)
+
+
+def stage(name: str, declaration: Mapping[str, Any], chosen: Iterable[str]) -> dict[str, Any]:
+    """A declaration as a stage of a plan; needs that are not part of the run are dropped."""
+    unknown = set(declaration) - set(STAGE_DEFAULTS) - {"command", "workload"}
+    if unknown or "command" not in declaration:
+        problem = f"unknown keys {', '.join(sorted(unknown))}" if unknown else "no command"
+        raise PlanError(f"{name}_workload: {problem}; known are command, workload, {', '.join(STAGE_DEFAULTS)}")
+    chosen = set(chosen)
+    merged = {**STAGE_DEFAULTS, "workload": name, **declaration, "name": name}
+    merged["command"] = [str(word) for word in merged["command"]]
+    merged["environment"] = {str(key): str(value) for key, value in merged["environment"].items()}
+    merged["needs"] = [needed for needed in merged["needs"] if needed in chosen]
+    merged["tags"] = sorted({name, *merged["tags"]})
+    return merged
+
+
+def accelerator(sku: str, gpu_count: int | None, vendor: str | None = None) -> dict[str, Any]:
+    """`auto` leaves it to the node's facts; a catalogue name means GPUs, of the vendor the facts find."""
+    if sku == "cpu":
+        return {"vendor": "cpu", "count": 0}
+    return {"vendor": vendor or GPU_VENDORS.get(sku, "auto"), "count": gpu_count}
+
+
+def build(
+    settings: Settings, stages: Sequence[str], declarations: Mapping[str, Mapping[str, Any]], attempt: int = 1
+) -> dict[str, Any]:
+    """The plan (gpuval.plan/1) of one node."""
+    return {
+        "schema": "gpuval.plan/1",
+        "run_id": settings.run_id,
+        "node": settings.node,
+        "attempt": attempt,
+        "created_at": settings.created_at,
+        "deadline_seconds": settings.deadline_seconds,
+        "heartbeat_seconds": settings.heartbeat_seconds,
+        "runtime": settings.runtime,
+        "accelerator": accelerator(settings.sku, settings.gpu_count),
+        "python": settings.python,
+        "models_dir": settings.models_dir,
+        "stages": [stage(name, declarations[name], stages) for name in stages],
+    }
+
+
+def again(plan: Mapping[str, Any], names: Sequence[str], attempt: int) -> dict[str, Any]:
+    """The plan that runs only `names` once more, as `attempt`."""
+    return {**plan, "attempt": attempt, "stages": [item for item in plan["stages"] if item["name"] in set(names)]}

@@ -1,0 +1,81 @@
+"""junit.xml: a suite for each node, a case for each check; nodes that were never reached are in it too."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+from xml.etree import ElementTree as ET
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line, xml_text
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.summary import part_text
+
+_TAGS = {"fail": "failure", "missing": "error", "skipped": "skipped"}
+
+
+def junit_xml(report: Mapping[str, Any]) -> str:
+    """The XML text: fail is a failure, missing required evidence an error, warn and missing advice are output."""
+    root = ET.Element("testsuites", name=_text(f"gpuval {report['run']['run_id']}"))
+    totals: Counter[str] = Counter()
+    for node in report["nodes"]:
+        totals.update(_suite(root, node, report["run"]["created_at"]))
+    if report["fleet"]["checks"]:
+        fleet = {"name": "fleet", "checks": report["fleet"]["checks"], "identity": {}, "stages": []}
+        totals.update(_suite(root, fleet, report["run"]["created_at"]))
+    _count(root, totals)
+    ET.indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
+
+
+def _suite(root: ET.Element, node: Mapping[str, Any], timestamp: str) -> Counter[str]:
+    suite = ET.SubElement(root, "testsuite", name=_text(node["name"]), timestamp=_text(timestamp))
+    seconds = {stage["name"]: stage["duration_seconds"] or 0 for stage in node["stages"]}
+    counted: Counter[str] = Counter()
+    for check in node["checks"]:
+        counted[_case(suite, node, check, seconds)] += 1
+        counted["tests"] += 1
+    _count(suite, counted)
+    suite.set("time", f"{sum(seconds.values()):.3f}")
+    return counted
+
+
+def _case(suite: ET.Element, node: Mapping[str, Any], check: Mapping[str, Any], seconds: Mapping[str, float]) -> str:
+    """Add the test case and return the kind that it counts as."""
+    name = check["name"] if check["part"] == "node" else f"{check['name']} [{check['part']}]"
+    stage = check["stage"] or "launch"
+    time = seconds.get(stage, 0) if check["kind"] == "state" else 0
+    case = ET.SubElement(
+        suite, "testcase", name=_text(name), classname=_text(f"{node['name']}.{stage}"), time=f"{time:.3f}"
+    )
+    part = part_text(node, check["part"])
+    reason = _text(check["reason"]) + (f" ({_text(part)})" if part else "")
+    tag = _TAGS.get(check["verdict"])
+    if tag == "error" and check["severity"] != "required":
+        tag = None
+    if tag is None:
+        if check["verdict"] != "pass":
+            ET.SubElement(case, "system-out").text = f"{check['verdict']}: {_details(check, reason)}"
+        return "passed"
+    element = ET.SubElement(case, tag, message=reason)
+    if tag != "skipped":
+        element.set("type", check["kind"])
+        element.text = _details(check, reason)
+    return tag
+
+
+def _details(check: Mapping[str, Any], reason: str) -> str:
+    lines = [reason, f"expected: {_text(check['expected'])}", f"source: {_text(check['source'])}"]
+    if check["remedy"]:
+        lines.append(f"remedy: {_text(check['remedy'])}")
+    return "\n".join(lines)
+
+
+def _count(element: ET.Element, counted: Mapping[str, int]) -> None:
+    element.set("tests", str(counted.get("tests", 0)))
+    element.set("failures", str(counted.get("failure", 0)))
+    element.set("errors", str(counted.get("error", 0)))
+    element.set("skipped", str(counted.get("skipped", 0)))
+
+
+def _text(text: str) -> str:
+    return xml_text(one_line(text, 1000))

@@ -1,0 +1,56 @@
+"""One node of a report.json, and what a play wants to know about it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+
+def find_node(text: str, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(report without its nodes, node) from the text of a report.json. Raises ValueError, or KeyError without the node.
+
+    report.json has a line for each node, so that a play over a thousand hosts need not parse all of it for each; a file
+    that was laid out anew is read whole.
+    """
+    lines = text.split("\n")
+    wanted = f'{{"name": {json.dumps(name, ensure_ascii=False)}, '
+    found = [line for line in lines if line.startswith(wanted)]
+    if len(found) == 1 and '"nodes": [' in lines:
+        end = lines.index('"nodes": [')
+        head = json.loads("\n".join(lines[:end]).rstrip().rstrip(",") + "}")
+        return head, json.loads(found[0].removesuffix(","))
+    report = json.loads(text)
+    nodes = {node["name"]: node for node in report.pop("nodes")}
+    return report, nodes[name]
+
+
+def node_facts(report: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``metrics_facts`` returns as ``ansible_facts.gpuval``."""
+    metrics = [metric for stage in node["stages"] for metric in node["metrics"].get(stage["name"], [])]
+    parts: dict[str, dict[str, Any]] = {}
+    for metric in metrics:
+        if metric["scope"] != "node":
+            parts.setdefault(metric["name"], {})[metric["scope"]] = metric["value"]
+    return {
+        "run_id": report["run"]["run_id"],
+        "run_verdict": report["verdict"],
+        "verdict": node["verdict"],
+        "flaky": node["flaky"],
+        "accelerator": node["accelerator"],
+        "metrics": {metric["name"]: metric["value"] for metric in metrics if metric["scope"] == "node"},
+        "parts": parts,
+        "units": {metric["name"]: metric["unit"] for metric in metrics},
+        "stages": {
+            stage["name"]: {
+                key: stage[key]
+                for key in ("state", "message", "attempt", "started_at", "finished_at", "duration_seconds")
+            }
+            for stage in node["stages"]
+        },
+        "failed_checks": [
+            {key: check[key] for key in ("name", "stage", "verdict", "part", "reason", "remedy")}
+            for check in node["checks"]
+            if check["severity"] == "required" and check["verdict"] in ("fail", "missing")
+        ],
+    }

@@ -1,0 +1,63 @@
+"""Which stages of a node are run again. Pure; the watcher calls it whenever a node has come to rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+FAILED_STATES = ("failure", "crash", "timeout")
+
+
+class FailedCheck(Protocol):
+    """What is asked of a criterion that failed: ``criteria.Check`` has it."""
+
+    @property
+    def stage(self) -> str: ...
+
+    @property
+    def retry(self) -> bool: ...
+
+
+def stages_to_retry(
+    plan_stages: Sequence[Mapping[str, Any]],
+    records: Mapping[str, Mapping[str, Any]],
+    failed_checks: Iterable[FailedCheck],
+    max_attempts: int = 2,
+) -> list[str]:
+    """Names of the stages to launch once more, in the order of the plan.
+
+    A stage is run again when its state is one that its plan lets retry, or when it succeeded, its plan lists ``slow``
+    and a failed check of it allows another measurement; never when a failed check of it allows none (wrong results),
+    never beyond ``max_attempts``. A stage that was skipped only because of stages that are run again goes with them.
+
+    plan_stages: ``stages`` of a plan. records: by stage. failed_checks: required criteria that the node failed.
+    """
+    failed = list(failed_checks)
+    final = {check.stage for check in failed if not check.retry}
+    slow = {check.stage for check in failed if check.retry} - final
+    chosen: list[str] = []
+    stopped_for_good = False
+    stopped_by_chosen = False
+    for stage in plan_stages:
+        name, record = stage["name"], records.get(stage["name"])
+        if record is None:
+            continue
+        state = record["state"]
+        again = record["attempt"] < max_attempts and name not in final and not stopped_for_good
+        allowed = state in stage["retry"] or (state == "success" and "slow" in stage["retry"] and name in slow)
+        waited = state == "skipped" and _only_waits_for(stage, records, chosen, stopped_by_chosen)
+        if again and (waited or (allowed and state in (*FAILED_STATES, "success"))):
+            chosen.append(name)
+            stopped_by_chosen = stopped_by_chosen or (state in FAILED_STATES and stage["on_failure"] == "stop")
+        elif state in FAILED_STATES and stage["on_failure"] == "stop":
+            stopped_for_good = True
+    return chosen
+
+
+def _only_waits_for(
+    stage: Mapping[str, Any], records: Mapping[str, Mapping[str, Any]], chosen: Sequence[str], stopped_by_chosen: bool
+) -> bool:
+    """Whether a skipped stage would run now that ``chosen`` are run again."""
+    needs = stage["needs"]
+    met = all(need in chosen or records.get(need, {}).get("state") == "success" for need in needs)
+    return met and (stopped_by_chosen or any(need in chosen for need in needs))

@@ -1,0 +1,187 @@
+"""Runs on the controller: their identity, their folder under results/, and what is remembered between commands."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import schemas
+
+RUN_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")
+NODE = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,252}$")
+
+
+class RunError(Exception):
+    """The run cannot be opened or found; the message says what to do."""
+
+
+def now() -> str:
+    """RFC 3339, UTC."""
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def seconds_since(time: str) -> float:
+    return (datetime.now(timezone.utc) - datetime.fromisoformat(time.replace("Z", "+00:00"))).total_seconds()
+
+
+def new_run_id() -> str:
+    return datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(2)
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """`results/<run_id>/`: what the controller keeps of a run.
+
+    nodes/<node>/<stage>.json, .log, .series.json   evidence
+    report.*, junit.xml, perf.csv, ...               what is made of it
+    .state/                                          plans, launches, the watch's memory
+    """
+
+    path: Path
+
+    @property
+    def run_file(self) -> Path:
+        return self.path / "run.json"
+
+    @property
+    def state(self) -> Path:
+        return self.path / ".state"
+
+    @property
+    def problems_file(self) -> Path:
+        return self.state / "problems.json"
+
+    def plan_file(self, node: str) -> Path:
+        return self.state / "plans" / f"{node}.json"
+
+    def launch_file(self, node: str) -> Path:
+        return self.state / "launches" / f"{node}.json"
+
+    def evidence_file(self, node: str, stage: str, kind: str = "records") -> Path:
+        suffix = {"records": ".json", "logs": ".log", "series": ".series.json"}[kind]
+        return self.path / "nodes" / node / f"{stage}{suffix}"
+
+    def read_run(self) -> dict[str, Any]:
+        try:
+            run = json.loads(self.run_file.read_text())
+        except FileNotFoundError:
+            raise RunError(f"no run in {self.path}: run `make validate` first, or give -e gpuval_run_id=") from None
+        except ValueError as error:
+            raise RunError(f"{self.run_file} is damaged: {error}") from error
+        schemas.validate("run", run, what=str(self.run_file))
+        return run
+
+    def write_run(self, run: Mapping[str, Any]) -> None:
+        schemas.validate("run", run, what="run.json")
+        write_json(self.run_file, run)
+
+    def read_plan(self, node: str) -> dict[str, Any]:
+        try:
+            return json.loads(self.plan_file(node).read_text())
+        except (FileNotFoundError, ValueError) as error:
+            raise RunError(f"the plan of {node} is missing or damaged ({error}): validate again under a new run id") from error
+
+    def read_plans(self) -> dict[str, dict[str, Any]]:
+        return {path.stem: json.loads(path.read_text()) for path in sorted((self.state / "plans").glob("*.json"))}
+
+    def read_launches(self) -> dict[str, dict[str, Any]]:
+        return {path.stem: json.loads(path.read_text()) for path in sorted((self.state / "launches").glob("*.json"))}
+
+
+def read_report(folder: RunFolder) -> dict[str, Any]:
+    path = folder.path / "report.json"
+    try:
+        report = read_json(path)
+    except FileNotFoundError:
+        raise RunError(f"{path} is missing: the run was not judged yet, `make report` does it") from None
+    except ValueError as error:
+        raise RunError(f"{path} is damaged ({error}): `make report` writes it again") from error
+    schemas.validate("report", report, what=str(path))
+    return report
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Atomically: a reader sees the old file or the new one, whole."""
+    write_bytes(path, (json.dumps(value, indent=1, sort_keys=False) + "\n").encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    draft.write_bytes(data)
+    draft.replace(path)
+
+
+def latest_run_id(results: Path) -> str | None:
+    """The run that `results/latest` points to."""
+    link = results / "latest"
+    if link.is_symlink():
+        return link.readlink().name
+    return None
+
+
+def remember(results: Path, run_id: str) -> None:
+    """Point `results/latest` at the run."""
+    results.mkdir(parents=True, exist_ok=True)
+    draft = results / f".latest.{secrets.token_hex(4)}"
+    draft.symlink_to(run_id)
+    draft.replace(results / "latest")
+
+
+def resolve(results: Path, run_id: str) -> RunFolder:
+    """The folder of an existing run: by id, or the latest one for an empty id. Raises RunError."""
+    chosen = run_id or latest_run_id(results)
+    if not chosen:
+        raise RunError(f"there is no run in {results} yet: run `make validate` first, or give -e gpuval_run_id=")
+    check_run_id(chosen)
+    return RunFolder(results / chosen)
+
+
+def check_run_id(run_id: str) -> None:
+    if not RUN_ID.match(run_id):
+        raise RunError(f"gpuval_run_id {run_id!r}: letters, digits, '.', '_' and '-' only, at most 63, no leading sign")
+
+
+def choose_run_id(results: Path, requested: str, nodes: Mapping[str, Any], profile: str, narrowed_by: list[str]) -> str:
+    """The id to validate under: the requested one; or an unfinished latest run that asks the same of the same nodes
+    (a controller that died is started again); or a new one (also for the word `new`)."""
+    if requested and requested != "new":
+        check_run_id(requested)
+        return requested
+    latest = latest_run_id(results)
+    if requested != "new" and latest:
+        try:
+            run = RunFolder(results / latest).read_run()
+        except RunError:
+            return new_run_id()
+        same = (
+            run["finished_at"] is None
+            and seconds_since(run["created_at"]) < run["deadline_seconds"]
+            and run["nodes"] == dict(nodes)
+            and run["profile"] == profile
+            and run["narrowed_by"] == narrowed_by
+        )
+        if same:
+            return latest
+    return new_run_id()
+
+
+def merge(run: dict[str, Any] | None, wanted: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The frozen run with the nodes of `wanted` that it does not know yet, and their names. Known nodes stay as they are."""
+    if run is None:
+        return wanted, sorted(wanted["nodes"])
+    joined = sorted(set(wanted["nodes"]) - set(run["nodes"]))
+    if not joined:
+        return run, []
+    nodes = {**run["nodes"], **{name: wanted["nodes"][name] for name in joined}}
+    return {**run, "nodes": nodes, "finished_at": None}, joined

@@ -1,0 +1,140 @@
+"""The `store` option that several actions share: an S3 service by endpoint and keys, or the embedded store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import MAX_SIGNED_SECONDS, Connection, Store, StoreError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.embedded_store import EmbeddedStore
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
+
+#: Argument spec of the option.
+STORE_OPTION = {
+    "type": "dict",
+    "required": True,
+    "no_log": True,
+    "options": {
+        "bucket": {"type": "str", "required": True},
+        "endpoint": {"type": "str", "default": ""},
+        "region": {"type": "str", "default": "us-east-1"},
+        "access_key": {"type": "str", "no_log": True, "default": ""},
+        "secret_key": {"type": "str", "no_log": True, "default": ""},
+        "session_token": {"type": "str", "no_log": True, "default": ""},
+        "read_access_key": {"type": "str", "no_log": True, "default": ""},
+        "read_secret_key": {"type": "str", "no_log": True, "default": ""},
+        "ca_file": {"type": "str", "default": ""},
+        "state_dir": {"type": "str", "default": ".gpuval"},
+    },
+}
+
+
+@dataclass(frozen=True)
+class StoreAccess:
+    """Both sides of the store: the controller's connection and what nodes may read models with."""
+
+    options: Mapping[str, Any]
+
+    @property
+    def embedded(self) -> EmbeddedStore | None:
+        if self.options["endpoint"]:
+            return None
+        return EmbeddedStore(project_path(self.options["state_dir"]) / "store", self.options["bucket"])
+
+    def connection(self) -> Connection:
+        if self.embedded:
+            return self.embedded.writer()
+        options = self.options
+        return Connection(
+            bucket=options["bucket"],
+            endpoint=options["endpoint"],
+            region=options["region"],
+            access_key=options["access_key"] or None,
+            secret_key=options["secret_key"] or None,
+            session_token=options["session_token"] or None,
+            ca_file=options["ca_file"] or None,
+        )
+
+    def store(self) -> Store:
+        return Store(self.connection())
+
+    def reader(self) -> Connection:
+        """What nodes read models with; never a key that may write."""
+        if self.embedded:
+            return self.embedded.reader()
+        if not self.options["read_access_key"]:
+            raise StoreError(
+                "nodes load models with a read-only key, and none is given: make one that may only read "
+                "models/ in the bucket and set gpuval_s3_read_access_key and gpuval_s3_read_secret_key"
+            )
+        own = self.connection()
+        return Connection(
+            bucket=own.bucket,
+            endpoint=own.endpoint,
+            region=own.region,
+            access_key=self.options["read_access_key"],
+            secret_key=self.options["read_secret_key"],
+            ca_file=own.ca_file,
+        )
+
+
+def rclone_config(connection: Connection, name: str = "models") -> str:
+    """An rclone configuration with one remote. Holds keys: for a file of mode 0600 only."""
+    lines = [
+        f"[{name}]",
+        "type = s3",
+        "provider = Other",
+        f"endpoint = {connection.endpoint or ''}",
+        f"region = {connection.region}",
+        "force_path_style = true",
+        "no_check_bucket = true",
+    ]
+    if connection.access_key:
+        lines += [f"access_key_id = {connection.access_key}", f"secret_access_key = {connection.secret_key}"]
+        if connection.session_token:
+            lines.append(f"session_token = {connection.session_token}")
+    else:
+        lines.append("env_auth = true")
+    return "\n".join(lines) + "\n"
+
+
+def object_key(folder: str, kind: str, stage: str, node: str) -> str:
+    """Key of one object of a run: kind is records, logs or series."""
+    suffix = "log" if kind == "logs" else "json"
+    return f"{folder}/{kind}/{stage}/{node}.{suffix}"
+
+
+def signed_urls(store: Store, folder: str, node: str, stages: list[str], seconds: float) -> dict[str, Any]:
+    """What one node may write, and nothing else: the document `store.json` (gpuval.store/1). Every URL is a secret."""
+    valid = min(int(seconds), MAX_SIGNED_SECONDS)
+    expires = datetime.now(timezone.utc) + timedelta(seconds=valid)
+    return {
+        "schema": "gpuval.store/1",
+        "expires_at": expires.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "ca_file": store.connection.ca_file,
+        "put": {
+            f"{kind}/{stage}": store.sign_put(object_key(folder, kind, stage, node), valid)
+            for stage in stages
+            for kind in ("records", "logs", "series")
+        },
+    }
+
+
+def credentials_outlive(store: Store, seconds: float) -> bool:
+    """Whether the signing credentials live as long as the URLs they sign; unknown counts as yes."""
+    credentials = store.client._request_signer._credentials
+    expiry = getattr(credentials, "_expiry_time", None)
+    return expiry is None or expiry >= datetime.now(timezone.utc) + timedelta(seconds=seconds)
+
+
+def models_prefix(bucket: str) -> str:
+    """Where models lie, as an rclone path below the remote."""
+    return f"{bucket}/models"
+
+
+def local_data(access: StoreAccess) -> Path | None:
+    """Folder of the embedded store's objects, if it is the one in use."""
+    return access.embedded.data if access.embedded else None

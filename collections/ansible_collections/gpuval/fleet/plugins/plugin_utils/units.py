@@ -1,0 +1,175 @@
+"""Units: exact conversion between them, and figures as people read them. 1 GB = 1e9 bytes everywhere."""
+
+from __future__ import annotations
+
+import math
+import sys
+from fractions import Fraction
+
+Number = int | float
+
+_DECIMAL = {"": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15}
+_BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40}
+
+
+def _table() -> dict[str, tuple[str, Fraction]]:
+    """Unit -> (dimension, factor to the dimension's base unit)."""
+    units: dict[str, tuple[str, Fraction]] = {}
+
+    def add(dimension: str, factor: Fraction | int, *names: str) -> None:
+        for name in names:
+            units[name] = (dimension, Fraction(factor))
+
+    add("time", 1, "seconds", "second", "s", "sec")
+    add("time", Fraction(1, 10**3), "milliseconds", "ms")
+    add("time", Fraction(1, 10**6), "microseconds", "us", "\u00b5s", "\u03bcs")
+    add("time", Fraction(1, 10**9), "nanoseconds", "ns")
+    add("time", 60, "minutes", "min")
+    add("time", 3600, "hours", "h")
+    add("size", 1, "bytes", "byte")
+    add("rate", 1, "bytes_per_second", "bytes/s")
+    for prefix, power in _DECIMAL.items():
+        factor = Fraction(10) ** power
+        add("size", factor, f"{prefix}B")
+        add("rate", factor, f"{prefix}B/s", f"{prefix}Bps")
+        add("rate", factor / 8, f"{prefix}bit/s", f"{prefix}b/s", f"{prefix}bps")
+        add("flops", factor, f"{prefix}FLOP/s", f"{prefix}FLOPS")
+        add("power", factor, f"{prefix}W")
+        add("frequency", factor, f"{prefix}Hz")
+    for prefix, power in _BINARY.items():
+        add("size", 2**power, f"{prefix}B")
+        add("rate", 2**power, f"{prefix}B/s")
+    add("flops", 10**12, "tflops")
+    add("power", 1, "watts")
+    add("power", Fraction(1, 1000), "mW")
+    add("frequency", 1, "hertz")
+    add("temperature", 1, "celsius", "C", "\u00b0C")
+    add("count", 1, "count")
+    add("ratio", 1, "ratio")
+    add("ratio", Fraction(1, 100), "%", "percent")
+    for thing in ("tokens", "samples", "requests", "examples", "images"):
+        add(f"{thing} rate", 1, f"{thing}_per_second", f"{thing}/s", f"{thing}/sec")
+    return units
+
+
+_UNITS = _table()
+
+
+class UnitError(ValueError):
+    """Two units that measure different things, or a value that is no finite number."""
+
+
+def exact(value: Number) -> Fraction:
+    """The number as it is written in JSON: 0.1 is one tenth, not the binary fraction next to it."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UnitError(f"{value} is not a finite number")
+    return Fraction(repr(value))
+
+
+def compatible(one: str, other: str) -> bool:
+    """Whether a figure in one unit can be told in the other; unknown units are compatible with themselves only."""
+    if one == other:
+        return True
+    return one in _UNITS and other in _UNITS and _UNITS[one][0] == _UNITS[other][0]
+
+
+def convert(value: Number | Fraction, source: str, target: str) -> Fraction:
+    """``value`` in ``source`` told in ``target``, exactly; raises UnitError when they measure different things."""
+    number = value if isinstance(value, Fraction) else exact(value)
+    if source == target:
+        return number
+    if not compatible(source, target):
+        unknown = [unit for unit in (source, target) if unit not in _UNITS]
+        why = f"{unknown[0]!r} is not a known unit" if unknown else "they measure different things"
+        raise UnitError(f"{source!r} cannot be converted to {target!r}: {why}")
+    return number * _UNITS[source][1] / _UNITS[target][1]
+
+
+def to_float(value: Number | Fraction) -> float:
+    """The nearest float; what is beyond the range of floats becomes the greatest of them."""
+    try:
+        return float(value)
+    except OverflowError:
+        return sys.float_info.max if value > 0 else -sys.float_info.max
+
+
+def number_text(value: Number | Fraction) -> str:
+    """A number with about four significant digits: 8, 0.0123, 811.9, 449,900."""
+    number = to_float(value)
+    if number == 0 or not math.isfinite(number):
+        return "0" if number == 0 else str(number)
+    size = abs(number)
+    if size >= 1e15 or size < 1e-4:
+        return f"{number:.3e}"
+    if number == int(number):
+        return f"{int(number):,}"
+    decimals = max(0, 3 - math.floor(math.log10(size)))
+    text = f"{number:,.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def duration(seconds: Number) -> str:
+    """34 us, 2.31 s, 13 min 32 s, 1 h 05 min."""
+    size = abs(seconds)
+    if size == 0:
+        return "0 s"
+    if size < 1e-3:
+        return f"{number_text(seconds * 1e6)} us"
+    if size < 1:
+        return f"{number_text(seconds * 1e3)} ms"
+    if size < 99.95 or size > 1e9:
+        return f"{number_text(seconds)} s"
+    sign = "-" if seconds < 0 else ""
+    minutes, rest = divmod(round(size), 60)
+    if minutes < 60:
+        return f"{sign}{minutes} min {rest:02d} s"
+    return f"{sign}{minutes // 60} h {minutes % 60:02d} min"
+
+
+def gigabytes(count: Number) -> str:
+    """16.07 GB."""
+    return f"{count / 1e9:.2f} GB" if 1e7 <= count < 1e18 else _scaled(count, "B")
+
+
+def gigabits_per_second(bytes_per_second: Number) -> str:
+    """5.79 Gbps."""
+    return f"{bytes_per_second * 8 / 1e9:.2f} Gbps"
+
+
+def human(value: Number | None, unit: str) -> str:
+    """A figure with its unit as people read it; ``None`` is "not a number"."""
+    if value is None or not math.isfinite(value):
+        return "not a number"
+    known = _UNITS.get(unit)
+    if known is not None:
+        dimension, factor = known
+        base = value * to_float(factor)
+        if dimension == "time":
+            return duration(base)
+        if dimension == "size":
+            return _scaled(base, "B")
+        if dimension == "rate":
+            return f"{_scaled(base, 'B/s')} ({_scaled(base * 8, 'bps')})"
+        if dimension == "flops":
+            return f"{number_text(base / 1e12)} TFLOP/s" if abs(base) >= 1e10 else _scaled(base, "FLOP/s")
+        if dimension == "power":
+            return f"{number_text(base)} W"
+        if dimension == "frequency":
+            return _scaled(base, "Hz")
+        if dimension == "temperature":
+            return f"{number_text(base)} \u00b0C"
+        if dimension == "ratio":
+            return f"{number_text(base * 100)} %" if unit in ("%", "percent") else number_text(base)
+        if dimension == "count":
+            return number_text(base)
+        if dimension.endswith(" rate"):
+            return f"{number_text(base)} {dimension.split()[0]}/s"
+    return f"{number_text(value)} {unit}".rstrip()
+
+
+def _scaled(value: float, unit: str) -> str:
+    for prefix in ("P", "T", "G", "M", "k"):
+        factor = 10 ** _DECIMAL[prefix]
+        if factor <= abs(value) < 1e6 * factor:
+            return f"{value / factor:.2f} {prefix}{unit}"
+    return f"{number_text(value)} {unit}"

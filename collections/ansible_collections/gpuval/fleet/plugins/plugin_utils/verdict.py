@@ -1,0 +1,412 @@
+"""The verdict on a run, from the expected nodes, the evidence and the criteria. Pure.
+
+Per node: the launch, the end of every stage it was asked to run, one machine listed once, the accelerator it claims to
+have, and every criterion that applies. A required check that failed makes the node FAIL; else required evidence that is
+missing makes it INCOMPLETE; only a node of which some work is proven and nothing required is open is PASS. Taking
+evidence (a launch, a record, a metric, a part) away from a node never makes that node PASS, nor the run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import units
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.criteria import Check
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import Evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.measure import GPU_VENDORS, Entry, Subject, hold
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.summary import summary_lines
+
+FACTS = "facts"
+STARTED = ("started", "finished")
+FAILED_STATES = ("failure", "crash", "timeout")
+MAX_GPUS_SHOWN = 64
+
+_USELESS_IDENTITY = frozenset(
+    """
+    0|none|null|n/a|[n/a]|na|nil|unknown|default|default string|empty|invalid|unspecified|uninitialized
+    |not specified|not available|not applicable|not provided|not settable|no asset tag|no asset information
+    |to be filled by o.e.m.|to be filled by oem|o.e.m.|oem|serial number|system serial number|chassis serial number
+    |base board serial number|0123456789|123456789|1234567890
+    """.strip()
+    .replace("\n", "")
+    .replace("    ", "")
+    .split("|")
+)
+
+_LAUNCH_REMEDY = {
+    "unreachable": "check the address, the network and the login of the node, then validate again with --limit {node}",
+    "refused": "the node refused the plan: mend what the message names, then validate again with --limit {node}",
+    "failed": "mend what the message names, then validate again with --limit {node}",
+    "unknown": "look at the node with the status playbook, then validate again with --limit {node}",
+}
+_AGAIN = "then validate again with --limit {node}"
+_LATE = "raise gpuval_deadline_seconds, " + _AGAIN
+_STATE_REMEDY = {
+    "failure": f"read nodes/{{node}}/{{stage}}.log, mend what the message names, {_AGAIN}",
+    "crash": f"read the end of nodes/{{node}}/{{stage}}.log and the kernel log of the node, {_AGAIN}",
+    "timeout": "see in nodes/{node}/{stage}.log where it stopped; a healthy but slow node needs a longer time limit",
+    "skipped": f"mend the stage that it waited for, {_AGAIN}",
+    "cancelled": "validate again with --limit {node}",
+    "pending": f"the run ended before the stage began: {_LATE}",
+    "running": f"the run ended before the stage did: {_LATE}",
+    "missing": f"check that the node is up and reaches the store, {_AGAIN}",
+}
+
+
+def judge(run: Mapping[str, Any], evidence: Evidence, criteria: Sequence[Check], *, judged_at: str) -> dict[str, Any]:
+    """The report (``gpuval.report/1``) on ``run``, a document of ``gpuval.run/1``; ``judged_at`` is RFC 3339 UTC."""
+    owners = identity_owners(run, evidence)
+    nodes = [
+        judge_node(run, name, evidence, criteria, owners=owners) for name in sorted(run["nodes"], key=natural_order)
+    ]
+    counted = Counter(node["verdict"] for node in nodes)
+    report: dict[str, Any] = {
+        "schema": "gpuval.report/1",
+        "run": {
+            "run_id": run["run_id"],
+            "folder": run["folder"],
+            "bucket": run["bucket"],
+            "profile": run["profile"],
+            "created_at": run["created_at"],
+            "finished_at": run["finished_at"],
+            "judged_at": judged_at,
+            "narrowed_by": sorted(set(run["narrowed_by"])),
+        },
+        "verdict": run_verdict((node["verdict"] for node in nodes), narrowed=bool(run["narrowed_by"])),
+        "counts": {
+            "expected": len(nodes),
+            "PASS": counted["PASS"],
+            "FAIL": counted["FAIL"],
+            "INCOMPLETE": counted["INCOMPLETE"],
+            "flaky": sum(node["flaky"] for node in nodes),
+        },
+        "summary": [],
+        "nodes": nodes,
+        "fleet": {"checks": [], "problems": _problems(run, evidence)},
+    }
+    report["summary"] = summary_lines(report)
+    return report
+
+
+def run_verdict(nodes: Iterable[str], *, narrowed: bool) -> str:
+    """FAIL before INCOMPLETE before PASS; no nodes is INCOMPLETE; a narrowed PASS is PARTIAL."""
+    verdicts = set(nodes)
+    if "FAIL" in verdicts:
+        return "FAIL"
+    if verdicts != {"PASS"}:
+        return "INCOMPLETE"
+    return "PARTIAL" if narrowed else "PASS"
+
+
+def node_verdict(checks: Sequence[Entry]) -> str:
+    """The verdict on a node from its checks; one without any required work that passed is INCOMPLETE."""
+    required = [check for check in checks if check["severity"] == "required"]
+    if any(check["verdict"] == "fail" for check in required):
+        return "FAIL"
+    proven = any(check["verdict"] == "pass" and check["kind"] not in ("launch", "identity") for check in required)
+    if not proven or any(check["verdict"] == "missing" for check in required):
+        return "INCOMPLETE"
+    return "PASS"
+
+
+def judge_node(
+    run: Mapping[str, Any],
+    name: str,
+    evidence: Evidence,
+    criteria: Sequence[Check],
+    *,
+    owners: Mapping[tuple[str, str], Sequence[str]] | None = None,
+) -> dict[str, Any]:
+    """The report's entry of one node; ``owners`` (identity_owners) is what tells one machine listed twice."""
+    expected = run["nodes"][name]
+    records = evidence.records.get(name, {})
+    records = {stage: records[stage] for stage in expected["stages"] if stage in records}
+    facts = records.get(FACTS)
+    subject = Subject(
+        name=name,
+        profile=run["profile"],
+        sku=expected["sku"],
+        accelerator=_accelerator(expected["sku"], facts),
+        declared_gpus=expected["gpu_count"],
+        detected_gpus=_count(facts, "gpu_count"),
+        records=records,
+    )
+    problems = _problems_of(name, expected["stages"], evidence)
+    checks = [_launch_check(name, evidence.launches.get(name), records), *_identity_checks(name, facts, owners or {})]
+    if not expected["stages"]:
+        checks.append(_no_stage_check())
+    if FACTS not in expected["stages"]:
+        checks.append(_accelerator_check(subject, facts))
+    for stage in expected["stages"]:
+        checks.append(_state_check(name, stage, records.get(stage), problems))
+        if stage == FACTS:
+            checks.append(_accelerator_check(subject, facts))
+        for check in criteria:
+            if check.stage == stage:
+                checks.extend(hold(check, subject))
+    for check in checks:
+        check["reason"] = one_line(check["reason"], 600)
+    stages = [_stage(stage, records.get(stage)) for stage in expected["stages"]]
+    return {
+        "name": name,
+        "id": expected.get("id"),
+        "verdict": node_verdict(checks),
+        "flaky": any(stage["flaky"] for stage in stages),
+        "sku": expected["sku"],
+        "accelerator": subject.accelerator,
+        "identity": _identity(facts),
+        "stages": stages,
+        "checks": checks,
+        "metrics": {stage: list(record["metrics"]) for stage, record in records.items()},
+        "problems": problems,
+    }
+
+
+def failed_criteria(node: Mapping[str, Any], criteria: Sequence[Check]) -> list[Check]:
+    """The required criteria that a judged node failed: what decides whether a stage may be measured again."""
+    failed = {check["name"] for check in node["checks"] if check["verdict"] == "fail"}
+    stages = {stage["name"] for stage in node["stages"]}
+    return [check for check in criteria if check.name in failed and check.stage in stages]
+
+
+def natural_order(name: str) -> list[tuple[int, int | str]]:
+    """Sort key in which node-9 stands before node-10."""
+    parts = re.split(r"([0-9]+)", name)
+    return [(0, int(part)) if index % 2 else (1, part) for index, part in enumerate(parts)] + [(1, name)]
+
+
+def identity_owners(run: Mapping[str, Any], evidence: Evidence) -> dict[tuple[str, str], list[str]]:
+    """(what, value) of each known identity -> the nodes of the run that have it."""
+    owners: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for name, expected in run["nodes"].items():
+        facts = evidence.records.get(name, {}).get(FACTS) if FACTS in expected["stages"] else None
+        for key in _identity_values(facts):
+            owners[key].append(name)
+    return owners
+
+
+def _entry(name: str, stage: str, kind: str, verdict: str, **fields: Any) -> Entry:
+    entry: Entry = {
+        "name": name, "stage": stage, "metric": None, "kind": kind, "severity": "required", "verdict": verdict,
+        "part": "node", "value": None, "unit": "", "expected": "", "reason": "", "source": "what a run needs as proof",
+        "remedy": "",
+    }  # fmt: skip
+    entry.update(fields)
+    return entry
+
+
+def _launch_check(name: str, launch: Mapping[str, str] | None, records: Mapping[str, Mapping[str, Any]]) -> Entry:
+    """A record of work that began proves the launch, whatever became of the connection that made it."""
+    state = launch.get("state", "unknown") if launch else "never started"
+    began = any(record["started_at"] is not None for record in records.values())
+    message = one_line(launch.get("message", ""), 300) if launch else ""
+    said = f"{state}: {message}" if message else state
+    if state in STARTED or began:
+        return _entry("launch", "", "launch", "pass", value=state, expected="started", reason=said)
+    remedy = _LAUNCH_REMEDY.get(state, "validate again with --limit {node}").format(node=name)
+    return _entry("launch", "", "launch", "missing", value=state, expected="started", reason=said, remedy=remedy)
+
+
+def _no_stage_check() -> Entry:
+    return _entry(
+        "stages", "", "state", "missing", expected="at least one stage", reason="the node was asked to run no stage",
+        remedy="choose a profile or tags that leave at least one stage",
+    )  # fmt: skip
+
+
+def _state_check(
+    name: str, stage: str, record: Mapping[str, Any] | None, problems: Sequence[Mapping[str, Any]]
+) -> Entry:
+    state = record["state"] if record else "missing"
+    if record is None:
+        refused = [problem["reason"] for problem in problems if problem["stage"] == stage]
+        reason = refused[0] if refused else "no record"
+    else:
+        message = one_line(record["message"])
+        reason = message if state == "success" else f"{state}: {message}" if message else state
+    verdict = "pass" if state == "success" else "fail" if state in FAILED_STATES else "missing"
+    remedy = "" if verdict == "pass" else _STATE_REMEDY[state].format(node=name, stage=stage)
+    return _entry(
+        f"{stage}_state", stage, "state", verdict, value=state, expected="success", reason=reason, remedy=remedy
+    )
+
+
+def _accelerator_check(subject: Subject, facts: Mapping[str, Any] | None) -> Entry:
+    """A CPU stands in for a GPU only where the inventory says cpu, or where there is no GPU hardware at all."""
+    declared = f"sku {subject.sku}"
+    if subject.sku != "auto" and subject.declared_gpus:
+        declared += f" with {subject.declared_gpus} GPUs"
+    fields: dict[str, Any] = {"value": subject.accelerator, "expected": declared, "remedy": ""}
+    install = (
+        "install or repair the GPU driver and look for the devices with lspci; a node meant as CPU is declared sku: cpu"
+    )
+    if subject.sku == "cpu":
+        return _entry("accelerator", FACTS, "identity", "pass", reason="declared cpu", **fields)
+    if subject.accelerator == "unknown":
+        fields["remedy"] = "let the facts stage run and succeed, or declare sku: cpu"
+        return _entry("accelerator", FACTS, "identity", "missing", reason="no facts say what the node has", **fields)
+    if subject.accelerator in GPU_VENDORS:
+        return _entry("accelerator", FACTS, "identity", "pass", reason=f"{subject.accelerator} found", **fields)
+    fields["remedy"] = install
+    if subject.sku != "auto" or subject.declared_gpus:
+        reason = f"{declared} is declared, but no usable GPU was found: a CPU never stands in for a GPU"
+        return _entry("accelerator", FACTS, "identity", "fail", reason=reason, **fields)
+    hardware = _count(facts, "gpu_hardware_count")
+    if hardware is None:
+        reason = "taken for a CPU node, but gpu_hardware_count does not say that it has no GPU hardware"
+        return _entry("accelerator", FACTS, "identity", "missing", reason=reason, **fields)
+    if hardware > 0:
+        reason = f"{units.number_text(hardware)} GPU devices on the PCI bus, none of them usable"
+        return _entry("accelerator", FACTS, "identity", "fail", reason=reason, **fields)
+    fields["remedy"] = ""
+    return _entry("accelerator", FACTS, "identity", "pass", reason="a CPU node: no GPU hardware", **fields)
+
+
+def _identity_checks(
+    name: str, facts: Mapping[str, Any] | None, owners: Mapping[tuple[str, str], Sequence[str]]
+) -> list[Entry]:
+    known = _identity_values(facts)
+    if not known:
+        if facts is None:
+            return []
+        return [
+            _entry(
+                "identity", FACTS, "identity", "missing", severity="advisory", expected="unique in the run",
+                reason="no machine id, serial or GPU UUID is known",
+                remedy="make sure that /etc/machine-id is not empty and that the facts may read it",
+            )
+        ]  # fmt: skip
+    shared: dict[str, list[str]] = defaultdict(list)
+    for what, value in known:
+        for other in owners.get((what, value), ()):
+            if other != name:
+                shared[other].append(f"{what} {value}")
+    if not shared:
+        return [_entry("identity", FACTS, "identity", "pass", expected="unique in the run", reason="unique in the run")]
+    others = sorted(shared, key=natural_order)
+    same = one_line(", ".join(shared[others[0]][:3]), 160)
+    named = ", ".join(others[:8]) + (f" and {len(others) - 8} more" if len(others) > 8 else "")
+    return [
+        _entry(
+            "identity", FACTS, "identity", "fail", value=named, expected="unique in the run",
+            reason=f"one machine listed twice: {named} has the same {same}",
+            remedy="give every machine one name in the inventory; cloned disks need a machine id of their own",
+        )
+    ]  # fmt: skip
+
+
+def _identity_values(facts: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    identity = _identity(facts)
+    pairs = [("machine id", identity.get("machine_id")), ("serial", identity.get("serial"))]
+    pairs += [("GPU UUID", uuid) for uuid in identity.get("gpu_uuids", [])]
+    known = [(what, " ".join(value.lower().split())) for what, value in pairs if isinstance(value, str)]
+    return list(dict.fromkeys((what, value) for what, value in known if not _is_useless(value)))
+
+
+def _is_useless(value: str) -> bool:
+    return value in _USELESS_IDENTITY or len(set(value.replace("-", ""))) <= 1  # 00000000-0000-..., xxxxxxxx
+
+
+def _identity(facts: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What tells the machine and its GPUs apart, from the environment of the facts, whose form nothing guarantees."""
+    if facts is None:
+        return {}
+    environment = facts["environment"]
+    found = environment.get("identity")
+    identity: dict[str, Any] = {}
+    if isinstance(found, dict):
+        for key in ("machine_id", "serial"):
+            if isinstance(found.get(key), str):
+                identity[key] = one_line(found[key], 128)
+        uuids = found.get("gpu_uuids")
+        if isinstance(uuids, list):
+            identity["gpu_uuids"] = [one_line(uuid, 128) for uuid in uuids[:MAX_GPUS_SHOWN] if isinstance(uuid, str)]
+    gpus = environment.get("gpus")
+    if isinstance(gpus, list):
+        identity["gpus"] = [
+            _gpu(index, gpu) for index, gpu in enumerate(gpus[:MAX_GPUS_SHOWN]) if isinstance(gpu, dict)
+        ]
+    return identity
+
+
+def _gpu(position: int, gpu: Mapping[str, Any]) -> dict[str, Any]:
+    index = gpu.get("index")
+    shown: dict[str, Any] = {"index": index if type(index) is int else position}
+    for key, names in (
+        ("model", ("model", "name")),
+        ("serial", ("serial",)),
+        ("pci", ("pci_address", "pci", "bus_id")),
+    ):
+        text = next((gpu[name] for name in names if isinstance(gpu.get(name), str)), "")
+        if text and text.lower() not in _USELESS_IDENTITY:
+            shown[key] = one_line(text, 96)
+    return shown
+
+
+def _accelerator(sku: str, facts: Mapping[str, Any] | None) -> str:
+    if sku == "cpu":
+        return "cpu"
+    accelerator = facts["environment"].get("accelerator") if facts else None
+    vendor = accelerator.get("vendor") if isinstance(accelerator, dict) else None
+    return vendor if vendor == "cpu" or vendor in GPU_VENDORS else "unknown"
+
+
+def _count(record: Mapping[str, Any] | None, name: str) -> int | float | None:
+    """A count that the node reported; None when it reported none, or several that disagree."""
+    metrics = record["metrics"] if record else []
+    values = {metric["value"] for metric in metrics if metric["name"] == name and metric["scope"] == "node"}
+    return values.pop() if len(values) == 1 else None
+
+
+def _stage(name: str, record: Mapping[str, Any] | None) -> dict[str, Any]:
+    if record is None:
+        return {
+            "name": name, "workload": None, "state": "missing", "message": "", "attempt": None, "flaky": False,
+            "started_at": None, "finished_at": None, "duration_seconds": None,
+        }  # fmt: skip
+    retried = any(attempt["state"] not in ("pending", "skipped", "cancelled") for attempt in record["attempts"])
+    return {
+        "name": name,
+        "workload": one_line(record["workload"], 64),
+        "state": record["state"],
+        "message": one_line(record["message"], 1000),
+        "attempt": record["attempt"],
+        "flaky": record["state"] == "success" and retried,
+        "started_at": record["started_at"],
+        "finished_at": record["finished_at"],
+        "duration_seconds": record["duration_seconds"],
+    }
+
+
+def _problems_of(name: str, stages: Sequence[str], evidence: Evidence) -> list[dict[str, Any]]:
+    problems = [_problem(problem) for problem in evidence.problems if problem["node"] == name]
+    for stage in evidence.records.get(name, {}):
+        if stage not in stages:
+            reason = "a record of a stage that the node was not asked to run"
+            problems.append({"node": name, "stage": one_line(stage, 40), "reason": reason})
+    return problems
+
+
+def _problems(run: Mapping[str, Any], evidence: Evidence) -> list[dict[str, Any]]:
+    problems = [_problem(problem) for problem in evidence.problems]
+    for name in sorted(evidence.records.keys() - run["nodes"].keys()):
+        problems.append(
+            {"node": None, "stage": None, "reason": f"records of {one_line(name, 80)!r}, not a node of the run"}
+        )
+    for name, expected in run["nodes"].items():
+        for stage in sorted(evidence.records.get(name, {}).keys() - set(expected["stages"])):
+            reason = "a record of a stage that the node was not asked to run"
+            problems.append({"node": name, "stage": one_line(stage, 40), "reason": reason})
+    return sorted(problems, key=lambda one: (one["node"] or "", one["stage"] or "", one["reason"]))
+
+
+def _problem(problem: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "node": one_line(problem["node"], 253) if problem["node"] else None,
+        "stage": one_line(problem["stage"], 40) if problem["stage"] else None,
+        "reason": one_line(problem["reason"]),
+    }

@@ -1,0 +1,143 @@
+"""The watch over a run: what changed, who is done, who needs help. Pure: time and records are handed in."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+FINAL_STATES = frozenset({"success", "failure", "crash", "timeout", "skipped", "cancelled"})
+
+#: Launch states in which a runner is, or was, at work on the node.
+LAUNCHED = frozenset({"started", "finished"})
+
+
+@dataclass
+class NodeView:
+    """One node as the watch sees it. Times are seconds of the watch's own monotonic clock."""
+
+    name: str
+    plan: Mapping[str, Any]
+    launch: Mapping[str, Any]
+    records: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    changed_at: float = 0.0
+    asked_at: float | None = None
+    relaunched: bool = False
+    restarts: int = 0
+
+    @property
+    def stages(self) -> list[str]:
+        return [stage["name"] for stage in self.plan["stages"]]
+
+    def state(self, stage: str) -> str:
+        record = self.records.get(stage)
+        return record["state"] if record else "missing"
+
+    @property
+    def launched(self) -> bool:
+        return self.launch.get("state") in LAUNCHED
+
+    @property
+    def complete(self) -> bool:
+        """Every stage has its last record, of the attempt that was asked for."""
+        wanted = self.launch.get("attempt", 1)
+        again = set(self.launch.get("stages") or self.stages) if wanted > 1 else set()
+        return all(
+            self.state(stage) in FINAL_STATES
+            and (stage not in again or self.records[stage]["attempt"] >= wanted)
+            for stage in self.stages
+        )
+
+    @property
+    def over(self) -> bool:
+        """Nothing more is to be expected of the node."""
+        return not self.launched or self.complete
+
+
+def note(view: NodeView, stage: str, record: Mapping[str, Any], now: float) -> str | None:
+    """Take a record in. Returns a line when its state changed, None for a mere heartbeat."""
+    before, attempt_before = view.state(stage), view.records.get(stage, {}).get("attempt")
+    view.records[stage] = record
+    view.changed_at = now
+    state = record["state"]
+    if (state, record["attempt"]) == (before, attempt_before) or state == "pending":
+        return None
+    line = f"{view.name} {stage}: {state}"
+    if record["attempt"] > 1:
+        line += f" (attempt {record['attempt']})"
+    if state in FINAL_STATES and record["duration_seconds"] is not None:
+        line += f" after {record['duration_seconds']:.1f} s"
+    if record["message"]:
+        line += f": {record['message']}"
+    return line
+
+
+def progress(views: Sequence[NodeView], elapsed: float) -> str:
+    """Counts per stage and state, nodes done, elapsed and expected time."""
+    stages: dict[str, Counter[str]] = {}
+    for view in views:
+        for stage in view.stages:
+            stages.setdefault(stage, Counter())[view.state(stage)] += 1
+    parts = []
+    for stage, counts in stages.items():
+        shown = [f"{count} {state}" for state, count in sorted(counts.items()) if state not in ("missing", "pending")]
+        if shown:
+            parts.append(f"{stage} {', '.join(shown)}")
+    done = sum(view.over for view in views)
+    line = f"{clock(elapsed)} nodes {done}/{len(views)} done"
+    left = max((seconds_left(view) for view in views), default=0.0)
+    if left:
+        line += f", about {clock(left)} left"
+    return " | ".join([line, *parts])
+
+
+def seconds_left(view: NodeView) -> float:
+    """Expected seconds of what the node has not done yet, from the stages' declared expectations."""
+    if view.over:
+        return 0.0
+    total = 0.0
+    for stage in view.plan["stages"]:
+        expected = stage["expected_seconds"] or 0.0
+        record = view.records.get(stage["name"])
+        if record is None or record["state"] == "pending":
+            total += expected
+        elif record["state"] == "running":
+            total += max(0.0, expected - (record["duration_seconds"] or 0.0))
+    return total
+
+
+def clock(seconds: float) -> str:
+    whole = int(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+
+
+def to_ask(views: Sequence[NodeView], now: float, *, silence: float, interval: float) -> list[str]:
+    """Nodes whose records are to be fetched over the management connection: those that said they cannot reach the
+    store, every `interval` seconds; and those silent for longer than `silence`, at the same rate."""
+    chosen = []
+    for view in views:
+        if view.over:
+            continue
+        mute = view.launch.get("store_reachable") is False or view.launch.get("state") == "finished"
+        silent = now - view.changed_at > silence
+        due = now - (view.asked_at if view.asked_at is not None else view.changed_at) >= interval
+        if (mute or silent) and due:
+            chosen.append(view.name)
+    return chosen
+
+
+def to_restart(views: Sequence[NodeView], *, at_most: int = 2) -> list[str]:
+    """Launched nodes whose runner is known to be gone although their plan is not done: the plan is resumed."""
+    return [view.name for view in views if not view.over and view.launch.get("runner") == "gone" and view.restarts < at_most]
+
+
+def status_lines(views: Sequence[NodeView], ages: Mapping[str, float]) -> list[str]:
+    """A line for each node: its stages' states and the age of its last sign of life, in seconds by `ages`."""
+    width = max((len(view.name) for view in views), default=0)
+    lines = []
+    for view in views:
+        stages = "  ".join(f"{stage} {view.state(stage)}" for stage in view.stages)
+        age = f"heard {ages[view.name]:.0f} s ago" if view.name in ages else view.launch.get("message") or "not heard of"
+        lines.append(f"{view.name:{width}}  {stages}  ({age})")
+    return lines

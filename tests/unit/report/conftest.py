@@ -1,0 +1,6 @@
+"""Share the makers of the verdict's tests."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "verdict"))

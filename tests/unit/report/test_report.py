@@ -1,0 +1,237 @@
+import csv
+import io
+import json
+from xml.etree import ElementTree as ET
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import escape, schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import Evidence, gather
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import (
+    final_block,
+    json_text,
+    junit_xml,
+    markdown_report,
+    perf_csv,
+    write_file,
+    write_report,
+)
+from builders import healthy, judge, make_record, make_run, metric, training_metrics
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+
+@pytest.fixture
+def mixed():
+    """One node that passes, one with a slow GPU, one that crashed, one that was never reached."""
+    run = make_run(["good", "slow", "crashed", "gone"], gpu_count=8)
+    evidence = healthy(run)
+    evidence.records["slow"]["training"]["metrics"] = [
+        {**one, "value": 1.0} if one["scope"] == "gpu:3" else one for one in training_metrics()
+    ]
+    evidence.records["crashed"]["training"] = make_record(
+        "crashed", state="crash", message="killed by SIGKILL", metrics=[]
+    )
+    del evidence.records["gone"]
+    evidence.launches["gone"] = {"state": "unreachable", "message": "No route to host"}
+    return judge(run, evidence)
+
+
+def test_console_block(mixed):
+    lines = final_block(mixed).splitlines()
+    assert lines[0] == lines[-1] == "=" * 50
+    assert lines[1] == "FINAL ACCEPTANCE: FAIL"
+    assert lines[2] == "- Nodes: 4 expected, 1 PASS, 2 FAIL, 1 INCOMPLETE"
+    assert lines[3].startswith("- crashed FAIL training: crash: killed by SIGKILL: ")
+    assert "(gpu:3, serial 165493, 0000:93:00.0)" in lines[4]
+    assert lines[5].startswith("- gone INCOMPLETE launch: unreachable: No route to host: ")
+
+
+def test_console_block_of_a_pass_says_what_was_measured():
+    run = make_run()
+    lines = final_block(judge(run, healthy(run)), width=20).splitlines()
+    assert lines == [
+        "=" * 20,
+        "FINAL ACCEPTANCE: PASS",
+        "- Nodes: 1 expected, 1 PASS, 0 FAIL, 0 INCOMPLETE",
+        "- training: 13 min 32 s, 56,000 tokens/s",
+        "- loading: 16.07 GB, 22.2 s, 723.75 MB/s (5.79 Gbps)",
+        "- inference: start-up 65 s, running 2 min 00 s, 640 requests done",
+        "- GPU count not declared: node-1; set gpuval_gpu_count to have it checked",
+        "=" * 20,
+    ]
+
+
+def test_written_files(mixed, tmp_path):
+    paths = write_report(mixed, tmp_path / "run-1")
+    assert set(paths) == {"report.json", "report.md", "junit.xml", "perf.csv", "failed_nodes.txt"}
+    assert sorted(path.name for path in (tmp_path / "run-1").iterdir()) == sorted(paths)
+    assert json.loads(paths["report.json"].read_text()) == mixed
+    assert paths["failed_nodes.txt"].read_text() == "crashed\ngone\nslow\n"
+    write_report(mixed, tmp_path / "run-1")
+
+
+def test_json_has_a_line_for_each_node(mixed):
+    lines = json_text(mixed).splitlines()
+    assert sum(line.startswith('{"name": ') for line in lines) == 4
+    empty = judge(make_run([]), Evidence())
+    assert json.loads(json_text(empty)) == empty
+
+
+def test_failed_write_leaves_the_old_file(tmp_path):
+    path = tmp_path / "x"
+    write_file(path, "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_file(path, "\ud800")
+    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("x", "old")]
+
+
+def test_markdown(mixed):
+    text = markdown_report(mixed)
+    assert text.startswith("# FINAL ACCEPTANCE: FAIL\n")
+    assert "### slow: FAIL" in text
+    assert "remedy: look at the clocks" in text
+    assert "- Node: good, Training Time: 811.93 seconds, 56,000 tokens/s" in text
+    assert "- Node: good, Data Size: 16.07 GB, Duration: 22.2 seconds, Throughput: 5.79 Gbps" in text
+    inference = (
+        "Startup Time: 65.0 seconds, Running Time: 120.0 seconds, Inference Number: 640, Generated Token Number: 64000"
+    )
+    assert f"- Node: good, {inference}" in text
+    assert "| crashed | success 12.5 s | crash 12.5 s | success 12.5 s | success 12.5 s |" in text
+    gone = text[text.index("### gone") : text.index("### slow")]
+    assert gone.count("no record") == 4
+
+
+def test_junit(mixed):
+    root = ET.fromstring(junit_xml(mixed))
+    suites = {suite.get("name"): suite for suite in root}
+    assert list(suites) == ["crashed", "gone", "good", "slow"]
+    for element in [root, *root]:
+        cases = list(element.iter("testcase"))
+        assert int(element.get("tests")) == len(cases)
+        assert int(element.get("failures")) == len(list(element.iter("failure")))
+        assert int(element.get("errors")) == len(list(element.iter("error")))
+        assert int(element.get("skipped")) == len(list(element.iter("skipped")))
+    (failure,) = suites["slow"].iter("failure")
+    assert failure.get("message").endswith("(gpu:3, serial 165493, 0000:93:00.0)")
+    assert "remedy: look at the clocks" in failure.text
+    assert "No route to host" in next(suites["gone"].iter("error")).get("message")
+    assert not list(suites["good"].iter("failure")) + list(suites["good"].iter("error"))
+
+
+def test_junit_shows_skips_with_their_reason_and_warnings_as_output():
+    run = make_run(sku="cpu")
+    evidence = healthy(run, gpus=0, vendor="cpu")
+    record = evidence.records["node-1"]["training"]
+    record["metrics"] = [
+        {**one, "value": 9.0} if one["name"] == "training_step_p99_seconds" else one for one in record["metrics"]
+    ]
+    root = ET.fromstring(junit_xml(judge(run, evidence)))
+    assert {skip.get("message") for skip in root.iter("skipped")} == {"applies to gpu, this is cpu"}
+    assert next(root.iter("system-out")).text.startswith("warn: training_step_p99_seconds")
+
+
+def test_perf_csv(mixed):
+    rows = list(csv.DictReader(io.StringIO(perf_csv(mixed))))
+    assert list(rows[0]) == ["model", "performance", "metric", "node", "stage", "scope", "unit"]
+    good = {(row["node"], row["metric"], row["scope"]): row for row in rows}
+    assert good["good", "training_model_tflops", "gpu:3"]["performance"] == "703.0"
+    assert good["good", "loading_bytes", "node"]["unit"] == "bytes"
+    assert good["crashed", "crash", "node"]["performance"] == ""
+    assert good["gone", "missing", "node"]["stage"] == "inference"
+
+
+@pytest.mark.parametrize(
+    ("cell", "written"),
+    [
+        ("=cmd|' /C calc'!A0", "'=cmd|' /C calc'!A0"),
+        ("+1+1", "'+1+1"),
+        ("@SUM(A1)", "'@SUM(A1)"),
+        ("\t=1", "'\t=1"),
+        ("-x", "'-x"),
+        ("-1.5e-3", "-1.5e-3"),
+        ("+7", "+7"),
+        ("plain", "plain"),
+        (None, ""),
+        (-3.5, "-3.5"),
+    ],
+)
+def test_csv_cells_are_no_formulas(cell, written):
+    assert escape.csv_cell(cell) == written
+
+
+@given(st.text())
+@example("<script>alert(1)</script> | `x` [a](http://b) ![i](x) @all www.evil.example")
+@example("\x1b]8;;http://evil\x1b\\click\x1b]8;;\x1b\\")
+def test_any_text_is_defused(text):
+    cell = escape.markdown(text)
+    assert "\n" not in cell
+    assert "<" not in cell
+    assert "://" not in cell
+    assert "@" not in cell
+    unescaped = cell.replace("\\\\", "")
+    for special in "|`[":
+        assert unescaped.count(special) == unescaped.count(f"\\{special}")
+    line = escape.one_line(text)
+    assert len(line) <= 400
+    assert not any(ord(character) < 32 or 0x7F <= ord(character) < 0xA0 for character in line)
+    element = ET.fromstring(f"<a>{escape.xml_text(text).replace('&', '').replace('<', '').replace('>', '')}</a>")
+    assert element.tag == "a"
+
+
+NASTY = (
+    "<script>alert(1)</script><img src=x onerror=alert(1)> | `code` [click](javascript:alert(1)) http://evil.example "
+    "\x1b[2J\x1b]0;owned\x07\x9b31m \u202egnp.exe\r\n=cmd|' /C calc'!A0\x00\ufffe"
+)
+
+
+def test_malicious_records_harm_nothing_and_are_named(tmp_path):
+    run = make_run(["good", "evil", "forger", "glutton"], gpu_count=8)
+    sound = healthy(run)
+    objects = [
+        (f"folder/records/{stage}/good.json", json.dumps(record).encode())
+        for stage, record in sound.records["good"].items()
+    ]
+    evil = make_record("evil", state="failure", message=NASTY, workload="=1+1", command=[NASTY], image=NASTY[:100])
+    evil["metrics"] = [
+        metric("training_tokens_per_second", 1.7e308, NASTY[:32]),
+        metric("x", None, "\x1b[31m", "link:a>b"),
+    ]
+    evil["fingerprints"] = {NASTY: NASTY}
+    evil["environment"] = {NASTY: [NASTY], "identity": NASTY, "gpus": [{"index": 10**30, "serial": NASTY}]}
+    objects += [
+        ("folder/records/training/evil.json", json.dumps(evil).encode()),
+        ("folder/records/facts/evil.json", json.dumps({**evil, "stage": "facts"}).encode()),
+        ("folder/records/training/forger.json", json.dumps(sound.records["good"]["training"]).encode()),
+        ("folder/records/training/glutton.json", b'{"a":"' + b"x" * (2 << 20) + b'"}'),
+        ("folder/records/training/../../../../tmp/pwned.json", b"{}"),
+        (f"folder/records/training/{NASTY}.json", b"{}"),
+    ]
+    evidence = gather(run, objects, {node: {"state": "started", "message": NASTY} for node in run["nodes"]})
+    report = judge(run, evidence)
+    schemas.validate("report", report, what="report")
+    verdicts = {node["name"]: node["verdict"] for node in report["nodes"]}
+    assert verdicts == {"evil": "FAIL", "forger": "INCOMPLETE", "glutton": "INCOMPLETE", "good": "PASS"}
+    reasons = {problem["node"]: problem["reason"] for problem in report["fleet"]["problems"]}
+    assert "node is 'good', but it was found under 'forger'" in reasons["forger"]
+    assert "over the limit" in reasons["glutton"]
+    assert any("tmp/pwned" in problem["reason"] for problem in report["fleet"]["problems"])
+
+    outside = set(tmp_path.parent.iterdir())
+    paths = write_report(report, tmp_path / "run")
+    assert set(tmp_path.parent.iterdir()) == outside
+    texts = {name: path.read_text() for name, path in paths.items()}
+    texts["console"] = final_block(report)
+    for name, text in texts.items():
+        strange = {c for c in text if (ord(c) < 32 and c not in "\n\t") or 0x7F <= ord(c) < 0xA0 or c in "\u202e\ufffe"}
+        assert not strange, name
+    assert "<script" not in texts["report.md"]
+    assert "<img" not in texts["report.md"]
+    assert "http://" not in texts["report.md"]
+    assert "[click](" not in texts["report.md"]
+    assert texts["console"].count("\n") == len(report["summary"]) + 2
+    ET.fromstring(texts["junit.xml"])
+    for row in csv.reader(io.StringIO(texts["perf.csv"])):
+        assert not any(cell.startswith(("=", "@", "\t")) for cell in row)
+        assert len(row) == 7
+    assert "'=1+1" in texts["perf.csv"]
+    assert texts["failed_nodes.txt"] == "evil\nforger\nglutton\n"

@@ -1,0 +1,90 @@
+"""A run's identity, and when an unfinished one is taken up."""
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs
+
+NODES = {"a": {"stages": ["facts"], "sku": "auto", "gpu_count": None}}
+
+
+def make_run(**changes):
+    run = {
+        "schema": "gpuval.run/1",
+        "run_id": "r1",
+        "folder": "r1",
+        "bucket": "gpuval",
+        "profile": "quick",
+        "created_at": runs.now(),
+        "finished_at": None,
+        "deadline_seconds": 7200,
+        "narrowed_by": [],
+        "nodes": NODES,
+    }
+    return {**run, **changes}
+
+
+@pytest.fixture
+def results(tmp_path):
+    folder = runs.RunFolder(tmp_path / "r1")
+    folder.write_run(make_run())
+    runs.remember(tmp_path, "r1")
+    return tmp_path
+
+
+def choose(results, requested="", nodes=NODES, profile="quick", narrowed_by=()):
+    return runs.choose_run_id(results, requested, nodes, profile, list(narrowed_by))
+
+
+def test_an_unfinished_run_of_the_same_nodes_is_taken_up(results):
+    assert choose(results) == "r1"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"requested": "new"},
+        {"nodes": {**NODES, "b": NODES["a"]}},
+        {"nodes": {"a": {**NODES["a"], "stages": ["facts", "training"]}}},
+        {"profile": "standard"},
+        {"narrowed_by": ["limit"]},
+    ],
+)
+def test_anything_else_starts_another_run(results, asked):
+    assert choose(results, **asked) != "r1"
+
+
+@pytest.mark.parametrize(
+    "changes", [{"finished_at": runs.now()}, {"created_at": "2026-01-01T00:00:00Z"}], ids=["finished", "long past"]
+)
+def test_a_run_that_is_over_is_not_taken_up(results, changes):
+    runs.RunFolder(results / "r1").write_run(make_run(**changes))
+    assert choose(results) != "r1"
+
+
+def test_a_damaged_run_is_not_taken_up(results):
+    (results / "r1" / "run.json").write_text("{")
+    assert choose(results) != "r1"
+
+
+@pytest.mark.parametrize("run_id", ["../x", "-x", "a/b", "", "x" * 64, "a b"])
+def test_an_unsafe_run_id_is_refused(run_id):
+    with pytest.raises(runs.RunError, match="gpuval_run_id"):
+        runs.check_run_id(run_id)
+
+
+def test_nodes_join_a_run_by_name_and_the_known_ones_stay_as_they_are():
+    other = {"a": {**NODES["a"], "gpu_count": 8}, "b": NODES["a"]}
+    run, joined = runs.merge(make_run(finished_at=runs.now()), make_run(nodes=other))
+    assert joined == ["b"]
+    assert run["nodes"]["a"] == NODES["a"]
+    assert run["finished_at"] is None
+
+
+def test_latest_follows_the_last_run(results):
+    runs.remember(results, "r2")
+    assert runs.latest_run_id(results) == "r2"
+    assert runs.resolve(results, "").path == results / "r2"
+
+
+def test_no_run_at_all_says_what_to_do(tmp_path):
+    with pytest.raises(runs.RunError, match="make validate"):
+        runs.resolve(tmp_path, "")

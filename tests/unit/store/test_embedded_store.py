@@ -1,0 +1,160 @@
+"""The embedded store: a real rclone, spoken to by boto3 and plain HTTP."""
+
+import os
+import signal
+import stat
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import psutil
+import pytest
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, Store, StoreError, StoreErrors
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.embedded_store import EmbeddedStore
+
+
+@pytest.fixture(scope="module")
+def embedded(tmp_path_factory):
+    store = EmbeddedStore(tmp_path_factory.mktemp("store"), "gpuval")
+    store.start()
+    yield store
+    store.stop()
+
+
+def put(url, data):
+    request = urllib.request.Request(url, data=data, method="PUT")
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return answer.status
+
+
+def test_starting_again_changes_nothing(embedded):
+    before = embedded.writer()
+    assert embedded.start() is False
+    assert embedded.writer() == before
+
+
+def test_what_is_put_is_listed_read_and_deleted(embedded):
+    store = Store(embedded.writer())
+    store.put("run/records/training/n1.json", b"{}")
+    (entry,) = list(store.list("run/"))
+    assert (entry.key, entry.size) == ("run/records/training/n1.json", 2)
+    assert store.get(entry.key, max_bytes=10) == b"{}"
+    assert store.get(entry.key, max_bytes=1) == b"{}"  # one byte more than allowed tells that it is too large
+    assert store.delete_prefix("run/") == 1
+    assert list(store.list("run/")) == []
+
+
+def test_a_changed_object_has_another_etag(embedded):
+    store = Store(embedded.writer())
+    store.put("etag/x", b"1")
+    before = next(iter(store.list("etag/"))).etag
+    store.put("etag/x", b"2")
+    assert next(iter(store.list("etag/"))).etag != before
+
+
+def test_a_signed_url_writes_its_key_and_nothing_else(embedded):
+    store = Store(embedded.writer())
+    url = store.sign_put("signed/a", 60)
+    assert put(url, b"hello") == 200
+    assert store.get("signed/a", max_bytes=100) == b"hello"
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        put(url.replace("signed/a", "signed/b"), b"x")
+    assert refused.value.code == 403
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(url.split("?")[0], timeout=10)
+    assert refused.value.code in (400, 401, 403)
+
+
+def test_the_reader_reads_and_cannot_write(embedded):
+    Store(embedded.writer()).put("models/m/config.json", b"{}")
+    time.sleep(1.1)  # the reader looks at the folder anew every second
+    reader = Store(embedded.reader(), attempts=1)
+    assert reader.get("models/m/config.json", max_bytes=10) == b"{}"
+    with pytest.raises(StoreErrors):
+        reader.put("models/m/config.json", b"evil")
+    with pytest.raises(StoreErrors):
+        Store(Connection("gpuval", embedded.reader().endpoint, access_key="GV0000000000000000", secret_key="x" * 40)).get(
+            "models/m/config.json", max_bytes=10
+        )
+    assert Store(embedded.writer()).get("models/m/config.json", max_bytes=10) == b"{}"
+
+
+def test_keys_are_in_no_argument_and_the_file_is_private(embedded):
+    secrets = {embedded.writer().secret_key, embedded.reader().secret_key}
+    for process in psutil.process_iter(["cmdline"]):
+        for word in process.info["cmdline"] or ():
+            assert not any(secret in word for secret in secrets)
+    file = embedded.directory / "store.json"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    for log in embedded.directory.glob("*.log"):
+        assert not any(secret in log.read_text() for secret in secrets)
+
+
+def test_killed_and_started_again_it_is_the_same_store(embedded):
+    store = Store(embedded.writer())
+    store.put("kept/x", b"1")
+    url = store.sign_put("kept/y", 60)
+    processes = [p for p in psutil.process_iter(["cmdline"]) if str(embedded.data) in (p.info["cmdline"] or ())]
+    assert len(processes) == 2
+    for process in processes:
+        os.kill(process.pid, signal.SIGKILL)
+    psutil.wait_procs(processes, timeout=5)
+    assert not embedded.running()
+    assert embedded.start() is True
+    assert put(url, b"2") == 200
+    assert {entry.key for entry in Store(embedded.writer()).list("kept/")} == {"kept/x", "kept/y"}
+
+
+def test_stopping_is_idempotent_and_rotation_voids_the_keys(tmp_path):
+    store = EmbeddedStore(tmp_path, "gpuval")
+    assert store.stop() is False
+    store.start()
+    old = store.writer()
+    Store(old).put("r1/x", b"1")
+    assert store.stop() is True
+    assert store.stop() is False
+    assert not store.running()
+    assert store.rotate() is True
+    assert store.rotate() is False
+    store.start()
+    try:
+        assert store.writer().secret_key != old.secret_key
+        assert [entry.key for entry in Store(store.writer()).list("r1/")] == ["r1/x"]
+    finally:
+        store.stop()
+    assert store.delete_folder("r1") == 1
+    assert store.delete_folder("r1") == 0
+    assert store.delete_folder("../..") == 0
+
+
+def test_before_the_first_start_the_message_says_what_to_do(tmp_path):
+    with pytest.raises(StoreError, match="make validate"):
+        EmbeddedStore(tmp_path, "gpuval").writer()
+
+
+def test_a_taken_port_is_reported_with_what_to_do(tmp_path):
+    import socket
+
+    store = EmbeddedStore(tmp_path, "gpuval")
+    store.start()
+    port = int(store.writer().endpoint.rsplit(":", 1)[1])
+    store.stop()
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", port))
+        other.listen()
+        with pytest.raises(StoreError, match="Is the port taken"):
+            store.start()
+
+
+def test_deleting_the_whole_bucket_is_refused(embedded):
+    with pytest.raises(ValueError, match="whole bucket"):
+        Store(embedded.writer()).delete_prefix("/")
+
+
+def test_a_bucket_is_made_once(embedded):
+    store = Store(Connection(**{**vars(embedded.writer()), "bucket": "other"}))
+    assert store.ensure_bucket() is True
+    assert store.ensure_bucket() is False
+    assert (Path(embedded.data) / "other").is_dir()
