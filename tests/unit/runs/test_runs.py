@@ -65,7 +65,7 @@ def test_a_damaged_run_is_not_taken_up(results):
     assert choose(results) != "r1"
 
 
-@pytest.mark.parametrize("run_id", ["../x", "-x", "a/b", "", "x" * 64, "a b"])
+@pytest.mark.parametrize("run_id", ["../x", "-x", "a/b", "", "x" * 64, "a b", "a\n"])
 def test_an_unsafe_run_id_is_refused(run_id):
     with pytest.raises(runs.RunError, match="gpuval_run_id"):
         runs.check_run_id(run_id)

@@ -74,9 +74,9 @@ def test_the_reader_reads_and_cannot_write(embedded):
     with pytest.raises(StoreErrors):
         reader.put("models/m/config.json", b"evil")
     with pytest.raises(StoreErrors):
-        Store(Connection("gpuval", embedded.reader().endpoint, access_key="GV0000000000000000", secret_key="x" * 40)).get(
-            "models/m/config.json", max_bytes=10
-        )
+        Store(
+            Connection("gpuval", embedded.reader().endpoint, access_key="GV0000000000000000", secret_key="x" * 40)
+        ).get("models/m/config.json", max_bytes=10)
     assert Store(embedded.writer()).get("models/m/config.json", max_bytes=10) == b"{}"
 
 

@@ -70,7 +70,9 @@ def test_a_runner_that_is_gone_is_restarted_only_so_often():
     assert watching.to_restart([node]) == ["n1"]
     node.restarts = 2
     assert watching.to_restart([node]) == []
-    assert watching.to_restart([view({"state": "started", "runner": "gone"}, training="success", loading="success")]) == []
+    assert (
+        watching.to_restart([view({"state": "started", "runner": "gone"}, training="success", loading="success")]) == []
+    )
 
 
 def test_progress_counts_stages_by_state_and_tells_what_is_left():
@@ -82,6 +84,8 @@ def test_progress_counts_stages_by_state_and_tells_what_is_left():
 
 
 def test_status_has_a_line_for_each_node():
-    lines = watching.status_lines([view(training="running"), view({"state": "unreachable", "message": "no route"})], {"n1": 4.0})
+    lines = watching.status_lines(
+        [view(training="running"), view({"state": "unreachable", "message": "no route"})], {"n1": 4.0}
+    )
     assert "training running" in lines[0]
     assert "heard 4 s ago" in lines[0]

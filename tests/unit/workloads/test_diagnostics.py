@@ -11,7 +11,7 @@ from gpuval_workloads.common.device import CPU  # noqa: E402
 from gpuval_workloads.common.ranks import Ranks  # noqa: E402
 from gpuval_workloads.diagnostics import checks  # noqa: E402
 
-SEED_METRICS = {
+JUDGED_METRICS = {
     "training": {"loss_first", "loss_last", "nonfinite_count", "processes_count", "model_tflops", "peak_memory_bytes"},
     "diagnostics": {
         "processes_count",
@@ -33,7 +33,7 @@ def test_criteria_follow_their_schema(stage):
     assert len(names) == len(set(names))
     assert {check["stage"] for check in criteria["checks"]} == {stage}
     used = {check[key] for check in criteria["checks"] for key in ("metric", "baseline_metric") if key in check}
-    assert used == {f"{stage}_{name}" for name in SEED_METRICS[stage]}
+    assert used == {f"{stage}_{name}" for name in JUDGED_METRICS[stage]}
 
 
 @pytest.mark.slow

@@ -14,9 +14,10 @@ from gpuval_runner import plan as plans
 from gpuval_runner import state as states
 from gpuval_runner.descendants import run_marker
 from gpuval_runner.detach import stop_unit
-from gpuval_runner.errors import PlanError, RunnerError
+from gpuval_runner.errors import LockHeldError, PlanError, RunnerError
 from gpuval_runner.files import write_atomically
 from gpuval_runner.layout import NodeDirectory
+from gpuval_runner.lock import Lock
 from gpuval_runner.plan import Plan
 
 CANCEL_SECONDS = 20.0
@@ -43,7 +44,13 @@ def clean(
     run_id = plan.run_id if plan else state.run_id or root.parent.name
     node = plan.node if plan else state.node or root.name
     killed, left = _end(directory, plan, run_marker(run_id, node), state, cancel_seconds)
-    if root.exists():
+    if not root.exists():
+        return {"removed": removed, "killed": killed, "left": left}
+    try:
+        held = Lock.take(directory.lock, 0.5)  # no runner may start while its directory goes
+    except LockHeldError as error:
+        return {"removed": removed, "killed": killed, "left": [*left, str(error)]}
+    with held:
         nested = root.parent.name == run_id and root.name == node
         if nested and not keep_models and not _other_runs(directory):
             removed += _remove_models(directory.base / "models", left)
@@ -88,8 +95,6 @@ def _end(
         containers, problems = leftovers.end_containers(plan)
         killed += [f"container {identifier[:12]}" for identifier in containers]
         left += problems
-    if lock.holder(directory.lock) is not None:
-        left.append(f"a runner still holds {directory.lock}")
     return killed, left
 
 
@@ -119,7 +124,7 @@ def _remove_models(models: Path, left: list[str]) -> list[str]:
 def _remove_directory(directory: NodeDirectory, left: list[str]) -> list[str]:
     """Remove the node directory, the plan last: a clean cut off can then be done again."""
     problems: list[str] = []
-    last = ("lock", "plan.json")
+    last = ("lock", "plan.json", "runner.pyz")
     for entry in sorted(directory.root.iterdir(), key=lambda path: (path.name in last, path.name)):
         problems += scratch.remove_tree(entry) if not entry.is_mount() else [f"{entry}: a file system is mounted here"]
     with contextlib.suppress(OSError):

@@ -12,7 +12,7 @@ from gpuval_runner.plan import OutputPattern
 from gpuval_runner.result import METRIC_NAME
 
 #: ``performance: 12.3 examples/sec``, as model repositories of the MAD kind print it.
-PERFORMANCE = OutputPattern(pattern=r"performance:\s*(?P<value>[-+.\d][\d.,eE+-]*)\s+(?P<unit>\S+)", name="performance")
+PERFORMANCE = OutputPattern(pattern=r"performance:\s*(?P<value>\S+)\s+(?P<unit>\S+)", name="performance")
 
 MAX_LINE = 4096
 MAX_NAMES = 256

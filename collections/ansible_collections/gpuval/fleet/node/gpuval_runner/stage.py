@@ -221,7 +221,8 @@ class StageRun:
     def _note_oddities(self, ended: Ended, found: Optional[Result]) -> None:
         notes = self._progress.notes
         if ended.left_behind:
-            notes.append(f"{ended.left_behind} processes outlived it and were ended")
+            many = ended.left_behind
+            notes.append(f"{many} {'process' if many == 1 else 'processes'} outlived it and were ended")
         if ended.unkillable:
             stuck = ", ".join(f"{p.name} (pid {p.pid}, state {p.state})" for p in ended.unkillable[:5])
             notes.append(f"KILL did not end {stuck}: a driver or file system hangs, reboot the node")

@@ -274,6 +274,9 @@ class _Lane:
 
     def _run(self) -> None:
         while True:
+            if self._refused:
+                with contextlib.suppress(StoreError):  # told of when something is sent
+                    self._file.current()  # new URLs may have come
             with self._condition:
                 if self._closed:
                     return

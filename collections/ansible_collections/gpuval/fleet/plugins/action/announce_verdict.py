@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from ansible import constants
-
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import final_block

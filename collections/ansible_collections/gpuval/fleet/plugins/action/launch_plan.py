@@ -7,7 +7,6 @@ import base64
 import json
 
 from ansible.errors import AnsibleConnectionFailure
-
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError, StoreErrors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import payload, plans, runs, schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
@@ -109,7 +108,11 @@ class ActionModule(ControllerAction):
             return {**launch, "state": "unreachable", "message": str(outcome.get("msg", "unreachable"))}
         if outcome.get("failed"):
             detail = outcome.get("module_stderr") or ""
-            return {**launch, "state": "failed", "message": f"{outcome.get('msg', 'the launch failed')} {detail}".strip()}
+            return {
+                **launch,
+                "state": "failed",
+                "message": f"{outcome.get('msg', 'the launch failed')} {detail}".strip(),
+            }
         return {**launch, **outcome["launch"], "directory": outcome["directory"], "runner": "alive"}
 
 
@@ -122,5 +125,6 @@ def _runtime(runtime, workloads):
 
 def _shown(plan):
     return "".join(
-        f"{stage['name']}: {' '.join(stage['command'])} (at most {stage['timeout_seconds']} s)\n" for stage in plan["stages"]
+        f"{stage['name']}: {' '.join(stage['command'])} (at most {stage['timeout_seconds']} s)\n"
+        for stage in plan["stages"]
     )

@@ -25,7 +25,9 @@ class ActionModule(ControllerAction):
 
     def work(self, options, task_vars):
         results = project_path(options["results_dir"])
-        criteria.load([*criteria.shipped_files(), *options["criteria"]])  # a broken file is found now, not after the run
+        criteria.load(
+            [*criteria.shipped_files(), *options["criteria"]]
+        )  # a broken file is found now, not after the run
         stages = plans.select_stages(
             options["profile_stages"], options["workloads"], options["run_tags"], options["skip_tags"]
         )
@@ -76,8 +78,10 @@ class ActionModule(ControllerAction):
 
 
 def _expected(name, hostvars, stages):
-    if not runs.NODE.match(name):
-        raise runs.RunError(f"the inventory name {name!r} cannot be a file name: letters, digits, '.', '_' and '-' only")
+    if not runs.NODE.fullmatch(name):
+        raise runs.RunError(
+            f"the inventory name {name!r} cannot be a file name: letters, digits, '.', '_' and '-' only"
+        )
     count = hostvars.get("gpuval_gpu_count")
     try:
         count = None if count in (None, "") else int(count)

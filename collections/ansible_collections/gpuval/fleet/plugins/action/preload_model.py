@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
+import shutil
 
+from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading import manifest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import model_source
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.round_trip import RoundTrip
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import (
     STORE_OPTION,
     StoreAccess,
@@ -18,7 +21,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import (
 class ActionModule(ControllerAction):
     OPTIONS = {
         "store": STORE_OPTION,
-        "model": {"type": "str", "default": "tiny"},
+        "model": {"type": "str", "default": model_source.TINY},
         "revision": {"type": "str", "default": ""},
         "token": {"type": "str", "default": "", "no_log": True},
         "transfers": {"type": "int", "default": 8},
@@ -27,4 +30,75 @@ class ActionModule(ControllerAction):
     }
 
     def work(self, options, task_vars):
-        pass
+        folder = model_source.folder_name(options["model"])
+        access = StoreAccess(options["store"])
+        if self.check_mode and access.embedded and not access.embedded.running():
+            return {"changed": True, "folder": folder, "msg": "check mode: the embedded store does not run"}
+        store = access.store()
+        prefix = f"models/{folder}/"
+        listed = _listed(store, prefix)
+        if not options["round_trip"] and self._whole(store, prefix, listed):
+            return {"changed": False, "folder": folder, **_size(listed), "msg": f"{folder} is in the store, whole"}
+        if self.check_mode:
+            return {"changed": True, "folder": folder, "msg": f"check mode: {folder} would be uploaded"}
+        scratch = project_path(options["store"]["state_dir"]) / "download"
+        try:
+            model = model_source.resolve(
+                options["model"], scratch, revision=options["revision"], token=options["token"]
+            )
+            move = self._round_trip if options["round_trip"] else self._upload
+            move(store, access, prefix, model, options)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+        listed = _listed(store, prefix)
+        return {
+            "changed": True,
+            "folder": folder,
+            **_size(listed),
+            "origin": model.origin,
+            "msg": f"{folder} is in the store",
+        }
+
+    def _round_trip(self, store, access, prefix, model, options):
+        trip = RoundTrip(options["python"], model, access, say=self._display.display)
+        try:
+            trip.before()
+            self._upload(store, access, prefix, model, options)
+            trip.after()
+        finally:
+            trip.close()
+
+    @staticmethod
+    def _upload(store, access, prefix, model, options):
+        sums = model_source.make_manifest(model)
+        store.delete_prefix(f"{prefix}{manifest.NAME}")  # from here until the end the model does not count as whole
+        remote = f"models:{models_prefix(store.connection.bucket)}/{model.folder}"
+        model_source.upload(model, remote, rclone_config(access.connection()), transfers=options["transfers"])
+        listed = _listed(store, prefix)
+        sizes = {name: path.stat().st_size for name, path in model.files.items()}
+        lost = model_source.missing(sizes, listed, sizes)
+        if lost:
+            raise model_source.ModelError(f"the upload is not whole: {', '.join(lost[:5])}; run again")
+        store.put(f"{prefix}{manifest.NAME}", sums.encode(), "text/plain; charset=utf-8")
+
+    @staticmethod
+    def _whole(store, prefix, listed):
+        """Every file of the manifest is there. That each is right is for every node's own checksums to say."""
+        if manifest.NAME not in listed:
+            return False
+        raw = store.get(f"{prefix}{manifest.NAME}", max_bytes=manifest.MAX_BYTES)
+        try:
+            expected = manifest.parse(raw.decode())
+        except (manifest.ManifestError, UnicodeDecodeError):
+            return False
+        return not model_source.missing(expected, listed)
+
+
+def _listed(store, prefix):
+    """Size by path below the prefix."""
+    return {entry.key[len(prefix) :]: entry.size for entry in store.list(prefix)}
+
+
+def _size(listed):
+    files = {name: size for name, size in listed.items() if name != manifest.NAME}
+    return {"files": len(files), "bytes": sum(files.values())}

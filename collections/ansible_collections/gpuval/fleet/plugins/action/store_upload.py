@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
-
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION, StoreAccess
 
@@ -29,7 +28,5 @@ class ActionModule(ActionBase):
             arguments = {"src": options["src"], "prefix": options["prefix"], **vars(connection)}
         return {
             **result,
-            **self._execute_module(
-                module_name="gpuval.fleet.store_upload", module_args=arguments, task_vars=task_vars
-            ),
+            **self._execute_module(module_name="gpuval.fleet.store_upload", module_args=arguments, task_vars=task_vars),
         }

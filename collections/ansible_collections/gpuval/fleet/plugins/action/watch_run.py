@@ -96,7 +96,9 @@ class ActionModule(ControllerAction):
             return {"finished": True, "pull": [], "relaunch": {}}
         if now > deadline:
             late = [view.name for view in views if not view.over]
-            self._say(f"the deadline of {self.run_info['deadline_seconds']:.0f} s has passed; not done: {', '.join(late)}")
+            self._say(
+                f"the deadline of {self.run_info['deadline_seconds']:.0f} s has passed; not done: {', '.join(late)}"
+            )
             return {"finished": True, "pull": [], "relaunch": {}}
         pull = to_ask(views, now, silence=self.options["silence_seconds"], interval=self.options["pull_seconds"])
         if pull:
@@ -167,7 +169,9 @@ class ActionModule(ControllerAction):
         now = time.monotonic()
         views = {}
         for name, expected in self.run_info["nodes"].items():
-            plan = plans.get(name) or {"stages": [{"name": stage, "expected_seconds": None} for stage in expected["stages"]]}
+            plan = plans.get(name) or {
+                "stages": [{"name": stage, "expected_seconds": None} for stage in expected["stages"]]
+            }
             launch = launches.get(name, {"state": "unknown", "message": "the node was never started"})
             asked = self.memory["asked_ago"].get(name)
             views[name] = NodeView(

@@ -33,7 +33,9 @@ def make_private(path):
         os.makedirs(path, mode=0o700, exist_ok=True)
         status = os.lstat(path)
     except OSError as error:
-        raise NodeError(f"{path} cannot be made: {error.strerror}. Set gpuval_node_dir to a folder you may write.") from error
+        raise NodeError(
+            f"{path} cannot be made: {error.strerror}. Set gpuval_node_dir to a folder you may write."
+        ) from error
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
         raise NodeError(f"{path} is not a folder of this user alone: remove it, or set gpuval_node_dir to another one")
 
@@ -53,7 +55,9 @@ def write_private(path, data):
             stream.write(data)
         os.replace(draft, path)
     except OSError as error:
-        raise NodeError(f"{path} cannot be written: {error.strerror}. Free space there, or set gpuval_node_dir.") from error
+        raise NodeError(
+            f"{path} cannot be written: {error.strerror}. Free space there, or set gpuval_node_dir."
+        ) from error
     return True
 
 
@@ -63,12 +67,23 @@ def call_runner(directory, *arguments, text=None):
     command = [sys.executable, os.path.join(directory, "runner.pyz"), *arguments]
     try:
         done = subprocess.run(
-            command, input=text, capture_output=True, text=True, timeout=RUNNER_SECONDS, env=environment, cwd="/", check=False
+            command,
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=RUNNER_SECONDS,
+            env=environment,
+            cwd="/",
+            check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise NodeError(f"the runner did not answer `{arguments[0]}` within {RUNNER_SECONDS} s: is the node overloaded?") from error
+        raise NodeError(
+            f"the runner did not answer `{arguments[0]}` within {RUNNER_SECONDS} s: is the node overloaded?"
+        ) from error
     try:
         return json.loads(done.stdout)
     except ValueError as error:
         tail = (done.stderr or done.stdout).strip()[-800:]
-        raise NodeError(f"the runner failed at `{arguments[0]}` (exit {done.returncode}): {tail or 'no output'}") from error
+        raise NodeError(
+            f"the runner failed at `{arguments[0]}` (exit {done.returncode}): {tail or 'no output'}"
+        ) from error

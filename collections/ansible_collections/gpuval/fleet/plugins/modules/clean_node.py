@@ -59,7 +59,6 @@ import os
 import shutil
 
 from ansible.module_utils.basic import AnsibleModule
-
 from ansible_collections.gpuval.fleet.plugins.module_utils.node_directory import NodeError, call_runner, default_base
 
 

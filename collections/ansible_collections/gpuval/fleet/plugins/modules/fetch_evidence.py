@@ -66,7 +66,6 @@ import json
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-
 from ansible_collections.gpuval.fleet.plugins.module_utils.node_directory import NodeError, call_runner
 
 

@@ -88,7 +88,6 @@ import os
 import sys
 
 from ansible.module_utils.basic import AnsibleModule
-
 from ansible_collections.gpuval.fleet.plugins.module_utils.node_directory import (
     NodeError,
     call_runner,

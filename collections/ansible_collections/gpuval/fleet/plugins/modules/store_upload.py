@@ -89,7 +89,6 @@ import mimetypes
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, Store, StoreError, StoreErrors
 
 

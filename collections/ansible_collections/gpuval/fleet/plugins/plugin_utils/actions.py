@@ -6,7 +6,6 @@ from typing import Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
-
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError, StoreErrors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.criteria import CriteriaError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path

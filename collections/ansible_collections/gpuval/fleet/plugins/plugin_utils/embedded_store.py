@@ -21,7 +21,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import psutil
-
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, Store, StoreError, StoreErrors
 
 START_SECONDS = 15.0
@@ -131,9 +130,13 @@ class EmbeddedStore:
             raw = json.loads(self._file.read_text())
             return State(writer=Server(**raw["writer"]), reader=Server(**raw["reader"]))
         except FileNotFoundError:
-            raise StoreError(f"the embedded store was never started ({self._file} is missing): run `make validate`") from None
+            raise StoreError(
+                f"the embedded store was never started ({self._file} is missing): run `make validate`"
+            ) from None
         except (ValueError, KeyError, TypeError) as error:
-            raise StoreError(f"{self._file} is damaged ({error}): remove it, and run again under a new run id") from error
+            raise StoreError(
+                f"{self._file} is damaged ({error}): remove it, and run again under a new run id"
+            ) from error
 
     def _read_or_new(self) -> State:
         return self._read() if self._file.exists() else State()
@@ -156,7 +159,9 @@ class EmbeddedStore:
                     break
                 except BlockingIOError:
                     if time.monotonic() > deadline:
-                        raise StoreError(f"another process holds {self.directory / 'lock'}: wait for it, or end it") from None
+                        raise StoreError(
+                            f"another process holds {self.directory / 'lock'}: wait for it, or end it"
+                        ) from None
                     time.sleep(0.1)
             yield
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import schemas
 
-RUN_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")
-NODE = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,252}$")
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 
 
 class RunError(Exception):
@@ -85,7 +85,9 @@ class RunFolder:
         try:
             return json.loads(self.plan_file(node).read_text())
         except (FileNotFoundError, ValueError) as error:
-            raise RunError(f"the plan of {node} is missing or damaged ({error}): validate again under a new run id") from error
+            raise RunError(
+                f"the plan of {node} is missing or damaged ({error}): validate again under a new run id"
+            ) from error
 
     def read_plans(self) -> dict[str, dict[str, Any]]:
         return {path.stem: json.loads(path.read_text()) for path in sorted((self.state / "plans").glob("*.json"))}
@@ -148,7 +150,7 @@ def resolve(results: Path, run_id: str) -> RunFolder:
 
 
 def check_run_id(run_id: str) -> None:
-    if not RUN_ID.match(run_id):
+    if not RUN_ID.fullmatch(run_id):
         raise RunError(f"gpuval_run_id {run_id!r}: letters, digits, '.', '_' and '-' only, at most 63, no leading sign")
 
 

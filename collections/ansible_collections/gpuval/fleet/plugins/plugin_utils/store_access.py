@@ -8,7 +8,12 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import MAX_SIGNED_SECONDS, Connection, Store, StoreError
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import (
+    MAX_SIGNED_SECONDS,
+    Connection,
+    Store,
+    StoreError,
+)
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.embedded_store import EmbeddedStore
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
 

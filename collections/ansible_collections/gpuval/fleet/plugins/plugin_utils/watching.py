@@ -44,8 +44,7 @@ class NodeView:
         wanted = self.launch.get("attempt", 1)
         again = set(self.launch.get("stages") or self.stages) if wanted > 1 else set()
         return all(
-            self.state(stage) in FINAL_STATES
-            and (stage not in again or self.records[stage]["attempt"] >= wanted)
+            self.state(stage) in FINAL_STATES and (stage not in again or self.records[stage]["attempt"] >= wanted)
             for stage in self.stages
         )
 
@@ -129,7 +128,9 @@ def to_ask(views: Sequence[NodeView], now: float, *, silence: float, interval: f
 
 def to_restart(views: Sequence[NodeView], *, at_most: int = 2) -> list[str]:
     """Launched nodes whose runner is known to be gone although their plan is not done: the plan is resumed."""
-    return [view.name for view in views if not view.over and view.launch.get("runner") == "gone" and view.restarts < at_most]
+    return [
+        view.name for view in views if not view.over and view.launch.get("runner") == "gone" and view.restarts < at_most
+    ]
 
 
 def status_lines(views: Sequence[NodeView], ages: Mapping[str, float]) -> list[str]:
@@ -138,6 +139,8 @@ def status_lines(views: Sequence[NodeView], ages: Mapping[str, float]) -> list[s
     lines = []
     for view in views:
         stages = "  ".join(f"{stage} {view.state(stage)}" for stage in view.stages)
-        age = f"heard {ages[view.name]:.0f} s ago" if view.name in ages else view.launch.get("message") or "not heard of"
+        age = (
+            f"heard {ages[view.name]:.0f} s ago" if view.name in ages else view.launch.get("message") or "not heard of"
+        )
         lines.append(f"{view.name:{width}}  {stages}  ({age})")
     return lines

@@ -51,16 +51,14 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
     parser.add_argument("--model-folder", required=True, help="folder name below models, like models--org--name")
     parser.add_argument("--overwrite", action="store_true", help="transfer what is already there, too")
     parser.add_argument("--transfers", type=_positive, default=8, help="files at the same time (default 8)")
-    parser.add_argument(
-        "--multi-thread-streams", type=_positive, default=4, help="streams for a large file (default 4)"
-    )
+    parser.add_argument("--multi-thread-streams", type=_positive, default=4, help="streams of a large file")
     parser.add_argument("--chunk-size", default="16M", help="size of a stream's request, in rclone's notation")
     given = parser.parse_args(arguments)
     return Options(given.model_folder, given.overwrite, given.transfers, given.multi_thread_streams, given.chunk_size)
 
 
 def load_or_exit(options: Options, environ: Mapping[str, str], result: Result) -> None:
-    """Load the model. A store that cannot be read ends the program with code 3 and no final result: a crash, not a verdict."""
+    """Load the model. A store that cannot be read ends the program with code 3 and no final result: it is no verdict."""
     try:
         load(options, environ, result)
     except TransportError as error:
@@ -71,8 +69,8 @@ def load_or_exit(options: Options, environ: Mapping[str, str], result: Result) -
 def load(options: Options, environ: Mapping[str, str], result: Result) -> None:
     """Load the model and fill `result`.
 
-    Raises ``WorkloadFailure`` for a source that is empty or not whole, a full disk and wrong checksums, ``TransportError``
-    when the store cannot be read.
+    Raises ``WorkloadFailure`` for a source that is empty or not whole, a full disk and wrong checksums,
+    ``TransportError`` when the store cannot be read.
     """
     places = _places(options, environ)
     rclone = Rclone(find_rclone(environ), Path(_required(environ, "GPUVAL_RCLONE_CONFIG")))
@@ -189,16 +187,16 @@ def _reject(places: Places, bad: Sequence[str]) -> None:
     for path in bad:
         (places.folder / path).unlink(missing_ok=True)
     raise WorkloadFailure(
-        f"wrong checksum: {_named(bad)} did not match {manifest.NAME} after the transfer and was deleted from the node. If "
-        "other nodes report the same file, the copy in the store is damaged: preload the model again. If only this node does, "
-        "suspect its memory, disk or network"
+        f"wrong checksum: {_named(bad)} did not match {manifest.NAME} after the transfer and was deleted from the node. "
+        "If other nodes report the same file, the copy in the store is damaged: preload the model again. If only this "
+        "node does, suspect its memory, disk or network"
     )
 
 
 def _full_disk(places: Places, needed: int, free: int) -> WorkloadFailure:
     return WorkloadFailure(
-        f"disk full: the model needs {human_bytes(needed)} in {places.folder} and {human_bytes(free)} is free there: remove "
-        "what is not needed, or set gpuval_models_dir to a folder on a larger file system"
+        f"disk full: the model needs {human_bytes(needed)} in {places.folder} and {human_bytes(free)} is free there: "
+        "remove what is not needed, or set gpuval_models_dir to a folder on a larger file system"
     )
 
 
@@ -216,8 +214,8 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise WorkloadFailure(
-            f"the model cache {folder} cannot be made ({error.strerror}): set gpuval_models_dir to a folder that the node's "
-            "user may write"
+            f"the model cache {folder} cannot be made ({error.strerror}): set gpuval_models_dir to a folder that the "
+            "node's user may write"
         ) from error
 
 

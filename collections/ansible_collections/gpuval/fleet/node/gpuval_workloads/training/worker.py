@@ -167,8 +167,8 @@ class Training:
 
     def _tell(self) -> None:
         now = time.perf_counter()
-        is_first = len(self.losses) == self.bounds.warmup_steps
-        if is_first or now - self.progress_at >= PROGRESS_SECONDS:
+        is_early = len(self.losses) in (1, self.bounds.warmup_steps)
+        if is_early or now - self.progress_at >= PROGRESS_SECONDS:
             self.progress_at = now
             self._print_progress()
         if self.ranks.is_first and now - self.partial_at >= PARTIAL_SECONDS and os.environ.get(RESULT_FILE_VARIABLE):

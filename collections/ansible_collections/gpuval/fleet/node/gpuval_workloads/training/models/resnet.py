@@ -6,24 +6,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch import Tensor, nn
 
-IMAGE_SIZE = 32
-CLASSES = 10
-WIDTHS = (64, 128, 256, 512)
-BLOCKS_PER_STAGE = 2
-
-
-def convolution_shapes() -> list[tuple[int, int, int, int]]:
-    """Return (channels in, channels out, kernel, output size) of every convolution, in order."""
-    shapes = [(3, WIDTHS[0], 3, IMAGE_SIZE)]
-    channels, size = WIDTHS[0], IMAGE_SIZE
-    for stage, width in enumerate(WIDTHS):
-        for block in range(BLOCKS_PER_STAGE):
-            if stage > 0 and block == 0:
-                size //= 2
-                shapes.append((channels, width, 1, size))
-            shapes += [(channels, width, 3, size), (width, width, 3, size)]
-            channels = width
-    return shapes
+from .shapes import BLOCKS_PER_STAGE, CLASSES, WIDTHS
 
 
 class Block(nn.Module):

@@ -1,8 +1,14 @@
-"""The sizes of the Llama models, as data; no PyTorch needed to read them."""
+"""The dimensions of the models, as data; no PyTorch needed to read them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+# ResNet-18 for 32 x 32 images
+IMAGE_SIZE = 32
+CLASSES = 10
+WIDTHS = (64, 128, 256, 512)
+BLOCKS_PER_STAGE = 2
 
 
 @dataclass(frozen=True)
@@ -32,3 +38,17 @@ SIZES = {
     "3b": LlamaShape(3072, 28, 24, 8, 8192, 128256, 2048, 4, 2e-4, 500000.0),  # Llama 3.2 3B, head not tied
     "8b": LlamaShape(4096, 32, 32, 8, 14336, 128256, 2048, 1, 1e-4, 500000.0),  # Llama 3.1 8B
 }
+
+
+def convolution_shapes() -> list[tuple[int, int, int, int]]:
+    """Return (channels in, channels out, kernel, output size) of every convolution, in order."""
+    shapes = [(3, WIDTHS[0], 3, IMAGE_SIZE)]
+    channels, size = WIDTHS[0], IMAGE_SIZE
+    for stage, width in enumerate(WIDTHS):
+        for block in range(BLOCKS_PER_STAGE):
+            if stage > 0 and block == 0:
+                size //= 2
+                shapes.append((channels, width, 1, size))
+            shapes += [(channels, width, 3, size), (width, width, 3, size)]
+            channels = width
+    return shapes

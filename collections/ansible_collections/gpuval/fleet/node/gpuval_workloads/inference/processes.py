@@ -1,0 +1,134 @@
+"""A server process and everything it spawned: start, listen to its output, stop all of it.
+
+Servers start workers that leave the process group or lose their parent. Each carries an environment variable that only this
+start gave out, so they are found in /proc wherever they went.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+MARKER = "GPUVAL_SERVER_MARKER"
+LAST_LINES = 20
+TERM_SECONDS = 15.0
+KILL_SECONDS = 10.0
+
+_PROC = Path("/proc")
+_LINE_BYTES = 4000
+
+
+class ServerProcess:
+    """A running server. Its output goes line by line to ours, with a prefix; the last lines are kept for messages."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._marker = uuid.uuid4().hex
+        self._lines: deque[str] = deque(maxlen=LAST_LINES)
+        self._process = subprocess.Popen(
+            list(command),
+            env={**environment, MARKER: self._marker},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, name="server output", daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def exit_code(self) -> int | None:
+        """Return the exit code (negative: the signal's number), None while it runs."""
+        return self._process.poll()
+
+    def last_lines(self) -> str:
+        return "\n".join(self._lines)
+
+    def how_it_ended(self) -> str:
+        code = self.exit_code()
+        if code is None:
+            return "still runs"
+        self._reader.join(timeout=2)
+        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+    def stop(self) -> list[int]:
+        """TERM, then KILL, the server and everything it spawned; return the process ids that are left (none, normally)."""
+        alive = self._signal_until_gone(signal.SIGTERM, TERM_SECONDS, repeat=False)
+        if alive:
+            alive = self._signal_until_gone(signal.SIGKILL, KILL_SECONDS, repeat=True)
+        self._reader.join(timeout=2)
+        return sorted(alive)
+
+    def _signal_until_gone(self, number: int, seconds: float, repeat: bool) -> set[int]:
+        deadline = time.monotonic() + seconds
+        alive = self._alive()
+        _send(alive, number)
+        while alive and time.monotonic() < deadline:
+            time.sleep(0.1)
+            seen, alive = alive, self._alive()
+            _send(alive if repeat else alive - seen, number)
+        return alive
+
+    def _alive(self) -> set[int]:
+        self._process.poll()  # reaps the server itself
+        return marked_processes(self._marker) | ({self.pid} if self._process.returncode is None else set())
+
+    def _read(self) -> None:
+        for raw in iter(lambda: self._process.stdout.readline(_LINE_BYTES), b""):
+            line = raw.decode("utf-8", "replace").rstrip()
+            if line:
+                self._lines.append(line)
+                print(f"server: {line}", flush=True)
+
+
+def marked_processes(marker: str) -> set[int]:
+    """Return the live processes whose environment carries the marker, and their descendants."""
+    needle = f"{MARKER}={marker}".encode()
+    parents: dict[int, int] = {}
+    marked: set[int] = set()
+    for entry in _PROC.iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            state, parent = _state_and_parent(entry)
+            has_marker = needle in (entry / "environ").read_bytes().split(b"\0")
+        except OSError:  # it ended while we looked, or is another user's
+            continue
+        if state in ("Z", "X"):
+            continue
+        parents[int(entry.name)] = parent
+        if has_marker:
+            marked.add(int(entry.name))
+    return _with_descendants(marked, parents)
+
+
+def _with_descendants(roots: Iterable[int], parents: Mapping[int, int]) -> set[int]:
+    found = set(roots)
+    grown = True
+    while grown:
+        more = {child for child, parent in parents.items() if parent in found} - found
+        found |= more
+        grown = bool(more)
+    return found
+
+
+def _state_and_parent(entry: Path) -> tuple[str, int]:
+    fields = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    return fields[0], int(fields[1])
+
+
+def _send(pids: Iterable[int], number: int) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            continue

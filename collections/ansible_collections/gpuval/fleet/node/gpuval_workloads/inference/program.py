@@ -1,0 +1,391 @@
+"""Serve one model and measure it: start, wait for health, warm up, ask, stop."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..common.device import CPU, Accelerator
+from ..common.result import Result, WorkloadFailure, run_workload
+from . import servers
+from .client import Endpoint, RequestError, ask, get
+from .load import Load
+from .processes import ServerProcess
+from .prompts import prompt
+from .tally import Tally
+
+HOST = "127.0.0.1"
+HEALTH_SECONDS = 1.0
+WARM_UP_ATTEMPTS = 3
+DRAIN_SECONDS = 15.0
+DEVICE_SECONDS = 300.0
+WATCH_SECONDS = 0.2
+SHOWN_LINES = 8
+
+_FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
+_ASK_TORCH = """
+import json
+from gpuval_workloads.common.device import choose_accelerator
+from gpuval_workloads.common.result import WorkloadFailure
+try:
+    accelerator = choose_accelerator()
+    print(json.dumps([accelerator.kind, accelerator.count, accelerator.backend]))
+except WorkloadFailure as failure:
+    print(json.dumps({"failure": str(failure)}))
+except ModuleNotFoundError as error:
+    print(json.dumps({"failure": f"{error}: install PyTorch in the image or environment that serves the model"}))
+"""
+
+
+@dataclass(frozen=True)
+class Options:
+    model_folder: str
+    server: str
+    server_command: str | None
+    server_arguments: tuple[str, ...]
+    seconds: float | None
+    requests: int | None
+    concurrency: int
+    max_tokens: int
+    prompt_tokens: int
+    startup_timeout: float
+    request_timeout: float
+    refresh_seconds: float
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parse_arguments(arguments)
+    return run_workload(lambda result: serve_and_measure(options, os.environ, result))
+
+
+def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
+    parser = argparse.ArgumentParser(prog="python -m gpuval_workloads.inference", description=__doc__)
+    parser.add_argument("--model-folder", required=True, help="folder name in the model cache, like models--org--name")
+    parser.add_argument("--server", choices=servers.KINDS, default="auto", help="auto: vllm, else transformers")
+    parser.add_argument("--server-command", help="for --server command; {model} {host} {port} {gpu_count} are replaced")
+    parser.add_argument("--server-arg", action="append", default=[], help="a further argument for the server; repeat")
+    bound = parser.add_mutually_exclusive_group(required=True)
+    bound.add_argument("--seconds", type=_positive_float, help="ask for this long")
+    bound.add_argument("--requests", type=_positive, help="ask this many requests")
+    bound.add_argument("--until-stopped", action="store_true", help="ask until SIGTERM")
+    parser.add_argument("--concurrency", type=_positive, default=8, help="requests at the same time (default 8)")
+    parser.add_argument("--max-tokens", type=_positive, default=128, help="tokens of an answer (default 128)")
+    parser.add_argument(
+        "--prompt-tokens", type=_positive, default=128, help="tokens of a prompt, roughly (default 128)"
+    )
+    parser.add_argument("--startup-timeout", type=_positive_float, default=900.0, help="seconds until healthy")
+    parser.add_argument("--request-timeout", type=_positive_float, default=600.0, help="seconds for one request")
+    parser.add_argument("--refresh-seconds", type=_positive_float, default=120.0, help="between running results")
+    given = parser.parse_args(arguments)
+    return Options(
+        model_folder=given.model_folder,
+        server=given.server,
+        server_command=given.server_command,
+        server_arguments=tuple(given.server_arg),
+        seconds=given.seconds,
+        requests=given.requests,
+        concurrency=given.concurrency,
+        max_tokens=given.max_tokens,
+        prompt_tokens=given.prompt_tokens,
+        startup_timeout=given.startup_timeout,
+        request_timeout=given.request_timeout,
+        refresh_seconds=given.refresh_seconds,
+    )
+
+
+def serve_and_measure(options: Options, environ: Mapping[str, str], result: Result) -> None:
+    """Run the whole measurement and fill `result`.
+
+    Raises ``WorkloadFailure`` when there is no model, no server program, the server does not get healthy in time or dies, or
+    no request succeeds. Whatever happens, the server and all that it spawned are stopped first.
+    """
+    model = _model_folder(options, environ)
+    dtype = servers.model_dtype(model)
+    accelerator = _accelerator(environ)
+    server = servers.choose(options.server, options.server_command, options.server_arguments, accelerator)
+    endpoint = Endpoint(HOST, _free_port())
+    values = servers.substitutions(model, options.model_folder, HOST, endpoint.port, accelerator.count)
+    command = servers.fill(server.command, values)
+    result.environment = {
+        "server": server.kind,
+        "server_version": server.version,
+        "server_command": command,
+        "model_folder": options.model_folder,
+        "dtype": dtype,
+        "accelerator": accelerator.kind,
+        "gpu_count": accelerator.count,
+        "concurrency": options.concurrency,
+        "max_tokens": options.max_tokens,
+        "prompt_tokens": options.prompt_tokens,
+        "inter_token_latency": "gaps between content chunks of a stream",
+    }
+    _tell(result, f"starting {server.kind}")
+    with _stop_on_signal() as stopped:
+        started = time.monotonic()
+        process = _start(command, servers.server_environment(server, environ, accelerator))
+        try:
+            _wait_for_health(process, endpoint, server.health_path, started, options.startup_timeout, stopped)
+            startup = time.monotonic() - started
+            result.add_metric("inference_startup_seconds", startup, "seconds")
+            _tell(result, f"healthy after {startup:.1f} s, warming up")
+            body = {**server.request, "model": _served_name(server, endpoint, values)}
+            _warm_up(process, endpoint, body, options, result)
+            _measure(process, endpoint, body, options, stopped, result)
+        finally:
+            left = process.stop()
+            print(f"stopped {server.kind} (process {process.pid}) and what it spawned", flush=True)
+    _check_gone(left, endpoint)
+
+
+def _model_folder(options: Options, environ: Mapping[str, str]) -> Path:
+    root = environ.get("GPUVAL_MODELS_DIR")
+    if not root:
+        raise WorkloadFailure(
+            "GPUVAL_MODELS_DIR is not set: start this workload through the gpuval runner, which sets it"
+        )
+    if not _FOLDER_NAME.fullmatch(options.model_folder):
+        raise WorkloadFailure(f"{options.model_folder!r} is not a model folder: give one name like models--org--name")
+    return Path(root) / options.model_folder
+
+
+def _accelerator(environ: Mapping[str, str]) -> Accelerator:
+    """Ask PyTorch in a process of its own: this one must not hold a GPU while the server works."""
+    if environ.get("GPUVAL_ACCELERATOR") == "cpu":
+        return CPU
+    asked = subprocess.run(
+        [sys.executable, "-c", _ASK_TORCH],
+        env=_with_own_package(environ),
+        capture_output=True,
+        text=True,
+        timeout=DEVICE_SECONDS,
+        check=False,
+    )
+    if asked.returncode != 0 or not asked.stdout.strip():
+        raise WorkloadFailure(f"PyTorch cannot be asked for the GPUs: {asked.stderr.strip()[-600:]}")
+    answer = json.loads(asked.stdout.splitlines()[-1])
+    if isinstance(answer, dict):
+        raise WorkloadFailure(answer["failure"])
+    return Accelerator(*answer)
+
+
+def _with_own_package(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment in which a child finds this package, in a folder or in a zip."""
+    root = str(Path(__file__).resolve().parents[2])
+    path = environ.get("PYTHONPATH", "")
+    return {**environ, "PYTHONPATH": f"{root}{os.pathsep}{path}" if path else root}
+
+
+def _start(command: Sequence[str], environment: Mapping[str, str]) -> ServerProcess:
+    try:
+        return ServerProcess(command, environment)
+    except OSError as error:
+        raise WorkloadFailure(
+            f"the server {command[0]!r} cannot be started ({error.strerror}): check --server-command and the image"
+        ) from error
+
+
+def _wait_for_health(
+    process: ServerProcess,
+    endpoint: Endpoint,
+    path: str,
+    started: float,
+    timeout: float,
+    stopped: threading.Event,
+) -> None:
+    last_seen = "no answer"
+    while True:
+        if process.exit_code() is not None:
+            raise WorkloadFailure(
+                f"the server {process.how_it_ended()} before it was healthy; its last lines:\n{_last(process)}\nRead the "
+                "stage's log for the cause: memory, a model it does not support, or a driver that does not fit"
+            )
+        remaining = started + timeout - time.monotonic()
+        if remaining <= 0:
+            raise WorkloadFailure(
+                f"the server was not healthy within {timeout:g} s (GET {path}: {last_seen}); its last lines:\n"
+                f"{_last(process)}\nRead the stage's log; a large model on a slow disk may need a longer --startup-timeout"
+            )
+        try:
+            status, _ = get(endpoint, path, timeout=min(5.0, max(remaining, 0.1)))
+        except (OSError, http.client.HTTPException) as error:
+            last_seen = type(error).__name__
+        else:
+            if status == http.HTTPStatus.OK:
+                return
+            last_seen = f"HTTP {status}"
+        if stopped.wait(min(HEALTH_SECONDS, max(remaining, 0))):
+            raise WorkloadFailure("stopped before the server was healthy")
+
+
+def _served_name(server: servers.Server, endpoint: Endpoint, values: Mapping[str, str]) -> str:
+    """Return the name to ask for: what we told the server, else the first that it lists."""
+    if server.kind == "vllm":
+        return values["name"]
+    if server.kind == "command":
+        try:
+            _, body = get(endpoint, "/v1/models")
+            return str(json.loads(body)["data"][0]["id"])
+        except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError) as error:
+            print(f"the server lists no model ({type(error).__name__}): asking for its folder", flush=True)
+    return values["model"]
+
+
+def _warm_up(process: ServerProcess, endpoint: Endpoint, body: Mapping, options: Options, result: Result) -> None:
+    """One request that is not counted: it pays for lazy loading, and its answer is comparable between nodes."""
+    for attempt in range(1, WARM_UP_ATTEMPTS + 1):
+        try:
+            answer = ask(endpoint, _request(body, options, 0), options.request_timeout)
+        except RequestError as error:
+            print(f"warm-up request {attempt} of {WARM_UP_ATTEMPTS} failed: {error}", flush=True)
+            if process.exit_code() is not None or attempt == WARM_UP_ATTEMPTS:
+                raise WorkloadFailure(
+                    f"the server was healthy but the warm-up request failed ({error}) and the server "
+                    f"{process.how_it_ended()}; its last lines:\n{_last(process)}\nRead the stage's log"
+                ) from error
+            time.sleep(1)
+        else:
+            result.fingerprints["inference_warm_up_answer"] = hashlib.sha256(answer.text.encode()).hexdigest()
+            return
+
+
+def _measure(
+    process: ServerProcess,
+    endpoint: Endpoint,
+    body: Mapping,
+    options: Options,
+    stopped: threading.Event,
+    result: Result,
+) -> None:
+    tally = Tally()
+    load = Load(
+        lambda index: ask(endpoint, _request(body, options, index), options.request_timeout),
+        tally,
+        options.concurrency,
+        options.requests,
+    )
+    started = time.monotonic()
+    refreshed = started
+    load.start()
+    while load.is_running() and not stopped.wait(WATCH_SECONDS):
+        now = time.monotonic()
+        if process.exit_code() is not None:
+            break
+        if options.seconds is not None and now - started >= options.seconds:
+            break
+        if now - refreshed >= options.refresh_seconds:
+            refreshed = now
+            _record(tally, now - started, result)
+            _tell(result, _summary(tally, now - started))
+    died = process.exit_code() is not None
+    load.stop(DRAIN_SECONDS if stopped.is_set() or died else options.request_timeout)
+    seconds = time.monotonic() - started
+    _record(tally, seconds, result)
+    if process.exit_code() is not None:
+        raise WorkloadFailure(
+            f"the server {process.how_it_ended()} after {seconds:.0f} s ({_summary(tally, seconds)}); its last lines:\n"
+            f"{_last(process)}\nRead the stage's log and the node's kernel log (out of memory, GPU errors)"
+        )
+    if tally.done == 0:
+        reason = tally.most_frequent_error() or "none ended in time"
+        raise WorkloadFailure(
+            f"no request succeeded, {tally.failed} failed ({reason}): read the server's lines in the log"
+        )
+    result.message = _summary(tally, seconds)
+    print(result.message, flush=True)
+
+
+def _request(body: Mapping, options: Options, index: int) -> dict:
+    return {
+        **body,
+        "messages": [{"role": "user", "content": prompt(index, options.prompt_tokens)}],
+        "max_tokens": options.max_tokens,
+        "temperature": 0,
+        "stream": True,
+    }
+
+
+def _record(tally: Tally, seconds: float, result: Result) -> None:
+    for name, value, unit in tally.metrics(seconds):
+        result.add_metric(name, value, unit)
+    result.environment["token_count"] = tally.token_source()
+
+
+def _summary(tally: Tally, seconds: float) -> str:
+    text = f"{tally.done} requests done, {tally.failed} failed, {tally.generated_tokens} tokens in {seconds:.1f} s"
+    if seconds > 0:
+        text += f": {tally.generated_tokens / seconds:.1f} tokens/s"
+    error = tally.most_frequent_error()
+    return f"{text}; most failures: {error}" if error else text
+
+
+def _last(process: ServerProcess) -> str:
+    return "\n".join(process.last_lines().splitlines()[-SHOWN_LINES:])[-2500:] or "(it wrote nothing)"
+
+
+def _check_gone(left: Sequence[int], endpoint: Endpoint) -> None:
+    if left:
+        raise WorkloadFailure(
+            f"processes {', '.join(map(str, left))} of the server did not end after KILL: they hang in the kernel (look for a "
+            "GPU or file system that does not answer); reboot the node"
+        )
+    with socket.socket() as probe:
+        probe.settimeout(2)
+        if probe.connect_ex((endpoint.host, endpoint.port)) == 0:
+            raise WorkloadFailure(f"port {endpoint.port} still answers after the server was stopped: find its owner")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return probe.getsockname()[1]
+
+
+@contextmanager
+def _stop_on_signal():
+    """Turn SIGTERM and SIGINT into an event while the server runs, so that it is stopped and the figures are kept."""
+    stopped = threading.Event()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread():
+        yield stopped
+        return
+    before = {number: signal.signal(number, lambda *_: stopped.set()) for number in numbers}
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _tell(result: Result, message: str) -> None:
+    print(message, flush=True)
+    result.message = message
+    if os.environ.get("GPUVAL_RESULT_FILE"):
+        result.write()
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("want a whole number above 0")
+    return value
+
+
+def _positive_float(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError("want a number above 0")
+    return value

@@ -1,0 +1,55 @@
+import pytest
+from gpuval_runner.outcome import Evidence, Stop, judge, signal_name
+from gpuval_runner.result import Result
+
+GOOD, BAD, PARTIAL = Result("success", "good"), Result("failure", "bad"), Result("running")
+NOTHING = "it wrote no result file and declares no patterns"
+
+
+@pytest.mark.parametrize(
+    ("evidence", "state", "said"),
+    [
+        (Evidence(exit_code=0, result=GOOD), "success", "good"),
+        (Evidence(exit_code=0, result=BAD), "failure", "bad"),
+        (Evidence(exit_code=1, result=BAD), "failure", "bad"),
+        (Evidence(exit_code=7, result=BAD), "failure", "bad"),
+        (Evidence(exit_code=1, result=Result("failure")), "failure", "without a message"),
+        (Evidence(exit_code=1, result=GOOD), "crash", "exit code 1 after reporting success"),
+        (Evidence(exit_code=3), "crash", "exit code 3 without a result; no output"),
+        (Evidence(exit_code=3, result=PARTIAL, last_line="boom"), "crash", "last output: boom"),
+        (Evidence(exit_code=137), "crash", "exit code 137 (SIGKILL)"),
+        (Evidence(exit_code=0), "crash", NOTHING),
+        (Evidence(exit_code=0, result=PARTIAL), "crash", "never became final"),
+        (Evidence(exit_code=0, patterns=1, matched=1), "success", ""),
+        (Evidence(exit_code=0, patterns=2), "crash", "none of its declared patterns"),
+        (Evidence(exit_code=1, patterns=1, matched=1), "crash", "exit code 1"),
+        (Evidence(exit_code=0, patterns=1, matched=1, result=BAD), "failure", "bad"),
+        (Evidence(signal="SIGSEGV", result=PARTIAL), "crash", "killed by SIGSEGV"),
+        (Evidence(signal="SIGKILL", result=GOOD), "crash", "killed by SIGKILL"),
+        (Evidence(signal="SIGKILL", oom="out of memory: x"), "crash", "killed by SIGKILL; out of memory: x"),
+        (Evidence(exit_code=1, oom="out of memory: x"), "crash", "out of memory"),
+        (Evidence(start_error="command not found: x"), "crash", "cannot start: command not found: x"),
+        (Evidence(signal="SIGTERM", stop=Stop("timeout", "too long")), "timeout", "too long; no output"),
+        (Evidence(exit_code=0, result=GOOD, stop=Stop("cancelled", "on request")), "cancelled", "on request"),
+    ],
+)
+def test_how_a_stage_ended(evidence, state, said):
+    got, message = judge(evidence)
+    assert got == state
+    assert said in message
+
+
+def test_without_evidence_nothing_is_said_of_memory():
+    assert "memory" not in judge(Evidence(signal="SIGKILL"))[1]
+
+
+def test_the_last_line_is_made_safe_and_short():
+    message = judge(Evidence(exit_code=1, last_line="\x1b[31m<script>\x07" + "y" * 500))[1]
+    assert "\x1b" not in message
+    assert "\x07" not in message
+    assert len(message) < 300
+
+
+def test_signals_have_names():
+    assert signal_name(9) == "SIGKILL"
+    assert signal_name(63) == "SIG63"

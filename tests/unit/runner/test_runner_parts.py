@@ -1,0 +1,301 @@
+"""The small parts: lock, boot, oom, environment, scratch, engine, detach, text."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from gpuval_runner import lock, oom, scratch
+from gpuval_runner import plan as plans
+from gpuval_runner.boot import Instant, elapsed
+from gpuval_runner.clock import now, parse
+from gpuval_runner.detach import systemd_argv, systemd_scope, unit_name
+from gpuval_runner.engine import Engine, EngineError, labels
+from gpuval_runner.environment import Accelerator, Places, build, detected, inherited
+from gpuval_runner.errors import LockHeldError
+from gpuval_runner.text import one_line
+from runner_kit import PACKAGES, plan, stage
+
+
+def test_one_lock_one_holder(tmp_path):
+    path = tmp_path / "lock"
+    assert lock.holder(path) is None
+    with lock.Lock.take(path, unit="u"):
+        assert lock.holder(path)["pid"] == os.getpid()
+        assert lock.holder(path)["unit"] == "u"
+        with pytest.raises(LockHeldError, match=f"held by runner pid {os.getpid()} since 20"):
+            lock.Lock.take(path, wait_seconds=0.1)
+    assert lock.holder(path) is None
+    lock.Lock.take(path).release()
+
+
+def test_a_lock_goes_with_its_holder_and_not_to_its_children(tmp_path):
+    path = tmp_path / "lock"
+    script = (
+        "import subprocess, sys, pathlib; from gpuval_runner.lock import Lock; held = Lock.take(pathlib.Path(sys.argv[1]));"
+        "subprocess.Popen(['sleep', '20'], stdout=subprocess.DEVNULL); print('held', flush=True); sys.stdin.read()"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", script, str(path)],
+        env={**os.environ, "PYTHONPATH": str(PACKAGES)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert holder.stdout.readline() == b"held\n"
+    assert lock.holder(path)["pid"] == holder.pid
+    holder.kill()
+    holder.wait()
+    assert lock.holder(path) is None
+    os.killpg(holder.pid, signal.SIGKILL)
+    holder.stdin.close()
+    holder.stdout.close()
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "seconds"),
+    [
+        (Instant(1000, "a", 50), Instant(9999, "a", 60), 10),  # somebody set the wall clock
+        (Instant(1000, "a", 50), Instant(1100, "b", 5), 100),  # a reboot between
+        (Instant(1000, "a", 50), Instant(900, "b", 5), 0),
+        (Instant(1000, "", 50), Instant(1010, "", 55), 10),
+    ],
+)
+def test_elapsed_time_survives_clock_changes_and_reboots(start, end, seconds):
+    assert elapsed(start, end) == seconds
+
+
+def test_times_are_utc_with_z():
+    assert now().endswith("Z")
+    assert parse(now()).tzinfo is not None
+    with pytest.raises(ValueError, match="UTC"):
+        parse("2026-01-01T00:00:00+01:00")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ((3, 7), (3, 7), ""),
+        ((3, 7), (4, 8), "out of memory: the kernel killed 1"),
+        ((None, 7), (None, 9), "probably out of memory: the machine's oom_kill counter rose by 2"),
+        ((None, None), (None, None), ""),
+        ((5, 5), (0, 0), ""),
+    ],
+)
+def test_oom_is_said_only_with_evidence(before, after, said):
+    found = oom.evidence(oom.OomCounters(*before), oom.OomCounters(*after))
+    assert found.startswith(said)
+    assert bool(found) == bool(said)
+
+
+@pytest.mark.parametrize(
+    ("line", "place", "text"),
+    [
+        ("0::/job", "job/memory.events", "low 0\noom 2\noom_kill 2\n"),
+        ("4:memory:/job", "memory/job/memory.oom_control", "under_oom 0\noom_kill 2\n"),
+        ("4:cpu,memory:/gone", "memory/memory.oom_control", "oom_kill 2\n"),
+    ],
+)
+def test_oom_counters_of_both_cgroup_versions(tmp_path, line, place, text):
+    proc, groups = tmp_path / "proc", tmp_path / "cgroup"
+    (proc / "self").mkdir(parents=True)
+    (proc / "self" / "cgroup").write_text(f"9:name=systemd:/\n{line}\n")
+    (proc / "vmstat").write_text("nr_free_pages 1\noom_kill 5\n")
+    (groups / place).parent.mkdir(parents=True)
+    (groups / place).write_text(text)
+    assert oom.counters(proc, groups) == oom.OomCounters(2, 5)
+    assert oom.counters(tmp_path / "none", groups) == oom.OomCounters(None, None)
+
+
+PLACES = Places(
+    *(Path(f"/d/{name}") for name in ("work", "tmp", "models", "runner.pyz", "workloads.zip", "rclone.conf"))
+)
+
+
+def test_a_stage_sees_what_it_needs_and_none_of_the_starters_secrets():
+    parsed = plans.parse(
+        plan(stage("a", environment={"X": "{node}", "PYTHONPATH": "/mine", "GPUVAL_STAGE_ID": "no"}), attempt=2)
+    )
+    own = {
+        "PATH": "/bin",
+        "AWS_SECRET_ACCESS_KEY": "s",
+        "HF_TOKEN": "t",
+        "NCCL_DEBUG": "INFO",
+        "https_proxy": "p",
+        "PYTHONHOME": "h",
+    }
+    made = build(parsed, parsed.stages[0], PLACES, Accelerator("amd", 8, "gfx942"), own)
+    assert {"PATH", "NCCL_DEBUG", "https_proxy"} <= set(made)
+    assert not {"AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "PYTHONHOME"} & set(made)
+    assert made["PYTHONPATH"] == "/d/workloads.zip:/mine"
+    assert made["X"] == "n1"
+    assert made["GPUVAL_STAGE_ID"] == "r1/n1/a/2"
+    assert (made["GPUVAL_ACCELERATOR"], made["GPUVAL_GPU_COUNT"], made["MAD_GPU_VENDOR"]) == ("amd", "8", "AMD")
+    assert made["GPUVAL_RESULT_FILE"] == "/d/work/result.json"
+    assert all(made[name].startswith("/d/work") for name in ("HF_HOME", "XDG_CACHE_HOME", "TRITON_CACHE_DIR"))
+
+
+def test_inherited_names_are_matched_whole():
+    assert inherited({"CUDA_X": "1", "MY_CUDA": "2", "LC_ALL": "3", "OLD_PATH": "4"}) == {"CUDA_X": "1", "LC_ALL": "3"}
+
+
+@pytest.mark.parametrize(
+    ("vendor", "count", "facts", "expected"),
+    [
+        ("auto", None, {"accelerator": {"vendor": "nvidia", "count": 8}}, Accelerator("nvidia", 8)),
+        ("auto", 4, {"accelerator": {"vendor": "nvidia", "count": 8}}, Accelerator("nvidia", 4)),
+        ("nvidia", None, {"accelerator": {"vendor": "cpu", "count": 0}}, Accelerator("nvidia", None)),
+        ("auto", None, {"accelerator": {"vendor": "quantum", "count": True}}, Accelerator("auto", None)),
+        ("auto", None, {"accelerator": "x", "gpus": [{"architecture": "sm_90"}]}, Accelerator("auto", None, "sm_90")),
+        ("auto", None, None, Accelerator("auto", None)),
+    ],
+)
+def test_what_the_facts_find_fills_what_is_not_declared(vendor, count, facts, expected):
+    assert detected(vendor, count, facts) == expected
+
+
+def test_scratch_is_made_anew_and_removed(tmp_path):
+    work = tmp_path / "w"
+    temporary = scratch.make(work)
+    (temporary / "file").write_text("x")
+    assert scratch.make(work) == temporary
+    assert list(temporary.iterdir()) == []
+    assert scratch.remove(work) == []
+    assert not work.exists()
+    assert not temporary.exists()
+
+
+def test_a_long_place_gets_a_short_temporary_directory(tmp_path):
+    work = tmp_path / ("x" * 100)
+    temporary = scratch.make(work)
+    assert len(str(temporary)) < 40
+    assert temporary.stat().st_mode & 0o777 == 0o700
+    scratch.remove(work)
+    assert not temporary.exists()
+
+
+def test_removal_does_not_follow_links_and_copes_with_closed_folders(tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").write_text("x")
+    inside = tmp_path / "inside"
+    (inside / "closed").mkdir(parents=True)
+    (inside / "closed" / "file").write_text("x")
+    (inside / "closed").chmod(0)
+    (inside / "link").symlink_to(outside)
+    assert scratch.remove_tree(inside) == []
+    assert (outside / "kept").exists()
+    assert not inside.exists()
+
+
+class FakeEngine:
+    """Answers as a container engine's command line does, for two containers of which one resists."""
+
+    def __init__(self, resists=False):
+        self.calls, self.ids, self.resists = [], ["a" * 64, "b" * 64], resists
+
+    def __call__(self, argv, limit):
+        self.calls.append(list(argv))
+        if argv[1] == "rm":
+            self.ids = self.ids[:1] if self.resists else []
+        return subprocess.CompletedProcess(argv, 0, "\n".join(self.ids) if argv[1] == "ps" else "", "")
+
+
+def test_containers_are_ended_by_label():
+    fake = FakeEngine()
+    assert len(Engine("docker", fake).stop(labels("r", "n", "training"), grace_seconds=5)) == 2
+    listing, stop, remove, _ = fake.calls
+    assert listing[:2] == ["docker", "ps"]
+    assert {
+        "--filter=label=gpuval.run=r",
+        "--filter=label=gpuval.node=n",
+        "--filter=label=gpuval.stage=training",
+    } <= set(listing)
+    assert stop[1:3] == ["stop", "--time=5"]
+    assert remove[1:3] == ["rm", "--force"]
+
+
+def test_a_container_that_stays_is_an_error():
+    with pytest.raises(EngineError, match="could not remove containers aaaaaaaaaaaa"):
+        Engine("podman", FakeEngine(resists=True)).stop(labels("r", "n"))
+
+
+def test_a_missing_engine_is_named():
+    with pytest.raises(EngineError, match="not installed"):
+        Engine("no-such-engine").stop(labels("r", "n"))
+
+
+def test_the_run_command_carries_labels():
+    argv = Engine("docker").run_argv(
+        "image:1",
+        ["python", "-m", "x"],
+        labels=labels("r", "n", "s"),
+        environment={"A": "b"},
+        mounts={Path("/d"): "/gpuval:ro"},
+    )
+    assert argv[:3] == ["docker", "run", "--rm"]
+    assert {"--label=gpuval.run=r", "--label=gpuval.stage=s", "--volume=/d:/gpuval:ro", "--env=A=b"} <= set(argv)
+    assert argv[-4:] == ["--entrypoint=python", "image:1", "-m", "x"]
+
+
+def test_systemd_is_used_only_where_it_keeps_the_runner(tmp_path, monkeypatch):
+    tool = tmp_path / "systemd-run"
+    tool.write_text("#!/bin/sh\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "ann").touch()
+    assert systemd_scope(0, "root", tmp_path, tmp_path) == "--system"
+    assert systemd_scope(1000, "ann", tmp_path, tmp_path) == "--user"
+    assert systemd_scope(1000, "bob", tmp_path, tmp_path) is None, "his services end when he logs out"
+    assert systemd_scope(0, "root", tmp_path / "none", tmp_path) is None
+
+
+def test_the_unit_outlives_oom_kills_of_stages(tmp_path):
+    argv = systemd_argv("--system", unit_name("r", "n"), ["python3", "runner.pyz"], tmp_path / "log")
+    assert argv[:2] == ["systemd-run", "--system"]
+    assert {"--unit=gpuval-r-n", "--property=OOMPolicy=continue", "--property=Restart=on-abnormal"} <= set(argv)
+    assert argv[argv.index("--") + 1 :] == ["python3", "runner.pyz"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a\n b\t c", "a b c"),
+        ("\x1b]0;title\x07x", "x"),
+        ("\u202eabc", "abc"),
+        ("abcdefgh", "ab..."),
+        ("\x1b", ""),
+        ("\x9b31mx", "31mx"),
+    ],
+)
+def test_one_line(text, expected):
+    assert one_line(text, 5) == expected
+
+
+def test_facts_are_written_as_a_result(tmp_path):
+    package = tmp_path / "gpuval_hardware"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "collect.py").write_text(
+        "def facts_result(root, accelerator):\n"
+        "    return {'state': 'failure', 'message': f'{root} {accelerator}', 'metrics': [], 'environment': {}}\n"
+    )
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{PACKAGES}:{tmp_path}",
+        "GPUVAL_RESULT_FILE": str(tmp_path / "result.json"),
+        "GPUVAL_ACCELERATOR": "amd",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "gpuval_runner", "facts", "--root", "/fake"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "failure: /fake amd" in done.stderr
+    assert json.loads((tmp_path / "result.json").read_text())["message"] == "/fake amd"

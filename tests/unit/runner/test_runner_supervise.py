@@ -1,0 +1,164 @@
+"""Real processes under supervision."""
+
+import os
+import signal
+import sys
+import time
+
+import pytest
+from gpuval_runner.descendants import MARKER_VARIABLE
+from gpuval_runner.outcome import Stop
+from gpuval_runner.supervise import Hooks, ProcessSpec, supervise
+from runner_kit import alive, until
+
+#: Leaves by two forks and a session of its own, keeps no stream, and writes its pid.
+DAEMON = """
+import os, sys, time, signal
+if os.fork(): os._exit(0)
+os.setsid()
+if os.fork(): os._exit(0)
+null = os.open(os.devnull, os.O_RDWR)
+for stream in (0, 1, 2): os.dup2(null, stream)
+for number in sys.argv[2:]: signal.signal(int(number), signal.SIG_IGN)
+open(sys.argv[1], "w").write(str(os.getpid()))
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def go(tmp_path):
+    marker = f"test-{os.getpid()}-{time.monotonic_ns()}/n/s/1"
+
+    def go(*argv, tick=lambda: None, activity=lambda: None, **limits):
+        output = []
+        limits = {"grace_seconds": 0.5, **limits}
+        spec = ProcessSpec(
+            argv=argv, environment={**os.environ, MARKER_VARIABLE: marker}, directory=tmp_path, marker=marker, **limits
+        )
+        ended = supervise(spec, Hooks(output=output.append, tick=tick, activity=activity))
+        return ended, b"".join(output)
+
+    return go
+
+
+def test_output_of_both_streams_and_the_exit_code(go):
+    ended, output = go("sh", "-c", "echo out; echo err >&2; exit 3")
+    assert (ended.exit_code, ended.signal, ended.stop) == (3, None, None)
+    assert sorted(output.split()) == [b"err", b"out"]
+
+
+def test_death_by_a_signal_is_named(go):
+    ended, _ = go("sh", "-c", "kill -SEGV $$")
+    assert (ended.exit_code, ended.signal) == (None, "SIGSEGV")
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("/nonexistent/tool", "command not found: /nonexistent/tool"),
+        (__file__, "not executable"),
+        ("/", "not executable"),
+    ],
+)
+def test_what_cannot_be_started_is_explained(go, command, said):
+    ended, _ = go(command)
+    assert said in ended.start_error
+
+
+def test_standard_input_is_empty(go):
+    assert go("cat")[0].exit_code == 0
+
+
+def test_total_limit(go):
+    ended, _ = go("sh", "-c", "while :; do echo x; sleep 0.05; done", timeout_seconds=0.5, inactivity_seconds=0.4)
+    assert ended.stop == Stop("timeout", "still running after its limit of 0.5 s (timeout_seconds)")
+    assert 0.4 < ended.duration_seconds < 3
+
+
+def test_inactivity_limit(go):
+    ended, output = go("sh", "-c", "echo begun; sleep 30", inactivity_seconds=0.4)
+    assert ended.stop.state == "timeout"
+    assert "inactivity_seconds" in ended.stop.reason
+    assert output == b"begun\n"
+    assert ended.duration_seconds < 3
+
+
+def test_a_changing_result_is_activity(go):
+    ended, _ = go("sleep", "1", inactivity_seconds=0.5, activity=time.monotonic)
+    assert ended.stop is None
+    assert ended.exit_code == 0
+
+
+def test_zero_is_no_limit(go):
+    ended, _ = go("sleep", "0.5", inactivity_seconds=0, timeout_seconds=0)
+    assert ended.exit_code == 0
+
+
+def test_term_gives_a_chance_to_end_well(go):
+    script = "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done"
+    ended, output = go("sh", "-c", script, timeout_seconds=0.4, grace_seconds=5)
+    assert (output.split()[0], output.split()[-1]) == (b"up", b"bye")
+    assert ended.exit_code == 0
+    assert ended.stop.state == "timeout"
+
+
+def test_a_process_deaf_to_term_is_killed(go):
+    ended, _ = go("sh", "-c", "trap '' TERM; while :; do sleep 0.05; done", timeout_seconds=0.3)
+    assert ended.signal == "SIGKILL"
+    assert ended.unkillable == []
+    assert ended.duration_seconds < 4
+
+
+def test_a_stopped_process_is_ended(go):
+    ended, _ = go("sh", "-c", "kill -STOP $$", inactivity_seconds=0.4)
+    assert ended.stop.state == "timeout"
+    assert ended.signal == "SIGTERM"
+
+
+def test_a_stopped_process_deaf_to_term_is_killed(go):
+    ended, _ = go("sh", "-c", "trap '' TERM; kill -STOP $$; while :; do sleep 1; done", inactivity_seconds=0.4)
+    assert ended.signal == "SIGKILL"
+
+
+@pytest.mark.parametrize("deaf", [[], [str(int(signal.SIGTERM)), str(int(signal.SIGHUP))]])
+def test_a_daemon_that_left_the_session_is_ended_with_its_stage(go, tmp_path, deaf):
+    pid_file = tmp_path / "pid"
+    ended, _ = go(
+        "sh", "-c", f"'{sys.executable}' -c '{DAEMON}' '{pid_file}' {' '.join(deaf)}; sleep 60", timeout_seconds=0.8
+    )
+    pid = int(pid_file.read_text())
+    assert ended.stop.state == "timeout"
+    until(lambda: not alive(pid))
+
+
+def test_what_outlives_the_main_process_is_ended_and_counted(go, tmp_path):
+    pid_file = tmp_path / "pid"
+    script = f"'{sys.executable}' -c '{DAEMON}' '{pid_file}'; while [ ! -s '{pid_file}' ]; do sleep 0.02; done; sleep 60 & exit 0"
+    ended, _ = go("sh", "-c", script)
+    assert ended.exit_code == 0
+    assert ended.left_behind == 2
+    until(lambda: not alive(int(pid_file.read_text())))
+    assert ended.duration_seconds < 5
+
+
+def test_a_flood_of_output_is_taken_without_growing(go, tmp_path):
+    seen = 0
+
+    def tick():
+        return Stop("cancelled", "enough") if seen > 20_000_000 else None
+
+    def count(data):
+        nonlocal seen
+        seen += len(data)
+
+    spec = ProcessSpec(["yes"], dict(os.environ), tmp_path, "none/n/s/1", timeout_seconds=20, grace_seconds=0)
+    ended = supervise(spec, Hooks(output=count, tick=tick))
+    assert ended.stop.state == "cancelled"
+    assert seen > 20_000_000
+
+
+def test_a_tick_can_stop_it(go):
+    begun = time.monotonic()
+    ended, _ = go("sleep", "60", tick=lambda: Stop("cancelled", "now") if time.monotonic() - begun > 0.3 else None)
+    assert ended.stop == Stop("cancelled", "now")
+    assert ended.signal == "SIGTERM"

@@ -1,0 +1,171 @@
+import json
+import ssl
+import time
+
+import pytest
+from gpuval_runner.errors import StoreError
+from gpuval_runner.files import digest
+from gpuval_runner.upload import Ledger, Pace, Uploader, load_store, read_ledger
+from runner_kit import until
+
+FAST = Pace(first=0.05, longest=0.2, refused=0.6, first_timeout=2.0, timeout=2.0)
+
+
+@pytest.fixture
+def uploader(node, store):
+    node.put_store(store.url, ["a", "b"])
+    made = Uploader(node.files.store, Ledger(node.files.uploaded), pace=FAST)
+    yield made
+    made.close()
+
+
+def test_what_is_put_arrives_with_its_type_and_is_remembered(uploader, node, store, tmp_path):
+    log = tmp_path / "a.log"
+    log.write_bytes(b"text\n")
+    uploader.put("records/a", b"{}")
+    uploader.put("logs/a", log)
+    assert uploader.flush(5, 5) == []
+    assert store.objects == {"records/a": b"{}", "logs/a": b"text\n"}
+    assert store.types == {"records/a": "application/json", "logs/a": "text/plain; charset=utf-8"}
+    assert read_ledger(node.files.uploaded) == {"records/a": digest(b"{}"), "logs/a": digest(b"text\n")}
+    assert uploader.reachable is True
+
+
+def test_only_the_latest_version_waits(uploader, store):
+    store.delay = 0.2
+    for number in range(50):
+        uploader.put("records/a", b"%d" % number)
+    assert uploader.flush(5, 5) == []
+    assert store.objects["records/a"] == b"49"
+    assert len(store.history) <= 3
+
+
+@pytest.mark.parametrize("answer", [500, 503, 429])
+def test_a_failing_store_is_tried_again(uploader, store, answer):
+    store.answer = answer
+    uploader.put("records/a", b"1")
+    until(lambda: uploader.reachable is False)
+    assert str(answer) in uploader.problems()[0]
+    store.answer = 200
+    assert uploader.flush(5, 5) == []
+    assert store.objects["records/a"] == b"1"
+    assert uploader.problems() == []
+
+
+def test_a_store_that_is_away_is_waited_for(uploader, store):
+    store.close()
+    begun = time.monotonic()
+    for number in range(100):
+        uploader.put("records/a", b"%d" % number)
+    assert time.monotonic() - begun < 0.5, "putting never waits for the store"
+    until(lambda: uploader.problems())
+    assert "Connection refused" in uploader.problems()[0]
+    store.open()
+    assert uploader.flush(10, 10) == []
+    assert store.objects["records/a"] == b"99"
+
+
+def test_a_refused_url_is_noted_and_left_alone(uploader, store):
+    store.answer = 403
+    uploader.put("records/a", b"1")
+    until(lambda: uploader.problems())
+    for number in range(10):
+        uploader.put("records/a", b"%d" % number)
+        time.sleep(0.03)
+    assert len(store.requests) == 1
+    assert "403" in uploader.problems()[0]
+    store.answer = 200
+    until(lambda: store.objects.get("records/a") == b"9", what="another try after a while")
+
+
+def test_new_urls_are_taken_up(node, store):
+    node.put_store(store.url, ["a"])
+    uploader = Uploader(node.files.store, Ledger(node.files.uploaded), pace=Pace(refused=600))
+    store.answer = 403
+    uploader.put("records/a", b"1")
+    until(lambda: uploader.problems())
+    store.answer = 200
+    node.put_store(f"{store.url}/new", ["a"])
+    until(lambda: store.objects.get("new/records/a") == b"1", 3)
+    uploader.close()
+
+
+def test_a_flush_that_nobody_answers_ends(uploader, store):
+    store.close()
+    uploader.put("records/a", b"1")
+    begun = time.monotonic()
+    assert uploader.flush(20, 0.5) == ["records/a"]
+    assert time.monotonic() - begun < 2
+
+
+def test_expired_urls_are_not_used(node, store):
+    node.put_store(store.url, ["a"], expires_at="2020-01-01T00:00:00Z")
+    uploader = Uploader(node.files.store, Ledger(node.files.uploaded), pace=FAST)
+    uploader.put("records/a", b"1")
+    until(lambda: uploader.reachable is False)
+    assert "expired" in uploader.problems()[0]
+    assert store.requests == []
+    uploader.close()
+
+
+def test_a_large_log_does_not_hold_up_records(uploader, store, tmp_path):
+    store.delay = 1.0
+    log = tmp_path / "log"
+    log.write_bytes(b"x" * 1000)
+    uploader.put("logs/a", log)
+    until(lambda: store.requests)
+    store.delay = 0.0
+    begun = time.monotonic()
+    uploader.put("records/a", b"1")
+    until(lambda: "records/a" in store.objects)
+    assert time.monotonic() - begun < 0.7
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [OSError(111, "refused"), ssl.SSLError("x"), TimeoutError(), ValueError("https://h/?X-Amz-Signature=5ecret")],
+)
+def test_no_problem_tells_a_url(node, problem):
+    node.put_store("https://store.example", ["a"])
+
+    def failing(_ca):
+        def send(url, *_):
+            raise problem if isinstance(problem, OSError) else OSError(str(type(problem)))
+
+        return send
+
+    uploader = Uploader(node.files.store, Ledger(node.files.uploaded), pace=FAST, sender=failing)
+    uploader.put("records/a", b"1")
+    said = until(uploader.problems)
+    assert "5ecret" not in said[0]
+    assert "store.example" not in said[0]
+    assert "5ecret" not in repr(load_store(node.files.store))
+    uploader.close()
+
+
+def test_a_store_file_that_others_may_read_is_refused(node):
+    node.put_store("http://h", ["a"])
+    node.files.store.chmod(0o644)
+    with pytest.raises(StoreError, match="chmod 600"):
+        load_store(node.files.store)
+    assert load_store(node.files.store, private=False)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"schema": "gpuval.store/1"}', "[" * 100_000])
+def test_a_store_file_that_is_none_is_refused_without_showing_it(node, text):
+    node.files.store.write_text(text)
+    node.files.store.chmod(0o600)
+    with pytest.raises(StoreError, match="anew"):
+        load_store(node.files.store)
+
+
+def test_only_http_is_spoken(node):
+    document = {
+        "schema": "gpuval.store/1",
+        "expires_at": None,
+        "ca_file": None,
+        "put": {"records/a": "file:///etc/passwd"},
+    }
+    node.files.store.write_text(json.dumps(document))
+    node.files.store.chmod(0o600)
+    assert load_store(node.files.store).put == {}
