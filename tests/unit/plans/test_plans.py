@@ -32,7 +32,7 @@ SETTINGS = plans.Settings(
         (["training"], [], ["facts", "training"]),
         (["pyt"], [], ["facts", "training"]),
         (["inference"], [], ["facts", "loading", "inference"]),
-        (["loading"], [], ["loading"]),
+        (["loading"], [], ["facts", "loading"]),
         (["all"], ["training"], ["facts", "loading", "inference"]),
         (["training"], ["facts"], ["training"]),
         (["training", "loading"], [], ["facts", "training", "loading"]),

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from gpuval_runner import scratch
 from gpuval_runner.layout import NodeDirectory
 from jsonschema import Draft202012Validator
 
@@ -189,6 +191,8 @@ class Node:
                 except subprocess.TimeoutExpired:
                     process.kill()
             process.communicate()
+        for work in (self.files.root / "work").glob("*"):
+            scratch.remove(work)
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 if f"GPUVAL_STAGE_ID={self.run_id}/".encode() in (entry / "environ").read_bytes():
@@ -198,7 +202,8 @@ class Node:
 class StoreServer:
     """An HTTP store: takes PUTs, can answer otherwise, can be away."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self.objects: dict[str, bytes] = {}
         self.history: list[tuple[str, bytes]] = []
         self.types: dict[str, str] = {}
@@ -211,7 +216,7 @@ class StoreServer:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}"
 
     def open(self) -> None:
         store = self
@@ -235,6 +240,8 @@ class StoreServer:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
         self.port = self._server.server_port
+        if self._tls:
+            self._server.socket = self._tls.wrap_socket(self._server.socket, server_side=True)
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
 
     def close(self) -> None:

@@ -8,14 +8,18 @@ import sys
 from pathlib import Path
 
 import pytest
-from gpuval_runner import lock, oom, scratch
+from gpuval_runner import detach, lock, oom, scratch
 from gpuval_runner import plan as plans
+from gpuval_runner import stage as stages
 from gpuval_runner.boot import Instant, elapsed
 from gpuval_runner.clock import now, parse
 from gpuval_runner.detach import systemd_argv, systemd_scope, unit_name
 from gpuval_runner.engine import Engine, EngineError, labels
 from gpuval_runner.environment import Accelerator, Places, build, detected, inherited
 from gpuval_runner.errors import LockHeldError
+from gpuval_runner.layout import NodeDirectory
+from gpuval_runner.publish import Publisher
+from gpuval_runner.record import Record
 from gpuval_runner.text import one_line
 from runner_kit import PACKAGES, plan, stage
 
@@ -35,7 +39,8 @@ def test_one_lock_one_holder(tmp_path):
 def test_a_lock_goes_with_its_holder_and_not_to_its_children(tmp_path):
     path = tmp_path / "lock"
     script = (
-        "import subprocess, sys, pathlib; from gpuval_runner.lock import Lock; held = Lock.take(pathlib.Path(sys.argv[1]));"
+        "import subprocess, sys, pathlib; from gpuval_runner.lock import Lock;"
+        "held = Lock.take(pathlib.Path(sys.argv[1]));"
         "subprocess.Popen(['sleep', '20'], stdout=subprocess.DEVNULL); print('held', flush=True); sys.stdin.read()"
     )
     holder = subprocess.Popen(
@@ -299,3 +304,57 @@ def test_facts_are_written_as_a_result(tmp_path):
     assert done.returncode == 1
     assert "failure: /fake amd" in done.stderr
     assert json.loads((tmp_path / "result.json").read_text())["message"] == "/fake amd"
+
+
+def test_a_unit_gets_its_environment_by_a_private_file(tmp_path, monkeypatch):
+    said = tmp_path / "said"
+    (tmp_path / "systemd-run").write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {said}\n')
+    (tmp_path / "systemd-run").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(detach, "systemd_scope", lambda *_: "--system")
+    monkeypatch.setattr(detach, "own_archive", lambda: tmp_path / "runner.pyz")
+    directory = NodeDirectory(tmp_path)
+    environment = {"PATH": "/bin", "https_proxy": "http://user:5ecret@proxy", "AWS_SECRET_ACCESS_KEY": "5ecret"}
+    assert detach.detach(directory, "gpuval-r-n", ["--instance", "x"], environment) == "gpuval-r-n"
+    arguments = said.read_text()
+    assert "5ecret" not in arguments
+    assert f"--environment-file\n{directory.runner_environment}\n" in arguments
+    assert directory.runner_environment.stat().st_mode & 0o777 == 0o600
+    handed_on = json.loads(directory.runner_environment.read_text())
+    assert handed_on == {"PATH": "/bin", "https_proxy": "http://user:5ecret@proxy"}
+
+
+class Sent(Publisher):
+    """Counts what would be sent."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.logs, self.states = 0, []
+
+    def log(self, stage):
+        self.logs += 1
+
+    def record(self, record):
+        self.states.append(record.state)
+        return super().record(record)
+
+
+@pytest.mark.parametrize(
+    ("script", "least", "most"), [("while :; do echo x; sleep 0.1; done", 3, 8), ("echo x; sleep 9", 2, 2)]
+)
+def test_a_log_that_changes_is_sent_now_and_then(node, monkeypatch, script, least, most):
+    monkeypatch.setattr(stages, "LOG_UPLOAD_SECONDS", 0.3)
+    node.put_plan(stage("a", script, timeout_seconds=1.5))
+    parsed = plans.load(node.files.plan)
+    node.files.make()
+    publisher = Sent(node.files, parsed, None)
+    work = node.files.work("a")
+    places = Places(work, work / "tmp", node.base / "models", work, work, work)
+    context = stages.StageContext(
+        parsed, node.files, publisher, Accelerator("cpu", 0), places, halt=lambda: None, adopts=False
+    )
+    finished = stages.StageRun(parsed.stages[0], Record.pending(parsed, parsed.stages[0]), context).run()
+    assert finished.state == "timeout"
+    assert least <= publisher.logs <= most
+    assert publisher.states.count("running") >= 4
+    assert publisher.states[-1] == "timeout"

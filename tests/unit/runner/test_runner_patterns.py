@@ -103,6 +103,6 @@ def test_memory_is_bounded():
 @pytest.mark.parametrize(
     ("unit", "factor"), [("Mb/s", 125_000.0), ("MB/s", 1e6), ("Kbps", 125.0), ("GB", 1e9), ("Gb", None)]
 )
-def test_b_is_a_bit_and_B_a_byte(unit, factor):
+def test_small_b_is_a_bit_and_capital_b_a_byte(unit, factor):
     found = base_unit(unit)
     assert (found.factor if found else None) == factor

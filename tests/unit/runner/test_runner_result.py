@@ -32,10 +32,9 @@ def test_garbage_is_a_problem_and_never_final(data):
 
 
 def test_numbers_that_are_not_finite_become_null():
-    text = '{"state":"success","metrics":[%s],"environment":{"a":NaN,"b":[Infinity,1e999]}}' % ",".join(
-        f'{{"name":"m{i}","value":{v},"unit":"x","scope":"node"}}'
-        for i, v in enumerate(["NaN", "-Infinity", "1e999", "9" * 400, "2"])
-    )
+    values = ["NaN", "-Infinity", "1e999", "9" * 400, "2"]
+    metrics = ",".join(f'{{"name":"m{i}","value":{v},"unit":"x","scope":"node"}}' for i, v in enumerate(values))
+    text = f'{{"state":"success","metrics":[{metrics}],"environment":{{"a":NaN,"b":[Infinity,1e999]}}}}'
     read = result.parse(text.encode())
     assert [m["value"] for m in read.metrics] == [None, None, None, None, 2]
     assert read.environment == {"a": None, "b": [None, None]}
@@ -105,7 +104,7 @@ json_values = st.recursive(
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.fixed_dictionaries({}, optional={name: json_values for name in result.Result.__dataclass_fields__}))
+@given(st.fixed_dictionaries({}, optional=dict.fromkeys(result.Result.__dataclass_fields__, json_values)))
 def test_whatever_a_file_holds_the_rest_is_valid(document):
     read = result.parse(json.dumps(document).encode())
     json.dumps(vars(read), allow_nan=False).encode()

@@ -133,8 +133,8 @@ def test_a_daemon_that_left_the_session_is_ended_with_its_stage(go, tmp_path, de
 
 def test_what_outlives_the_main_process_is_ended_and_counted(go, tmp_path):
     pid_file = tmp_path / "pid"
-    script = f"'{sys.executable}' -c '{DAEMON}' '{pid_file}'; while [ ! -s '{pid_file}' ]; do sleep 0.02; done; sleep 60 & exit 0"
-    ended, _ = go("sh", "-c", script)
+    daemon = f"'{sys.executable}' -c '{DAEMON}' '{pid_file}'; while [ ! -s '{pid_file}' ]; do sleep 0.02; done"
+    ended, _ = go("sh", "-c", f"{daemon}; sleep 60 & exit 0")
     assert ended.exit_code == 0
     assert ended.left_behind == 2
     until(lambda: not alive(int(pid_file.read_text())))

@@ -45,12 +45,23 @@ def test_what_is_put_is_listed_read_and_deleted(embedded):
     assert list(store.list("run/")) == []
 
 
-def test_a_changed_object_has_another_etag(embedded):
+def test_a_changed_object_has_another_stamp(embedded):
     store = Store(embedded.writer())
     store.put("etag/x", b"1")
-    before = next(iter(store.list("etag/"))).etag
+    before = next(iter(store.list("etag/"))).stamp
     store.put("etag/x", b"2")
-    assert next(iter(store.list("etag/"))).etag != before
+    assert next(iter(store.list("etag/"))).stamp != before
+
+
+def test_listing_a_large_object_does_not_read_it(embedded):
+    large = embedded.data / "gpuval" / "large"
+    large.mkdir()
+    with (large / "weights").open("wb") as stream:
+        stream.truncate(200 << 30)  # sparse: reading it would take minutes
+    time.sleep(1.1)
+    (entry,) = Store(embedded.reader(), timeout=5, attempts=1).list("large/")
+    assert entry.size == 200 << 30
+    (large / "weights").unlink()
 
 
 def test_a_signed_url_writes_its_key_and_nothing_else(embedded):

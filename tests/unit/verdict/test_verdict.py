@@ -405,6 +405,17 @@ def test_slow_first_attempt_may_pass_when_measured_again():
     assert (report["verdict"], report["counts"]["flaky"]) == ("PASS", 1)
 
 
+def test_slow_in_both_attempts_is_fail_and_not_flaky():
+    run = make_run()
+    evidence = healthy(run)
+    record = evidence.records["node-1"]["training"]
+    record["metrics"] = training_metrics(tflops=100.0)
+    record["attempts"] = [make_record(metrics=training_metrics(tflops=100.0))]
+    record["attempt"] = 2
+    report = judge(run, evidence)
+    assert (report["verdict"], report["counts"]["flaky"]) == ("FAIL", 0)
+
+
 def test_fingerprint_is_held_against_a_text_value():
     rule = check(kind="equal", metric="firmware", value="1.2.3")
     assert judge_metric(rule, [], fingerprints={"firmware": "1.2.3"})[0]["verdict"] == "pass"

@@ -54,12 +54,20 @@ def clean(
         nested = root.parent.name == run_id and root.name == node
         if nested and not keep_models and not _other_runs(directory):
             removed += _remove_models(directory.base / "models", left)
-        for stage in plan.stages if plan else ():
-            left += scratch.remove(directory.work(stage.name))
+        for stage in _stages(directory, plan):
+            left += scratch.remove(directory.work(stage))
         removed += _remove_directory(directory, left)
         if nested:
             removed += _remove_if_empty(root.parent) + _remove_if_empty(directory.base)
     return {"removed": removed, "killed": killed, "left": left}
+
+
+def _stages(directory: NodeDirectory, plan: Optional[Plan]) -> set[str]:
+    """Return all stages that may have a scratch directory: a later attempt's plan names only some of them."""
+    work = directory.root / "work"
+    names = {stage.name for stage in plan.stages} if plan else set()
+    names |= {key.partition("/")[2] for key in directory.result_keys()}
+    return names | ({entry.name for entry in work.iterdir()} if work.is_dir() else set())
 
 
 def _plan(directory: NodeDirectory) -> Optional[Plan]:

@@ -83,7 +83,7 @@ class Plan:
 def load(path: Path) -> Plan:
     """Read and check a plan file. Raises ``PlanError``."""
     try:
-        document = read_json(path, MAX_PLAN_BYTES)
+        document = read_json(path.resolve(), MAX_PLAN_BYTES)  # mounted files are links
     except FileNotFoundError:
         raise PlanError(f"{path} does not exist: launch the run on this node first") from None
     except (OSError, ValueError) as error:

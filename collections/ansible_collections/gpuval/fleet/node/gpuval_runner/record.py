@@ -124,20 +124,23 @@ def archived(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def encode_series(plan: Plan, stage: Stage, series: list[dict[str, Any]]) -> bytes:
     """Return the series document of a stage, with the longest curves left out beyond 8 MiB."""
-    document = {
-        "schema": SERIES_SCHEMA,
-        "run_id": plan.run_id,
-        "node": plan.node,
-        "stage": stage.name,
-        "attempt": plan.attempt,
-        "series": series,
-    }
-    data = to_json(document)
-    while len(data) > MAX_SERIES_BYTES and document["series"]:
-        series = sorted(series, key=lambda curve: len(curve["x"]))[:-1]
-        document["series"] = series
-        data = to_json(document)
-    return data
+    by_length = sorted(series, key=lambda curve: len(curve["x"]))
+    room, kept = MAX_SERIES_BYTES - 1024, []
+    for curve in by_length:
+        room -= len(to_json(curve))
+        if room < 0:
+            break
+        kept.append(curve)
+    return to_json(
+        {
+            "schema": SERIES_SCHEMA,
+            "run_id": plan.run_id,
+            "node": plan.node,
+            "stage": stage.name,
+            "attempt": plan.attempt,
+            "series": series if len(kept) == len(series) else kept,
+        }
+    )
 
 
 def _is_record(document: Any, run_id: str, node: str, stage: str) -> bool:

@@ -105,8 +105,10 @@ def run(options: Options) -> int:
                 plan = plans.load(options.plan)
                 name = f"run {plan.run_id} node {plan.node} attempt {plan.attempt}"
                 options.note(f"{name}: runner pid {os.getpid()} starts")
-                outcome = Runner(options, plan, uploader, told).carry_out()
+                runner = Runner(options, plan, uploader, told)
+                outcome = runner.carry_out()
                 finish_uploads(uploader, options.note, told)
+                runner.note_store()
                 if told.signal:
                     options.note(
                         f"ended by {told.signal}; started again, the runner goes on at the first unfinished stage"
@@ -155,7 +157,7 @@ def told_by_signals() -> Iterator[Told]:
         told.signal = signal.Signals(number).name
 
     earlier = {number: signal.signal(number, tell) for number in (signal.SIGTERM, signal.SIGINT)}
-    earlier[signal.SIGHUP] = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    earlier[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: None)  # SIG_IGN would be inherited by stages
     try:
         yield told
     finally:
@@ -251,7 +253,7 @@ class Runner:
         notes = (self._notes[name],) if name in self._notes else ()
         finished = StageRun(stage, self.records[name], self._context(name), notes).run()
         self.state.current = None
-        self._tick()
+        self.note_store()
         self._save_state()
         self.options.note(f"{name}: {finished.state}: {finished.message or 'no message'}")
         return finished
@@ -273,7 +275,7 @@ class Runner:
             ),
             halt=self.halt,
             started=self._started,
-            tick=self._tick,
+            tick=self.note_store,
             tee=self.options.tee,
             note=self.options.note,
         )
@@ -288,7 +290,7 @@ class Runner:
         self.state.current = {"pid": pid, "start_ticks": process.start_ticks} if process else None
         self._save_state()
 
-    def _tick(self) -> None:
+    def note_store(self) -> None:
         """Note whether the store answers, for whoever asks by ``start`` and ``status``."""
         if self._uploader and self._uploader.reachable != self.state.store_reachable:
             self.state.store_reachable = self._uploader.reachable

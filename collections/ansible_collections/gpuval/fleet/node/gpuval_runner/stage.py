@@ -222,7 +222,7 @@ class StageRun:
         notes = self._progress.notes
         if ended.left_behind:
             many = ended.left_behind
-            notes.append(f"{many} {'process' if many == 1 else 'processes'} outlived it and were ended")
+            notes.append(f"{many} {'process' if many == 1 else 'processes'} outlived it and had to be ended")
         if ended.unkillable:
             stuck = ", ".join(f"{p.name} (pid {p.pid}, state {p.state})" for p in ended.unkillable[:5])
             notes.append(f"KILL did not end {stuck}: a driver or file system hangs, reboot the node")

@@ -70,8 +70,14 @@ def load_store(path: Path, private: bool = True) -> Optional[Store]:
 
 
 def http_sender(ca_file: Optional[str]) -> Send:
-    """Return a sender over HTTP(S), trusting the CA file alone where one is given, else the system's."""
-    context = ssl.create_default_context(cafile=ca_file) if ca_file else ssl.create_default_context()
+    """Return a sender over HTTP(S), trusting the CA file alone where one is given, else the system's.
+
+    Raises ``StoreError`` when the CA file cannot be used.
+    """
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+    except OSError as error:
+        raise StoreError(f"CA file {ca_file} of the store cannot be used: {error.strerror or error}") from error
     opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))
 
     def send(url: str, data: bytes, headers: Mapping[str, str], timeout: float) -> int:
@@ -307,7 +313,10 @@ class _Lane:
         timeout = self._pace.timeout if self.reachable else self._pace.first_timeout
         try:
             status = self._file.send(store.put[key], data, CONTENT_TYPES[key.partition("/")[0]], timeout)
-        except (OSError, http.client.HTTPException) as error:
+        except StoreError as error:
+            self._fail(str(error))
+            return
+        except OSError as error:
             self._fail(f"the store does not answer: {_reason(error)}")
             return
         if 200 <= status < 300:

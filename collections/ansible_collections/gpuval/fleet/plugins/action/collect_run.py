@@ -35,11 +35,11 @@ class ActionModule(ControllerAction):
         collected = 0
         for entry in store.list(f"{run['folder']}/"):
             place = parse_key(run["folder"], entry.key)
-            if place is None or (place[0] != "records" and seen.get(entry.key) == entry.etag):
+            if place is None or (place[0] != "records" and seen.get(entry.key) == entry.stamp):
                 continue
             if self._collect(store, folder, run, evidence, entry.key, place):
                 collected += 1
-            seen[entry.key] = entry.etag
+            seen[entry.key] = entry.stamp
         runs.write_json(seen_file, seen)
         known = runs.read_json(folder.problems_file) if folder.problems_file.exists() else []
         runs.write_json(folder.problems_file, [*(p for p in known if p not in evidence.problems), *evidence.problems])

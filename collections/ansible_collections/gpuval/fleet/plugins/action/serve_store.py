@@ -31,8 +31,8 @@ class ActionModule(ControllerAction):
         created = store.ensure_bucket()
         if not credentials_outlive(store, options["deadline_seconds"]):
             self._display.warning(
-                "the S3 credentials expire before the deadline: uploads signed with them will fail then, and records will be "
-                "fetched over SSH. Use longer-lived keys, or a shorter gpuval_deadline_seconds."
+                "the S3 credentials expire before the deadline: uploads signed with them will fail then, and records "
+                "will be fetched over SSH. Use longer-lived keys, or a shorter gpuval_deadline_seconds."
             )
         return {"changed": started or created, "endpoint": store.connection.endpoint, "embedded": embedded is not None}
 

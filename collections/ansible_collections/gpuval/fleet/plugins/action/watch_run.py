@@ -53,7 +53,7 @@ class ActionModule(ControllerAction):
         self.evidence = Evidence(problems=runs.read_json(problems) if problems.exists() else [])
         self.views = self._views()
         self.started = time.monotonic() - runs.seconds_since(self.run_info["created_at"])
-        for key in list(self.memory["etags"]):
+        for key in list(self.memory["seen"]):
             self._take(key, self._kept(key))
         answer = self._watch()
         self._remember()
@@ -132,11 +132,10 @@ class ActionModule(ControllerAction):
     def _round(self, now):
         lines = []
         for entry in self.store.list(f"{self.run_info['folder']}/records/"):
-            stamp = f"{entry.etag} {entry.modified.isoformat()}"
-            if self.memory["etags"].get(entry.key) == stamp:
+            if self.memory["seen"].get(entry.key) == entry.stamp:
                 continue
             raw = self.store.get(entry.key, max_bytes=MAX_RECORD_BYTES)
-            self.memory["etags"][entry.key] = stamp
+            self.memory["seen"][entry.key] = entry.stamp
             line = self._take(entry.key, raw, now)
             if line:
                 lines.append(line)
@@ -199,7 +198,7 @@ class ActionModule(ControllerAction):
         return self.run_folder.state / "watch.json"
 
     def _remembered(self):
-        empty = {"etags": {}, "relaunched": [], "restarts": {}, "asked_ago": {}}
+        empty = {"seen": {}, "relaunched": [], "restarts": {}, "asked_ago": {}}
         try:
             return {**empty, **runs.read_json(self._memory_file)}
         except FileNotFoundError:

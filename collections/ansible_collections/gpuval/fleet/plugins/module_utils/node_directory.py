@@ -8,6 +8,7 @@ import pwd
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 #: What a runner command may take before it counts as hanging.
 RUNNER_SECONDS = 120
@@ -20,18 +21,24 @@ class NodeError(Exception):
     """The node cannot do what is asked; the message says what to change."""
 
 
-def default_base():
-    """Survives a reboot, belongs to the node alone (a home may be shared by NFS), and needs no setting up."""
+def base_directory(chosen):
+    """The folder of gpuval on this node.
+
+    The default survives a reboot, belongs to the node alone (a home may be shared by NFS), and needs no setting up.
+    """
+    if chosen:
+        return Path(chosen).expanduser().absolute()
     if os.geteuid() == 0:
-        return "/var/lib/gpuval"
-    return "/var/tmp/gpuval-" + pwd.getpwuid(os.geteuid()).pw_name  # noqa: S108 - checked to be ours by make_private
+        return Path("/var/lib/gpuval")
+    # make_private sees to it that it is ours
+    return Path("/var/tmp") / f"gpuval-{pwd.getpwuid(os.geteuid()).pw_name}"  # noqa: S108
 
 
 def make_private(path):
     """Create `path` with mode 0700, or check that it is a folder of ours that others cannot write."""
     try:
-        os.makedirs(path, mode=0o700, exist_ok=True)
-        status = os.lstat(path)
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = path.lstat()
     except OSError as error:
         raise NodeError(
             f"{path} cannot be made: {error.strerror}. Set gpuval_node_dir to a folder you may write."
@@ -43,17 +50,16 @@ def make_private(path):
 def write_private(path, data):
     """Write `data` (bytes) atomically with mode 0600. Returns whether the content changed."""
     try:
-        with open(path, "rb") as stream:
-            if stream.read() == data:
-                return False
+        if path.read_bytes() == data:
+            return False
     except FileNotFoundError:
         pass
-    draft = path + ".new"
+    draft = path.with_name(path.name + ".new")
     try:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(data)
-        os.replace(draft, path)
+        draft.replace(path)
     except OSError as error:
         raise NodeError(
             f"{path} cannot be written: {error.strerror}. Free space there, or set gpuval_node_dir."
@@ -64,7 +70,7 @@ def write_private(path, data):
 def call_runner(directory, *arguments, text=None):
     """Run the runner that lies in `directory`. Returns what it prints, as JSON."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith(PRIVATE_PREFIXES)}
-    command = [sys.executable, os.path.join(directory, "runner.pyz"), *arguments]
+    command = [sys.executable, str(directory / "runner.pyz"), *arguments]
     try:
         done = subprocess.run(
             command,

@@ -52,6 +52,11 @@ class Entry:
     size: int
     modified: datetime
 
+    @property
+    def stamp(self) -> str:
+        """Changes whenever the object is written. Some services give no ETag, and times are in milliseconds."""
+        return f"{self.etag} {self.size} {self.modified.isoformat()}"
+
 
 class Store:
     """A bucket, with only the operations gpuval needs."""
@@ -89,7 +94,8 @@ class Store:
             status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
             if status != 404:
                 raise StoreError(
-                    f"the bucket {bucket} cannot be used: {error}. Check gpuval_bucket, gpuval_s3_endpoint and the keys."
+                    f"the bucket {bucket} cannot be used: {error}. "
+                    "Check gpuval_bucket, gpuval_s3_endpoint and the keys."
                 ) from error
             self.client.create_bucket(Bucket=bucket)
             return True

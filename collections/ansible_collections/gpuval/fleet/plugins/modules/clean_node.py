@@ -10,7 +10,8 @@ module: clean_node
 short_description: Remove what runs put on a node
 version_added: 0.1.0
 description:
-  - Stops the runner and everything it started, removes the run's folder and, when no other run is left, the model cache.
+  - Stops the runner and everything it started and removes the run's folder.
+  - Removes the model cache as well when no other run is left.
   - Verifies that nothing is left and says what is.
 author:
   - gpuval contributors (@gpuval)
@@ -59,19 +60,16 @@ import os
 import shutil
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuval.fleet.plugins.module_utils.node_directory import NodeError, call_runner, default_base
+from ansible_collections.gpuval.fleet.plugins.module_utils.node_directory import NodeError, base_directory, call_runner
 
 
 def run_folders(base, run_id):
     """Folders of runs on this node: base/run/node, of one run or of all."""
-    runs = [run_id] if run_id else sorted(os.listdir(base))
-    for run in runs:
-        parent = os.path.join(base, run)
-        if run == "models" or os.path.islink(parent) or not os.path.isdir(parent):
+    for parent in [base / run_id] if run_id else sorted(base.iterdir()):
+        if parent.name == "models" or parent.is_symlink() or not parent.is_dir():
             continue
-        for node in sorted(os.listdir(parent)):
-            path = os.path.join(parent, node)
-            if os.path.isfile(os.path.join(path, "runner.pyz")) or os.path.isfile(os.path.join(path, "plan.json")):
+        for path in sorted(parent.iterdir()):
+            if (path / "runner.pyz").is_file() or (path / "plan.json").is_file():
                 yield path
 
 
@@ -84,25 +82,25 @@ def main():
         },
         supports_check_mode=True,
     )
-    base = os.path.abspath(os.path.expanduser(module.params["directory"] or default_base()))
+    base = base_directory(module.params["directory"])
     run_id = module.params["run_id"]
     if os.sep in run_id or run_id in (".", ".."):
         module.fail_json(msg=f"{run_id!r} is not a run id")
-    if not os.path.isdir(base):
+    if not base.is_dir():
         module.exit_json(changed=False, removed=[], killed=[])
     folders = list(run_folders(base, run_id))
     if module.check_mode:
-        module.exit_json(changed=bool(folders), removed=folders, killed=[])
+        module.exit_json(changed=bool(folders), removed=[str(folder) for folder in folders], killed=[])
     removed, killed, left = [], [], []
     for folder in folders:
         options = ["--keep-models"] if module.params["keep_models"] else []
         try:
-            answer = call_runner(folder, "clean", "--dir", folder, *options)
+            answer = call_runner(folder, "clean", "--dir", str(folder), *options)
         except NodeError as error:
-            if os.path.isfile(os.path.join(folder, "runner.pyz")):
+            if (folder / "runner.pyz").is_file():
                 module.fail_json(msg=str(error), removed=removed, killed=killed)
             shutil.rmtree(folder)  # a launch that died before it wrote the runner: nothing can be running
-            answer = {"removed": [folder], "killed": [], "left": []}
+            answer = {"removed": [str(folder)], "killed": [], "left": []}
         removed += answer["removed"]
         killed += answer["killed"]
         left += answer["left"]

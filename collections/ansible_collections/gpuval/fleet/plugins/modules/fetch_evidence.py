@@ -10,8 +10,8 @@ module: fetch_evidence
 short_description: Fetch a node's records and logs over the management connection
 version_added: 0.1.0
 description:
-  - For nodes that cannot reach the store, and for what they could not upload. The action plugin of the same name checks what
-    comes back like any other record from a node, and puts it into the store in the node's place.
+  - For nodes that cannot reach the store, and for what they could not upload.
+  - The action plugin of the same name puts what comes back into the store in the node's place.
 author:
   - gpuval contributors (@gpuval)
 attributes:
@@ -63,7 +63,7 @@ running:
 """
 
 import json
-import os
+from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuval.fleet.plugins.module_utils.node_directory import NodeError, call_runner
@@ -79,16 +79,15 @@ def main():
         },
         supports_check_mode=True,
     )
-    directory = module.params["directory"]
-    if not os.path.isdir(directory):
+    directory = Path(module.params["directory"])
+    if not directory.is_dir():
         module.fail_json(msg=f"{directory} is gone: the node was cleaned or reinstalled while it worked")
     arguments = ["--limit-bytes", str(module.params["limit_bytes"])]
     if module.params["not_uploaded"]:
         arguments.append("--not-uploaded")
     try:
-        answer = call_runner(
-            directory, "fetch", "--dir", directory, "--since", "-", *arguments, text=json.dumps(module.params["since"])
-        )
+        arguments = ["fetch", "--dir", str(directory), "--since", "-", *arguments]
+        answer = call_runner(directory, *arguments, text=json.dumps(module.params["since"]))
     except NodeError as error:
         module.fail_json(msg=str(error))
     module.exit_json(changed=False, **{key: answer[key] for key in ("files", "more", "running")})

@@ -10,8 +10,8 @@ module: launch_plan
 short_description: Place a node's plan and start its runner
 version_added: 0.1.0
 description:
-  - Writes the plan, the signed URLs, the runner and the workloads into the run's folder on the node, and starts the runner,
-    which goes on by itself when the connection ends.
+  - Writes the plan, the signed URLs, the runner and the workloads into the run's folder on the node.
+  - Starts the runner, which goes on by itself when the connection ends.
   - Started again, it takes the plan up where it stands. A plan that is done is left alone.
   - The role P(gpuval.fleet.run#role) calls it through the action plugin of the same name, which builds the plan.
 author:
@@ -25,7 +25,9 @@ attributes:
     description: Shows the stages of the plan.
 options:
   directory:
-    description: Base folder of gpuval on the node. Empty is C(/var/lib/gpuval) for root and C(/var/tmp/gpuval-USER) for others.
+    description:
+      - Base folder of gpuval on the node.
+      - Empty is C(/var/lib/gpuval) for root and C(/var/tmp/gpuval-USER) for others.
     type: str
     default: ''
   plan:
@@ -84,14 +86,14 @@ launch:
 
 import base64
 import json
-import os
 import sys
+from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuval.fleet.plugins.module_utils.node_directory import (
     NodeError,
+    base_directory,
     call_runner,
-    default_base,
     make_private,
     write_private,
 )
@@ -102,12 +104,12 @@ OLDEST_PYTHON = (3, 9)
 def place(parameters):
     """Write the run's files. Returns the run's folder on the node and whether the plan is new."""
     plan = parameters["plan"]
-    base = os.path.abspath(os.path.expanduser(parameters["directory"] or default_base()))
+    base = base_directory(parameters["directory"])
     make_private(base)
-    directory = os.path.join(base, plan["run_id"], plan["node"])
-    make_private(os.path.dirname(directory))
+    directory = base / plan["run_id"] / plan["node"]
+    make_private(directory.parent)
     make_private(directory)
-    fresh = is_newer(plan, os.path.join(directory, "plan.json"))
+    fresh = is_newer(plan, directory / "plan.json")
     files = {
         "runner.pyz": base64.b64decode(parameters["runner"]),
         "workloads.zip": base64.b64decode(parameters["workloads"]),
@@ -118,15 +120,14 @@ def place(parameters):
     if fresh:
         files["plan.json"] = json.dumps(plan, indent=1).encode()
     for name, data in files.items():
-        write_private(os.path.join(directory, name), data)
+        write_private(directory / name, data)
     return directory, fresh
 
 
 def is_newer(plan, path):
     """Whether the node does not have this attempt yet: a plan under way is never replaced by itself."""
     try:
-        with open(path, encoding="utf-8") as stream:
-            return json.load(stream)["attempt"] < plan["attempt"]
+        return json.loads(Path(path).read_text(encoding="utf-8"))["attempt"] < plan["attempt"]
     except (FileNotFoundError, ValueError, KeyError):
         return True
 
@@ -152,7 +153,7 @@ def main():
         module.exit_json(changed=True)
     try:
         directory, _fresh = place(module.params)
-        answer = call_runner(directory, "start", "--dir", directory)
+        answer = call_runner(directory, "start", "--dir", str(directory))
     except NodeError as error:
         module.fail_json(msg=str(error))
     if answer["finished"] and not answer["started"]:
@@ -167,7 +168,7 @@ def main():
         "pid": answer.get("pid"),
         "store_reachable": answer.get("store_reachable"),
     }
-    module.exit_json(changed=bool(answer["started"]), directory=directory, launch=launch)
+    module.exit_json(changed=bool(answer["started"]), directory=str(directory), launch=launch)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,9 @@ module: open_run
 short_description: Open a run, or take up an unfinished one
 version_added: 0.1.0
 description:
-  - Freezes the expected nodes and their stages in C(run.json). Nodes that are new to a known run join it by name.
-  - Without a run id, an unfinished run of the same nodes is taken up, so that a controller that died is simply started again.
+  - Freezes the expected nodes and their stages in C(run.json).
+  - Nodes that are new to a known run join it by name.
+  - Without a run id, an unfinished run of the same nodes is taken up, so a controller that died is simply started again.
 author:
   - gpuval contributors (@gpuval)
 attributes:
@@ -25,7 +26,7 @@ attributes:
     description: There is nothing to compare.
 options:
   run_id:
-    description: Identity of the run. Empty takes up an unfinished run, else starts one; V(new) always starts one.
+    description: Identity of the run. Empty takes up an unfinished one, else starts one; V(new) always starts one.
     type: str
     default: ''
   results_dir:

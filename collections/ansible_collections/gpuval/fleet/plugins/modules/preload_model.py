@@ -12,7 +12,8 @@ module: preload_model
 short_description: See that a model is in the store, whole
 version_added: 0.1.0
 description:
-  - Makes the tiny model, downloads a hub repository or takes a folder, resolves links, writes C(SHA256SUMS) and uploads with rclone.
+  - Makes the tiny model, downloads a hub repository or takes a folder.
+  - Resolves links, writes C(SHA256SUMS) and uploads with rclone.
   - Skips a model that is there and whole.
 author:
   - gpuval contributors (@gpuval)

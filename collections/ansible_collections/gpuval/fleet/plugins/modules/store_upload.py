@@ -11,7 +11,7 @@ short_description: Upload files into the object store
 version_added: 0.1.0
 description:
   - Puts files and folders under a prefix of a bucket. What is there already with the same content is left alone.
-  - In a playbook the O(store) of the roles may be given instead of a connection, which finds the embedded store as well.
+  - In a playbook the O(store) of the roles may be given instead of a connection. It finds the embedded store too.
 author:
   - gpuval contributors (@gpuval)
 requirements:
@@ -34,7 +34,7 @@ options:
     type: str
     required: true
   store:
-    description: The store as the role P(gpuval.fleet.gpuval#role) describes it (RV(ignore:gpuval_store)). Used by the action plugin.
+    description: The store as the role P(gpuval.fleet.gpuval#role) describes it. Used by the action plugin.
     type: dict
   bucket:
     description: The bucket.
@@ -87,6 +87,7 @@ unchanged:
 import hashlib
 import mimetypes
 import os
+from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, Store, StoreError, StoreErrors
@@ -94,23 +95,24 @@ from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connecti
 
 def files_below(sources):
     """Pairs of path and key below the prefix."""
-    for source in sources:
-        source = source.rstrip(os.sep)
-        if os.path.isdir(source):
+    for source in map(Path, sources):
+        if source.is_dir():
             for directory, _folders, names in sorted(os.walk(source)):
                 for name in sorted(names):
-                    path = os.path.join(directory, name)
-                    yield path, os.path.relpath(path, os.path.dirname(source))
+                    path = Path(directory) / name
+                    yield path, path.relative_to(source.parent).as_posix()
         else:
-            yield source, os.path.basename(source)
+            yield source, source.name
 
 
-def same(entry, path):
-    """Whether an object holds the file: its ETag is the MD5 of what was put in one piece."""
-    if entry is None or entry.size != os.path.getsize(path):
+def same(store, entry, path):
+    """Whether an object holds the file: by its ETag, the MD5 of what was put in one piece, else by reading it."""
+    if entry is None or entry.size != path.stat().st_size:
         return False
-    with open(path, "rb") as stream:
-        return hashlib.md5(stream.read(), usedforsecurity=False).hexdigest() == entry.etag
+    data = path.read_bytes()
+    if entry.etag:
+        return hashlib.md5(data, usedforsecurity=False).hexdigest() == entry.etag
+    return store.get(entry.key, max_bytes=entry.size) == data
 
 
 def main():
@@ -139,14 +141,13 @@ def main():
         present = {entry.key: entry for entry in store.list(f"{prefix}/")}
         for path, name in files_below(parameters["src"]):
             key = f"{prefix}/{name}"
-            if same(present.get(key), path):
+            if same(store, present.get(key), path):
                 unchanged.append(key)
                 continue
             uploaded.append(key)
             if not module.check_mode:
-                with open(path, "rb") as stream:
-                    kind = mimetypes.guess_type(path)[0] or "application/octet-stream"
-                    store.put(key, stream.read(), kind)
+                kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+                store.put(key, path.read_bytes(), kind)
     except (StoreError, *StoreErrors) as error:
         module.fail_json(msg=f"the store cannot be used: {error}", uploaded=uploaded)
     except OSError as error:

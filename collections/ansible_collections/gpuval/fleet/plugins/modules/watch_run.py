@@ -14,7 +14,8 @@ version_added: 0.1.0
 description:
   - Prints a line for each change, with counts by stage and state, elapsed and expected time.
   - Judges a node when its plan is done, and names the stages that are to be measured again.
-  - Returns early when nodes need something done over their own connection; the role P(gpuval.fleet.run#role) does it and goes on watching.
+  - Returns early when nodes need something done over their own connection.
+  - The role P(gpuval.fleet.run#role) does it and goes on watching.
 author:
   - gpuval contributors (@gpuval)
 attributes:

@@ -182,6 +182,8 @@ class EmbeddedStore:
             process = subprocess.Popen(
                 [find_rclone(), "serve", "s3", *options, "--addr", f"{self.address}:{server.port}",
                  "--cache-dir", str(self.directory / "cache"), "--vfs-cache-mode", "off", "--dir-cache-time", "1s",
+                 # Hashes as ETags are computed anew for every listing: minutes for each node that lists a large model.
+                 "--etag-hash", "",
                  str(self.data)],
                 stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, env=environment, start_new_session=True,
                 cwd=self.directory,

@@ -1,8 +1,8 @@
 """Where a model comes from, and how its files get into the store.
 
-A source is ``tiny`` (a Llama made on the spot), a hub repository (``org/name`` or ``hf:org/name``, with ``@revision`` if
-wanted) or a local folder, which may be one of the hub's own cache. In the store a model is a folder of plain files, named
-as the hub's cache names it.
+A source is ``tiny`` (a Llama made on the spot), a hub repository (``org/name`` or ``hf:org/name``, with ``@revision``
+if wanted) or a local folder, which may be one of the hub's own cache. In the store a model is a folder of plain files,
+named as the hub's cache names it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading import manifest
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.embedded_store import find_rclone
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.tiny_model import write_tiny_llama
 
@@ -35,7 +36,7 @@ _SKIPPED_SUFFIXES = (".lock", ".incomplete", ".partial")
 _HASH_BYTES = 4 * 1024 * 1024
 
 
-class ModelError(Exception):
+class ModelError(StoreError):
     """The model cannot be had or moved; the message tells what to do next."""
 
 
@@ -88,7 +89,7 @@ def make_manifest(model: Model) -> str:
     names = sorted(model.files)
     with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
         digests = pool.map(_digest, (model.files[name] for name in names))
-        return "".join(f"{digest}  {name}\n" for name, digest in zip(names, digests))  # noqa: B905 - as many as names
+        return "".join(f"{digest}  {name}\n" for name, digest in zip(names, digests))
 
 
 def missing(
@@ -102,8 +103,9 @@ def missing(
 def upload(model: Model, remote: str, config: str, *, transfers: int = 8) -> None:
     """Copy the model's files to `remote` (rclone's notation, ``remote:bucket/prefix``), links followed.
 
-    `config` is the text of an rclone configuration; it lives in a file of mode 0600 while rclone runs. Files that the store
-    has already with the same checksum are not sent again. The manifest is the caller's to put, last. Raises ``ModelError``.
+    `config` is the text of an rclone configuration; it lives in a file of mode 0600 while rclone runs. Files that the
+    store has already with the same checksum are not sent again. The manifest is the caller's to put, last. Raises
+    ``ModelError``.
     """
     with tempfile.TemporaryDirectory(prefix="gpuval-upload-") as scratch:
         names = Path(scratch, "files")
@@ -127,10 +129,14 @@ def _rclone(arguments: list[str], config: str, scratch: Path) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise ModelError(f"the upload was not done after {UPLOAD_SECONDS} s: run again, it goes on from there") from error
+        raise ModelError(
+            f"the upload was not done after {UPLOAD_SECONDS} s: run again, it goes on from there"
+        ) from error
     if done.returncode != 0:
         words = " ".join(done.stderr.split())[-800:]
-        raise ModelError(f"the upload failed ({words}): check the store's endpoint, keys and free space, then run again")
+        raise ModelError(
+            f"the upload failed ({words}): check the store's endpoint, keys and free space, then run again"
+        )
 
 
 def _hub(source: str) -> re.Match | None:

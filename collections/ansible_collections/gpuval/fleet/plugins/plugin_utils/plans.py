@@ -22,6 +22,7 @@ STAGE_DEFAULTS: dict[str, Any] = {
     "tags": [],
 }
 
+FACTS = "facts"
 GPU_VENDORS = {"nvidia": "nvidia", "amd": "amd", "gaudi": "gaudi"}
 
 
@@ -51,14 +52,15 @@ def select_stages(
     run_tags: Iterable[str],
     skip_tags: Iterable[str],
 ) -> list[str]:
-    """The profile's stages that the tags choose, with the stages those need, in the profile's order.
+    """The profile's stages that the tags choose, with the facts and the stages those need, in the profile's order.
 
     Raises PlanError when the profile names an undeclared stage or nothing is left.
     """
     undeclared = [name for name in profile if name not in declarations]
     if undeclared:
         raise PlanError(
-            f"no workload is declared for {', '.join(undeclared)}: define {undeclared[0]}_workload, or correct gpuval_stages"
+            f"no workload is declared for {', '.join(undeclared)}: "
+            f"define {undeclared[0]}_workload, or correct gpuval_stages"
         )
     wanted, unwanted = set(run_tags), set(skip_tags)
 
@@ -67,6 +69,8 @@ def select_stages(
 
     everything = not wanted or "all" in wanted
     chosen = {name for name in profile if (everything or tags(name) & wanted) and not tags(name) & unwanted}
+    if chosen and FACTS in profile and not tags(FACTS) & unwanted:
+        chosen.add(FACTS)  # without them nobody can say what the node is, and it is INCOMPLETE
     todo = list(chosen)
     while todo:
         for needed in declarations[todo.pop()].get("needs", []):

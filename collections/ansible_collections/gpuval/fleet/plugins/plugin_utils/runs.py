@@ -179,7 +179,7 @@ def choose_run_id(results: Path, requested: str, nodes: Mapping[str, Any], profi
 
 
 def merge(run: dict[str, Any] | None, wanted: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The frozen run with the nodes of `wanted` that it does not know yet, and their names. Known nodes stay as they are."""
+    """The frozen run with the nodes of `wanted` that are new to it, and their names. Known ones stay as they are."""
     if run is None:
         return wanted, sorted(wanted["nodes"])
     joined = sorted(set(wanted["nodes"]) - set(run["nodes"]))

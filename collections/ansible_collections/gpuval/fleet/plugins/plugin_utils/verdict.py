@@ -150,7 +150,8 @@ def judge_node(
                 checks.extend(hold(check, subject))
     for check in checks:
         check["reason"] = one_line(check["reason"], 600)
-    stages = [_stage(stage, records.get(stage)) for stage in expected["stages"]]
+    failed = {check["stage"] for check in checks if check["severity"] == "required" and check["verdict"] == "fail"}
+    stages = [_stage(stage, records.get(stage), failed=stage in failed) for stage in expected["stages"]]
     return {
         "name": name,
         "id": expected.get("id"),
@@ -362,7 +363,7 @@ def _count(record: Mapping[str, Any] | None, name: str) -> int | float | None:
     return values.pop() if len(values) == 1 else None
 
 
-def _stage(name: str, record: Mapping[str, Any] | None) -> dict[str, Any]:
+def _stage(name: str, record: Mapping[str, Any] | None, *, failed: bool) -> dict[str, Any]:
     if record is None:
         return {
             "name": name, "workload": None, "state": "missing", "message": "", "attempt": None, "flaky": False,
@@ -375,7 +376,7 @@ def _stage(name: str, record: Mapping[str, Any] | None) -> dict[str, Any]:
         "state": record["state"],
         "message": one_line(record["message"], 1000),
         "attempt": record["attempt"],
-        "flaky": record["state"] == "success" and retried,
+        "flaky": record["state"] == "success" and retried and not failed,
         "started_at": record["started_at"],
         "finished_at": record["finished_at"],
         "duration_seconds": record["duration_seconds"],

@@ -1,1 +1,1 @@
-"""Inference: start a server, ask it streaming chat requests at a set concurrency, measure, stop all that was started."""
+"""Inference: a server is started, asked at a set concurrency, measured, and stopped with all it spawned."""

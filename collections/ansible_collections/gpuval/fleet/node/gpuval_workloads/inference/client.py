@@ -102,7 +102,7 @@ class Stream:
 
 
 def ask(endpoint: Endpoint, body: Mapping, timeout: float) -> Answer:
-    """Send one chat request and read its stream to the end, within `timeout` seconds in all. Raises ``RequestError``."""
+    """Send one chat request and read its stream to the end, in `timeout` seconds at most. Raises ``RequestError``."""
     started = time.monotonic()
     deadline = started + timeout
     connection = http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=timeout)

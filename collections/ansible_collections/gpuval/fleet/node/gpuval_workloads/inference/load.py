@@ -15,7 +15,7 @@ LONGEST_PAUSE_SECONDS = 2.0
 
 
 class Load:
-    """`concurrency` threads that call `ask` with the numbers 1, 2, 3, ... until stopped or `limit` requests were made."""
+    """`concurrency` threads that call `ask` with 1, 2, 3, ... until stopped or `limit` requests were made."""
 
     def __init__(self, ask: Callable[[int], Answer], tally: Tally, concurrency: int, limit: int | None) -> None:
         self._ask = ask
@@ -37,7 +37,7 @@ class Load:
         return any(thread.is_alive() for thread in self._threads)
 
     def stop(self, seconds: float) -> None:
-        """Ask nothing new and wait up to `seconds` for what is under way; what is not done by then counts as abandoned."""
+        """Ask nothing new; what is under way and does not end within `seconds` counts as abandoned, nothing else."""
         self._stopping.set()
         deadline = time.monotonic() + seconds
         for thread in self._threads:
@@ -55,18 +55,18 @@ class Load:
             try:
                 answer = self._ask(number)
             except RequestError as error:
-                self._count(lambda: self._tally.add_failure(str(error)))
                 print(f"request {number} failed: {error}", flush=True)
+                self._count(self._tally.add_failure, str(error))
                 self._stopping.wait(pause)
                 pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
             else:
-                self._count(lambda: self._tally.add_answer(answer))  # noqa: B023 - called at once
+                self._count(self._tally.add_answer, answer)
                 pause = FIRST_PAUSE_SECONDS
 
-    def _count(self, add: Callable[[], None]) -> None:
+    def _count(self, add: Callable, value: Answer | str) -> None:
         with self._lock:
             if not self._closed:
-                add()
+                add(value)
 
     def _next_number(self) -> int | None:
         number = next(self._numbers)

@@ -1,7 +1,7 @@
 """A server process and everything it spawned: start, listen to its output, stop all of it.
 
-Servers start workers that leave the process group or lose their parent. Each carries an environment variable that only this
-start gave out, so they are found in /proc wherever they went.
+Servers start workers that leave the process group or lose their parent. Each carries an environment variable that only
+this start gave out, so they are found in /proc wherever they went.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 MARKER = "GPUVAL_SERVER_MARKER"
 LAST_LINES = 20
-TERM_SECONDS = 15.0
+TERM_SECONDS = 20.0
+REST_SECONDS = 3.0
 KILL_SECONDS = 10.0
+POLL_SECONDS = 0.1
 
 _PROC = Path("/proc")
 _LINE_BYTES = 4000
@@ -61,22 +64,31 @@ class ServerProcess:
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
     def stop(self) -> list[int]:
-        """TERM, then KILL, the server and everything it spawned; return the process ids that are left (none, normally)."""
-        alive = self._signal_until_gone(signal.SIGTERM, TERM_SECONDS, repeat=False)
-        if alive:
-            alive = self._signal_until_gone(signal.SIGKILL, KILL_SECONDS, repeat=True)
-        self._reader.join(timeout=2)
-        return sorted(alive)
+        """Stop the server and everything it spawned; return the process ids that are left, normally none.
 
-    def _signal_until_gone(self, number: int, seconds: float, repeat: bool) -> set[int]:
+        The server is asked first, alone: it knows how to end its workers and to give back shared memory. What is left then
+        gets TERM, and at last KILL.
+        """
+        if self.exit_code() is None:
+            self._process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(TERM_SECONDS)
+        left = self._signal_until_gone(signal.SIGTERM, REST_SECONDS)
+        left = left and self._signal_until_gone(signal.SIGKILL, KILL_SECONDS)
+        self._reader.join(timeout=2)
+        return sorted(left)
+
+    def _signal_until_gone(self, number: int, seconds: float) -> set[int]:
+        """Signal whatever is there, newcomers too, until nothing is left or the time is up; return what is left."""
         deadline = time.monotonic() + seconds
-        alive = self._alive()
-        _send(alive, number)
-        while alive and time.monotonic() < deadline:
-            time.sleep(0.1)
-            seen, alive = alive, self._alive()
-            _send(alive if repeat else alive - seen, number)
-        return alive
+        signalled: set[int] = set()
+        while True:
+            alive = self._alive()
+            if not alive or time.monotonic() >= deadline:
+                return alive
+            _send(alive - signalled, number)
+            signalled |= alive
+            time.sleep(POLL_SECONDS)
 
     def _alive(self) -> set[int]:
         self._process.poll()  # reaps the server itself

@@ -67,6 +67,16 @@ class Options:
     refresh_seconds: float
 
 
+@dataclass(frozen=True)
+class Session:
+    """A server that runs, where it listens, how to ask it, and the event that asks us to end."""
+
+    process: ServerProcess
+    endpoint: Endpoint
+    options: Options
+    stopped: threading.Event
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse_arguments(arguments)
     return run_workload(lambda result: serve_and_measure(options, os.environ, result))
@@ -110,8 +120,8 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
 def serve_and_measure(options: Options, environ: Mapping[str, str], result: Result) -> None:
     """Run the whole measurement and fill `result`.
 
-    Raises ``WorkloadFailure`` when there is no model, no server program, the server does not get healthy in time or dies, or
-    no request succeeds. Whatever happens, the server and all that it spawned are stopped first.
+    Raises ``WorkloadFailure`` when there is no model, no server program, the server does not get healthy in time or
+    dies, or no request succeeds. Whatever happens, the server and all that it spawned are stopped first.
     """
     model = _model_folder(options, environ)
     dtype = servers.model_dtype(model)
@@ -137,17 +147,19 @@ def serve_and_measure(options: Options, environ: Mapping[str, str], result: Resu
     with _stop_on_signal() as stopped:
         started = time.monotonic()
         process = _start(command, servers.server_environment(server, environ, accelerator))
+        session = Session(process, endpoint, options, stopped)
         try:
-            _wait_for_health(process, endpoint, server.health_path, started, options.startup_timeout, stopped)
+            _wait_for_health(session, server.health_path, started)
             startup = time.monotonic() - started
             result.add_metric("inference_startup_seconds", startup, "seconds")
             _tell(result, f"healthy after {startup:.1f} s, warming up")
             body = {**server.request, "model": _served_name(server, endpoint, values)}
-            _warm_up(process, endpoint, body, options, result)
-            _measure(process, endpoint, body, options, stopped, result)
+            _warm_up(session, body, result)
+            _measure(session, body, result)
         finally:
             left = process.stop()
-            print(f"stopped {server.kind} (process {process.pid}) and what it spawned", flush=True)
+            rest = f", but not {left}" if left else ""
+            print(f"stopped {server.kind} (process {process.pid}) and what it spawned{rest}", flush=True)
     _check_gone(left, endpoint)
 
 
@@ -198,36 +210,30 @@ def _start(command: Sequence[str], environment: Mapping[str, str]) -> ServerProc
         ) from error
 
 
-def _wait_for_health(
-    process: ServerProcess,
-    endpoint: Endpoint,
-    path: str,
-    started: float,
-    timeout: float,
-    stopped: threading.Event,
-) -> None:
+def _wait_for_health(session: Session, path: str, started: float) -> None:
+    process, timeout = session.process, session.options.startup_timeout
     last_seen = "no answer"
     while True:
         if process.exit_code() is not None:
             raise WorkloadFailure(
-                f"the server {process.how_it_ended()} before it was healthy; its last lines:\n{_last(process)}\nRead the "
-                "stage's log for the cause: memory, a model it does not support, or a driver that does not fit"
+                f"the server {process.how_it_ended()} before it was healthy: read the stage's log for the cause "
+                f"(memory, a model it does not support, a driver that does not fit). Its last lines:\n{_last(process)}"
             )
         remaining = started + timeout - time.monotonic()
         if remaining <= 0:
             raise WorkloadFailure(
-                f"the server was not healthy within {timeout:g} s (GET {path}: {last_seen}); its last lines:\n"
-                f"{_last(process)}\nRead the stage's log; a large model on a slow disk may need a longer --startup-timeout"
+                f"the server was not healthy within {timeout:g} s (GET {path}: {last_seen}): read the stage's log; a "
+                f"large model on a slow disk may need a longer --startup-timeout. Its last lines:\n{_last(process)}"
             )
         try:
-            status, _ = get(endpoint, path, timeout=min(5.0, max(remaining, 0.1)))
+            status, _ = get(session.endpoint, path, timeout=min(5.0, max(remaining, 0.1)))
         except (OSError, http.client.HTTPException) as error:
             last_seen = type(error).__name__
         else:
             if status == http.HTTPStatus.OK:
                 return
             last_seen = f"HTTP {status}"
-        if stopped.wait(min(HEALTH_SECONDS, max(remaining, 0))):
+        if session.stopped.wait(min(HEALTH_SECONDS, max(remaining, 0))):
             raise WorkloadFailure("stopped before the server was healthy")
 
 
@@ -244,17 +250,18 @@ def _served_name(server: servers.Server, endpoint: Endpoint, values: Mapping[str
     return values["model"]
 
 
-def _warm_up(process: ServerProcess, endpoint: Endpoint, body: Mapping, options: Options, result: Result) -> None:
+def _warm_up(session: Session, body: Mapping, result: Result) -> None:
     """One request that is not counted: it pays for lazy loading, and its answer is comparable between nodes."""
+    process, options = session.process, session.options
     for attempt in range(1, WARM_UP_ATTEMPTS + 1):
         try:
-            answer = ask(endpoint, _request(body, options, 0), options.request_timeout)
+            answer = ask(session.endpoint, _request(body, options, 0), options.request_timeout)
         except RequestError as error:
             print(f"warm-up request {attempt} of {WARM_UP_ATTEMPTS} failed: {error}", flush=True)
             if process.exit_code() is not None or attempt == WARM_UP_ATTEMPTS:
                 raise WorkloadFailure(
-                    f"the server was healthy but the warm-up request failed ({error}) and the server "
-                    f"{process.how_it_ended()}; its last lines:\n{_last(process)}\nRead the stage's log"
+                    f"the server was healthy but the warm-up request failed ({error}); the server "
+                    f"{process.how_it_ended()}: read the stage's log. Its last lines:\n{_last(process)}"
                 ) from error
             time.sleep(1)
         else:
@@ -262,50 +269,39 @@ def _warm_up(process: ServerProcess, endpoint: Endpoint, body: Mapping, options:
             return
 
 
-def _measure(
-    process: ServerProcess,
-    endpoint: Endpoint,
-    body: Mapping,
-    options: Options,
-    stopped: threading.Event,
-    result: Result,
-) -> None:
+def _measure(session: Session, body: Mapping, result: Result) -> None:
+    process, options = session.process, session.options
     tally = Tally()
     load = Load(
-        lambda index: ask(endpoint, _request(body, options, index), options.request_timeout),
+        lambda index: ask(session.endpoint, _request(body, options, index), options.request_timeout),
         tally,
         options.concurrency,
         options.requests,
     )
-    started = time.monotonic()
-    refreshed = started
+    started = refreshed = time.monotonic()
     load.start()
-    while load.is_running() and not stopped.wait(WATCH_SECONDS):
+    while load.is_running() and process.exit_code() is None and not session.stopped.wait(WATCH_SECONDS):
         now = time.monotonic()
-        if process.exit_code() is not None:
-            break
         if options.seconds is not None and now - started >= options.seconds:
             break
         if now - refreshed >= options.refresh_seconds:
             refreshed = now
             _record(tally, now - started, result)
             _tell(result, _summary(tally, now - started))
-    died = process.exit_code() is not None
-    load.stop(DRAIN_SECONDS if stopped.is_set() or died else options.request_timeout)
+    is_hurried = session.stopped.is_set() or process.exit_code() is not None
+    load.stop(DRAIN_SECONDS if is_hurried else options.request_timeout)
     seconds = time.monotonic() - started
     _record(tally, seconds, result)
+    summary = _summary(tally, seconds)
     if process.exit_code() is not None:
         raise WorkloadFailure(
-            f"the server {process.how_it_ended()} after {seconds:.0f} s ({_summary(tally, seconds)}); its last lines:\n"
-            f"{_last(process)}\nRead the stage's log and the node's kernel log (out of memory, GPU errors)"
+            f"the server {process.how_it_ended()} in the middle ({summary}): read the stage's log and the node's "
+            f"kernel log (out of memory, GPU errors). Its last lines:\n{_last(process)}"
         )
     if tally.done == 0:
-        reason = tally.most_frequent_error() or "none ended in time"
-        raise WorkloadFailure(
-            f"no request succeeded, {tally.failed} failed ({reason}): read the server's lines in the log"
-        )
-    result.message = _summary(tally, seconds)
-    print(result.message, flush=True)
+        raise WorkloadFailure(f"no request succeeded ({summary}): read the server's lines in the stage's log")
+    result.message = summary
+    print(summary, flush=True)
 
 
 def _request(body: Mapping, options: Options, index: int) -> dict:
@@ -339,8 +335,8 @@ def _last(process: ServerProcess) -> str:
 def _check_gone(left: Sequence[int], endpoint: Endpoint) -> None:
     if left:
         raise WorkloadFailure(
-            f"processes {', '.join(map(str, left))} of the server did not end after KILL: they hang in the kernel (look for a "
-            "GPU or file system that does not answer); reboot the node"
+            f"processes {', '.join(map(str, left))} of the server did not end after KILL: they hang in the kernel "
+            "(look for a GPU or file system that does not answer); reboot the node"
         )
     with socket.socket() as probe:
         probe.settimeout(2)

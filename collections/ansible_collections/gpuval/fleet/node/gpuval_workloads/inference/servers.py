@@ -117,7 +117,7 @@ def fill(template: Sequence[str], values: Mapping[str, str]) -> list[str]:
 
 
 def server_environment(server: Server, inherited: Mapping[str, str], accelerator: Accelerator) -> dict[str, str]:
-    """Return the server's environment: ours without what is none of its business, offline, no GPU where none is meant."""
+    """Return the server's environment: ours less what is none of its business, offline, no GPU where none is meant."""
     environment = {key: value for key, value in inherited.items() if key not in WITHHELD}
     environment.update(OFFLINE)
     for key, value in server.environment.items():
@@ -134,8 +134,8 @@ def model_dtype(folder: Path) -> str:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise WorkloadFailure(
-            f"{folder} holds no model (config.json: {error}): run the loading stage first, or give --model-folder the name "
-            "of a folder in the model cache"
+            f"{folder} holds no model (config.json: {error}): run the loading stage first, or give --model-folder the "
+            "name of a folder in the model cache"
         ) from error
     return str(config.get("dtype") or config.get("torch_dtype") or "unknown")
 
@@ -156,8 +156,8 @@ def _first_installed() -> str:
         if _is_importable(kind):
             return kind
     raise WorkloadFailure(
-        f"neither vllm nor transformers can be imported by {sys.executable}: use the inference image or a vLLM image, or "
-        "pip install 'transformers[serving]>=5' torch accelerate, or give --server command with --server-command"
+        f"neither vllm nor transformers can be imported by {sys.executable}: use the inference image or a vLLM image, "
+        "or pip install 'transformers[serving]>=5' torch accelerate, or give --server command with --server-command"
     )
 
 

@@ -58,7 +58,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
 
 
 def load_or_exit(options: Options, environ: Mapping[str, str], result: Result) -> None:
-    """Load the model. A store that cannot be read ends the program with code 3 and no final result: it is no verdict."""
+    """Load the model. A store that cannot be read ends the program with code 3 and no final result: no verdict."""
     try:
         load(options, environ, result)
     except TransportError as error:
@@ -187,9 +187,9 @@ def _reject(places: Places, bad: Sequence[str]) -> None:
     for path in bad:
         (places.folder / path).unlink(missing_ok=True)
     raise WorkloadFailure(
-        f"wrong checksum: {_named(bad)} did not match {manifest.NAME} after the transfer and was deleted from the node. "
-        "If other nodes report the same file, the copy in the store is damaged: preload the model again. If only this "
-        "node does, suspect its memory, disk or network"
+        f"wrong checksum: {_named(bad)} did not match {manifest.NAME} after the transfer and was deleted from the "
+        "node. If other nodes report the same file, the copy in the store is damaged: preload the model again. If only "
+        "this node does, suspect its memory, disk or network"
     )
 
 

@@ -1,0 +1,46 @@
+"""Fleets for the tests of the whole road: real playbooks, real work, faults that are really injected."""
+
+import os
+import shutil
+from contextlib import contextmanager
+
+import pytest
+from fleet_kit import ANSIBLE_PLAYBOOK, NODE_PYTHON, Fleet
+
+
+def pytest_collection_modifyitems(items):
+    here = os.path.dirname(__file__)
+    for item in items:
+        if str(item.path).startswith(here):
+            item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def environments():
+    for program in (ANSIBLE_PLAYBOOK, NODE_PYTHON):
+        if not program.exists():
+            pytest.skip(f"{program} is missing: `make setup` makes it")
+
+
+@pytest.fixture(scope="module")
+def new_fleet(tmp_path_factory):
+    """A context that ends with `clean`: ``with new_fleet("name", nodes=...) as fleet``."""
+
+    @contextmanager
+    def make(name, **options):
+        fleet = Fleet(tmp_path_factory.mktemp(name), **options)
+        try:
+            yield fleet
+        finally:
+            fleet.close()
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def as_root():
+    if os.geteuid() != 0:
+        pytest.skip("needs root: mounts a file system or makes namespaces")
+    for tool in ("mount", "umount", "unshare", "nsenter"):
+        if shutil.which(tool) is None:
+            pytest.skip(f"needs {tool} (util-linux)")

@@ -1,0 +1,61 @@
+import base64
+import hashlib
+import json
+
+from runner_kit import SUCCEED, stage
+
+
+def contents(answer):
+    for entry in answer["files"].values():
+        assert hashlib.sha256(base64.b64decode(entry["base64"])).hexdigest() == entry["digest"]
+    return {key: base64.b64decode(entry["base64"]) for key, entry in answer["files"].items()}
+
+
+def test_only_what_changed_is_fetched(node):
+    node.put_plan(stage("a"), stage("b", "exit 1"))
+    node.call("run")
+    first = node.ask("fetch")
+    assert set(contents(first)) == {"records/a", "records/b", "logs/a", "logs/b"}
+    assert contents(first)["records/a"] == node.files.record("a").read_bytes()
+    assert (first["more"], first["running"]) == (False, False)
+    held = {key: entry["digest"] for key, entry in first["files"].items()}
+    assert node.ask("fetch", "--since", json.dumps(held))["files"] == {}
+    node.put_plan(stage("b"), attempt=2)
+    node.call("run")
+    changed = node.ask("fetch", "--since", "-", text=json.dumps(held))
+    assert set(changed["files"]) == {"records/b", "logs/b"}
+    since = node.base / "since.json"
+    since.write_text(json.dumps(held))
+    assert node.ask("fetch", "--since", f"@{since}") == changed
+
+
+def test_batches_are_bounded_and_lead_to_the_end(node):
+    node.put_plan(*(stage(f"s{i}", f"head -c 5000 /dev/zero; {SUCCEED}") for i in range(4)))
+    node.call("run")
+    held, rounds = {}, 0
+    while True:
+        answer = node.ask("fetch", "--limit-bytes", "6000", "--since", json.dumps(held))
+        assert answer["files"]
+        assert len(answer["files"]) == 1 or sum(map(len, contents(answer).values())) <= 6000
+        held.update({key: entry["digest"] for key, entry in answer["files"].items()})
+        rounds += 1
+        if not answer["more"]:
+            break
+    assert len(held) == 8
+    assert rounds >= 4
+
+
+def test_what_the_store_has_need_not_be_fetched(node, store):
+    node.put_store(store.url, ["a"])
+    node.put_plan(stage("a"), stage("b"))
+    assert node.call("run").returncode == 0
+    assert set(node.ask("fetch", "--not-uploaded")["files"]) == {"records/b", "logs/b"}
+    node.files.log("a").write_text("changed since")
+    assert set(node.ask("fetch", "--not-uploaded")["files"]) == {"records/b", "logs/a", "logs/b"}
+
+
+def test_since_must_be_an_object(node):
+    for text in ("[", "[]"):
+        done = node.call("fetch", "--since", text)
+        assert done.returncode == 2
+        assert "--since" in done.stderr

@@ -1,0 +1,139 @@
+import json
+import re
+
+import pytest
+from runner_kit import RECORD_SCHEMA, stage, until
+
+
+@pytest.fixture
+def pod(node, tmp_path):
+    """Run the entry point of one container; returns exit code, output and the termination message."""
+    termination = tmp_path / "termination"
+
+    def pod(name, *options, **more):
+        termination.unlink(missing_ok=True)
+        done = node.call(
+            "pod", "--stage", name, *options, environment={"GPUVAL_TERMINATION_LOG": str(termination)}, **more
+        )
+        return done, json.loads(termination.read_text()) if termination.exists() else None
+
+    return pod
+
+
+def printed(done, name):
+    found = re.findall(
+        f"^-----BEGIN GPUVAL RECORD {name}-----\n(.*)\n-----END GPUVAL RECORD {name}-----$", done.stdout, re.MULTILINE
+    )
+    assert len(found) == 1
+    record = json.loads(found[0])
+    RECORD_SCHEMA.validate(record)
+    return record
+
+
+def test_every_container_ends_well_and_the_last_tells(node, pod):
+    node.put_plan(stage("a", "printf 'no newline'; exit 3"), stage("b"), stage("c", needs=["a"]), runtime="pod")
+    done, message = pod("a")
+    assert done.returncode == 0
+    assert "no newline\n" in done.stdout
+    assert printed(done, "a")["state"] == "crash"
+    assert message == {
+        "stage": "a",
+        "state": "crash",
+        "exit_code": 3,
+        "signal": None,
+        "message": "exit code 3 without a result; last output: no newline",
+    }
+    done, message = pod("b")
+    assert (done.returncode, message["state"]) == (0, "success")
+    done, message = pod("c", "--last")
+    assert (done.returncode, message["state"]) == (1, "skipped")
+    assert node.states() == {"a": "crash", "b": "success", "c": "skipped"}
+
+
+def test_the_last_container_of_a_good_plan_ends_well(node, pod):
+    node.put_plan(stage("a"), stage("b"), runtime="pod")
+    assert pod("a")[0].returncode == 0
+    assert node.states() == {"a": "success", "b": "pending"}
+    assert pod("b", "--last")[0].returncode == 0
+
+
+def test_a_plan_stopped_by_an_earlier_container(node, pod):
+    node.put_plan(stage("a", "exit 1", on_failure="stop"), stage("b"), runtime="pod")
+    pod("a")
+    done, message = pod("b", "--last")
+    assert (done.returncode, message["state"]) == (1, "skipped")
+    assert "stops the plan" in message["message"]
+
+
+def test_a_container_killed_with_its_runner_is_a_crash(node, pod):
+    node.put_plan(stage("a", "sleep 30"), stage("b"), runtime="pod")
+    process = node.begin("pod", "--stage", "a")
+    node.wait_for("a", "running")
+    process.kill()
+    process.wait()
+    done, _ = pod("b", "--last")
+    assert done.returncode == 1
+    record = node.record("a")
+    assert record["state"] == "crash"
+    assert "its container ended without a final record" in record["message"]
+    assert node.states()["b"] == "success"
+
+
+def test_a_pod_told_to_end_records_it(node, tmp_path):
+    node.put_plan(stage("a", "sleep 30"), runtime="pod")
+    process = node.begin("pod", "--stage", "a", environment={"GPUVAL_TERMINATION_LOG": str(tmp_path / "t")})
+    node.wait_for("a", "running")
+    process.terminate()
+    out, _ = process.communicate(timeout=15)
+    assert process.returncode == 0
+    assert node.record("a")["state"] == "cancelled"
+    assert "SIGTERM" in json.loads((tmp_path / "t").read_text())["message"]
+    assert "BEGIN GPUVAL RECORD a" in out
+
+
+def test_read_only_mounts_and_a_store(node, pod, store, tmp_path):
+    node.put_plan(stage("a"), runtime="pod")
+    node.put_store(store.url, ["a"])
+    source = tmp_path / "mounted"
+    (source / "..data").mkdir(parents=True)
+    for name in ("plan.json", "store.json"):
+        (node.files.root / name).rename(source / "..data" / name)
+        (source / name).symlink_to(f"..data/{name}")
+    (source / "..data" / "store.json").chmod(0o644)
+    done, message = pod("a", "--last", "--source", str(source))
+    assert done.returncode == 0, done.stderr
+    assert message["state"] == "success"
+    assert "BEGIN GPUVAL RECORD" not in done.stdout
+    until(lambda: json.loads(store.objects["records/a"])["state"] == "success")
+    fresh = node.base / "elsewhere"
+    fresh.mkdir()
+    done, _ = pod("a", "--plan", str(source / "plan.json"), "--store", str(source / "store.json"))
+    assert done.returncode == 0
+
+
+def test_the_termination_message_stays_short(node, pod):
+    script = (
+        "import json, os, pathlib; result = json.dumps({'state': 'failure', 'message': '\\u00e4' * 4000});"
+        "pathlib.Path(os.environ['GPUVAL_RESULT_FILE']).write_text(result)"
+    )
+    node.put_plan(stage("a", ["{python}", "-c", script]), runtime="pod")
+    done, message = pod("a")
+    assert done.returncode == 0
+    assert message["state"] == "failure"
+    assert len(json.dumps(message)) <= 2048
+    assert len(printed(done, "a")["message"]) == 4000
+
+
+def test_an_unknown_stage_is_refused(node, pod):
+    node.put_plan(stage("a"), runtime="pod")
+    done, message = pod("b")
+    assert done.returncode == 2
+    assert "it has a" in done.stderr
+    assert message is None
+
+
+def test_a_missing_termination_log_is_no_failure(node):
+    node.put_plan(stage("a"), runtime="pod")
+    done = node.call("pod", "--stage", "a", environment={"GPUVAL_TERMINATION_LOG": "/no/such/place"})
+    assert done.returncode == 0
+    assert node.record("a")["state"] == "success"

