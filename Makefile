@@ -16,7 +16,7 @@ export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup prepare validate status report clean test lint build-collection distclean
+.PHONY: help setup prepare validate status report clean test molecule lint build-collection distclean
 
 help: ## Show this list
 	@printf 'Usage: make TARGET [INVENTORY=inventories/local] [ARGS="--limit node-1 -e gpuval_profile=quick"]\n\n'
@@ -41,6 +41,9 @@ clean: $(VENV)/.ready ## Remove what the latest run put on nodes and controller;
 
 test: $(VENV)/.tests $(NODE_VENV)/.ready ## Run all tests (ARGS goes to pytest)
 	$(BIN)/python -m pytest $(ARGS)
+
+molecule: $(VENV)/.tests $(NODE_VENV)/.ready ## Run the molecule scenario: the local flow, shortened
+	molecule test
 
 lint: $(VENV)/.tests ## Check style: ruff, yamllint, ansible-lint, validate-modules
 	$(BIN)/ruff check .

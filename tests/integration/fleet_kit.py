@@ -143,9 +143,9 @@ class Fleet:
         """The objects of the embedded store's bucket, as files."""
         return self.root / "state/store/data/gpuval"
 
-    @property
-    def node_base(self):
-        return self.root / "node"
+    def node_base(self, node):
+        """Where a node keeps its runs and its model cache."""
+        return self.root / "node" / node
 
     @property
     def home(self):
@@ -160,7 +160,7 @@ class Fleet:
             "gpuval_runtime": "host",
             "gpuval_results_dir": str(self.results),
             "gpuval_state_dir": str(self.root / "state"),
-            "gpuval_node_dir": str(self.node_base),
+            "gpuval_node_dir": str(self.root / "node" / "{{ inventory_hostname }}"),
             **QUICK,
             **self.settings,
         }
@@ -197,14 +197,15 @@ class Fleet:
         for playing in self._playing:
             playing.kill()
         try:
-            done = self.play("gpuval.fleet.clean", "-e", "cleanup_all_runs=true", nodes={"localhost": {}}, seconds=90)
+            done = self.play("gpuval.fleet.clean", "-e", "cleanup_all_runs=true", seconds=90)
         finally:
             survivors = end_all_below(self.root)
             for place in self._mounts:
                 subprocess.run(["umount", str(place)], check=True, timeout=30)
         assert done.code == 0, done
         assert not survivors, f"processes were left after clean: {survivors}"
-        assert not self.node_base.exists(), sorted(self.node_base.rglob("*"))
+        left = [path for node in self.nodes for path in self.node_base(node).rglob("*")]
+        assert not left, f"files were left after clean: {left}"
 
     def mount(self, name, size):
         """A file system of its own, of so many bytes."""
@@ -245,7 +246,7 @@ class Fleet:
         return (self.run_folder / "nodes" / node / f"{stage}.log").read_text()
 
     def node_directory(self, node):
-        return self.node_base / self.run_id / node
+        return self.node_base(node) / self.run_id / node
 
     def runner_log(self, node):
         return (self.node_directory(node) / "runner.log").read_text()

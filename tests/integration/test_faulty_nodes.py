@@ -71,7 +71,7 @@ def test_a_flipped_byte_in_the_store(run):
     message = fleet.record("flipped", "loading")["message"]
     assert "wrong checksum: model.safetensors" in message
     assert "preload the model again" in message
-    assert not (fleet.node_base / "models/damaged/model.safetensors").exists()
+    assert not (fleet.node_base("flipped") / "models/damaged/model.safetensors").exists()
     assert "loading" in fleet.record("flipped", "inference")["message"]
     assert fleet.decisive("flipped")[0]["stage"] == "loading"
 

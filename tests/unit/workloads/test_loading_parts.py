@@ -12,7 +12,10 @@ A, B = "a" * 64, "b" * 64
 
 
 def test_a_manifest_is_read_as_sha256sum_writes_it():
-    assert manifest.parse(f"{A}  config.json\n{B.upper()} *sub/model 1.bin\n\n") == {"config.json": A, "sub/model 1.bin": B}
+    assert manifest.parse(f"{A}  config.json\n{B.upper()} *sub/model 1.bin\n\n") == {
+        "config.json": A,
+        "sub/model 1.bin": B,
+    }
 
 
 @pytest.mark.parametrize(

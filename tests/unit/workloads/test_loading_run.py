@@ -5,14 +5,14 @@ import shutil
 import socket
 import subprocess
 import threading
+import time
 from pathlib import Path
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import model_source
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.embedded_store import EmbeddedStore
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import rclone_config
 from gpuval_workloads.common.result import Result
 from gpuval_workloads.loading import program, rclone
+from model_server import ModelServer
 from workload_process import Workload
 
 MODULE = "gpuval_workloads.loading"
@@ -22,10 +22,10 @@ WEIGHTS = "model.safetensors"
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    embedded = EmbeddedStore(tmp_path_factory.mktemp("store"), "gpuval")
-    embedded.start()
-    yield embedded
-    embedded.stop()
+    server = ModelServer(tmp_path_factory.mktemp("store"))
+    server.start()
+    yield server
+    server.stop()
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def stored(store, original):
 @pytest.fixture
 def variables(tmp_path, store):
     config = tmp_path / "rclone.conf"
-    config.write_text(rclone_config(store.reader()))
+    config.write_text(store.config)
     return {
         "GPUVAL_RCLONE_CONFIG": str(config),
         "GPUVAL_MODELS_PREFIX": "gpuval/models",
@@ -60,7 +60,7 @@ def variables(tmp_path, store):
 def load(tmp_path, variables, store):
     def run(*arguments, folder=NAME, **more):
         ended = Workload(tmp_path, MODULE, "--model-folder", folder, *arguments, **{**variables, **more}).end()
-        for key in (store.reader().secret_key, store.reader().access_key):
+        for key in (store.secret_key, store.access_key):
             assert key not in ended.out + ended.err + str(ended.result)
         return ended
 
@@ -222,7 +222,7 @@ def test_leftovers_of_an_interrupted_transfer_are_removed(load, stored, variable
 @pytest.mark.parametrize("which", ["secret", "access"])
 def test_a_wrong_key_is_a_crash_that_says_so(load, stored, variables, store, which):
     config = Path(variables["GPUVAL_RCLONE_CONFIG"])
-    key = store.reader().secret_key if which == "secret" else store.reader().access_key
+    key = store.secret_key if which == "secret" else store.access_key
     config.write_text(config.read_text().replace(key, "X" * len(key)))
     ended = load()
     assert ended.code == program.EXIT_TRANSPORT
@@ -249,19 +249,48 @@ def test_a_store_that_cannot_be_reached(variables, monkeypatch, capsys):
 
 def test_a_store_that_is_away_for_a_moment_is_waited_for(tmp_path, original, variables, monkeypatch):
     monkeypatch.setattr(rclone, "PAUSE_SECONDS", 0.5)
-    own = EmbeddedStore(tmp_path / "own", "gpuval")
-    own.start()
+    own = ModelServer(tmp_path / "own")
+    shutil.copytree(original, own.data / "gpuval" / "models" / NAME)
+    Path(variables["GPUVAL_RCLONE_CONFIG"]).write_text(own.config)
+    threading.Timer(1.5, own.start).start()
+    result = Result()
     try:
-        shutil.copytree(original, own.data / "gpuval" / "models" / NAME)
-        Path(variables["GPUVAL_RCLONE_CONFIG"]).write_text(rclone_config(own.reader()))
-        own.stop()
-        threading.Timer(1.5, own.start).start()
-        result = Result()
         program.load(program.Options(NAME), {**os.environ, **variables}, result)
     finally:
         own.stop()
     assert result.metric("loading_checksum_errors_count") == 0
     assert result.metric("loading_bytes") > 7_000_000
+
+
+@pytest.mark.slow
+def test_a_store_that_is_killed_in_the_middle_is_waited_for(tmp_path, variables, monkeypatch, capsys):
+    own = ModelServer(tmp_path / "own")
+    folder = own.data / "gpuval" / "models" / NAME
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (folder / WEIGHTS).write_bytes(os.urandom(1 << 20) * 100)
+    subprocess.run("sha256sum * > SHA256SUMS", shell=True, cwd=folder, check=True)
+    Path(variables["GPUVAL_RCLONE_CONFIG"]).write_text(own.config)
+    with monkeypatch.context() as patch:
+        patch.setenv("RCLONE_BWLIMIT", "20M")  # for the server: 100 MB take 5 s
+        own.start()
+
+    def interrupt():
+        own.stop()
+        time.sleep(3)
+        own.start()
+
+    timer = threading.Timer(2, interrupt)
+    timer.start()
+    result = Result()
+    try:
+        program.load(program.Options(NAME), {**os.environ, **variables}, result)
+        timer.join()
+    finally:
+        own.stop()
+    assert result.metric("loading_checksum_errors_count") == 0
+    assert result.metric("loading_bytes") == 100 * (1 << 20) + 2
+    assert result.metric("loading_duration_seconds") > 3
 
 
 @pytest.mark.parametrize("folder", ["../x", "a/b", ".hidden", ""])

@@ -11,8 +11,12 @@ version_added: 0.1.0
 author: gpuval contributors (@gpuval)
 description:
   - Prints the block of M(gpuval.fleet.announce_verdict) after the play recap, where it is the last thing to be read.
+  - Sends each line of the output on when it is printed, so that a pipe or a log file shows the watch as it happens.
   - Enable it by C(callbacks_enabled = gpuval.fleet.acceptance); without it the block is printed before the recap.
 """
+
+import io
+import sys
 
 from ansible.plugins.callback import CallbackBase
 
@@ -26,6 +30,8 @@ class CallbackModule(CallbackBase):
     def __init__(self):
         super().__init__()
         self._block = None
+        if isinstance(sys.stdout, io.TextIOWrapper):  # Ansible flushes only when the next task starts
+            sys.stdout.reconfigure(line_buffering=True)
 
     def _remember(self, result, **_ignored):
         values = getattr(result, "result", None) or getattr(result, "_result", {})

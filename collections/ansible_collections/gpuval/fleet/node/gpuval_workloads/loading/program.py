@@ -107,7 +107,7 @@ def load(options: Options, environ: Mapping[str, str], result: Result) -> None:
     result.add_metric("loading_checksum_errors_count", len(bad), "count")
     if bad:
         _reject(places, bad)
-    result.message = _summary(todo, seconds)
+    result.message = _summary(todo, seconds, result.environment.get("transfer_retries", 0))
     print(result.message, flush=True)
 
 
@@ -148,14 +148,15 @@ def _transfer(rclone: Rclone, places: Places, todo: plan.LoadPlan, options: Opti
     _tell(result, f"transferring {len(todo.transfer)} files, {human_bytes(needed)}")
 
     def report(progress: Progress) -> None:
-        result.add_metric("loading_bytes", progress.bytes_done, "bytes")
+        count = min(progress.bytes_done, needed)  # rclone counts a file again that it begins anew
+        result.add_metric("loading_bytes", count, "bytes")
         rate = human_rate(progress.bytes_per_second)
-        done = f"{human_bytes(progress.bytes_done)} of {human_bytes(needed)}"
+        done = f"{human_bytes(count)} of {human_bytes(needed)}"
         _tell(result, f"transferred {done}, {progress.files_done} of {len(todo.transfer)} files, {rate}")
 
     started = time.monotonic()
     try:
-        rclone.copy(
+        retries = rclone.copy(
             places.source,
             places.folder,
             todo.transfer,
@@ -168,6 +169,7 @@ def _transfer(rclone: Rclone, places: Places, todo: plan.LoadPlan, options: Opti
         _remove_partials(places.folder, todo.transfer)
         raise _full_disk(places, needed, _free_bytes(places.folder)) from error
     seconds = time.monotonic() - started
+    result.environment["transfer_retries"] = retries
     result.add_metric("loading_bytes", needed, "bytes")
     result.add_metric("loading_duration_seconds", seconds, "seconds")
     result.add_metric("loading_bytes_per_second", needed / seconds, "bytes_per_second")
@@ -200,12 +202,14 @@ def _full_disk(places: Places, needed: int, free: int) -> WorkloadFailure:
     )
 
 
-def _summary(todo: plan.LoadPlan, seconds: float) -> str:
+def _summary(todo: plan.LoadPlan, seconds: float, retries: int) -> str:
     present = f"{len(todo.present)} files, {human_bytes(sum(todo.present.values()))}, already present and verified"
     if todo.is_complete:
         return present
     rate = human_rate(todo.bytes_to_transfer / seconds)
     loaded = f"{human_bytes(todo.bytes_to_transfer)} in {human_seconds(seconds)}: {rate}"
+    if retries:
+        loaded += f", {retries} interruptions of the store included"
     return f"{loaded}; {present}" if todo.present else loaded
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import configparser
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -31,6 +32,7 @@ STATS_SECONDS = 5
 _SECRET_KEYS = ("access_key_id", "secret_access_key", "session_token", "sse_customer_key")
 _FULL_DISK = ("no space left on device", "too big for remaining disk space", "disk quota exceeded")
 _REFUSED = ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "StatusCode: 403", "RequestTimeTooSkewed")
+_FAILED_ATTEMPT = re.compile(r"Attempt \d+/\d+ failed")
 _NOT_FOUND = ("directory not found", "NoSuchBucket", "NoSuchKey", "StatusCode: 404")
 
 
@@ -98,8 +100,8 @@ class Rclone:
         streams: int,
         chunk_size: str,
         report: Callable[[Progress], None],
-    ) -> None:
-        """Copy the named files into `folder`, calling `report` about every 5 s.
+    ) -> int:
+        """Copy the named files into `folder`, calling `report` about every 5 s; return how often rclone had to begin anew.
 
         Raises ``FullDiskError`` as soon as the disk is full, ``TransportError`` when rclone gives up.
         """
@@ -115,11 +117,12 @@ class Rclone:
             *("--use-json-log", "--stats", f"{STATS_SECONDS}s", "--stats-log-level", "NOTICE"),
         ]
         try:
-            self._follow(arguments, report)
+            return self._follow(arguments, report)
         finally:
             Path(listing.name).unlink()
 
-    def _follow(self, arguments: list[str], report: Callable[[Progress], None]) -> None:
+    def _follow(self, arguments: list[str], report: Callable[[Progress], None]) -> int:
+        retries = 0
         errors: deque[str] = deque(maxlen=20)
         command = self._command(arguments)
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
@@ -131,6 +134,7 @@ class Rclone:
                     elif message:
                         message = self._masked(message)
                         errors.append(message)
+                        retries += _FAILED_ATTEMPT.match(message) is not None
                         print(f"rclone: {message}", flush=True)
                         self._check_hopeless(message)
             except BaseException:
@@ -138,6 +142,7 @@ class Rclone:
                 raise
         if process.returncode != 0:
             raise self._transport_error("\n".join(errors) or f"rclone ended with code {process.returncode}")
+        return retries
 
     def _check_hopeless(self, message: str) -> None:
         if _contains(message, _FULL_DISK):

@@ -1,0 +1,104 @@
+"""The store goes away in the middle, or is out of a node's reach from the beginning: nothing is lost."""
+
+import contextlib
+import fcntl
+import json
+import signal
+import stat
+import sys
+import time
+
+from fleet_kit import ONE_RANK
+from processes import send
+
+AWAY_SECONDS = 20
+
+
+def servers(fleet):
+    """Pids and ports of the embedded store's two servers."""
+    state = json.loads((fleet.root / "state/store/store.json").read_text())
+    return [(state[name]["pid"], state[name]["port"]) for name in ("writer", "reader")]
+
+
+@contextlib.contextmanager
+def held(lock):
+    """Whoever wants to start the store has to wait."""
+    with lock.open("a") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+def test_a_store_that_is_killed_and_then_hangs_costs_nothing(new_fleet):
+    settings = {
+        **ONE_RANK,
+        "gpuval_stages": ["facts", "training", "loading"],
+        "training_seconds": 2 * AWAY_SECONDS + 15,
+        "training_timeout_seconds": 240,
+    }
+    with new_fleet("away", settings=settings) as fleet:
+        playing = fleet.start()
+        fleet_is_training(fleet, playing)
+        killed = servers(fleet)
+        with held(fleet.root / "state/store/lock"):
+            send([pid for pid, _ in killed], signal.SIGKILL)
+            time.sleep(AWAY_SECONDS)
+            playing.expect("the store does not answer, nodes go on and keep their records", 5)
+        playing.expect("the embedded store was started again", 40)
+        playing.expect(r"the store answers again after \d+ s", 20)
+        revived = servers(fleet)
+        assert [port for _, port in revived] == [port for _, port in killed]
+        send([pid for pid, _ in revived], signal.SIGSTOP)
+        time.sleep(AWAY_SECONDS)
+        with contextlib.suppress(ProcessLookupError):  # the watch may have put another server in its place
+            send([pid for pid, _ in revived], signal.SIGCONT)
+        done = playing.wait()
+
+        assert done.code == 0, done
+        assert "FINAL ACCEPTANCE: PASS" in done.output
+        assert fleet.verdict("node-1")["flaky"] is False
+        fleet.assert_evidence("node-1", dict.fromkeys(settings["gpuval_stages"], "success"))
+        assert fleet.report()["fleet"]["problems"] == []
+        assert_nothing_is_missing(fleet)
+
+
+def fleet_is_training(fleet, playing):
+    playing.expect("training: running")
+    fleet.at_work("node-1", "training", saying="step 1 ")
+
+
+def assert_nothing_is_missing(fleet):
+    """What the node has is what the store and the results have, byte by byte (a log ends in a line feed there)."""
+    directory = fleet.node_directory("node-1")
+    for kind in ("records", "logs", "series"):
+        for path in (directory / kind).iterdir():
+            stored = fleet.folder_in_store / kind / path.stem / f"node-1{path.suffix}"
+            assert stored.read_bytes() == path.read_bytes(), path
+
+
+def test_a_node_that_cannot_reach_the_store_is_asked_for_its_records(new_fleet, as_root):
+    """The node is in a network namespace of its own, where the controller's loopback is not."""
+    settings = {
+        **ONE_RANK,
+        "gpuval_stages": ["facts", "diagnostics", "training"],
+        "run_pull_seconds": 2,
+    }
+    with new_fleet("unreached", settings=settings) as fleet:
+        python = fleet.root / "python-of-the-node"
+        inside = f'ip link set lo up && exec "{sys.executable}" "$@"'
+        python.write_text(f"#!/bin/sh\nexec unshare --net sh -c '{inside}' sh \"$@\"\n")
+        python.chmod(python.stat().st_mode | stat.S_IXUSR)
+        fleet.settings["ansible_python_interpreter"] = str(python)
+        playing = fleet.start()
+        playing.expect("node-1 training: running")  # seen while it runs, not at the end
+        assert playing.running
+        assert fleet.record("node-1", "training")["state"] == "running"
+        done = playing.wait()
+
+        launch = json.loads((fleet.run_folder / ".state/launches/node-1.json").read_text())
+        assert launch["store_reachable"] is False
+        assert "the store does not answer" in launch["message"]
+        assert not (fleet.node_directory("node-1") / "uploaded.json").exists(), "the node did reach the store"
+        assert done.code == 0, done
+        assert "FINAL ACCEPTANCE: PASS" in done.output
+        fleet.assert_evidence("node-1", dict.fromkeys(settings["gpuval_stages"], "success"))
+        assert_nothing_is_missing(fleet)

@@ -1,0 +1,81 @@
+"""The collection as a whole: roles declare what they use, links lead somewhere, and it builds."""
+
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+
+ROOT = Path(__file__).resolve().parents[3]
+FLEET = ROOT / "collections" / "ansible_collections" / "gpuval" / "fleet"
+ROLES = sorted(path.name for path in (FLEET / "roles").iterdir())
+
+#: Declared without a default: absent means "not declared by the operator".
+OPTIONAL = {"gpuval_gpu_count"}
+
+
+def read(path):
+    return yaml.safe_load(path.read_text()) if path.exists() else {}
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_defaults_and_argument_specs_agree(role):
+    defaults = read(FLEET / "roles" / role / "defaults" / "main.yml") or {}
+    options = read(FLEET / "roles" / role / "meta" / "argument_specs.yml")["argument_specs"]["main"]["options"]
+    assert set(options) - OPTIONAL == set(defaults)
+    for name, option in options.items():
+        if "default" in option:
+            assert option["default"] == defaults[name], name
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_role_names_its_variables_after_itself_and_is_linked(role):
+    for name in read(FLEET / "roles" / role / "defaults" / "main.yml") or {}:
+        assert name.startswith(f"{role}_")
+    link = ROOT / "roles" / role
+    assert link.is_symlink()
+    assert not link.readlink().is_absolute()
+    assert (link / "meta" / "main.yml").is_file()
+
+
+def test_secrets_are_marked():
+    options = read(FLEET / "roles" / "gpuval" / "meta" / "argument_specs.yml")["argument_specs"]["main"]["options"]
+    secret = {name for name in options if name.endswith(("_key", "_token"))} | {"gpuval_store"}
+    assert {name for name, option in options.items() if option.get("no_log")} == secret
+
+
+@pytest.mark.parametrize("playbook", ["prepare", "validate", "status", "report", "clean"])
+def test_the_thin_playbooks_import_the_collections(playbook):
+    (entry,) = yaml.safe_load((ROOT / "playbooks" / f"{playbook}.yml").read_text())
+    assert entry["ansible.builtin.import_playbook"] == f"gpuval.fleet.{playbook}"
+    assert (FLEET / "playbooks" / f"{playbook}.yml").is_file()
+
+
+@pytest.mark.parametrize("path", sorted((FLEET / "schemas").glob("*.json")), ids=lambda path: path.name)
+def test_the_schemas_are_schemas(path):
+    import json
+
+    schema = json.loads(path.read_text())
+    Draft202012Validator.check_schema(schema)
+    assert schema["$id"] == f"gpuval.{path.name.removesuffix('.schema.json')}/1"
+
+
+def test_the_collection_builds_with_what_travels_and_nothing_else(tmp_path):
+    galaxy = Path(sys.executable).parent / "ansible-galaxy"
+    command = [str(galaxy), "collection", "build", "--output-path", str(tmp_path), str(FLEET)]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    (archive,) = tmp_path.glob("gpuval-fleet-*.tar.gz")
+    with tarfile.open(archive) as tar:
+        names = set(tar.getnames())
+    for wanted in ("node/gpuval_runner/__main__.py", "node/gpuval_workloads/__init__.py", "schemas/plan.schema.json"):
+        assert wanted in names
+    assert "playbooks/validate.yml" in names
+    assert not [name for name in names if "__pycache__" in name or name.endswith(".pyc")]
+
+
+def test_versions_agree():
+    version = read(FLEET / "galaxy.yml")["version"]
+    assert f"## {version}" in (FLEET / "CHANGELOG.md").read_text()
