@@ -13,6 +13,7 @@ PLAY := $(BIN)/ansible-playbook -i $(INVENTORY)
 LOCAL_NODE := $(if $(filter inventories/local inventories/local/%,$(INVENTORY)),$(NODE_VENV)/.ready)
 
 export PATH := $(BIN):$(PATH)
+export MOLECULE_EPHEMERAL_DIRECTORY ?= $(CURDIR)/.gpuval/molecule
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help

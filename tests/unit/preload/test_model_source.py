@@ -139,6 +139,7 @@ def test_a_model_is_uploaded_whole_with_links_resolved(hub_cache, tmp_path, stor
     assert not copy.is_symlink()
 
 
+@pytest.mark.slow
 def test_the_read_only_side_refuses_an_upload(hub_cache, tmp_path, store):
     model = model_source.resolve(str(hub_cache), tmp_path / "scratch")
     reader = store.reader()

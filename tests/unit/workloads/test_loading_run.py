@@ -247,12 +247,13 @@ def test_a_store_that_cannot_be_reached(variables, monkeypatch, capsys):
     assert "Check that the node reaches the store's endpoint" in printed.err
 
 
-def test_a_store_that_is_away_for_a_moment_is_waited_for(tmp_path, original, variables, monkeypatch):
+@pytest.mark.parametrize("away", [0.4, 0.6, 1.5])
+def test_a_store_that_is_away_for_a_moment_is_waited_for(tmp_path, original, variables, monkeypatch, away):
     monkeypatch.setattr(rclone, "PAUSE_SECONDS", 0.5)
     own = ModelServer(tmp_path / "own")
     shutil.copytree(original, own.data / "gpuval" / "models" / NAME)
     Path(variables["GPUVAL_RCLONE_CONFIG"]).write_text(own.config)
-    threading.Timer(1.5, own.start).start()
+    threading.Timer(away, own.start).start()
     result = Result()
     try:
         program.load(program.Options(NAME), {**os.environ, **variables}, result)

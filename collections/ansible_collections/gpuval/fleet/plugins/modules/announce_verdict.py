@@ -15,6 +15,8 @@ description:
   - Succeeds for V(PASS), and for V(PARTIAL) when the run was narrowed by C(--limit) or C(--tags).
 author:
   - gpuval contributors (@gpuval)
+extends_documentation_fragment:
+  - gpuval.fleet.run
 attributes:
   check_mode:
     support: full
@@ -22,15 +24,6 @@ attributes:
   diff_mode:
     support: none
     description: There is nothing to compare.
-options:
-  run_id:
-    description: Identity of the run; empty is the latest.
-    type: str
-    default: ''
-  results_dir:
-    description: Where results are kept. A relative path stands beside C(ansible.cfg).
-    type: str
-    default: results
 """
 
 EXAMPLES = r"""

@@ -15,6 +15,9 @@ description:
   - Reads records, logs and series, and checks each before it is kept.
 author:
   - gpuval contributors (@gpuval)
+extends_documentation_fragment:
+  - gpuval.fleet.run
+  - gpuval.fleet.store
 attributes:
   check_mode:
     support: full
@@ -22,19 +25,6 @@ attributes:
   diff_mode:
     support: none
     description: There is nothing to compare.
-options:
-  run_id:
-    description: Identity of the run; empty is the latest.
-    type: str
-    default: ''
-  results_dir:
-    description: Where results are kept. A relative path stands beside C(ansible.cfg).
-    type: str
-    default: results
-  store:
-    description: The store as the role P(gpuval.fleet.gpuval#role) describes it.
-    type: dict
-    required: true
 """
 
 EXAMPLES = r"""

@@ -15,6 +15,9 @@ description:
   - Writes C(report.json) (gpuval.report/1).
 author:
   - gpuval contributors (@gpuval)
+extends_documentation_fragment:
+  - gpuval.fleet.run
+  - gpuval.fleet.criteria
 attributes:
   check_mode:
     support: full
@@ -23,19 +26,6 @@ attributes:
     support: none
     description: There is nothing to compare.
 options:
-  run_id:
-    description: Identity of the run; empty is the latest.
-    type: str
-    default: ''
-  results_dir:
-    description: Where results are kept. A relative path stands beside C(ansible.cfg).
-    type: str
-    default: results
-  criteria:
-    description: Criteria files of your own, after the shipped ones.
-    type: list
-    elements: path
-    default: []
   finish:
     description: Whether the run ends with this verdict.
     type: bool

@@ -17,6 +17,8 @@ description:
   - Without a run id, an unfinished run of the same nodes is taken up, so a controller that died is simply started again.
 author:
   - gpuval contributors (@gpuval)
+extends_documentation_fragment:
+  - gpuval.fleet.criteria
 attributes:
   check_mode:
     support: full
@@ -71,11 +73,6 @@ options:
     description: Tags that leave stages out.
     type: list
     elements: str
-    default: []
-  criteria:
-    description: Criteria files of your own, after the shipped ones.
-    type: list
-    elements: path
     default: []
 """
 

@@ -17,6 +17,8 @@ description:
   - Skips a model that is there and whole.
 author:
   - gpuval contributors (@gpuval)
+extends_documentation_fragment:
+  - gpuval.fleet.store
 attributes:
   check_mode:
     support: full
@@ -25,10 +27,6 @@ attributes:
     support: none
     description: There is nothing to compare.
 options:
-  store:
-    description: The store as the role P(gpuval.fleet.gpuval#role) describes it.
-    type: dict
-    required: true
   model:
     description: V(tiny), a hub repository C(org/name), or a folder on the controller.
     type: str

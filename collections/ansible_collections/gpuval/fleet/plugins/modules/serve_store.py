@@ -16,6 +16,8 @@ description:
   - Ports, keys and folder are remembered, so that a store started again is the same store.
 author:
   - gpuval contributors (@gpuval)
+extends_documentation_fragment:
+  - gpuval.fleet.store
 attributes:
   check_mode:
     support: full
@@ -24,10 +26,6 @@ attributes:
     support: none
     description: There is nothing to compare.
 options:
-  store:
-    description: The store as the role P(gpuval.fleet.gpuval#role) describes it.
-    type: dict
-    required: true
   state:
     description: Whether the embedded store is to run.
     type: str

@@ -18,6 +18,10 @@ description:
   - The role P(gpuval.fleet.run#role) does it and goes on watching.
 author:
   - gpuval contributors (@gpuval)
+extends_documentation_fragment:
+  - gpuval.fleet.run
+  - gpuval.fleet.store
+  - gpuval.fleet.criteria
 attributes:
   check_mode:
     support: full
@@ -26,23 +30,6 @@ attributes:
     support: none
     description: There is nothing to compare.
 options:
-  run_id:
-    description: Identity of the run; empty is the latest.
-    type: str
-    default: ''
-  results_dir:
-    description: Where results are kept. A relative path stands beside C(ansible.cfg).
-    type: str
-    default: results
-  store:
-    description: The store as the role P(gpuval.fleet.gpuval#role) describes it.
-    type: dict
-    required: true
-  criteria:
-    description: Criteria files of your own, after the shipped ones.
-    type: list
-    elements: path
-    default: []
   poll_seconds:
     description: How often the store is asked what changed.
     type: float

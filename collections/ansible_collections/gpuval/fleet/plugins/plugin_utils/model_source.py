@@ -110,7 +110,15 @@ def upload(model: Model, remote: str, config: str, *, transfers: int = 8) -> Non
     with tempfile.TemporaryDirectory(prefix="gpuval-upload-") as scratch:
         names = Path(scratch, "files")
         names.write_text("".join(f"{name}\n" for name in sorted(model.files)), encoding="utf-8")
-        copy = ["copy", str(model.root), remote, "--copy-links", "--checksum", "--transfers", str(transfers)]
+        copy = [
+            "copy",
+            str(model.root),
+            f"{remote.rstrip('/')}/",
+            "--copy-links",
+            "--checksum",
+            "--transfers",
+            str(transfers),
+        ]
         _rclone([*copy, "--files-from-raw", str(names)], config, Path(scratch))
 
 

@@ -66,8 +66,8 @@ class ServerProcess:
     def stop(self) -> list[int]:
         """Stop the server and everything it spawned; return the process ids that are left, normally none.
 
-        The server is asked first, alone: it knows how to end its workers and to give back shared memory. What is left then
-        gets TERM, and at last KILL.
+        The server is asked first, alone: it knows how to end its workers and to give back shared memory. What is left
+        then gets TERM, and at last KILL.
         """
         if self.exit_code() is None:
             self._process.terminate()

@@ -131,7 +131,7 @@ def _manifest(rclone: Rclone, places: Places, listing: Mapping[str, int], name: 
     if listing[manifest.NAME] > manifest.MAX_BYTES:
         raise WorkloadFailure(f"{manifest.NAME} of {name} is {human_bytes(listing[manifest.NAME])} long: {PRELOAD}")
     try:
-        digests = manifest.parse(rclone.read_text(f"{places.source}/{manifest.NAME}"))
+        digests = manifest.parse(rclone.read_text(places.source, manifest.NAME))
     except manifest.ManifestError as error:
         raise WorkloadFailure(f"{manifest.NAME} of {name} in the store cannot be used: {error}; {PRELOAD}") from error
     missing = plan.missing_in_store(digests, listing)

@@ -2,6 +2,9 @@
 
 A store that is away is waited for, about a minute; what cannot be had after that is a ``TransportError``. A disk that
 fills up and refused credentials are recognised as soon as rclone says so, for retrying helps neither.
+
+Remote folders are named with a slash at the end. Without it rclone first asks whether the name is a file, and takes a
+store that does not answer for a yes: the folder then looks empty.
 """
 
 from __future__ import annotations
@@ -80,15 +83,15 @@ class Rclone:
 
     def list_files(self, remote_path: str) -> dict[str, int]:
         """Return path -> size in bytes of every file below; empty when there is nothing. Raises ``TransportError``."""
-        arguments = ["lsjson", "--recursive", "--files-only", "--no-modtime", "--no-mimetype", remote_path]
+        arguments = ["lsjson", "--recursive", "--files-only", "--no-modtime", "--no-mimetype", _folder(remote_path)]
         output = self._read(arguments)
         if output is None:
             return {}
         return {entry["Path"]: entry["Size"] for entry in json.loads(output)}
 
-    def read_text(self, remote_path: str) -> str:
-        """Return a small file's text, empty when it is not there. Raises ``TransportError``."""
-        return self._read(["cat", remote_path]) or ""
+    def read_text(self, remote_path: str, name: str) -> str:
+        """Return the text of a small file in a folder, empty when it is not there. Raises ``TransportError``."""
+        return self._read(["cat", _folder(remote_path), "--include", f"/{name}"]) or ""
 
     def copy(
         self,
@@ -101,14 +104,14 @@ class Rclone:
         chunk_size: str,
         report: Callable[[Progress], None],
     ) -> int:
-        """Copy the named files into `folder`, calling `report` about every 5 s; return how often rclone had to begin anew.
+        """Copy the named files into `folder`, calling `report` about every 5 s; return how often it was interrupted.
 
         Raises ``FullDiskError`` as soon as the disk is full, ``TransportError`` when rclone gives up.
         """
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".files", delete=False) as listing:
             listing.writelines(f"{path}\n" for path in paths)
         arguments = [
-            *("copy", remote_path, str(folder)),
+            *("copy", _folder(remote_path), str(folder)),
             *("--files-from-raw", listing.name, "--no-traverse"),
             *("--transfers", str(transfers), "--checkers", str(transfers)),
             *("--multi-thread-streams", str(streams), "--multi-thread-chunk-size", chunk_size),
@@ -213,6 +216,10 @@ def parse_log_line(line: str) -> tuple[Progress | None, str]:
 
 def _contains(text: str, needles: Iterable[str]) -> bool:
     return any(needle in text for needle in needles)
+
+
+def _folder(remote_path: str) -> str:
+    return remote_path.rstrip("/") + "/"
 
 
 def _last_line(text: str) -> str:

@@ -1,0 +1,75 @@
+"""Every node of the inventory is in the verdict: listed twice, out of reach, or well."""
+
+import socket
+
+import pytest
+from fleet_kit import machine
+
+
+@pytest.fixture
+def closed_port():
+    """A port of the loopback that refuses connections for as long as the test lasts."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        yield probe.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def fleet(new_fleet):
+    with new_fleet("expected", settings={"gpuval_stages": ["facts"]}) as fleet:
+        twin = machine(fleet.root / "machines/twin", "8e5b1c7aa0d94b2f9e6f3c1d2b4a5968")
+        single = machine(fleet.root / "machines/single", "1f0c9e8d7b6a5f4e3d2c1b0a99887766")
+        fleet.nodes = {"twin-1": twin, "twin-2": twin, "single": single}
+        yield fleet
+
+
+def test_one_machine_listed_twice_is_an_error_of_both_names(fleet):
+    done = fleet.play()
+    assert done.code != 0
+    assert "FINAL ACCEPTANCE: FAIL" in done.output
+    verdicts = {node["name"]: node["verdict"] for node in fleet.report()["nodes"]}
+    assert verdicts == {"twin-1": "FAIL", "twin-2": "FAIL", "single": "PASS"}
+    for node, other in (("twin-1", "twin-2"), ("twin-2", "twin-1")):
+        (check,) = fleet.decisive(node)
+        assert (check["name"], check["value"]) == ("identity", other)
+        assert "one machine listed twice" in check["reason"]
+        assert "machine id 8e5b1c7aa0d94b2f9e6f3c1d2b4a5968" in check["reason"]
+        assert "one name in the inventory" in check["remedy"]
+        fleet.assert_evidence(node, {"facts": "success"})
+    assert (fleet.run_folder / "failed_nodes.txt").read_text() == "twin-1\ntwin-2\n"
+
+
+def test_the_real_machine_listed_twice_is_seen_where_it_has_an_identity(fleet):
+    nodes = {"this-1": {}, "this-2": {}}
+    done = fleet.play(nodes=nodes)
+    records = {name: {"facts": fleet.record(name, "facts")} for name in nodes}
+    identity = records["this-1"]["facts"]["environment"]["identity"]
+    known = any(identity.values())  # containers have none
+    assert (done.code != 0) == known, done
+    assert {node["verdict"] for node in fleet.report()["nodes"]} == {"FAIL" if known else "PASS"}
+    for node in nodes:
+        (check,) = [check for check in fleet.verdict(node)["checks"] if check["name"] == "identity"]
+        assert check["verdict"] == ("fail" if known else "missing")
+    fleet.play("gpuval.fleet.clean", nodes=nodes)
+
+
+def test_a_node_out_of_reach_is_incomplete_and_named(fleet, closed_port):
+    away = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": closed_port}
+    done = fleet.play(nodes={"single": fleet.nodes["single"], "away": away})
+    assert done.code != 0
+    assert "FINAL ACCEPTANCE: INCOMPLETE" in done.output
+    assert "- Nodes: 2 expected, 1 PASS, 0 FAIL, 1 INCOMPLETE" in done.output
+    assert "- away INCOMPLETE launch: unreachable:" in done.output
+    assert (fleet.run_folder / "failed_nodes.txt").read_text() == "away\n"
+    fleet.assert_evidence("single", {"facts": "success"})
+    assert fleet.verdict("single")["verdict"] == "PASS"
+    node = fleet.verdict("away")
+    assert (node["verdict"], node["accelerator"]) == ("INCOMPLETE", "unknown")
+    (launch,) = [check for check in node["checks"] if check["name"] == "launch"]
+    assert "Connection refused" in launch["reason"]
+    assert "--limit away" in launch["remedy"]
+
+    cleaned = fleet.play("gpuval.fleet.clean", nodes={"single": fleet.nodes["single"], "away": away})
+    assert cleaned.code != 0, "what could not be cleaned must be said"
+    assert "run `make clean` again when it answers" in cleaned.told
+    assert not fleet.node_directory("single").exists()

@@ -1,0 +1,37 @@
+"""The criteria of both stages: valid, and about metrics that the workloads write."""
+
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+from gpuval_workloads.inference.client import Answer
+from gpuval_workloads.inference.tally import Tally
+
+COLLECTION = Path(__file__).resolve().parents[3] / "collections" / "ansible_collections" / "gpuval" / "fleet"
+LOADING = {"loading_files_count", "loading_checksum_errors_count"}
+
+
+def criteria(stage):
+    return yaml.safe_load((COLLECTION / "roles" / stage / "files" / "criteria.yml").read_text())
+
+
+@pytest.mark.parametrize("stage", ["loading", "inference"])
+def test_criteria_are_valid_and_of_their_stage(stage):
+    schema = yaml.safe_load((COLLECTION / "schemas" / "criteria.schema.json").read_text())
+    jsonschema.Draft202012Validator(schema).validate(criteria(stage))
+    checks = criteria(stage)["checks"]
+    assert {check["stage"] for check in checks} == {stage}
+    assert len({check["name"] for check in checks}) == len(checks)
+
+
+def test_every_metric_judged_is_written():
+    tally = Tally()
+    tally.add_answer(Answer("a", 0.1, (0.1,), 1, 1, True))
+    written = {name for name, _, _ in tally.metrics(1.0)} | {"inference_startup_seconds"}
+    assert {check["metric"] for check in criteria("inference")["checks"]} <= written
+    assert {check["metric"] for check in criteria("loading")["checks"]} <= LOADING
+
+
+def test_wrong_bytes_are_never_tried_again():
+    assert all(not check["retry"] for check in criteria("loading")["checks"])
