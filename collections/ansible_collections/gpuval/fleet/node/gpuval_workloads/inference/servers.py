@@ -67,7 +67,8 @@ _VLLM_CPU = Server(
             "--served-model-name",
             "{name}",
         ),
-        *("--host", "{host}", "--port", "{port}", "--dtype", "bfloat16"),
+        # Compiling takes minutes on a few cores and gains nothing that a CPU node is judged by.
+        *("--host", "{host}", "--port", "{port}", "--dtype", "bfloat16", "--enforce-eager"),
     ),
     health_path="/health",
     environment={"VLLM_CPU_KVCACHE_SPACE": "1"},
