@@ -3,15 +3,16 @@
 import os
 import shutil
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from fleet_kit import ANSIBLE_PLAYBOOK, NODE_PYTHON, Fleet
 
 
 def pytest_collection_modifyitems(items):
-    here = os.path.dirname(__file__)
+    here = Path(__file__).parent
     for item in items:
-        if str(item.path).startswith(here):
+        if here in item.path.parents:
             item.add_marker(pytest.mark.slow)
 
 

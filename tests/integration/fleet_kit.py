@@ -178,14 +178,16 @@ class Fleet:
             "OMP_NUM_THREADS": "1",
         }
 
-    def start(self, playbook="gpuval.fleet.validate", *arguments, nodes=None, cwd=ROOT):
+    def start(self, playbook="gpuval.fleet.validate", *arguments, nodes=None):
         """Start a playbook on the fleet, or on other `nodes`."""
         self.home.mkdir(parents=True, exist_ok=True)
         inventory = self.root / "hosts.json"
         hosts = self.nodes if nodes is None else nodes
         inventory.write_text(json.dumps({"all": {"hosts": hosts, "vars": self.variables}}))
-        command = [*self.prefix, str(ANSIBLE_PLAYBOOK), playbook, "-i", str(inventory), *arguments]
-        playing = Playing(command, cwd, self.environment)
+        return self._start([playbook, "-i", str(inventory), *arguments], ROOT, self.environment)
+
+    def _start(self, arguments, cwd, environment):
+        playing = Playing([*self.prefix, str(ANSIBLE_PLAYBOOK), *arguments], cwd, environment)
         self._playing.append(playing)
         return playing
 

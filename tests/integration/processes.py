@@ -47,7 +47,7 @@ def below(root):
         if pid in (os.getpid(), os.getppid()):
             continue
         try:
-            here = os.readlink(f"/proc/{pid}/cwd").startswith(f"{root}/")
+            here = root in Path(f"/proc/{pid}/cwd").readlink().parents
         except OSError:
             here = False
         if here or needle in read(pid, "cmdline") or needle in read(pid, "environ"):

@@ -7,7 +7,10 @@ from xml.etree import ElementTree
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, Store, StoreErrors
 
-EVIL = "\x1b]0;owned\x07\x1b[31mred\x1b[0m <script>alert(1)</script> <img src=x onerror=alert(2)> ![x](javascript:y) \u202eabc"
+EVIL = (
+    "\x1b]0;owned\x07\x1b[31mred\x1b[0m <script>alert(1)</script> <img src=x onerror=alert(2)> "
+    "![x](javascript:y) \u202eabc"
+)
 FEINT = f"""
 import json, os, time
 path = os.environ["GPUVAL_RESULT_FILE"]
@@ -66,7 +69,14 @@ def plant(fleet):
     with pytest.raises(StoreErrors):  # the store takes no such key; a file below it cannot have that name either
         put(f"{records}/../../escaped/node-1.json", good)
     put(f"{fleet.run_id}/logs/facts/ghost.log", EVIL.encode())
-    series = {"schema": "gpuval.series/1", "run_id": EVIL, "node": "node-1", "stage": "facts", "attempt": 1, "series": []}
+    series = {
+        "schema": "gpuval.series/1",
+        "run_id": EVIL,
+        "node": "node-1",
+        "stage": "facts",
+        "attempt": 1,
+        "series": [],
+    }
     put(f"{fleet.run_id}/series/facts/node-1.json", series)
 
 
@@ -90,7 +100,7 @@ def test_the_run_is_not_disturbed(run):
         "script",
         "escaped",
         "an object that is not expected: ",
-        "series refused: series: run_id 'red <script>alert(1)</script> ",  # as text; each report escapes it for its format
+        "series refused: series: run_id: '",
     ],
 )
 def test_each_is_named(run, words):
@@ -130,4 +140,11 @@ def test_nothing_is_written_outside_the_results(run):
     assert all(fleet.store_data in path.parents for path in fleet.root.rglob("*escaped*"))
     assert not list(fleet.root.parent.glob("*escaped*"))
     assert sorted(path.name for path in (fleet.run_folder / "nodes").iterdir()) == ["node-1"]
-    assert sorted(path.name for path in fleet.root.iterdir()) == ["home", "hosts.json", "node", "results", "sign", "state"]
+    assert sorted(path.name for path in fleet.root.iterdir()) == [
+        "home",
+        "hosts.json",
+        "node",
+        "results",
+        "sign",
+        "state",
+    ]

@@ -43,12 +43,13 @@ def test_tags_alone_are_partial_too(fleet):
 
 def test_limit_leaves_the_other_node_alone(fleet):
     fleet.settings["gpuval_stages"] = ["facts"]
-    done = fleet.play("gpuval.fleet.validate", "--limit", "node-2")
+    done = fleet.play("gpuval.fleet.validate", "--limit", "node-2", "-e", "report_upload=false")
     assert done.code == 0, done
     assert "FINAL ACCEPTANCE: PARTIAL" in done.output
     assert [node["name"] for node in fleet.report()["nodes"]] == ["node-2"]
     assert fleet.read_run()["narrowed_by"] == ["limit"]
     assert not fleet.node_directory("node-1").exists()
+    assert not (fleet.folder_in_store / "report").exists()
 
 
 def test_limit_to_nothing_is_an_error(fleet):

@@ -1,4 +1,4 @@
-"""The options of actions without a module of their own are documented as they are: validate-modules cannot see those."""
+"""Options of actions without a module of their own are documented as they are: validate-modules cannot see those."""
 
 import importlib
 import json

@@ -93,6 +93,15 @@ def test_nothing_outside_the_directory_is_touched(node, tmp_path):
     assert (precious / "models").exists(), "a cache that the operator chose is the operator's"
 
 
+def test_models_that_lay_there_before_are_not_taken_for_the_cache(node):
+    own = node.base / "models" / "of-the-operator"
+    own.mkdir(parents=True)
+    node.put_plan(stage("a", f"touch $GPUVAL_MODELS_DIR/weights; {SUCCEED}"))
+    assert node.call("run").returncode == 0
+    assert str(node.files.root) in node.ask("clean")["removed"]
+    assert own.is_dir()
+
+
 def test_a_directory_of_something_else_is_refused(node, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis").write_text("x")

@@ -88,3 +88,49 @@ def test_latest_follows_the_last_run(results):
 def test_no_run_at_all_says_what_to_do(tmp_path):
     with pytest.raises(runs.RunError, match="make validate"):
         runs.resolve(tmp_path, "")
+
+
+def test_a_finished_run_is_not_opened_again_by_its_id():
+    with pytest.raises(runs.RunError, match="ended at"):
+        runs.merge(make_run(finished_at=runs.now()), make_run())
+
+
+def test_an_unfinished_run_is_opened_again_as_it_is():
+    assert runs.merge(make_run(), make_run(deadline_seconds=1)) == (make_run(), [])
+
+
+def test_who_joins_with_fewer_stages_narrows_the_run():
+    wanted = make_run(nodes={"b": NODES["a"]}, narrowed_by=["limit", "tags"])
+    assert runs.merge(make_run(), wanted)[0]["narrowed_by"] == ["tags"]
+
+
+def test_another_profile_needs_another_run():
+    with pytest.raises(runs.RunError, match="profile"):
+        runs.merge(make_run(), make_run(profile="burnin"))
+
+
+@pytest.mark.parametrize("word", ["latest", "new", "models", "images"])
+def test_a_word_with_another_meaning_is_no_run_id(word):
+    with pytest.raises(runs.RunError, match="another meaning"):
+        runs.check_run_id(word)
+
+
+def test_latest_stands_for_the_id_of_the_latest_run(results, tmp_path_factory):
+    assert choose(results, "latest") == "r1"
+    assert runs.resolve(results, "latest").path == results / "r1"
+    assert choose(tmp_path_factory.mktemp("none"), "latest") != "latest"
+
+
+@pytest.mark.parametrize("folder", ["", "/", "models", "models/x", "images", "a//b", "../a", "a/..", ".x", "a b"])
+def test_a_folder_whose_removal_would_take_more_along_is_refused(folder):
+    with pytest.raises(runs.RunError, match="gpuval_folder"):
+        runs.check_folder(folder)
+
+
+def test_a_folder_stands_without_slashes_around_it():
+    assert runs.check_folder("/acceptance/2026/") == "acceptance/2026"
+
+
+def test_a_run_of_an_older_form_is_not_taken_up(results):
+    (results / "r1" / "run.json").write_text("{}")
+    assert choose(results) != "r1"

@@ -16,7 +16,7 @@ from gpuval_runner.descendants import run_marker
 from gpuval_runner.detach import stop_unit
 from gpuval_runner.errors import LockHeldError, PlanError, RunnerError
 from gpuval_runner.files import write_atomically
-from gpuval_runner.layout import NodeDirectory
+from gpuval_runner.layout import CACHE_MARK, NodeDirectory
 from gpuval_runner.lock import Lock
 from gpuval_runner.plan import Plan
 
@@ -28,7 +28,7 @@ OWN_FILES = ("plan.json", "state.json", "lock", "store.json", "runner.pyz")
 def clean(
     directory: NodeDirectory, keep_models: bool = False, cancel_seconds: float = CANCEL_SECONDS
 ) -> dict[str, Any]:
-    """Stop the run and remove its node directory; the model cache too when no other run is beside it.
+    """Stop the run and remove its node directory; the model cache too when it was made here and no other run is beside it.
 
     Done twice, the second time finds nothing. `left` names what could not be removed or ended, and why. Raises
     ``RunnerError`` when the directory is not a run's.
@@ -53,7 +53,7 @@ def clean(
     with held:
         nested = root.parent.name == run_id and root.name == node
         if nested and not keep_models and not _other_runs(directory):
-            removed += _remove_models(directory.base / "models", left)
+            removed += _remove_models(directory.models, left)
         for stage in _stages(directory, plan):
             left += scratch.remove(directory.work(stage))
         removed += _remove_directory(directory, left)
@@ -118,12 +118,11 @@ def _other_runs(directory: NodeDirectory) -> bool:
 
 
 def _remove_models(models: Path, left: list[str]) -> list[str]:
-    if models.is_symlink() or not models.is_dir():
+    if models.is_symlink() or not (models / CACHE_MARK).is_file():
         return []
-    if models.is_mount():  # the place was given for the cache: what is in it is ours, the mount is not
-        held = any(models.iterdir())
+    if models.is_mount():  # what is in it is ours, the mount is not
         left += scratch.empty_directory(models)
-        return [f"{models}/*"] if held else []
+        return [f"{models}/*"]
     problems = scratch.remove_tree(models)
     left += problems
     return [] if problems else [str(models)]

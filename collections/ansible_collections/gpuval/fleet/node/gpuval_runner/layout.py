@@ -10,6 +10,10 @@ STAGE_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 KINDS = {"records": ".json", "logs": ".log", "series": ".json"}
 
 
+#: In a model cache that was made here: only such a cache is removed.
+CACHE_MARK = ".gpuval-cache"
+
+
 @dataclass(frozen=True)
 class NodeDirectory:
     """The files of one run on one node."""
@@ -20,6 +24,11 @@ class NodeDirectory:
     def base(self) -> Path:
         """Directory of all runs on this machine."""
         return self.root.parent.parent
+
+    @property
+    def models(self) -> Path:
+        """The model cache of all runs, unless a plan names another."""
+        return self.base / "models"
 
     @property
     def plan(self) -> Path:

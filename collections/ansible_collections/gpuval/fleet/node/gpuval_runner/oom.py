@@ -20,12 +20,15 @@ def counters(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) 
     return OomCounters(_group(proc, groups), _value(proc / "vmstat", "oom_kill"))
 
 
-def evidence(before: OomCounters, after: OomCounters) -> str:
-    """Return what the change of the counters says, empty when nothing."""
+def evidence(before: OomCounters, after: OomCounters, killed: bool) -> str:
+    """Return what the change of the counters says, empty when nothing.
+
+    What happened elsewhere on the machine counts only when the stage was `killed` (SIGKILL).
+    """
     group, machine = _rise(before.group, after.group), _rise(before.machine, after.machine)
     if group:
         return f"out of memory: the kernel killed {group} of its control group's processes (oom_kill)"
-    if machine:
+    if machine and killed:
         return f"probably out of memory: the machine's oom_kill counter rose by {machine} meanwhile"
     return ""
 

@@ -268,7 +268,7 @@ class Runner:
             places=Places(
                 work=work,
                 temporary=scratch.temporary_directory(work),
-                models=Path(self.plan.models_dir) if self.plan.models_dir else self.directory.base / "models",
+                models=Path(self.plan.models_dir) if self.plan.models_dir else self.directory.models,
                 runner=self.options.runner,
                 workloads=self.options.workloads,
                 rclone_config=self.options.rclone_config,

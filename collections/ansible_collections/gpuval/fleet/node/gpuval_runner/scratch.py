@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import stat
 from pathlib import Path
+
+from gpuval_runner.layout import CACHE_MARK
 
 #: Sockets made below TMPDIR (as by multiprocessing) need about 35 more bytes and have 107 in all (unix(7)).
 LONGEST_TEMPORARY = 68
@@ -27,6 +30,14 @@ def make(work: Path) -> Path:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary.mkdir(mode=0o700, exist_ok=temporary.parent == work)
     return temporary
+
+
+def make_cache(models: Path) -> None:
+    """Create the model cache if it is missing. Its mark says that nothing of anybody else is in it. Raises ``OSError``."""
+    models.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(OSError):  # a full disk: then the cache stays when the node is cleaned
+        if not any(models.iterdir()):
+            (models / CACHE_MARK).touch(mode=0o600)
 
 
 def remove(work: Path) -> list[str]:

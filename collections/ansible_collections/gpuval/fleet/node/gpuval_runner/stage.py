@@ -105,7 +105,8 @@ class StageRun:
         ended = self._supervise(argv)
         if ended.stop and ended.stop.state == INTERRUPTED:
             return self._leave_running(ended)
-        return self._finish(ended, oom.evidence(before, oom.counters()))
+        killed = "SIGKILL" in (ended.signal, *self._output.last_line().split())
+        return self._finish(ended, oom.evidence(before, oom.counters(), killed))
 
     def _supervise(self, argv: list[str]) -> Ended:
         context, stage = self._context, self._stage
@@ -116,7 +117,7 @@ class StageRun:
             )
         try:
             scratch.make(context.places.work)
-            context.places.models.mkdir(parents=True, exist_ok=True)
+            scratch.make_cache(context.places.models)
         except OSError as error:
             return Ended(start_error=f"{error.filename}: {error.strerror}: make room or correct the path")
         return supervise(

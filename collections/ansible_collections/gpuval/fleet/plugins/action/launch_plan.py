@@ -21,6 +21,12 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.watching import LAUNC
 #: A node may still write this long after the run's deadline: what it cancels then is evidence too.
 SIGNED_SLACK_SECONDS = 3600
 
+#: Said before the node is blamed for a model that it cannot get.
+NO_MODEL = (
+    "the embedded store answers on the controller's own loopback only, so this node cannot load the model: set "
+    "gpuval_s3_endpoint to an S3 service that both reach, or leave loading and inference out with --skip-tags"
+)
+
 
 class ActionModule(ControllerAction):
     _requires_connection = True
@@ -82,8 +88,10 @@ class ActionModule(ControllerAction):
     def _launch(self, folder, run, node, plan, options, task_vars):
         launch = {"node": node, "attempt": options["attempt"], "stages": options["stages"], "at": runs.now()}
         names = [stage["name"] for stage in folder.read_plan(node)["stages"]]
+        access = StoreAccess(options["store"])
+        if access.embedded and self._connection.transport != "local" and "loading" in names:
+            return {**launch, "state": "refused", "message": NO_MODEL}
         try:
-            access = StoreAccess(options["store"])
             store = access.store()
             urls = signed_urls(store, run["folder"], node, names, run["deadline_seconds"] + SIGNED_SLACK_SECONDS)
             store.put(f"{run['folder']}/plans/{node}.json", json.dumps(plan).encode(), "application/json")

@@ -48,7 +48,7 @@ class ActionModule(ControllerAction):
         wanted = {
             "schema": "gpuval.run/1",
             "run_id": run_id,
-            "folder": (options["folder"] or run_id).strip("/"),
+            "folder": runs.check_folder(options["folder"] or run_id),
             "bucket": options["bucket"],
             "profile": options["profile"],
             "created_at": runs.now(),
@@ -58,10 +58,6 @@ class ActionModule(ControllerAction):
             "nodes": nodes,
         }
         run, joined = runs.merge(known, wanted)
-        if known and known["profile"] != options["profile"]:
-            raise runs.RunError(
-                f"run {run_id} has the profile {known['profile']}: give another gpuval_run_id for {options['profile']}"
-            )
         changed = run != known
         if changed and not self.check_mode:
             folder.write_run(run)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading import manifest
@@ -26,6 +27,7 @@ class ActionModule(ControllerAction):
         "token": {"type": "str", "default": "", "no_log": True},
         "transfers": {"type": "int", "default": 8},
         "round_trip": {"type": "bool", "default": False},
+        "force": {"type": "bool", "default": False},
         "python": {"type": "str", "default": "python3"},
     }
 
@@ -37,7 +39,9 @@ class ActionModule(ControllerAction):
         store = access.store()
         prefix = f"models/{folder}/"
         listed = _listed(store, prefix)
-        if not options["round_trip"] and self._whole(store, prefix, listed):
+        wanted = {"source": options["model"], "revision": options["revision"]}
+        again = options["round_trip"] or options["force"]
+        if not again and self._whole(store, prefix, listed, wanted):
             return {"changed": False, "folder": folder, **_size(listed), "msg": f"{folder} is in the store, whole"}
         if self.check_mode:
             return {"changed": True, "folder": folder, "msg": f"check mode: {folder} would be uploaded"}
@@ -46,6 +50,8 @@ class ActionModule(ControllerAction):
             model = model_source.resolve(
                 options["model"], scratch, revision=options["revision"], token=options["token"]
             )
+            if options["force"] or _recorded(store, prefix) != wanted:
+                store.delete_prefix(prefix)  # nothing of another revision, and nothing damaged, stays behind
             move = self._round_trip if options["round_trip"] else self._upload
             move(store, access, prefix, model, options)
         finally:
@@ -79,12 +85,14 @@ class ActionModule(ControllerAction):
         lost = model_source.missing(sizes, listed, sizes)
         if lost:
             raise model_source.ModelError(f"the upload is not whole: {', '.join(lost[:5])}; run again")
+        record = {"source": options["model"], "revision": options["revision"], "origin": model.origin}
+        store.put(_record_key(prefix), json.dumps(record).encode(), "application/json")
         store.put(f"{prefix}{manifest.NAME}", sums.encode(), "text/plain; charset=utf-8")
 
     @staticmethod
-    def _whole(store, prefix, listed):
-        """Every file of the manifest is there. That each is right is for every node's own checksums to say."""
-        if manifest.NAME not in listed:
+    def _whole(store, prefix, listed, wanted):
+        """The model asked for, with every file of its manifest. That each is right is for the nodes' checksums to say."""
+        if manifest.NAME not in listed or _recorded(store, prefix) != wanted:
             return False
         raw = store.get(f"{prefix}{manifest.NAME}", max_bytes=manifest.MAX_BYTES)
         try:
@@ -92,6 +100,22 @@ class ActionModule(ControllerAction):
         except (manifest.ManifestError, UnicodeDecodeError):
             return False
         return not model_source.missing(expected, listed)
+
+
+def _record_key(prefix):
+    """Beside the model's folder, so that nodes load nothing but the model."""
+    return f"{prefix.rstrip('/')}.json"
+
+
+def _recorded(store, prefix):
+    """Source and revision of what the store holds; None when it is not known."""
+    if not any(entry.key == _record_key(prefix) for entry in store.list(_record_key(prefix))):
+        return None
+    try:
+        record = json.loads(store.get(_record_key(prefix), max_bytes=65536))
+        return {"source": record["source"], "revision": record["revision"]}
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def _listed(store, prefix):

@@ -13,6 +13,9 @@ from pathlib import Path
 #: What a runner command may take before it counts as hanging.
 RUNNER_SECONDS = 120
 
+#: What a launch writes into the folder of a run, in this order.
+LAUNCH_FILES = frozenset({"runner.pyz", "workloads.zip", "store.json", "ca.pem", "rclone.conf", "plan.json"})
+
 #: The controller's own secrets do not travel into the runner where node and controller are one machine.
 PRIVATE_PREFIXES = ("AWS_", "RCLONE_", "ANSIBLE_", "HF_TOKEN", "HUGGING_FACE", "VAULT_", "GPUVAL_")
 
@@ -38,13 +41,48 @@ def make_private(path):
     """Create `path` with mode 0700, or check that it is a folder of ours that others cannot write."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = path.lstat()
     except OSError as error:
         raise NodeError(
             f"{path} cannot be made: {error.strerror}. Set gpuval_node_dir to a folder you may write."
         ) from error
+    check_private(path)
+
+
+def check_private(path):
+    """See that `path` is a folder of ours that others cannot write: programs in it are run, and files are removed."""
+    try:
+        status = path.lstat()
+    except OSError as error:
+        raise NodeError(f"{path} cannot be read: {error.strerror}. Was the node cleaned or reinstalled?") from error
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
         raise NodeError(f"{path} is not a folder of this user alone: remove it, or set gpuval_node_dir to another one")
+
+
+def run_folders(base, run_id=""):
+    """Folders base/run/node of one run or of all, as far as what lies in them says that they are."""
+    for parent in [base / run_id] if run_id else sorted(base.iterdir()):
+        if parent.is_symlink() or not parent.is_dir() or not os.access(parent, os.R_OK | os.X_OK):
+            continue
+        for path in sorted(parent.iterdir()):
+            if path.is_symlink() or not path.is_dir():
+                continue
+            if _names_itself(path) or (holds_only_launch(path) and (run_id or (path / "runner.pyz").is_file())):
+                check_private(path)
+                yield path
+
+
+def holds_only_launch(path):
+    """Whether a launch died here before it wrote the plan: nothing was ever started."""
+    return {entry.name.removesuffix(".new") for entry in path.iterdir()} <= LAUNCH_FILES - {"plan.json"}
+
+
+def _names_itself(path):
+    """Whether the plan in `path` is that of this very folder."""
+    try:
+        plan = json.loads((path / "plan.json").read_text(encoding="utf-8"))
+        return (plan["schema"], plan["run_id"], plan["node"]) == ("gpuval.plan/1", path.parent.name, path.name)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def write_private(path, data):

@@ -11,7 +11,8 @@ short_description: Remove what runs put on a node
 version_added: 0.1.0
 description:
   - Stops the runner and everything it started and removes the run's folder.
-  - Removes the model cache as well when no other run is left.
+  - Removes the model cache as well when no other run is left, unless models lay there before gpuval came.
+  - Touches only folders whose plan names them as those of a run, and that belong to this user alone.
   - Verifies that nothing is left and says what is.
 author:
   - gpuval contributors (@gpuval)
@@ -50,27 +51,34 @@ removed:
   type: list
   elements: str
 killed:
-  description: Process ids that were ended.
+  description: Processes and containers that were ended, by name and id.
   returned: success
   type: list
-  elements: int
+  elements: str
 """
 
 import os
-import shutil
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuval.fleet.plugins.module_utils.node_directory import NodeError, base_directory, call_runner
+from ansible_collections.gpuval.fleet.plugins.module_utils.node_directory import (
+    NodeError,
+    base_directory,
+    call_runner,
+    check_private,
+    holds_only_launch,
+    run_folders,
+)
 
 
-def run_folders(base, run_id):
-    """Folders of runs on this node: base/run/node, of one run or of all."""
-    for parent in [base / run_id] if run_id else sorted(base.iterdir()):
-        if parent.name == "models" or parent.is_symlink() or not parent.is_dir():
-            continue
-        for path in sorted(parent.iterdir()):
-            if (path / "runner.pyz").is_file() or (path / "plan.json").is_file():
-                yield path
+def remove_launch(folder):
+    """Remove the files of a launch that died before it started anything, and the folders around them if empty."""
+    for entry in folder.iterdir():
+        entry.unlink()
+    for path in (folder, *folder.parents[:2]):
+        try:
+            path.rmdir()
+        except OSError:
+            return
 
 
 def main():
@@ -88,19 +96,24 @@ def main():
         module.fail_json(msg=f"{run_id!r} is not a run id")
     if not base.is_dir():
         module.exit_json(changed=False, removed=[], killed=[])
-    folders = list(run_folders(base, run_id))
+    try:
+        check_private(base)
+        folders = list(run_folders(base, run_id))
+    except NodeError as error:
+        module.fail_json(msg=str(error), removed=[], killed=[])
     if module.check_mode:
         module.exit_json(changed=bool(folders), removed=[str(folder) for folder in folders], killed=[])
     removed, killed, left = [], [], []
     for folder in folders:
         options = ["--keep-models"] if module.params["keep_models"] else []
+        if holds_only_launch(folder):
+            remove_launch(folder)
+            removed.append(str(folder))
+            continue
         try:
             answer = call_runner(folder, "clean", "--dir", str(folder), *options)
         except NodeError as error:
-            if (folder / "runner.pyz").is_file():
-                module.fail_json(msg=str(error), removed=removed, killed=killed)
-            shutil.rmtree(folder)  # a launch that died before it wrote the runner: nothing can be running
-            answer = {"removed": [str(folder)], "killed": [], "left": []}
+            module.fail_json(msg=str(error), removed=removed, killed=killed)
         removed += answer["removed"]
         killed += answer["killed"]
         left += answer["left"]

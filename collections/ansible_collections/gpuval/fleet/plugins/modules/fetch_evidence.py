@@ -66,7 +66,11 @@ import json
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuval.fleet.plugins.module_utils.node_directory import NodeError, call_runner
+from ansible_collections.gpuval.fleet.plugins.module_utils.node_directory import (
+    NodeError,
+    call_runner,
+    check_private,
+)
 
 
 def main():
@@ -80,12 +84,11 @@ def main():
         supports_check_mode=True,
     )
     directory = Path(module.params["directory"])
-    if not directory.is_dir():
-        module.fail_json(msg=f"{directory} is gone: the node was cleaned or reinstalled while it worked")
     arguments = ["--limit-bytes", str(module.params["limit_bytes"])]
     if module.params["not_uploaded"]:
         arguments.append("--not-uploaded")
     try:
+        check_private(directory)
         arguments = ["fetch", "--dir", str(directory), "--since", "-", *arguments]
         answer = call_runner(directory, *arguments, text=json.dumps(module.params["since"]))
     except NodeError as error:

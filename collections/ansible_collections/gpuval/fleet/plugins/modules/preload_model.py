@@ -43,6 +43,10 @@ options:
     description: Files uploaded at a time.
     type: int
     default: 8
+  force:
+    description: Upload even if the store has the model whole.
+    type: bool
+    default: false
   round_trip:
     description: Serve and ask the model, upload, delete, load back, serve and ask again.
     type: bool

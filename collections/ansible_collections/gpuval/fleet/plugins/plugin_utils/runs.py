@@ -15,6 +15,12 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils import schemas
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
+
+LATEST = "latest"
+NEW = "new"
+#: Beside the runs' folders in the bucket, or on the nodes.
+SHARED_FOLDERS = ("models", "images")
 
 
 class RunError(Exception):
@@ -126,7 +132,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 def latest_run_id(results: Path) -> str | None:
     """The run that `results/latest` points to."""
-    link = results / "latest"
+    link = results / LATEST
     if link.is_symlink():
         return link.readlink().name
     return None
@@ -135,14 +141,14 @@ def latest_run_id(results: Path) -> str | None:
 def remember(results: Path, run_id: str) -> None:
     """Point `results/latest` at the run."""
     results.mkdir(parents=True, exist_ok=True)
-    draft = results / f".latest.{secrets.token_hex(4)}"
+    draft = results / f".{LATEST}.{secrets.token_hex(4)}"
     draft.symlink_to(run_id)
-    draft.replace(results / "latest")
+    draft.replace(results / LATEST)
 
 
 def resolve(results: Path, run_id: str) -> RunFolder:
-    """The folder of an existing run: by id, or the latest one for an empty id. Raises RunError."""
-    chosen = run_id or latest_run_id(results)
+    """The folder of an existing run: by id, or the latest one for an empty id or `latest`. Raises RunError."""
+    chosen = latest_run_id(results) if run_id in ("", LATEST) else run_id
     if not chosen:
         raise RunError(f"there is no run in {results} yet: run `make validate` first, or give -e gpuval_run_id=")
     check_run_id(chosen)
@@ -152,19 +158,34 @@ def resolve(results: Path, run_id: str) -> RunFolder:
 def check_run_id(run_id: str) -> None:
     if not RUN_ID.fullmatch(run_id):
         raise RunError(f"gpuval_run_id {run_id!r}: letters, digits, '.', '_' and '-' only, at most 63, no leading sign")
+    if run_id in (LATEST, NEW, *SHARED_FOLDERS):
+        raise RunError(f"gpuval_run_id {run_id!r} is a word with another meaning: give another one")
+
+
+def check_folder(folder: str) -> str:
+    """The run's folder in the bucket without slashes around it; what `clean` deletes must be the run's own."""
+    folder = folder.strip("/")
+    if not FOLDER.fullmatch(folder) or folder.split("/")[0] in SHARED_FOLDERS:
+        raise RunError(
+            f"gpuval_folder {folder!r}: names of letters, digits, '.', '_' and '-', joined by '/', and not below "
+            + " or ".join(SHARED_FOLDERS)
+        )
+    return folder
 
 
 def choose_run_id(results: Path, requested: str, nodes: Mapping[str, Any], profile: str, narrowed_by: list[str]) -> str:
-    """The id to validate under: the requested one; or an unfinished latest run that asks the same of the same nodes
-    (a controller that died is started again); or a new one (also for the word `new`)."""
-    if requested and requested != "new":
+    """The id to validate under: the requested one (`latest` by its own id); or an unfinished latest run that asks the
+    same of the same nodes (a controller that died is started again); or a new one (also for the word `new`)."""
+    latest = latest_run_id(results)
+    if requested == LATEST:
+        requested = latest or NEW
+    if requested and requested != NEW:
         check_run_id(requested)
         return requested
-    latest = latest_run_id(results)
-    if requested != "new" and latest:
+    if requested != NEW and latest:
         try:
             run = RunFolder(results / latest).read_run()
-        except RunError:
+        except (RunError, schemas.Invalid):
             return new_run_id()
         same = (
             run["finished_at"] is None
@@ -179,11 +200,26 @@ def choose_run_id(results: Path, requested: str, nodes: Mapping[str, Any], profi
 
 
 def merge(run: dict[str, Any] | None, wanted: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The frozen run with the nodes of `wanted` that are new to it, and their names. Known ones stay as they are."""
+    """The frozen run with the nodes of `wanted` that are new to it, and their names. Known ones stay as they are.
+
+    Raises RunError for a finished run that nobody joins: its evidence would pass for that of today.
+    """
     if run is None:
         return wanted, sorted(wanted["nodes"])
+    if run["profile"] != wanted["profile"]:
+        raise RunError(
+            f"run {run['run_id']} has the profile {run['profile']}: "
+            f"give another gpuval_run_id for {wanted['profile']}"
+        )
     joined = sorted(set(wanted["nodes"]) - set(run["nodes"]))
+    if not joined and run["finished_at"] is not None:
+        raise RunError(
+            f"run {run['run_id']} ended at {run['finished_at']}: `make report` shows its verdict; to validate again, "
+            "give another gpuval_run_id, or none"
+        )
     if not joined:
         return run, []
     nodes = {**run["nodes"], **{name: wanted["nodes"][name] for name in joined}}
-    return {**run, "nodes": nodes, "finished_at": None}, joined
+    # --limit leaves out nothing that the run expects, but --tags leaves out stages of those who join
+    narrowed = sorted({*run["narrowed_by"], *(reason for reason in wanted["narrowed_by"] if reason == "tags")})
+    return {**run, "nodes": nodes, "narrowed_by": narrowed, "finished_at": None}, joined

@@ -190,8 +190,8 @@ def _reject(places: Places, bad: Sequence[str]) -> None:
         (places.folder / path).unlink(missing_ok=True)
     raise WorkloadFailure(
         f"wrong checksum: {_named(bad)} did not match {manifest.NAME} after the transfer and was deleted from the "
-        "node. If other nodes report the same file, the copy in the store is damaged: preload the model again. If only "
-        "this node does, suspect its memory, disk or network"
+        "node. If other nodes report the same file, the copy in the store is damaged: validate again with "
+        "-e model_preload_force=true. If only this node does, suspect its memory, disk or network"
     )
 
 

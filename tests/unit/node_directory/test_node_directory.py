@@ -1,0 +1,57 @@
+"""What on a node is taken for ours: it is run, and removed."""
+
+import json
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.module_utils import node_directory
+from ansible_collections.gpuval.fleet.plugins.modules import clean_node
+
+
+def put_run(base, run_id="r1", node="n1", **plan):
+    folder = base / run_id / node
+    node_directory.make_private(folder)
+    document = {"schema": "gpuval.plan/1", "run_id": run_id, "node": node, **plan}
+    (folder / "plan.json").write_text(json.dumps(document))
+    (folder / "runner.pyz").write_text("")
+    return folder
+
+
+def test_runs_are_found_by_id_and_all_of_them(tmp_path):
+    first, second = put_run(tmp_path), put_run(tmp_path, "r2")
+    (tmp_path / "models" / "llama").mkdir(parents=True)
+    assert list(node_directory.run_folders(tmp_path, "r1")) == [first]
+    assert list(node_directory.run_folders(tmp_path)) == [first, second]
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "not JSON", '{"schema": "gpuval.plan/1", "run_id": "r1", "node": "other"}'])
+def test_a_folder_with_a_plan_of_something_else_is_not_ours(tmp_path, text):
+    folder = tmp_path / "home" / "alice"
+    folder.mkdir(parents=True, mode=0o700)
+    (folder / "plan.json").write_text(text)
+    (folder / "runner.pyz").write_text("")
+    assert list(node_directory.run_folders(tmp_path)) == []
+    assert list(node_directory.run_folders(tmp_path, "home")) == []
+
+
+def test_links_are_not_followed(tmp_path):
+    put_run(tmp_path / "elsewhere")
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "r1").symlink_to(tmp_path / "elsewhere" / "r1")
+    assert list(node_directory.run_folders(tmp_path / "base")) == []
+
+
+def test_a_folder_that_others_may_write_is_refused(tmp_path):
+    put_run(tmp_path).chmod(0o777)
+    with pytest.raises(node_directory.NodeError, match="user alone"):
+        list(node_directory.run_folders(tmp_path))
+
+
+def test_a_launch_that_died_is_found_by_its_id_and_removed(tmp_path):
+    folder = tmp_path / "base" / "r1" / "n1"
+    node_directory.make_private(folder)
+    (folder / "runner.pyz.new").write_text("half")
+    assert list(node_directory.run_folders(tmp_path / "base")) == []
+    assert list(node_directory.run_folders(tmp_path / "base", "r1")) == [folder]
+    assert node_directory.holds_only_launch(folder)
+    clean_node.remove_launch(folder)
+    assert not (tmp_path / "base").exists()
