@@ -70,7 +70,7 @@ def test_a_flipped_byte_in_the_store(run):
     fleet.assert_evidence("flipped", states)
     message = fleet.record("flipped", "loading")["message"]
     assert "wrong checksum: model.safetensors" in message
-    assert "preload the model again" in message
+    assert "model_preload_force=true" in message
     assert not (fleet.node_base("flipped") / "models/damaged/model.safetensors").exists()
     assert "loading" in fleet.record("flipped", "inference")["message"]
     assert fleet.decisive("flipped")[0]["stage"] == "loading"

@@ -23,7 +23,10 @@ def test_runs_are_found_by_id_and_all_of_them(tmp_path):
     assert list(node_directory.run_folders(tmp_path)) == [first, second]
 
 
-@pytest.mark.parametrize("text", ["{}", "[]", "not JSON", '{"schema": "gpuval.plan/1", "run_id": "r1", "node": "other"}'])
+OTHER = '{"schema": "gpuval.plan/1", "run_id": "r1", "node": "other"}'
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "not JSON", OTHER])
 def test_a_folder_with_a_plan_of_something_else_is_not_ours(tmp_path, text):
     folder = tmp_path / "home" / "alice"
     folder.mkdir(parents=True, mode=0o700)

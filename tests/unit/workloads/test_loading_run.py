@@ -135,7 +135,7 @@ def test_a_byte_flipped_in_the_store_fails_and_is_not_trusted_later(load, stored
         assert ended.result["state"] == "failure"
         assert ended.metric("loading_checksum_errors_count") == 1
         assert f"wrong checksum: {WEIGHTS}" in ended.result["message"]
-        assert "preload the model again" in ended.result["message"]
+        assert "model_preload_force=true" in ended.result["message"]
         assert not Path(variables["GPUVAL_MODELS_DIR"], NAME, WEIGHTS).exists()
 
 

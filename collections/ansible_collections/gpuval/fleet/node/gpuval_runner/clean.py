@@ -28,9 +28,9 @@ OWN_FILES = ("plan.json", "state.json", "lock", "store.json", "runner.pyz")
 def clean(
     directory: NodeDirectory, keep_models: bool = False, cancel_seconds: float = CANCEL_SECONDS
 ) -> dict[str, Any]:
-    """Stop the run and remove its node directory; the model cache too when it was made here and no other run is beside it.
+    """Stop the run and remove its node directory; the model cache too when no other run is beside it.
 
-    Done twice, the second time finds nothing. `left` names what could not be removed or ended, and why. Raises
+    Models that lay there before the first run stay. Done twice, the second time finds nothing. `left` names what could not be removed or ended, and why. Raises
     ``RunnerError`` when the directory is not a run's.
     """
     removed: list[str] = []

@@ -6,7 +6,8 @@ from __future__ import annotations
 import base64
 import binascii
 
-from ansible.errors import AnsibleConnectionFailure
+from ansible.errors import AnsibleError
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError, StoreErrors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION, StoreAccess, object_key
@@ -28,10 +29,16 @@ class ActionModule(ControllerAction):
     def work(self, options, task_vars):
         node = task_vars["inventory_hostname"]
         folder = self.folder(options)
-        launch_file = folder.launch_file(node)
-        launch = runs.read_json(launch_file) if launch_file.exists() else {}
+        launch = folder.read_launch(node)
         if self.check_mode or not launch.get("directory"):
             return {"changed": False, "skipped": True, "msg": "the node has no plan of this run"}
+        try:
+            return self._fetch(folder, node, launch, options, task_vars)
+        except (StoreError, *StoreErrors) as error:  # the evidence stays on the node, and is asked for again
+            self._display.warning(f"{node}: its evidence could not be put into the store: {error}")
+            return {"changed": False, "fetched": [], "msg": str(error)}
+
+    def _fetch(self, folder, node, launch, options, task_vars):
         run = folder.read_run()
         store = StoreAccess(options["store"]).store()
         fetched_file = folder.state / "fetched" / f"{node}.json"
@@ -49,7 +56,7 @@ class ActionModule(ControllerAction):
             runs.write_json(fetched_file, held)
             if not answer["more"]:
                 break
-        runs.write_json(launch_file, {**launch, "runner": "alive" if answer["running"] else "gone"})
+        runs.write_json(folder.launch_file(node), {**launch, "runner": "alive" if answer["running"] else "gone"})
         return {"changed": bool(taken), "fetched": taken, "running": answer["running"]}
 
     def _ask(self, directory, held, options, task_vars):
@@ -63,7 +70,7 @@ class ActionModule(ControllerAction):
             answer = self._execute_module(
                 module_name="gpuval.fleet.fetch_evidence", module_args=arguments, task_vars=task_vars
             )
-        except AnsibleConnectionFailure as error:
+        except AnsibleError as error:
             return {"error": str(error.message)}
         if answer.get("failed") or answer.get("unreachable"):
             return {"error": str(answer.get("msg"))}

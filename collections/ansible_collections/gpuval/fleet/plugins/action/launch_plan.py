@@ -6,17 +6,18 @@ from __future__ import annotations
 import base64
 import json
 
-from ansible.errors import AnsibleConnectionFailure
+from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError, StoreErrors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import payload, plans, runs, schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import EXPECTED, RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import (
     STORE_OPTION,
     StoreAccess,
     rclone_config,
     signed_urls,
 )
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watching import LAUNCHED
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watching import LAUNCHED, keep_started
 
 #: A node may still write this long after the run's deadline: what it cancels then is evidence too.
 SIGNED_SLACK_SECONDS = 3600
@@ -47,14 +48,26 @@ class ActionModule(ControllerAction):
     def work(self, options, task_vars):
         node = task_vars["inventory_hostname"]
         folder = self.folder(options)
-        run = options["run"] if self.check_mode else folder.read_run()
-        plan = self._plan(folder, run, node, options)
         if self.check_mode:
+            plan = self._plan(folder, options["run"], node, options)
             return {"changed": True, "plan": plan, "diff": {"before": "", "after": _shown(plan), "after_header": node}}
+        run, known = folder.read_run(), folder.read_launch(node)
+        if known.get("attempt", 1) > options["attempt"]:  # a controller that takes the run up starts at 1 again
+            options = {**options, "attempt": known["attempt"], "stages": known["stages"]}
+        try:
+            plan = self._plan(folder, run, node, options)
+        except EXPECTED as error:
+            failed = {"node": node, "attempt": options["attempt"], "stages": options["stages"], "at": runs.now()}
+            runs.write_json(folder.launch_file(node), {**failed, "state": "failed", "message": str(error)})
+            raise
         launch = self._launch(folder, run, node, plan, options, task_vars)
+        launch["message"] = one_line(launch["message"], 600)
+        launch = keep_started(known, launch)
         runs.write_json(folder.launch_file(node), launch)
         if launch["state"] not in LAUNCHED:
             self._display.warning(f"{node}: not started ({launch['state']}): {launch['message']}")
+        elif launch["at"] == known.get("at"):
+            self._display.warning(f"{node}: {launch['message']}")
         return {"changed": launch["state"] == "started", "launch": launch, "msg": launch["message"]}
 
     def _plan(self, folder, run, node, options):
@@ -112,6 +125,8 @@ class ActionModule(ControllerAction):
             )
         except AnsibleConnectionFailure as error:
             return {**launch, "state": "unreachable", "message": str(error.message)}
+        except AnsibleError as error:  # become, the interpreter, a temporary folder
+            return {**launch, "state": "failed", "message": str(error.message)}
         if outcome.get("unreachable"):
             return {**launch, "state": "unreachable", "message": str(outcome.get("msg", "unreachable"))}
         if outcome.get("failed"):

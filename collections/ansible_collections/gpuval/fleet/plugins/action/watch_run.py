@@ -51,17 +51,20 @@ class ActionModule(ControllerAction):
         self.memory = self._remembered()
         problems = self.run_folder.problems_file
         self.evidence = Evidence(problems=runs.read_json(problems) if problems.exists() else [])
+        now = time.monotonic()
+        self.started = now - runs.seconds_since(self.run_info["created_at"])
+        begun = now - runs.seconds_since(self.run_folder.begun_at(self.run_info))
+        self.deadline = begun + self.run_info["deadline_seconds"] + DEADLINE_SLACK_SECONDS
         self.views = self._views()
-        self.started = time.monotonic() - runs.seconds_since(self.run_info["created_at"])
         for key in list(self.memory["seen"]):
             self._take(key, self._kept(key))
+        self._remember_times(now)
         answer = self._watch()
         self._remember()
         return {"changed": False, **answer}
 
     def _watch(self):
         """Until all nodes are over, the deadline has passed, or nodes need something done over their connection."""
-        deadline = self.started + self.run_info["deadline_seconds"] + DEADLINE_SLACK_SECONDS
         spoke = float("-inf")
         away_since = None
         while True:
@@ -82,19 +85,22 @@ class ActionModule(ControllerAction):
             if lines or now - spoke >= PROGRESS_SECONDS:
                 self._say(progress(list(self.views.values()), now - self.started))
                 spoke = now
-            answer = self._decide(now, deadline)
+            answer = self._decide(now)
             if answer is not None:
                 return answer
             time.sleep(self.options["poll_seconds"])
 
-    def _decide(self, now, deadline):
+    def _decide(self, now):
         views = list(self.views.values())
-        relaunch = {} if now > deadline else self._relaunches()
+        relaunch = {} if now > self.deadline else self._relaunches()
         if relaunch:
             return {"finished": False, "pull": [], "relaunch": relaunch}
         if all(view.over for view in views):
+            for view in views:
+                if view.given_up:
+                    self._say(f"{view.name}: its runner ends whenever it is started: read its runner.log on the node")
             return {"finished": True, "pull": [], "relaunch": {}}
-        if now > deadline:
+        if now > self.deadline:
             late = [view.name for view in views if not view.over]
             self._say(
                 f"the deadline of {self.run_info['deadline_seconds']:.0f} s has passed; not done: {', '.join(late)}"
@@ -103,7 +109,7 @@ class ActionModule(ControllerAction):
         pull = to_ask(views, now, silence=self.options["silence_seconds"], interval=self.options["pull_seconds"])
         if pull:
             for name in pull:
-                self.memory["asked_ago"][name] = 0.0
+                self.views[name].asked_at = now
             return {"finished": False, "pull": pull, "relaunch": {}}
         return None
 
@@ -118,13 +124,12 @@ class ActionModule(ControllerAction):
         if not self.options["retries"]:
             return orders
         for view in self.views.values():
-            if view.name in self.memory["relaunched"] or not view.launched or not view.complete:
+            if view.launch.get("attempt", 1) > 1 or not view.launched or not view.complete:
                 continue
             node = verdict.judge_node(self.run_info, view.name, self.evidence, self.checks)
             failed = verdict.failed_criteria(node, self.checks)
             stages = retry.stages_to_retry(view.plan["stages"], view.records, failed, 1 + self.options["retries"])
             if stages:
-                self.memory["relaunched"].append(view.name)
                 self._say(f"{view.name}: {', '.join(stages)} again, as attempt 2")
                 orders[view.name] = {"attempt": view.launch.get("attempt", 1) + 1, "stages": stages}
         return orders
@@ -165,23 +170,21 @@ class ActionModule(ControllerAction):
 
     def _views(self):
         launches, plans = self.run_folder.read_launches(), self.run_folder.read_plans()
-        now = time.monotonic()
         views = {}
         for name, expected in self.run_info["nodes"].items():
             plan = plans.get(name) or {
                 "stages": [{"name": stage, "expected_seconds": None} for stage in expected["stages"]]
             }
             launch = launches.get(name, {"state": "unknown", "message": "the node was never started"})
-            asked = self.memory["asked_ago"].get(name)
-            views[name] = NodeView(
-                name,
-                plan,
-                launch,
-                changed_at=now,
-                asked_at=None if asked is None else now - asked,
-                restarts=self.memory["restarts"].get(name, 0),
-            )
+            views[name] = NodeView(name, plan, launch, restarts=self.memory["restarts"].get(name, 0))
         return views
+
+    def _remember_times(self, now):
+        """When each node was heard of and asked: the watch is left and begun again for the sake of other nodes."""
+        for view in self.views.values():
+            view.changed_at = self.started + self.memory["changed"].get(view.name, now - self.started)
+            asked = self.memory["asked"].get(view.name)
+            view.asked_at = None if asked is None else self.started + asked
 
     def _revive(self):
         """The embedded store is ours to keep alive; an S3 service is waited for."""
@@ -190,6 +193,7 @@ class ActionModule(ControllerAction):
         try:
             if self.access.embedded.start():
                 self._say("the embedded store was started again")
+            self.store = self.access.store()  # with the keys of now: a clean of another run may have changed them
         except StoreError as error:
             self._say(str(error))
 
@@ -198,13 +202,16 @@ class ActionModule(ControllerAction):
         return self.run_folder.state / "watch.json"
 
     def _remembered(self):
-        empty = {"seen": {}, "relaunched": [], "restarts": {}, "asked_ago": {}}
+        empty = {"seen": {}, "restarts": {}, "changed": {}, "asked": {}}  # times in seconds since the run was opened
         try:
             return {**empty, **runs.read_json(self._memory_file)}
         except FileNotFoundError:
             return empty
 
     def _remember(self):
+        views = self.views.values()
+        self.memory["changed"] = {view.name: view.changed_at - self.started for view in views}
+        self.memory["asked"] = {view.name: view.asked_at - self.started for view in views if view.asked_at is not None}
         runs.write_json(self._memory_file, self.memory)
         runs.write_json(self.run_folder.problems_file, self.evidence.problems)
 

@@ -115,7 +115,13 @@ def accelerator(sku: str, gpu_count: int | None, vendor: str | None = None) -> d
 def build(
     settings: Settings, stages: Sequence[str], declarations: Mapping[str, Mapping[str, Any]], attempt: int = 1
 ) -> dict[str, Any]:
-    """The plan (gpuval.plan/1) of one node."""
+    """The plan (gpuval.plan/1) of one node. Raises PlanError when the node's own variables do not declare a stage."""
+    undeclared = [name for name in stages if name not in declarations]
+    if undeclared:
+        raise PlanError(
+            f"{settings.node}: gpuval_stages or gpuval_profile of this host leave out {', '.join(undeclared)}, which "
+            "the run expects: set them alike for all hosts of a run"
+        )
     return {
         "schema": "gpuval.plan/1",
         "run_id": settings.run_id,

@@ -98,6 +98,16 @@ class RunFolder:
     def read_plans(self) -> dict[str, dict[str, Any]]:
         return {path.stem: json.loads(path.read_text()) for path in sorted((self.state / "plans").glob("*.json"))}
 
+    def begun_at(self, run: Mapping[str, Any]) -> str:
+        """When the run's deadline began to count: for a node with its plan, which follows upon opening and preloading,
+        and later still for nodes that join."""
+        return max([run["created_at"], *(plan["created_at"] for plan in self.read_plans().values())])
+
+    def read_launch(self, node: str) -> dict[str, Any]:
+        """What is known of the node's last launch; nothing before the first."""
+        path = self.launch_file(node)
+        return read_json(path) if path.exists() else {}
+
     def read_launches(self) -> dict[str, dict[str, Any]]:
         return {path.stem: json.loads(path.read_text()) for path in sorted((self.state / "launches").glob("*.json"))}
 
@@ -183,13 +193,14 @@ def choose_run_id(results: Path, requested: str, nodes: Mapping[str, Any], profi
         check_run_id(requested)
         return requested
     if requested != NEW and latest:
+        folder = RunFolder(results / latest)
         try:
-            run = RunFolder(results / latest).read_run()
+            run = folder.read_run()
         except (RunError, schemas.Invalid):
             return new_run_id()
         same = (
             run["finished_at"] is None
-            and seconds_since(run["created_at"]) < run["deadline_seconds"]
+            and seconds_since(folder.begun_at(run)) < run["deadline_seconds"]
             and run["nodes"] == dict(nodes)
             and run["profile"] == profile
             and run["narrowed_by"] == narrowed_by

@@ -12,6 +12,9 @@ FINAL_STATES = frozenset({"success", "failure", "crash", "timeout", "skipped", "
 #: Launch states in which a runner is, or was, at work on the node.
 LAUNCHED = frozenset({"started", "finished"})
 
+#: How often a runner that is gone is started again.
+MAX_RESTARTS = 2
+
 
 @dataclass
 class NodeView:
@@ -23,7 +26,6 @@ class NodeView:
     records: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     changed_at: float = 0.0
     asked_at: float | None = None
-    relaunched: bool = False
     restarts: int = 0
 
     @property
@@ -49,9 +51,24 @@ class NodeView:
         )
 
     @property
+    def given_up(self) -> bool:
+        """Its runner ends whenever it is started, and the plan is not done."""
+        gone = self.launch.get("runner") == "gone" and self.restarts >= MAX_RESTARTS
+        return self.launched and gone and not self.complete
+
+    @property
     def over(self) -> bool:
         """Nothing more is to be expected of the node."""
-        return not self.launched or self.complete
+        return not self.launched or self.complete or self.given_up
+
+
+def keep_started(known: Mapping[str, Any], launch: Mapping[str, Any]) -> dict[str, Any]:
+    """The launch to remember after one that may have failed: a runner that was started may be at work all the same."""
+    if launch["state"] in LAUNCHED or known.get("state") not in LAUNCHED:
+        return dict(launch)
+    if known.get("attempt", 1) == launch["attempt"]:
+        return {**known, "message": f"started earlier; now {launch['state']}: {launch['message']}"}
+    return {**launch, "directory": known.get("directory")}  # where the evidence of the earlier attempt lies
 
 
 def note(view: NodeView, stage: str, record: Mapping[str, Any], now: float) -> str | None:
@@ -126,11 +143,9 @@ def to_ask(views: Sequence[NodeView], now: float, *, silence: float, interval: f
     return chosen
 
 
-def to_restart(views: Sequence[NodeView], *, at_most: int = 2) -> list[str]:
+def to_restart(views: Sequence[NodeView]) -> list[str]:
     """Launched nodes whose runner is known to be gone although their plan is not done: the plan is resumed."""
-    return [
-        view.name for view in views if not view.over and view.launch.get("runner") == "gone" and view.restarts < at_most
-    ]
+    return [view.name for view in views if not view.over and view.launch.get("runner") == "gone"]
 
 
 def status_lines(views: Sequence[NodeView], ages: Mapping[str, float]) -> list[str]:
