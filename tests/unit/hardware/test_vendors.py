@@ -34,6 +34,21 @@ def test_nvidia_h200(golden):
     assert not first.pcie_degraded
 
 
+def test_nvidia_h200_as_four_of_them_really_answer(golden):
+    gpus, lost = nvidia.parse(golden("nvidia_smi_v13_h200x4.xml"))
+    assert lost == []
+    assert [gpu.index for gpu in gpus] == [0, 1, 2, 3]
+    assert {gpu.name for gpu in gpus} == {"NVIDIA H200"}
+    assert len({gpu.uuid for gpu in gpus}) == len({gpu.serial for gpu in gpus}) == 4
+    for gpu in gpus:
+        assert (gpu.driver_version, gpu.runtime_version) == ("580.159.04", "13.0")
+        assert gpu.memory_bytes == 143771 * MIB
+        assert gpu.power_limit_watts == 700
+        assert (gpu.pcie_generation, gpu.pcie_width, gpu.pcie_width_max) == (5, 16, 16)
+        assert (gpu.ecc_uncorrected_count, gpu.faulty, gpu.pcie_degraded) == (0, False, False)
+        assert 20 < gpu.temperature_celsius < 90
+
+
 def test_nvidia_faults_reach_the_metrics(golden):
     gpus, _lost = nvidia.parse(golden("nvidia_smi_v13_h200_faulty.xml"))
     good, bad = (metrics(gpu) for gpu in gpus)

@@ -134,3 +134,14 @@ def test_a_folder_stands_without_slashes_around_it():
 def test_a_run_of_an_older_form_is_not_taken_up(results):
     (results / "r1" / "run.json").write_text("{}")
     assert choose(results) != "r1"
+
+
+def test_the_deadline_counts_from_the_last_plan(results):
+    folder = runs.RunFolder(results / "r1")
+    run = make_run(created_at="2026-01-01T00:00:00Z")
+    folder.write_run(run)
+    assert folder.begun_at(run) == "2026-01-01T00:00:00Z"
+    plan_made = runs.now()
+    runs.write_json(folder.plan_file("a"), {"created_at": plan_made})
+    assert folder.begun_at(run) == plan_made
+    assert choose(results) == "r1", "its nodes may still be at work"

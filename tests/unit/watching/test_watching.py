@@ -89,3 +89,39 @@ def test_status_has_a_line_for_each_node():
     )
     assert "training running" in lines[0]
     assert "heard 4 s ago" in lines[0]
+
+
+def test_a_node_whose_runner_ends_whenever_it_is_started_is_given_up():
+    node = view({"state": "started", "runner": "gone"}, training="running")
+    node.restarts = watching.MAX_RESTARTS - 1
+    assert watching.to_restart([node]) == ["n1"]
+    node.restarts += 1
+    assert node.given_up
+    assert node.over
+    assert watching.to_restart([node]) == []
+
+
+def test_a_runner_that_is_gone_with_its_plan_done_was_not_given_up():
+    node = view({"state": "finished", "runner": "gone"}, training="success", loading="success")
+    node.restarts = watching.MAX_RESTARTS
+    assert not node.given_up
+
+
+STARTED = {"state": "started", "attempt": 1, "directory": "/d", "message": "started"}
+
+
+def test_a_failed_launch_does_not_forget_a_runner_that_may_be_at_work():
+    kept = watching.keep_started(STARTED, {"state": "unreachable", "attempt": 1, "message": "no route"})
+    assert (kept["state"], kept["directory"]) == ("started", "/d")
+    assert "no route" in kept["message"]
+
+
+def test_a_relaunch_that_failed_is_not_waited_for_and_its_evidence_is_still_found():
+    kept = watching.keep_started(STARTED, {"state": "unreachable", "attempt": 2, "message": "no route"})
+    assert (kept["state"], kept["attempt"], kept["directory"]) == ("unreachable", 2, "/d")
+
+
+@pytest.mark.parametrize("known", [{}, {"state": "failed", "attempt": 1}])
+def test_a_first_launch_is_taken_as_it_went(known):
+    launch = {"state": "refused", "attempt": 1, "message": "no"}
+    assert watching.keep_started(known, launch) == launch

@@ -30,8 +30,8 @@ def clean(
 ) -> dict[str, Any]:
     """Stop the run and remove its node directory; the model cache too when no other run is beside it.
 
-    Models that lay there before the first run stay. Done twice, the second time finds nothing. `left` names what could not be removed or ended, and why. Raises
-    ``RunnerError`` when the directory is not a run's.
+    Models that lay there before the first run stay. Done twice, the second time finds nothing. `left` names what could
+    not be removed or ended, and why. Raises ``RunnerError`` when the directory is not a run's.
     """
     removed: list[str] = []
     root = directory.root

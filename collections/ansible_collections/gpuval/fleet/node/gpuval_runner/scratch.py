@@ -33,7 +33,7 @@ def make(work: Path) -> Path:
 
 
 def make_cache(models: Path) -> None:
-    """Create the model cache if it is missing; its mark says that nobody else's models are in it. Raises ``OSError``."""
+    """Create the model cache if it is missing; its mark says that nothing else lay there. Raises ``OSError``."""
     models.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(OSError):  # a full disk: then the cache stays when the node is cleaned
         if not any(models.iterdir()):

@@ -109,12 +109,14 @@ class ActionModule(ControllerAction):
             urls = signed_urls(store, run["folder"], node, names, run["deadline_seconds"] + SIGNED_SLACK_SECONDS)
             store.put(f"{run['folder']}/plans/{node}.json", json.dumps(plan).encode(), "application/json")
             reader = rclone_config(access.reader()) if "loading" in names else ""
+            ca = access.ca()
         except (StoreError, *StoreErrors) as error:
             return {**launch, "state": "failed", "message": f"the store cannot be used: {error}"}
         arguments = {
             "directory": options["directory"],
             "plan": plan,
             "store": urls,
+            "ca": ca,
             "rclone_config": reader,
             "runner": base64.b64encode(payload.runner_pyz()).decode(),
             "workloads": base64.b64encode(payload.workloads_zip()).decode(),

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
+from pathlib import Path
 
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading import manifest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import model_source
@@ -45,7 +47,10 @@ class ActionModule(ControllerAction):
             return {"changed": False, "folder": folder, **_size(listed), "msg": f"{folder} is in the store, whole"}
         if self.check_mode:
             return {"changed": True, "folder": folder, "msg": f"check mode: {folder} would be uploaded"}
-        scratch = project_path(options["store"]["state_dir"]) / "download"
+        # inside the store's own folder, and one for each controller: it is removed with all that is in it
+        place = project_path(options["store"]["state_dir"]) / "store"
+        place.mkdir(parents=True, exist_ok=True, mode=0o700)
+        scratch = Path(tempfile.mkdtemp(prefix="download-", dir=place))
         try:
             model = model_source.resolve(
                 options["model"], scratch, revision=options["revision"], token=options["token"]
@@ -79,7 +84,9 @@ class ActionModule(ControllerAction):
         sums = model_source.make_manifest(model)
         store.delete_prefix(f"{prefix}{manifest.NAME}")  # from here until the end the model does not count as whole
         remote = f"models:{models_prefix(store.connection.bucket)}/{model.folder}"
-        model_source.upload(model, remote, rclone_config(access.connection()), transfers=options["transfers"])
+        connection = access.connection()
+        config = rclone_config(connection)
+        model_source.upload(model, remote, config, transfers=options["transfers"], ca_file=connection.ca_file)
         listed = _listed(store, prefix)
         sizes = {name: path.stat().st_size for name, path in model.files.items()}
         lost = model_source.missing(sizes, listed, sizes)
@@ -91,7 +98,7 @@ class ActionModule(ControllerAction):
 
     @staticmethod
     def _whole(store, prefix, listed, wanted):
-        """The model asked for, with every file of its manifest. That each is right is for the nodes' checksums to say."""
+        """The model asked for, with every file of its manifest; whether each is right, the nodes' checksums say."""
         if manifest.NAME not in listed or _recorded(store, prefix) != wanted:
             return False
         raw = store.get(f"{prefix}{manifest.NAME}", max_bytes=manifest.MAX_BYTES)

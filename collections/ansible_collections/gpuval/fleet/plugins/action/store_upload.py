@@ -24,7 +24,7 @@ class ActionModule(ActionBase):
             try:
                 connection = StoreAccess(options["store"]).connection()
             except StoreError as error:
-                raise AnsibleActionFail(str(error)) from error
+                raise AnsibleActionFail(str(error)) from None  # Ansible adds the message of each cause again
             arguments = {"src": options["src"], "prefix": options["prefix"], **vars(connection)}
         return {
             **result,

@@ -38,6 +38,10 @@ options:
     description: Signed URLs, one for each key that the node may write.
     type: dict
     required: true
+  ca:
+    description: Certificate authority of the store as PEM; empty is the system's own.
+    type: str
+    default: ''
   rclone_config:
     description: Configuration that rclone reads the model store with; empty when the plan loads no model.
     type: str
@@ -115,6 +119,8 @@ def place(parameters):
         "workloads.zip": base64.b64decode(parameters["workloads"]),
         "store.json": json.dumps(parameters["store"]).encode(),
     }
+    if parameters["ca"]:
+        files["ca.pem"] = parameters["ca"].encode()
     if parameters["rclone_config"]:
         files["rclone.conf"] = parameters["rclone_config"].encode()
     if fresh:
@@ -138,6 +144,7 @@ def main():
             "directory": {"type": "str", "default": ""},
             "plan": {"type": "dict", "required": True},
             "store": {"type": "dict", "required": True, "no_log": True},
+            "ca": {"type": "str", "default": ""},
             "rclone_config": {"type": "str", "default": "", "no_log": True},
             "runner": {"type": "str", "required": True, "no_log": True},
             "workloads": {"type": "str", "required": True, "no_log": True},
@@ -149,6 +156,8 @@ def main():
             msg=f"Python {sys.version.split()[0]} is too old for the runner, which needs 3.9: "
             "install a newer one and set ansible_python_interpreter"
         )
+    if not sys.platform.startswith("linux"):
+        module.fail_json(msg=f"a node must run Linux, this is {sys.platform}: a Mac can be the controller, not a node")
     if module.check_mode:
         module.exit_json(changed=True)
     try:

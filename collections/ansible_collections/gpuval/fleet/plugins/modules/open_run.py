@@ -14,7 +14,7 @@ version_added: 0.1.0
 description:
   - Freezes the expected nodes and their stages in C(run.json).
   - Nodes that are new to a known run join it by name.
-  - Without a run id, an unfinished run of the same nodes is taken up, so a controller that died is simply started again.
+  - Without a run id, an unfinished run of the same nodes is taken up, so a controller that died is just started again.
 author:
   - gpuval contributors (@gpuval)
 extends_documentation_fragment:

@@ -34,7 +34,7 @@ class ControllerAction(ActionBase):
         try:
             return {**result, **self.work(options, task_vars)}
         except EXPECTED as error:
-            raise AnsibleActionFail(str(error)) from error
+            raise AnsibleActionFail(str(error)) from None  # Ansible adds the message of each cause again
 
     def work(self, options: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         raise NotImplementedError

@@ -100,7 +100,7 @@ def missing(
     return sorted(name for name in expected if name not in listed or listed[name] != sizes.get(name, listed[name]))
 
 
-def upload(model: Model, remote: str, config: str, *, transfers: int = 8) -> None:
+def upload(model: Model, remote: str, config: str, *, transfers: int = 8, ca_file: str | None = None) -> None:
     """Copy the model's files to `remote` (rclone's notation, ``remote:bucket/prefix``), links followed.
 
     `config` is the text of an rclone configuration; it lives in a file of mode 0600 while rclone runs. Files that the
@@ -110,7 +110,9 @@ def upload(model: Model, remote: str, config: str, *, transfers: int = 8) -> Non
     with tempfile.TemporaryDirectory(prefix="gpuval-upload-") as scratch:
         names = Path(scratch, "files")
         names.write_text("".join(f"{name}\n" for name in sorted(model.files)), encoding="utf-8")
+        trusted = ["--ca-cert", str(Path(ca_file).expanduser())] if ca_file else []
         copy = [
+            *trusted,
             "copy",
             str(model.root),
             f"{remote.rstrip('/')}/",

@@ -16,7 +16,12 @@ from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import payload
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.model_source import Model, ModelError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import StoreAccess, models_prefix, rclone_config
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import (
+    CA_FILE,
+    StoreAccess,
+    models_prefix,
+    rclone_config,
+)
 
 STEP_SECONDS = 3600
 REQUESTS = 4
@@ -48,6 +53,8 @@ class RoundTrip:
         descriptor = os.open(config, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w") as stream:
             stream.write(rclone_config(self.access.reader()))
+        if self.access.ca():
+            config.with_name(CA_FILE).write_text(self.access.ca(), encoding="utf-8")
         result = self._run("loading", ["--model-folder", self.model.folder])
         self.say(f"{self.model.folder}, loaded back: {result['message']}")
         self._ask("as the store has it")

@@ -219,8 +219,7 @@ def merge(run: dict[str, Any] | None, wanted: dict[str, Any]) -> tuple[dict[str,
         return wanted, sorted(wanted["nodes"])
     if run["profile"] != wanted["profile"]:
         raise RunError(
-            f"run {run['run_id']} has the profile {run['profile']}: "
-            f"give another gpuval_run_id for {wanted['profile']}"
+            f"run {run['run_id']} has the profile {run['profile']}: give another gpuval_run_id for {wanted['profile']}"
         )
     joined = sorted(set(wanted["nodes"]) - set(run["nodes"]))
     if not joined and run["finished_at"] is not None:

@@ -17,6 +17,9 @@ from ansible_collections.gpuval.fleet.plugins.module_utils.store import (
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.embedded_store import EmbeddedStore
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
 
+#: The store's certificate authority, beside store.json and rclone.conf on a node.
+CA_FILE = "ca.pem"
+
 #: Argument spec of the option.
 STORE_OPTION = {
     "type": "dict",
@@ -65,6 +68,14 @@ class StoreAccess:
 
     def store(self) -> Store:
         return Store(self.connection())
+
+    def ca(self) -> str:
+        """Text of the certificate authority that nodes need to trust the store; empty for the system's own."""
+        path = self.connection().ca_file
+        try:
+            return Path(path).expanduser().read_text(encoding="utf-8") if path else ""
+        except (OSError, UnicodeDecodeError) as error:
+            raise StoreError(f"gpuval_s3_ca_file {path} cannot be read: {error}") from error
 
     def reader(self) -> Connection:
         """What nodes read models with; never a key that may write."""
@@ -119,7 +130,7 @@ def signed_urls(store: Store, folder: str, node: str, stages: list[str], seconds
     return {
         "schema": "gpuval.store/1",
         "expires_at": expires.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "ca_file": store.connection.ca_file,
+        "ca_file": CA_FILE if store.connection.ca_file else None,
         "put": {
             f"{kind}/{stage}": store.sign_put(object_key(folder, kind, stage, node), valid)
             for stage in stages
@@ -138,8 +149,3 @@ def credentials_outlive(store: Store, seconds: float) -> bool:
 def models_prefix(bucket: str) -> str:
     """Where models lie, as an rclone path below the remote."""
     return f"{bucket}/models"
-
-
-def local_data(access: StoreAccess) -> Path | None:
-    """Folder of the embedded store's objects, if it is the one in use."""
-    return access.embedded.data if access.embedded else None

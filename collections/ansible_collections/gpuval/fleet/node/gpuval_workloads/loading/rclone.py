@@ -178,7 +178,9 @@ class Rclone:
 
     def _command(self, arguments: list[str]) -> list[str]:
         connection = ["--contimeout", "15s", "--timeout", "60s"]
-        return [self._binary, "--config", str(self._config), *connection, *arguments]
+        authority = self._config.with_name("ca.pem")  # of the store, where it is not one that the system knows
+        trusted = ["--ca-cert", str(authority)] if authority.is_file() else []
+        return [self._binary, "--config", str(self._config), *trusted, *connection, *arguments]
 
     def _transport_error(self, errors: str) -> TransportError:
         last = _last_line(errors)
