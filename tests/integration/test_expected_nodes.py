@@ -26,7 +26,7 @@ def fleet(new_fleet):
 def test_one_machine_listed_twice_is_an_error_of_both_names(fleet):
     done = fleet.play()
     assert done.code != 0
-    assert "FINAL ACCEPTANCE: FAIL" in done.output
+    assert "FINAL ACCEPTANCE: FAIL" in done.output, done
     verdicts = {node["name"]: node["verdict"] for node in fleet.report()["nodes"]}
     assert verdicts == {"twin-1": "FAIL", "twin-2": "FAIL", "single": "PASS"}
     for node, other in (("twin-1", "twin-2"), ("twin-2", "twin-1")):

@@ -49,7 +49,7 @@ def run(new_fleet, as_root):
 
 def damage_a_model(fleet):
     """A copy of the model, as whole as its manifest and sizes tell, but for one bit."""
-    (model,) = (fleet.store_data / "models").iterdir()
+    (model,) = [path.parent for path in (fleet.store_data / "models").rglob("model.safetensors")]
     damaged = shutil.copytree(model, fleet.store_data / "models/damaged")
     flip_byte(damaged / "model.safetensors")
 
@@ -57,7 +57,7 @@ def damage_a_model(fleet):
 def test_the_run_fails_and_names_every_node(run):
     fleet, done = run
     assert done.code != 0
-    assert "FINAL ACCEPTANCE: FAIL" in done.output
+    assert "FINAL ACCEPTANCE: FAIL" in done.output, done
     assert fleet.report()["counts"] == {"expected": 5, "PASS": 0, "FAIL": 5, "INCOMPLETE": 0, "flaky": 0}
     for node in fleet.nodes:
         assert f"- {node} FAIL" in done.output

@@ -35,7 +35,7 @@ def kill_rank(fleet, node, *, rank, attempt):
 def test_the_run_fails_for_the_node_that_crashed_twice(run):
     fleet, done = run
     assert done.code != 0
-    assert "FINAL ACCEPTANCE: FAIL" in done.output
+    assert "FINAL ACCEPTANCE: FAIL" in done.output, done
     assert fleet.report()["counts"] == {"expected": 2, "PASS": 1, "FAIL": 1, "INCOMPLETE": 0, "flaky": 1}
     for node in ("doomed", "unlucky"):
         assert f"{node}: training again, as attempt 2" in done.output
