@@ -1,5 +1,6 @@
 """What on a node is taken for ours: it is run, and removed."""
 
+import fcntl
 import json
 
 import pytest
@@ -58,3 +59,14 @@ def test_a_launch_that_died_is_found_by_its_id_and_removed(tmp_path):
     assert node_directory.holds_only_launch(folder)
     clean_node.remove_launch(folder)
     assert not (tmp_path / "base").exists()
+
+
+def test_another_run_at_work_is_known_by_its_lock(tmp_path):
+    mine, other, ended = (put_run(tmp_path, run_id=run_id) for run_id in ("mine", "other", "ended"))
+    for path in (mine, other, ended):
+        (path / "lock").touch()
+    with (other / "lock").open("rb") as held, (mine / "lock").open("rb") as own:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        fcntl.flock(own, fcntl.LOCK_EX)
+        assert node_directory.runs_at_work(tmp_path, but="mine") == ["other"]
+    assert node_directory.runs_at_work(tmp_path, but="mine") == []

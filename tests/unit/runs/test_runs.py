@@ -145,3 +145,11 @@ def test_the_deadline_counts_from_the_last_plan(results):
     runs.write_json(folder.plan_file("a"), {"created_at": plan_made})
     assert folder.begun_at(run) == plan_made
     assert choose(results) == "r1", "its nodes may still be at work"
+
+
+def test_runs_that_are_neither_finished_nor_late_are_active(results):
+    for run_id, changes in (("r2", {"finished_at": runs.now()}), ("r3", {"created_at": "2026-01-01T00:00:00Z"})):
+        runs.RunFolder(results / run_id).write_run(make_run(run_id=run_id, **changes))
+    (results / "damaged").mkdir()
+    (results / "damaged" / "run.json").write_text("{")
+    assert runs.active_run_ids(results) == ["r1"]

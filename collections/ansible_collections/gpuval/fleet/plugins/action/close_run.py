@@ -15,10 +15,13 @@ class ActionModule(ControllerAction):
     def work(self, options, task_vars):
         results = project_path(options["results_dir"])
         if not (options["run_id"] or runs.latest_run_id(results)):
-            return {"changed": False, "run_id": "", "msg": "there is no run to close"}
+            return {"changed": False, "run_id": "", "active": [], "msg": "there is no run to close"}
         folder = runs.resolve(results, options["run_id"])
+        run_id = folder.path.name
         if not folder.run_file.exists():
-            return {"changed": False, "run_id": folder.path.name, "msg": f"run {folder.path.name} is not known here"}
+            active = runs.active_run_ids(results)
+            told = f"run {run_id} is not known here"
+            return {"changed": False, "run_id": run_id, "active": active, "msg": told}
         run = folder.read_run()
         access = StoreAccess(options["store"])
         changed = run["finished_at"] is None
@@ -30,4 +33,9 @@ class ActionModule(ControllerAction):
                 deleted = access.embedded.delete_folder(run["folder"])
             else:
                 deleted = access.store().delete_prefix(f"{run['folder']}/")
-        return {"changed": changed or deleted > 0, "run_id": run["run_id"], "deleted_objects": deleted}
+        active = [other for other in runs.active_run_ids(results) if other != run_id]
+        if active:
+            self._display.warning(
+                f"the embedded store goes on, since it serves {', '.join(active)}: clean that run too"
+            )
+        return {"changed": changed or deleted > 0, "run_id": run_id, "active": active, "deleted_objects": deleted}

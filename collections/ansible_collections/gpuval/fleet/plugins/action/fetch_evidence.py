@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 
 from ansible.errors import AnsibleError
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError, StoreErrors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import MAX_RECORD_BYTES
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION, StoreAccess, object_key
 
 #: Answers of limit_bytes each that one task asks for at most.
@@ -86,4 +88,18 @@ class ActionModule(ControllerAction):
             data = base64.b64decode(item["base64"], validate=True)
         except (binascii.Error, TypeError, KeyError):
             return
-        store.put(object_key(run["folder"], kind, stage, node), data, CONTENT_TYPES[kind])
+        key = object_key(run["folder"], kind, stage, node)
+        if kind == "records" and _is_newer(store, key, data):
+            return
+        store.put(key, data, CONTENT_TYPES[kind])
+
+
+def _is_newer(store, key, data):
+    """Whether the node itself has meanwhile uploaded a later record than the one fetched."""
+    if not any(entry.key == key for entry in store.list(key)):
+        return False
+    try:
+        present = json.loads(store.get(key, max_bytes=MAX_RECORD_BYTES))["updated_at"]
+        return str(present) > str(json.loads(data)["updated_at"])
+    except (ValueError, KeyError, TypeError):
+        return False

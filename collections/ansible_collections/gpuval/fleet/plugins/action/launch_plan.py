@@ -41,6 +41,7 @@ class ActionModule(ControllerAction):
         "python": {"type": "str", "default": "python3"},
         "models_dir": {"type": "str", "default": ""},
         "heartbeat_seconds": {"type": "float", "default": 10.0},
+        "force": {"type": "bool", "default": False},
         "attempt": {"type": "int", "default": 1},
         "stages": {"type": "list", "elements": "str", "default": []},
     }
@@ -102,12 +103,16 @@ class ActionModule(ControllerAction):
         launch = {"node": node, "attempt": options["attempt"], "stages": options["stages"], "at": runs.now()}
         names = [stage["name"] for stage in folder.read_plan(node)["stages"]]
         access = StoreAccess(options["store"])
-        if access.embedded and self._connection.transport != "local" and "loading" in names:
+        # The embedded store is on the controller's loopback: such a node writes nothing, and is asked for its records.
+        beyond = access.embedded is not None and self._connection.transport != "local"
+        if beyond and "loading" in names:
             return {**launch, "state": "refused", "message": NO_MODEL}
         try:
             store = access.store()
-            urls = signed_urls(store, run["folder"], node, names, run["deadline_seconds"] + SIGNED_SLACK_SECONDS)
-            store.put(f"{run['folder']}/plans/{node}.json", json.dumps(plan).encode(), "application/json")
+            writable = [] if beyond else names
+            urls = signed_urls(store, run["folder"], node, writable, run["deadline_seconds"] + SIGNED_SLACK_SECONDS)
+            if options["attempt"] == 1:  # a later attempt is a part of it
+                store.put(f"{run['folder']}/plans/{node}.json", json.dumps(plan).encode(), "application/json")
             reader = rclone_config(access.reader()) if "loading" in names else ""
             ca = access.ca()
         except (StoreError, *StoreErrors) as error:
@@ -118,6 +123,7 @@ class ActionModule(ControllerAction):
             "store": urls,
             "ca": ca,
             "rclone_config": reader,
+            "force": options["force"],
             "runner": base64.b64encode(payload.runner_pyz()).decode(),
             "workloads": base64.b64encode(payload.workloads_zip()).decode(),
         }
@@ -138,7 +144,8 @@ class ActionModule(ControllerAction):
                 "state": "failed",
                 "message": f"{outcome.get('msg', 'the launch failed')} {detail}".strip(),
             }
-        return {**launch, **outcome["launch"], "directory": outcome["directory"], "runner": "alive"}
+        launch = {**launch, **outcome["launch"], "directory": outcome["directory"], "runner": "alive"}
+        return {**launch, "store_reachable": False} if beyond else launch
 
 
 def _runtime(runtime, workloads):

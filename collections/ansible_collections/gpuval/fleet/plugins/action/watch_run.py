@@ -14,7 +14,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import (
     parse_key,
     take_record,
 )
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION, StoreAccess
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION, StoreAccess, put_run
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watching import (
     NodeView,
     note,
@@ -48,6 +48,7 @@ class ActionModule(ControllerAction):
         self.checks = criteria.load([*criteria.shipped_files(), *options["criteria"]])
         self.access = StoreAccess(options["store"])
         self.store = self.access.store()
+        put_run(self.store, self.run_info)
         self.memory = self._remembered()
         problems = self.run_folder.problems_file
         self.evidence = Evidence(problems=runs.read_json(problems) if problems.exists() else [])
@@ -85,6 +86,9 @@ class ActionModule(ControllerAction):
             if lines or now - spoke >= PROGRESS_SECONDS:
                 self._say(progress(list(self.views.values()), now - self.started))
                 spoke = now
+            if self.run_folder.read_run()["finished_at"] is not None:
+                self._say("the run was closed by another command: the watch ends")
+                return {"finished": True, "pull": [], "relaunch": {}}
             answer = self._decide(now)
             if answer is not None:
                 return answer

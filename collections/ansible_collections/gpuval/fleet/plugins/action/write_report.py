@@ -21,5 +21,6 @@ class ActionModule(ControllerAction):
             "changed": True,
             "folder": report["run"]["folder"],
             "files": [str(path) for path in paths.values()],
+            "run_file": str(folder.run_file),
             "msg": f"report in {folder.path}",
         }

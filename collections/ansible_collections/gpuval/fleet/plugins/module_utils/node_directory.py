@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pwd
@@ -69,6 +70,22 @@ def run_folders(base, run_id=""):
             if _names_itself(path) or (holds_only_launch(path) and (run_id or (path / "runner.pyz").is_file())):
                 check_private(path)
                 yield path
+
+
+def runs_at_work(base, but):
+    """Ids of other runs than `but` whose runner works on this node now: it holds the lock of its folder."""
+    found = set()
+    for path in run_folders(base):
+        if path.parent.name == but:
+            continue
+        try:
+            with (path / "lock").open("rb") as stream:
+                fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            found.add(path.parent.name)
+        except OSError:
+            continue  # no lock was ever made, or the folder is being removed
+    return sorted(found)
 
 
 def holds_only_launch(path):

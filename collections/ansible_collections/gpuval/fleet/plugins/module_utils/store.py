@@ -97,7 +97,10 @@ class Store:
                     f"the bucket {bucket} cannot be used: {error}. "
                     "Check gpuval_bucket, gpuval_s3_endpoint and the keys."
                 ) from error
-            self.client.create_bucket(Bucket=bucket)
+            place = {}
+            if not self.connection.endpoint and self.connection.region != "us-east-1":  # AWS wants it named
+                place = {"CreateBucketConfiguration": {"LocationConstraint": self.connection.region}}
+            self.client.create_bucket(Bucket=bucket, **place)
             return True
         except BotoCoreError as error:
             raise StoreError(

@@ -43,6 +43,11 @@ run_id:
   description: The run that was closed; empty when there is none.
   returned: success
   type: str
+active:
+  description: Other runs that are not finished, for which the embedded store goes on.
+  returned: success
+  type: list
+  elements: str
 deleted_objects:
   description: How many objects were removed.
   returned: when there is a run

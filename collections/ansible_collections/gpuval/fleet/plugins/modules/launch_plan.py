@@ -54,6 +54,10 @@ options:
     description: The workloads, a zip archive on PYTHONPATH, as base64.
     type: str
     required: true
+  force:
+    description: Start even if another run is at work on the node.
+    type: bool
+    default: false
 """
 
 EXAMPLES = r"""
@@ -99,21 +103,25 @@ from ansible_collections.gpuval.fleet.plugins.module_utils.node_directory import
     base_directory,
     call_runner,
     make_private,
+    runs_at_work,
     write_private,
 )
 
 OLDEST_PYTHON = (3, 9)
+BUSY = (
+    "run {run} is at work on this node, and two at once would measure each other: wait for it, or end it with the "
+    "clean playbook and -e gpuval_run_id={run}; -e gpuval_force=true runs all the same"
+)
 
 
 def place(parameters):
-    """Write the run's files. Returns the run's folder on the node and whether the plan is new."""
+    """Write the run's files. Returns the run's folder on the node."""
     plan = parameters["plan"]
     base = base_directory(parameters["directory"])
     make_private(base)
     directory = base / plan["run_id"] / plan["node"]
     make_private(directory.parent)
     make_private(directory)
-    fresh = is_newer(plan, directory / "plan.json")
     files = {
         "runner.pyz": base64.b64decode(parameters["runner"]),
         "workloads.zip": base64.b64decode(parameters["workloads"]),
@@ -123,11 +131,16 @@ def place(parameters):
         files["ca.pem"] = parameters["ca"].encode()
     if parameters["rclone_config"]:
         files["rclone.conf"] = parameters["rclone_config"].encode()
-    if fresh:
+    if is_newer(plan, directory / "plan.json"):
         files["plan.json"] = json.dumps(plan, indent=1).encode()
     for name, data in files.items():
         write_private(directory / name, data)
-    return directory, fresh
+    return directory
+
+
+def runs_at_work_here(parameters):
+    base = base_directory(parameters["directory"])
+    return runs_at_work(base, parameters["plan"]["run_id"]) if base.is_dir() else []
 
 
 def is_newer(plan, path):
@@ -148,6 +161,7 @@ def main():
             "rclone_config": {"type": "str", "default": "", "no_log": True},
             "runner": {"type": "str", "required": True, "no_log": True},
             "workloads": {"type": "str", "required": True, "no_log": True},
+            "force": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )
@@ -161,7 +175,11 @@ def main():
     if module.check_mode:
         module.exit_json(changed=True)
     try:
-        directory, _fresh = place(module.params)
+        others = [] if module.params["force"] else runs_at_work_here(module.params)
+        if others:
+            message = BUSY.format(run=others[0])
+            module.exit_json(changed=False, directory="", launch={"state": "refused", "message": message})
+        directory = place(module.params)
         answer = call_runner(directory, "start", "--dir", str(directory))
     except NodeError as error:
         module.fail_json(msg=str(error))

@@ -38,6 +38,10 @@ files:
   returned: success
   type: list
   elements: str
+run_file:
+  description: Path of run.json.
+  returned: success
+  type: str
 folder:
   description: Folder of the run in the bucket.
   returned: success

@@ -148,6 +148,21 @@ def latest_run_id(results: Path) -> str | None:
     return None
 
 
+def active_run_ids(results: Path) -> list[str]:
+    """Runs that are neither finished nor past their deadline."""
+    found = []
+    for path in sorted(results.glob("*/run.json")):
+        if path.parent.is_symlink():
+            continue
+        try:
+            run = RunFolder(path.parent).read_run()
+        except (RunError, schemas.Invalid):
+            continue
+        if run["finished_at"] is None and seconds_since(run["created_at"]) < run["deadline_seconds"]:
+            found.append(run["run_id"])
+    return found
+
+
 def remember(results: Path, run_id: str) -> None:
     """Point `results/latest` at the run."""
     results.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -121,6 +122,11 @@ def object_key(folder: str, kind: str, stage: str, node: str) -> str:
     """Key of one object of a run: kind is records, logs or series."""
     suffix = "log" if kind == "logs" else "json"
     return f"{folder}/{kind}/{stage}/{node}.{suffix}"
+
+
+def put_run(store: Store, run: Mapping[str, Any]) -> None:
+    """The run as the store has it, for whoever has no results/ of it."""
+    store.put(f"{run['folder']}/run.json", json.dumps(run, indent=1).encode(), "application/json")
 
 
 def signed_urls(store: Store, folder: str, node: str, stages: list[str], seconds: float) -> dict[str, Any]:
