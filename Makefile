@@ -37,7 +37,7 @@ status: $(VENV)/.ready ## Show where the latest run stands
 report: $(VENV)/.ready ## Judge and report the latest run again
 	$(PLAY) gpuval.fleet.report $(ARGS)
 
-clean: $(VENV)/.ready ## Remove what the latest run put on nodes and controller; results are kept
+clean: $(VENV)/.ready ## Remove what runs put on nodes and controller; results are kept
 	$(PLAY) gpuval.fleet.clean $(ARGS)
 
 test: $(VENV)/.tests $(NODE_VENV)/.ready ## Run all tests (ARGS goes to pytest)

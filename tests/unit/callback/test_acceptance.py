@@ -1,6 +1,7 @@
 """The callback: the block comes last, and a pipe gets every line when it is printed."""
 
 import io
+import json
 import sys
 from types import SimpleNamespace
 
@@ -23,13 +24,15 @@ def test_an_output_that_is_no_stream_is_left_alone(monkeypatch):
     CallbackModule()
 
 
-@pytest.mark.parametrize("block", ["FINAL ACCEPTANCE: PASS", None])
-def test_the_block_is_printed_after_the_recap(monkeypatch, block):
+@pytest.mark.parametrize("judged", [True, False])
+def test_the_block_is_printed_after_the_recap(monkeypatch, tmp_path, judged):
+    report = tmp_path / "report.json"
+    report.write_text(json.dumps({"verdict": "PASS", "summary": ["Nodes: 1 expected"]}))
     shown = []
     callback = CallbackModule()
     monkeypatch.setattr(callback, "_display", SimpleNamespace(display=shown.append))
-    callback.v2_runner_on_ok(SimpleNamespace(result={"acceptance_block": block} if block else {}))
+    callback.v2_runner_on_ok(SimpleNamespace(result={"acceptance_report": str(report)} if judged else {}))
     callback.v2_runner_on_ok(SimpleNamespace(result={"changed": False}))
     assert shown == []
     callback.v2_playbook_on_stats(None)
-    assert shown == ([block] if block else [])
+    assert ["FINAL ACCEPTANCE: PASS" in text for text in shown] == ([True] if judged else [])

@@ -1,4 +1,4 @@
-# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Print the FINAL ACCEPTANCE block, and fail unless the run passed."""
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ class ActionModule(ControllerAction):
             return {"changed": False, "skipped": True}
         folder = self.folder(options)
         report = runs.read_report(folder)
-        block = final_block(report)
         if CALLBACK not in constants.config.get_config_value("CALLBACKS_ENABLED"):
-            self._display.display(block)
+            self._display.display(final_block(report))
         verdict = report["verdict"]
         return {
             "changed": False,
             "failed": verdict not in ACCEPTED,
-            "acceptance_block": block,
+            "acceptance_report": str(folder.path / "report.json"),
             "verdict": verdict,
             "msg": f"FINAL ACCEPTANCE: {verdict}; read {folder.path / 'report.md'}",
         }

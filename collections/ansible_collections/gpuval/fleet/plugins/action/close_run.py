@@ -1,4 +1,4 @@
-# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """End a run on the controller: nothing takes it up again, and its objects leave the store if asked."""
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ class ActionModule(ControllerAction):
     def work(self, options, task_vars):
         results = project_path(options["results_dir"])
         if not (options["run_id"] or runs.latest_run_id(results)):
-            return {"changed": False, "run_id": "", "active": [], "msg": "there is no run to close"}
+            return {"changed": False, "run_ids": [], "active": [], "msg": "there is no run to close"}
         folder = runs.resolve(results, options["run_id"])
         run_id = folder.path.name
         if not folder.run_file.exists():
             active = runs.active_run_ids(results)
             told = f"run {run_id} is not known here"
-            return {"changed": False, "run_id": run_id, "active": active, "msg": told}
+            return {"changed": False, "run_ids": [run_id], "active": active, "msg": told}
         run = folder.read_run()
         access = StoreAccess(options["store"])
         changed = run["finished_at"] is None
@@ -38,4 +38,7 @@ class ActionModule(ControllerAction):
             self._display.warning(
                 f"the embedded store goes on, since it serves {', '.join(active)}: clean that run too"
             )
-        return {"changed": changed or deleted > 0, "run_id": run_id, "active": active, "deleted_objects": deleted}
+        run_ids = [run_id]
+        if not options["run_id"]:  # what earlier runs left goes too
+            run_ids += [other for other in runs.known_run_ids(results) if other not in (run_id, *active)]
+        return {"changed": changed or deleted > 0, "run_ids": run_ids, "active": active, "deleted_objects": deleted}

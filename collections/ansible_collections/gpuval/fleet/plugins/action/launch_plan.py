@@ -1,4 +1,4 @@
-# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Controller side of launch_plan: build the node's plan, sign its URLs, hand both to the node in one round trip."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Open a run: freeze who is expected and what each is to do, or take up the run that a dead controller left."""
 
 from __future__ import annotations

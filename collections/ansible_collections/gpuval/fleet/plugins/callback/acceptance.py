@@ -1,4 +1,4 @@
-# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """See DOCUMENTATION."""
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ description:
 """
 
 import io
+import json
 import sys
+from pathlib import Path
 
 from ansible.plugins.callback import CallbackBase
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import final_block
 
 
 class CallbackModule(CallbackBase):
@@ -29,17 +32,17 @@ class CallbackModule(CallbackBase):
 
     def __init__(self):
         super().__init__()
-        self._block = None
+        self._report = None
         if isinstance(sys.stdout, io.TextIOWrapper):  # Ansible flushes only when the next task starts
             sys.stdout.reconfigure(line_buffering=True)
 
     def _remember(self, result, **_ignored):
         values = getattr(result, "result", None) or getattr(result, "_result", {})
-        self._block = values.get("acceptance_block", self._block)
+        self._report = values.get("acceptance_report", self._report)
 
     v2_runner_on_ok = _remember
     v2_runner_on_failed = _remember
 
     def v2_playbook_on_stats(self, stats):
-        if self._block:
-            self._display.display(self._block)
+        if self._report:
+            self._display.display(final_block(json.loads(Path(self._report).read_text(encoding="utf-8"))))

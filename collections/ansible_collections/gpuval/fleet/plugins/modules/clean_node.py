@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # Copyright: (c) 2026, gpuval contributors
-# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ options:
     description: Base folder of gpuval on the node, as for M(gpuval.fleet.launch_plan).
     type: str
     default: ''
-  run_id:
-    description: The run to remove. Empty removes all runs of this node.
-    type: str
-    default: ''
+  run_ids:
+    description: The runs to remove. Empty removes all runs of this node, whoever started them.
+    type: list
+    elements: str
+    default: []
   keep_models:
     description: Keep the node's model cache.
     type: bool
@@ -41,7 +42,7 @@ options:
 EXAMPLES = r"""
 - name: Clean the node
   gpuval.fleet.clean_node:
-    run_id: 20261120-201500-3f2a
+    run_ids: [20261120-201500-3f2a]
 """
 
 RETURN = r"""
@@ -85,20 +86,21 @@ def main():
     module = AnsibleModule(
         argument_spec={
             "directory": {"type": "str", "default": ""},
-            "run_id": {"type": "str", "default": ""},
+            "run_ids": {"type": "list", "elements": "str", "default": []},
             "keep_models": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )
     base = base_directory(module.params["directory"])
-    run_id = module.params["run_id"]
-    if os.sep in run_id or run_id in (".", ".."):
-        module.fail_json(msg=f"{run_id!r} is not a run id")
+    run_ids = module.params["run_ids"]
+    for run_id in run_ids:
+        if not run_id or os.sep in run_id or run_id in (".", ".."):
+            module.fail_json(msg=f"{run_id!r} is not a run id")
     if not base.is_dir():
         module.exit_json(changed=False, removed=[], killed=[])
     try:
         check_private(base)
-        folders = list(run_folders(base, run_id))
+        folders = [folder for run_id in run_ids or [""] for folder in run_folders(base, run_id)]
     except NodeError as error:
         module.fail_json(msg=str(error), removed=[], killed=[])
     if module.check_mode:

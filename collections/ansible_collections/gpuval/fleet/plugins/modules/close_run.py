@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # Copyright: (c) 2026, gpuval contributors
-# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 
 # This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
 
@@ -39,10 +39,11 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-run_id:
-  description: The run that was closed; empty when there is none.
+run_ids:
+  description: Runs whose traces on the nodes may go. The one that was closed; without O(run_id) all earlier ones too.
   returned: success
-  type: str
+  type: list
+  elements: str
 active:
   description: Other runs that are not finished, for which the embedded store goes on.
   returned: success

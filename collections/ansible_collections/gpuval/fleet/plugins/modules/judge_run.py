@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # Copyright: (c) 2026, gpuval contributors
-# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 
 # This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
 

@@ -148,14 +148,17 @@ def latest_run_id(results: Path) -> str | None:
     return None
 
 
+def known_run_ids(results: Path) -> list[str]:
+    """Runs with a folder in results/."""
+    return sorted(path.parent.name for path in results.glob("*/run.json") if not path.parent.is_symlink())
+
+
 def active_run_ids(results: Path) -> list[str]:
     """Runs that are neither finished nor past their deadline."""
     found = []
-    for path in sorted(results.glob("*/run.json")):
-        if path.parent.is_symlink():
-            continue
+    for run_id in known_run_ids(results):
         try:
-            run = RunFolder(path.parent).read_run()
+            run = RunFolder(results / run_id).read_run()
         except (RunError, schemas.Invalid):
             continue
         if run["finished_at"] is None and seconds_since(run["created_at"]) < run["deadline_seconds"]:
