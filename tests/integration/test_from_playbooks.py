@@ -76,7 +76,7 @@ def test_the_root_folder_sees_the_same_run(run):
     project, _ = run
     done = project.play("gpuval.fleet.status")
     assert done.code == 0, done
-    assert f"run {project.run_id}, profile quick" in done.output
+    assert f"run {project.run_id}, profile custom" in done.output
     assert "facts success" in done.output
 
 

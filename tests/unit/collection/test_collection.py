@@ -1,5 +1,6 @@
 """The collection as a whole: roles declare what they use, links lead somewhere, and it builds."""
 
+import configparser
 import subprocess
 import sys
 import tarfile
@@ -79,3 +80,10 @@ def test_the_collection_builds_with_what_travels_and_nothing_else(tmp_path):
 def test_versions_agree():
     version = read(FLEET / "galaxy.yml")["version"]
     assert f"## {version}" in (FLEET / "CHANGELOG.md").read_text()
+
+
+def test_a_node_that_dies_while_it_is_asked_is_not_waited_for():
+    settings = configparser.ConfigParser()
+    settings.read(ROOT / "ansible.cfg")
+    arguments = settings["ssh_connection"]["ssh_args"].split()
+    assert {"ServerAliveInterval=15", "ServerAliveCountMax=4", "ControlMaster=auto"} <= set(arguments)

@@ -3,6 +3,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware import amd, gaudi, nvidia
+from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.gpu import Gpu
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.tools import ToolResult
 
 MIB = 1024**2
@@ -61,6 +62,21 @@ def test_nvidia_faults_reach_the_metrics(golden):
     assert gpus[1].pcie_degraded
     assert gpus[1].recovery_action == "Reset"
     assert {metric["scope"] for metric in gpus[1].metrics()} == {"gpu:1"}
+
+
+@pytest.mark.parametrize(
+    ("action", "faulty"),
+    [
+        (None, False),
+        ("Unknown", False),
+        ("Reset", True),
+        ("Reboot", True),
+        ("Drain P2P", True),
+        ("Drain and Reset", True),
+    ],
+)
+def test_a_gpu_whose_driver_asks_for_recovery_is_faulty(action, faulty):
+    assert Gpu("nvidia", 0, ecc_uncorrected_count=0, recovery_action=action).faulty is faulty
 
 
 def test_nvidia_mig_and_missing_counters(golden):

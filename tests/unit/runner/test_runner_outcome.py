@@ -10,6 +10,9 @@ NOTHING = "it wrote no result file and declares no patterns"
     ("evidence", "state", "said"),
     [
         (Evidence(exit_code=0, result=GOOD), "success", "good"),
+        (Evidence(exit_code=0, result=GOOD, stuck=True), "failure", "KILL did not end; good"),
+        (Evidence(exit_code=0, patterns=1, matched=1, stuck=True), "failure", "KILL did not end"),
+        (Evidence(exit_code=0, result=BAD, stuck=True), "failure", "bad"),
         (Evidence(exit_code=0, result=BAD), "failure", "bad"),
         (Evidence(exit_code=1, result=BAD), "failure", "bad"),
         (Evidence(exit_code=7, result=BAD), "failure", "bad"),

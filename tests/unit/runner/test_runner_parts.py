@@ -129,6 +129,7 @@ def test_a_stage_sees_what_it_needs_and_none_of_the_starters_secrets():
         "AWS_SECRET_ACCESS_KEY": "s",
         "HF_TOKEN": "t",
         "NCCL_DEBUG": "INFO",
+        "CUDA_DEVICE_ORDER": "FASTEST_FIRST",
         "https_proxy": "p",
         "PYTHONHOME": "h",
     }
@@ -137,6 +138,7 @@ def test_a_stage_sees_what_it_needs_and_none_of_the_starters_secrets():
     assert not {"AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "PYTHONHOME"} & set(made)
     assert made["PYTHONPATH"] == "/d/workloads.zip:/mine"
     assert made["X"] == "n1"
+    assert made["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID", "a GPU has one number in the facts and in every workload"
     assert made["GPUVAL_STAGE_ID"] == "r1/n1/a/2"
     assert (made["GPUVAL_ACCELERATOR"], made["GPUVAL_GPU_COUNT"], made["MAD_GPU_VENDOR"]) == ("amd", "8", "AMD")
     assert made["GPUVAL_RESULT_FILE"] == "/d/work/result.json"

@@ -109,6 +109,21 @@ def test_a_process_deaf_to_term_is_killed(go):
     assert ended.duration_seconds < 4
 
 
+def test_output_without_end_of_what_cannot_be_killed_is_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr("gpuval_runner.descendants.belonging", lambda *_, **__: [])  # as one of another user
+    taken = []
+
+    def take(data):  # slower than it writes
+        taken.append(len(data))
+        time.sleep(0.01)
+        assert len(taken) < 1000
+
+    spec = ProcessSpec(argv=["sh", "-c", "yes & exit 0"], environment=os.environ, directory=tmp_path, marker="r/n/s/1")
+    ended = supervise(spec, Hooks(output=take))
+    assert ended.exit_code == 0
+    assert ended.duration_seconds < 5
+
+
 def test_a_stopped_process_is_ended(go):
     ended, _ = go("sh", "-c", "kill -STOP $$", inactivity_seconds=0.4)
     assert ended.stop.state == "timeout"

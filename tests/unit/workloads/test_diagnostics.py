@@ -68,6 +68,29 @@ def test_a_wrong_element_in_a_product_is_seen(alone, monkeypatch):
     assert error != error  # noqa: PLR0124 - NaN
 
 
+@pytest.mark.parametrize("corner", [0, 448, 960])
+def test_a_wrong_tile_in_a_product_is_seen(alone, monkeypatch, corner):
+    right = torch.matmul
+
+    def matmul(a, b, out):
+        right(a, b, out=out)
+        out[corner : corner + 64, corner : corner + 64] *= 1.01
+
+    monkeypatch.setattr(checks.torch, "matmul", matmul)
+    assert checks.matmul(alone, 1024, 0.1)[1] > checks.ERROR_LIMITS["fp32"]
+
+
+def test_a_matrix_that_reaches_the_device_damaged_is_seen(alone, monkeypatch):
+    right = torch.Tensor.to
+
+    def damaging(tensor, target, *rest):
+        moved = right(tensor, target, *rest)
+        return moved * 1.001 if isinstance(target, torch.device) else moved
+
+    monkeypatch.setattr(torch.Tensor, "to", damaging)
+    assert checks.matmul(alone, 256, 0.1)[1] == pytest.approx(2e-3, rel=0.1)
+
+
 def test_a_wrong_sum_is_counted(alone, monkeypatch):
     assert checks.all_reduce(alone, 4096, 0.1)[1] == 0
     monkeypatch.setattr(checks.dist, "all_reduce", lambda tensor: tensor[:3].add_(1))

@@ -129,6 +129,7 @@ def build(
         "GPUVAL_RCLONE_CONFIG": str(places.rclone_config),
         "GPUVAL_ACCELERATOR": accelerator.vendor,
         "GPUVAL_GPU_COUNT": count,
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # so that gpu:3 of a workload is gpu:3 of nvidia-smi and of the facts
         "PYTHONUNBUFFERED": "1",
         "TMPDIR": str(places.temporary),
         "XDG_CACHE_HOME": str(cache),

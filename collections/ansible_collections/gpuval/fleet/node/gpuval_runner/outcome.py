@@ -25,7 +25,8 @@ class Evidence:
     """All that is known of a stage that has ended.
 
     `signal` is the name of the signal that ended the main process, `oom` what the kernel says about memory (empty:
-    nothing), `matched` and `patterns` how many metrics the declared patterns found and how many were declared.
+    nothing), `matched` and `patterns` how many metrics the declared patterns found and how many were declared, `stuck`
+    whether processes of the stage outlived KILL.
     """
 
     exit_code: Optional[int] = None
@@ -37,6 +38,7 @@ class Evidence:
     matched: int = 0
     last_line: str = ""
     oom: str = ""
+    stuck: bool = False
 
 
 def judge(evidence: Evidence) -> tuple[str, str]:
@@ -56,10 +58,11 @@ def judge(evidence: Evidence) -> tuple[str, str]:
         return "crash", _sentence(what, evidence.oom, _last(evidence))
     if result and result.state == "failure":
         return "failure", result.message or "the workload reported failure without a message"
-    if result and result.state == "success":
-        return "success", result.message
-    if evidence.patterns and evidence.matched:
-        return "success", ""
+    if (result and result.state == "success") or (evidence.patterns and evidence.matched):
+        message = result.message if result and result.state == "success" else ""
+        if evidence.stuck:
+            return "failure", _sentence("it reported success but left processes that KILL did not end", message)
+        return "success", message
     if evidence.patterns:
         what = "ended without a result: none of its declared patterns matched its output"
     elif result:

@@ -192,6 +192,7 @@ class StageRun:
                 matched=len(metrics),
                 last_line=self._output.last_line(),
                 oom=memory,
+                stuck=bool(ended.unkillable),
             )
         )
         record.duration_seconds = round(time.monotonic() - self._progress.begun, 3)

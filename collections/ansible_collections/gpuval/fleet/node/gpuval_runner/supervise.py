@@ -229,7 +229,8 @@ class _Supervision:
         ended.unkillable = members
         if not members:
             self._wait_for_main()
-        while self._output is not None and self._read():
+        drained = self._clock() + DRAIN_SECONDS  # what may not be killed (another user's) may write for ever
+        while self._output is not None and self._read() and self._clock() < drained:
             pass
 
     def _wait(self, limit: float) -> list[descendants.Process]:

@@ -7,6 +7,9 @@ from typing import Any, Optional
 
 from .values import Number
 
+#: Words of nvidia-smi's "GPU Recovery Action" when it is not None: Reset, Reboot, Drain P2P, Drain and Reset.
+RECOVERY_ACTIONS = ("reset", "reboot", "drain")
+
 
 @dataclass
 class Gpu:
@@ -53,9 +56,13 @@ class Gpu:
 
     @property
     def faulty(self) -> bool:
-        """Whether its own counters say that its memory is broken; a counter that it lacks says nothing."""
+        """Whether its own counters say that its memory is broken, or its driver asks for a reset, reboot or drain.
+
+        A counter that it lacks says nothing.
+        """
         counters = (self.ecc_uncorrected_count, self.row_remap_pending_count, self.row_remap_failed_count)
-        return any(counter for counter in counters)
+        asked = (self.recovery_action or "").lower().split()
+        return any(counters) or any(word in RECOVERY_ACTIONS for word in asked)
 
     @property
     def pcie_degraded(self) -> bool:
