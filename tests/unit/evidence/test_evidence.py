@@ -60,7 +60,7 @@ def test_what_is_no_record_is_refused(raw, said):
         ({"extra": 1}, "extra"),
         ({"schema": "gpuval.record/2"}, "schema"),
         ({"attempts": [make_record("node-2")], "attempt": 2}, "node is 'node-2'"),
-        ({"attempts": [make_record()]}, "listed as earlier"),
+        ({"attempts": [make_record(attempt=2)]}, "listed as earlier"),
         ({"attempts": [make_record(attempts=[make_record()], attempt=2)], "attempt": 3}, "attempts of its own"),
         ({"metrics": [metric("ok", 1), metric("Bad", 1)]}, "metrics"),
         ({"metrics": [metric("ok\n", 1)]}, "metrics"),

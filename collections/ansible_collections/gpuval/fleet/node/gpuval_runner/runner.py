@@ -355,8 +355,8 @@ class Runner:
             self._publisher.record(kept)
         else:
             attempts = document["attempts"] if document else []
-            if what == "again":
-                attempts = record.archived(_closed(document)) if document["state"] != "pending" else attempts
+            if what in ("again", "resume") and document["state"] != "pending":
+                attempts = record.archived(_closed(document))  # what was cut off is evidence too
             if what == "resume":
                 self.state.interruptions[count_key] = known.interruptions + 1
                 self._notes[name] = f"interrupted by {cause} (last seen {document['updated_at']}) and run again"
@@ -383,6 +383,6 @@ def _closed(document: dict[str, Any]) -> dict[str, Any]:
     return {
         **document,
         "state": "crash",
-        "message": f"cut off by a new attempt (last seen {document['updated_at']}); {document['message']}"[:4096],
+        "message": f"cut off (last seen {document['updated_at']}); {document['message']}"[:4096],
         "finished_at": clock.now(),
     }

@@ -25,6 +25,7 @@ class Applies:
     accelerator: tuple[str, ...] = ()
     sku: tuple[str, ...] = ()
     profile: tuple[str, ...] = ()
+    workload: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

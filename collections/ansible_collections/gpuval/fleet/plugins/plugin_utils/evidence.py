@@ -83,7 +83,7 @@ def accept_record(
         _check_identity(earlier, run_id=run_id, node=node, stage=stage)
         if earlier["attempts"]:
             raise Refused("an earlier attempt carries attempts of its own")
-        if earlier["attempt"] >= record["attempt"]:
+        if earlier["attempt"] > record["attempt"]:  # the same where a stage was cut off and run again
             raise Refused(f"attempt {earlier['attempt']} is listed as earlier than attempt {record['attempt']}")
     return _cleaned(record)
 

@@ -154,6 +154,9 @@ def _not_applicable(check: Check, subject: Subject) -> tuple[str, str] | None:
         return "skipped", f"applies to the profile {_any_of(applies.profile)}, this is {subject.profile}"
     if applies.sku and subject.sku not in applies.sku:
         return "skipped", f"applies to {_any_of(applies.sku)}, this is declared {subject.sku}"
+    workload = subject.records.get(check.stage, {}).get("workload")
+    if applies.workload and workload is not None and workload not in applies.workload:
+        return "skipped", f"applies to the workload {_any_of(applies.workload)}, this is {workload}"
     if not applies.accelerator:
         return None
     if subject.accelerator == "unknown":

@@ -128,6 +128,9 @@ def _remarks(report: Mapping[str, Any]) -> list[str]:
     ]
     if undeclared:
         lines.append(f"GPU count not declared: {_names(undeclared)}; set gpuval_gpu_count to have it checked")
+    untested = [node["name"] for node in nodes if node["sku"] == "cpu" and _hardware(node)]
+    if untested:
+        lines.append(f"Has GPUs that were not tested, since gpuval_sku is cpu: {_names(untested)}")
     warned = [node["name"] for node in nodes if any(check["verdict"] == "warn" for check in node["checks"])]
     if warned:
         lines.append(f"Warnings: {_names(warned)}; see report.md")
@@ -141,6 +144,12 @@ def _remarks(report: Mapping[str, Any]) -> list[str]:
         options = " and ".join(f"--{option}" for option in report["run"]["narrowed_by"])
         lines.append(f"Narrowed by {options}: PARTIAL at best")
     return lines
+
+
+def _hardware(node: Mapping[str, Any]) -> bool:
+    """Whether the facts found a GPU on the bus, used or not."""
+    found = metric_value(node, "facts", "gpu_hardware_count")
+    return bool(found and found["value"])
 
 
 def _names(names: Sequence[str]) -> str:

@@ -38,7 +38,8 @@ class NodeView:
 
     @property
     def launched(self) -> bool:
-        return self.launch.get("state") in LAUNCHED
+        """A runner is or was at work; a connection that broke after the start does not undo it."""
+        return self.launch.get("state") in LAUNCHED or any(item["started_at"] for item in self.records.values())
 
     @property
     def complete(self) -> bool:

@@ -165,7 +165,7 @@ def _driver_failures(environment: dict[str, Any]) -> list[str]:
 def _remedy(vendor: str) -> str:
     return (
         f"{REMEDIES[vendor]}, reboot if it still does not (in a container: give it the devices),"
-        " or set gpuval_sku=cpu if this display adapter is not to be tested"
+        " or set gpuval_sku=cpu if no GPU of this node is to be tested"
     )
 
 
