@@ -190,6 +190,9 @@ def test_a_runner_that_was_killed_is_resumed_and_finished_stages_stay(node):
     record = node.record("b")
     assert record["attempt"] == 1
     assert "interrupted by the end of its runner (last seen " in record["message"]
+    (cut_off,) = record["attempts"]
+    assert (cut_off["attempt"], cut_off["state"]) == (1, "crash"), "what was cut off is evidence too"
+    assert cut_off["message"].startswith("cut off (last seen ")
 
 
 def test_a_stage_interrupted_twice_is_a_crash(node):

@@ -6,6 +6,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils import schemas, verdi
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import Evidence
 from builders import (
     STAGES,
+    accepted,
     check,
     facts_record,
     healthy,
@@ -277,6 +278,28 @@ def test_gpu_count_as_declared(declared, verdict_of_check):
     assert (entry["reason"] == "count not declared") == (declared is None)
 
 
+def test_gpus_that_are_declared_away_are_said():
+    run = make_run(sku="cpu", stages=["facts"])
+    evidence = healthy(run, vendor="cpu", gpus=0)
+    said = "Has GPUs that were not tested, since gpuval_sku is cpu: node-1"
+    assert said not in judge(run, evidence, [])["summary"]
+    evidence.records["node-1"]["facts"]["metrics"].append(metric("gpu_hardware_count", 8))
+    evidence.records["node-1"]["facts"]["metrics"] = [
+        item for item in evidence.records["node-1"]["facts"]["metrics"]
+        if (item["name"], item["value"]) != ("gpu_hardware_count", 0)
+    ]  # fmt: skip
+    assert said in judge(run, evidence, [])["summary"]
+
+
+def test_a_stage_cut_off_in_the_same_attempt_and_passed_then_is_flaky():
+    run = make_run()
+    evidence = healthy(run)
+    record = evidence.records["node-1"]["training"]
+    record["attempts"] = [{**record, "state": "crash", "attempts": []}]
+    accepted(record)
+    assert judge(run, evidence)["nodes"][0]["flaky"]
+
+
 @pytest.mark.parametrize(
     ("applies", "expected"),
     [
@@ -285,6 +308,8 @@ def test_gpu_count_as_declared(declared, verdict_of_check):
         ({"sku": ["h100"]}, "skipped"),
         ({"accelerator": ["amd"]}, "skipped"),
         ({"accelerator": ["nvidia"]}, "pass"),
+        ({"workload": ["training_validation"]}, "skipped"),
+        ({"workload": ["training"]}, "pass"),
     ],
 )
 def test_applies(applies, expected):
