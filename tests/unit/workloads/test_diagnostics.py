@@ -12,7 +12,15 @@ from gpuval_workloads.common.ranks import Ranks  # noqa: E402
 from gpuval_workloads.diagnostics import checks  # noqa: E402
 
 JUDGED_METRICS = {
-    "training": {"loss_first", "loss_last", "nonfinite_count", "processes_count", "model_tflops", "peak_memory_bytes"},
+    "training": {
+        "loss_first",
+        "loss_last",
+        "nonfinite_count",
+        "processes_count",
+        "model_tflops",
+        "peak_memory_bytes",
+        "gradient_mismatch_count",
+    },
     "diagnostics": {
         "processes_count",
         "matmul_error_ratio",
