@@ -57,6 +57,7 @@ class ActionModule(ControllerAction):
         begun = now - runs.seconds_since(self.run_folder.begun_at(self.run_info))
         self.deadline = begun + self.run_info["deadline_seconds"] + DEADLINE_SLACK_SECONDS
         self.views = self._views()
+        self.judged = {}
         for key in list(self.memory["seen"]):
             self._take(key, self._kept(key))
         self._remember_times(now)
@@ -130,6 +131,9 @@ class ActionModule(ControllerAction):
         for view in self.views.values():
             if view.launch.get("attempt", 1) > 1 or not view.launched or not view.complete:
                 continue
+            if self.judged.get(view.name) == view.changed_at:
+                continue  # nothing new since: judging every node at every poll costs a hundred nodes seconds
+            self.judged[view.name] = view.changed_at
             node = verdict.judge_node(self.run_info, view.name, self.evidence, self.checks)
             failed = verdict.failed_criteria(node, self.checks)
             stages = retry.stages_to_retry(view.plan["stages"], view.records, failed, 1 + self.options["retries"])

@@ -34,8 +34,8 @@ def base_directory(chosen):
         return Path(chosen).expanduser().absolute()
     if os.geteuid() == 0:
         return Path("/var/lib/gpuval")
-    # make_private sees to it that it is ours
-    return Path("/var/tmp") / f"gpuval-{pwd.getpwuid(os.geteuid()).pw_name}"  # noqa: S108
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    return Path("/var/tmp") / f"gpuval-{user}"  # noqa: S108 - make_private and check_private see that it is ours
 
 
 def make_private(path):

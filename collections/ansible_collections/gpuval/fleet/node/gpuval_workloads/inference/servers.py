@@ -37,18 +37,14 @@ class Server:
     request: Mapping[str, object] = field(default_factory=dict)
 
 
+_VLLM_START = (
+    *("{python}", "-m", "vllm.entrypoints.openai.api_server"),
+    *("--model", "{model}", "--served-model-name", "{name}"),
+)
 _VLLM = Server(
     kind="vllm",
     command=(
-        *(
-            "{python}",
-            "-m",
-            "vllm.entrypoints.openai.api_server",
-            "--model",
-            "{model}",
-            "--served-model-name",
-            "{name}",
-        ),
+        *_VLLM_START,
         *("--host", "{host}", "--port", "{port}", "--tensor-parallel-size", "{gpu_count}"),
     ),
     health_path="/health",
@@ -58,15 +54,7 @@ _VLLM = Server(
 _VLLM_CPU = Server(
     kind="vllm",
     command=(
-        *(
-            "{python}",
-            "-m",
-            "vllm.entrypoints.openai.api_server",
-            "--model",
-            "{model}",
-            "--served-model-name",
-            "{name}",
-        ),
+        *_VLLM_START,
         # Compiling takes minutes on a few cores and gains nothing that a CPU node is judged by.
         *("--host", "{host}", "--port", "{port}", "--dtype", "bfloat16", "--enforce-eager"),
     ),
