@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import time
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils import node_directory
@@ -70,3 +71,24 @@ def test_another_run_at_work_is_known_by_its_lock(tmp_path):
         fcntl.flock(own, fcntl.LOCK_EX)
         assert node_directory.runs_at_work(tmp_path, but="mine") == ["other"]
     assert node_directory.runs_at_work(tmp_path, but="mine") == []
+
+
+def test_what_hangs_on_a_node_ends_the_launch_in_time(tmp_path):
+    begun = time.monotonic()
+    with pytest.raises(node_directory.NodeError, match="did not answer within 1 s"):
+        node_directory.within(1, time.sleep, 60)
+    assert time.monotonic() - begun < 10
+
+
+def test_what_a_launch_says_comes_back_whole():
+    assert node_directory.within(30, lambda: {"text": "x" * 1_000_000})["text"] == "x" * 1_000_000
+
+
+def test_what_goes_wrong_in_a_launch_is_told():
+    def refused():
+        raise node_directory.NodeError("set gpuval_node_dir")
+
+    with pytest.raises(node_directory.NodeError, match="set gpuval_node_dir"):
+        node_directory.within(30, refused)
+    with pytest.raises(node_directory.NodeError, match="ZeroDivisionError on the node"):
+        node_directory.within(30, lambda: 1 // 0)

@@ -1,5 +1,7 @@
 """Which stages run, and what the plan says of them."""
 
+from dataclasses import replace
+
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import plans, schemas
 
@@ -92,3 +94,35 @@ def test_another_attempt_holds_only_the_stages_asked_for():
     schemas.validate("plan", second, what="plan")
     assert second["attempt"] == 2
     assert [stage["name"] for stage in second["stages"]] == ["training"]
+
+
+def test_containers_and_images_of_a_plan():
+    declarations = {
+        **DECLARATIONS,
+        "training": {
+            "command": ["{python}"],
+            "image": "train:1",
+            "container": {"memory_bytes": "1073741824", "cpus": "1.5", "ulimits": {"nofile": 5}, "user": ""},
+        },
+    }
+    settings = replace(SETTINGS, runtime="auto", container={"python": "python", "cpus": 8})
+    images = {"train:1": {"id": None, "archive": None}}
+    plan = plans.build(settings, ["training", "loading"], declarations, images=images)
+    schemas.validate("plan", plan, what="the plan")
+    assert plan["images"] == images
+    assert plan["stages"][0]["container"] == {
+        "python": "python",
+        "cpus": 1.5,
+        "memory_bytes": 1 << 30,
+        "ulimits": {"nofile": "5"},
+    }
+    assert plan["stages"][1]["image"] is None
+    assert plans.build(SETTINGS, ["loading"], DECLARATIONS)["stages"][0]["container"] is None
+
+
+@pytest.mark.parametrize(
+    ("container", "said"), [({"memory": 1}, "unknown keys memory"), ({"cpus": "many"}, "'many' is not a number")]
+)
+def test_what_is_wrong_with_a_container_is_named(container, said):
+    with pytest.raises(plans.PlanError, match=said):
+        plans.stage("training", {"command": ["x"], "container": container}, [])

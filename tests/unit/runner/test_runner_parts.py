@@ -13,6 +13,7 @@ from gpuval_runner import plan as plans
 from gpuval_runner import stage as stages
 from gpuval_runner.boot import Instant, elapsed
 from gpuval_runner.clock import now, parse
+from gpuval_runner.container_stage import Containers
 from gpuval_runner.detach import systemd_argv, systemd_scope, unit_name
 from gpuval_runner.engine import Engine, EngineError, labels
 from gpuval_runner.environment import Accelerator, Places, build, detected, inherited
@@ -235,19 +236,6 @@ def test_a_missing_engine_is_named():
         Engine("no-such-engine").stop(labels("r", "n"))
 
 
-def test_the_run_command_carries_labels():
-    argv = Engine("docker").run_argv(
-        "image:1",
-        ["python", "-m", "x"],
-        labels=labels("r", "n", "s"),
-        environment={"A": "b"},
-        mounts={Path("/d"): "/gpuval:ro"},
-    )
-    assert argv[:3] == ["docker", "run", "--rm"]
-    assert {"--label=gpuval.run=r", "--label=gpuval.stage=s", "--volume=/d:/gpuval:ro", "--env=A=b"} <= set(argv)
-    assert argv[-4:] == ["--entrypoint=python", "image:1", "-m", "x"]
-
-
 def test_systemd_is_used_only_where_it_keeps_the_runner(tmp_path, monkeypatch):
     tool = tmp_path / "systemd-run"
     tool.write_text("#!/bin/sh\n")
@@ -353,7 +341,14 @@ def test_a_log_that_changes_is_sent_now_and_then(node, monkeypatch, script, leas
     work = node.files.work("a")
     places = Places(work, work / "tmp", node.base / "models", work, work, work)
     context = stages.StageContext(
-        parsed, node.files, publisher, Accelerator("cpu", 0), places, halt=lambda: None, adopts=False
+        parsed,
+        node.files,
+        publisher,
+        Accelerator("cpu", 0),
+        places,
+        halt=lambda: None,
+        containers=Containers(parsed),
+        adopts=False,
     )
     finished = stages.StageRun(parsed.stages[0], Record.pending(parsed, parsed.stages[0]), context).run()
     assert finished.state == "timeout"

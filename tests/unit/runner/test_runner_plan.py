@@ -29,7 +29,7 @@ def changed(**changes):
         (changed(attempt=True), "attempt"),
         (changed(deadline_seconds=0), "deadline_seconds"),
         (changed(heartbeat_seconds=float("nan")), "heartbeat_seconds"),
-        (changed(runtime="lxc"), "host, docker, podman, pod"),
+        (changed(runtime="lxc"), "host, docker, podman, auto, pod"),
         (changed(more=1), "unknown fields: more"),
         (changed(stages=[]), "stages"),
         (changed(stages=[stage("a"), stage("a")]), "stands twice"),

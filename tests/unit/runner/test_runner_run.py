@@ -69,10 +69,23 @@ def test_every_way_to_end(node):
     assert "out of ideas" in node.log("crashes")
 
 
-def test_an_image_needs_its_engine(node):
-    node.put_plan(stage("boxed", image="vllm:1"), runtime="docker")
-    assert node.call("run").returncode == 1
-    assert "gpuval_runtime" in node.record("boxed")["message"]
+@pytest.mark.parametrize(("runtime", "named"), [("docker", ["docker"]), ("auto", ["docker", "podman"])])
+def test_an_image_needs_its_engine(node, runtime, named):
+    node.put_plan(stage("boxed", image="vllm:1"), runtime=runtime)
+    assert node.call("run", environment={"PATH": "/nowhere"}).returncode == 1
+    record = node.record("boxed")
+    assert (record["state"], record["image"]) == ("crash", "vllm:1")
+    for said in (*named, "not installed", "gpuval_runtime: host"):
+        assert said in record["message"]
+
+
+def test_the_host_runtime_and_the_nodes_own_stages_use_no_image(node):
+    node.put_plan(stage("a", image="vllm:1"), runtime="host")
+    assert node.call("run").returncode == 0
+    assert node.record("a")["image"] is None
+    node.put_plan(stage("facts", image="vllm:1"), stage("image", image="vllm:1"), runtime="docker", attempt=2)
+    assert node.call("run", environment={"PATH": "/usr/bin:/bin"}).returncode == 0
+    assert node.record("facts")["image"] is None
 
 
 def test_success_of_all_is_exit_0_and_stop_skips_the_rest(node):

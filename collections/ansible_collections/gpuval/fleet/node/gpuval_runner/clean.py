@@ -9,11 +9,13 @@ import time
 from pathlib import Path
 from typing import Any, Optional
 
-from gpuval_runner import leftovers, lock, scratch
+from gpuval_runner import brought, leftovers, lock, scratch
 from gpuval_runner import plan as plans
 from gpuval_runner import state as states
+from gpuval_runner.container_stage import take_over
 from gpuval_runner.descendants import run_marker
 from gpuval_runner.detach import stop_unit
+from gpuval_runner.engine import EngineError, probe
 from gpuval_runner.errors import LockHeldError, PlanError, RunnerError
 from gpuval_runner.files import write_atomically
 from gpuval_runner.layout import CACHE_MARK, NodeDirectory
@@ -26,11 +28,16 @@ OWN_FILES = ("plan.json", "state.json", "lock", "store.json", "runner.pyz")
 
 
 def clean(
-    directory: NodeDirectory, keep_models: bool = False, cancel_seconds: float = CANCEL_SECONDS
+    directory: NodeDirectory,
+    keep_models: bool = False,
+    cancel_seconds: float = CANCEL_SECONDS,
+    *,
+    remove_images: bool = False,
 ) -> dict[str, Any]:
     """Stop the run and remove its node directory; the model cache too when no other run is beside it.
 
-    Models that lay there before the first run stay. Done twice, the second time finds nothing. `left` names what could
+    Models that lay there before the first run stay, and so do images unless `remove_images` asks for those that this
+    run brought. Done twice, the second time finds nothing. `left` names what could
     not be removed or ended, and why. Raises ``RunnerError`` when the directory is not a run's.
     """
     removed: list[str] = []
@@ -51,15 +58,32 @@ def clean(
     except LockHeldError as error:
         return {"removed": removed, "killed": killed, "left": [*left, str(error)]}
     with held:
+        if remove_images:
+            images, problems = brought.remove_images(directory)
+            removed += images
+            left += problems
         nested = root.parent.name == run_id and root.name == node
         if nested and not keep_models and not _other_runs(directory):
             removed += _remove_models(directory.models, left)
+        if nested:
+            archives = {image.archive.sha256 for image in plan.images.values() if image.archive} if plan else set()
+            removed += brought.remove_archives(directory, archives)
         for stage in _stages(directory, plan):
-            left += scratch.remove(directory.work(stage))
+            left += _remove_work(directory.work(stage), state.container)
         removed += _remove_directory(directory, left)
         if nested:
             removed += _remove_if_empty(root.parent) + _remove_if_empty(directory.base)
     return {"removed": removed, "killed": killed, "left": left}
+
+
+def _remove_work(work: Path, mark: Optional[states.ContainerMark]) -> list[str]:
+    """Remove a scratch directory, also where a container wrote as another user into it; returns what stayed."""
+    problems = scratch.remove(work)
+    if problems and mark and work.is_dir():
+        with contextlib.suppress(EngineError):
+            take_over(probe(mark.command), mark, work)
+        problems = scratch.remove(work)
+    return problems
 
 
 def _stages(directory: NodeDirectory, plan: Optional[Plan]) -> set[str]:
@@ -100,7 +124,7 @@ def _end(
     killed += [f"{process.name} (pid {process.pid})" for process in ended]
     left = [f"{p.name} (pid {p.pid}, state {p.state}): KILL did not end it, reboot the node" for p in stuck]
     if plan:
-        containers, problems = leftovers.end_containers(plan)
+        containers, problems = leftovers.end_containers(plan, state.container)
         killed += [f"container {identifier[:12]}" for identifier in containers]
         left += problems
     return killed, left

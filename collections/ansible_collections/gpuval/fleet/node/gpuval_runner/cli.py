@@ -17,6 +17,7 @@ from gpuval_runner.errors import LockHeldError, RunnerError
 from gpuval_runner.facts import facts
 from gpuval_runner.fetch import LIMIT_BYTES, fetch
 from gpuval_runner.files import read_json
+from gpuval_runner.image import bring_images
 from gpuval_runner.layout import NodeDirectory
 from gpuval_runner.pod import run_pod
 from gpuval_runner.runner import Options, run
@@ -75,6 +76,9 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--wait", type=float, default=WAIT_SECONDS, help="seconds to wait (default: %(default)s)")
     sub = command("clean", _clean, "stop everything of the run and remove its directory")
     sub.add_argument("--keep-models", action="store_true", help="leave the model cache")
+    sub.add_argument("--remove-images", action="store_true", help="remove the images that the run brought, too")
+    sub = command("image", _image, "bring the images of the plan; the result goes to GPUVAL_RESULT_FILE")
+    sub.add_argument("--keep-archive", action="store_true", help="keep an archive after it was loaded")
     sub = command("pod", _pod, "run one stage as a container's entry point")
     sub.add_argument("--stage", required=True)
     sub.add_argument("--last", action="store_true", help="return the plan's outcome")
@@ -149,8 +153,12 @@ def _cancel(options: argparse.Namespace) -> int:
 
 
 def _clean(options: argparse.Namespace) -> int:
-    _print(clean(NodeDirectory(options.dir), options.keep_models))
+    _print(clean(NodeDirectory(options.dir), options.keep_models, remove_images=options.remove_images))
     return 0
+
+
+def _image(options: argparse.Namespace) -> int:
+    return bring_images(NodeDirectory(options.dir), options.keep_archive)
 
 
 def _pod(options: argparse.Namespace) -> int:

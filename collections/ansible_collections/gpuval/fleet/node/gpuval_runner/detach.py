@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Optional
 
-from gpuval_runner.environment import inherited
+from gpuval_runner.environment import handed_on
 from gpuval_runner.files import to_json, write_atomically
 from gpuval_runner.layout import NodeDirectory
 from gpuval_runner.runner import own_archive
@@ -91,8 +91,8 @@ def stop_unit(unit: str) -> None:
 def _start_unit(
     scope: str, unit: str, argv: Sequence[str], directory: NodeDirectory, environment: Mapping[str, str]
 ) -> bool:
-    handed_on = to_json(inherited(environment))  # in a file: proxies may hold passwords, and arguments are public
-    write_atomically(directory.runner_environment, handed_on)
+    data = to_json(handed_on(environment))  # in a file: proxies may hold passwords, and arguments are public
+    write_atomically(directory.runner_environment, data)
     full = [*argv, "--unit", unit, "--environment-file", str(directory.runner_environment)]
     return _systemd(systemd_argv(scope, unit, full, directory.runner_log))
 

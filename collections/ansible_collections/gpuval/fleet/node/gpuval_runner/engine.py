@@ -1,21 +1,32 @@
-"""Containers of a stage, found by their labels: ending the client is not enough."""
+"""A container engine of the node: what it is, and its containers and images. Every call is bounded."""
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Callable
+from typing import Any, Callable, Optional
+
+from gpuval_runner.text import one_line
 
 LABEL_RUN, LABEL_NODE, LABEL_STAGE = "gpuval.run", "gpuval.node", "gpuval.stage"
 COMMAND_SECONDS = 60.0
+PROBE_SECONDS = 30.0
+NEVER_STARTED = "0001-01-01"
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "ppc64": "ppc64le"}
 
 Execute = Callable[[Sequence[str], float], "subprocess.CompletedProcess[str]"]
 
 
 class EngineError(Exception):
     """The container engine did not do what it was asked to."""
+
+
+class EngineMissingError(EngineError):
+    """The engine is not installed on this node."""
 
 
 def _execute(argv: Sequence[str], limit: float) -> subprocess.CompletedProcess[str]:
@@ -27,6 +38,8 @@ def _execute(argv: Sequence[str], limit: float) -> subprocess.CompletedProcess[s
         errors="replace",
         timeout=limit,
         check=False,
+        cwd="/",
+        start_new_session=True,  # a stage's processes are found by session, and this is none of them
     )
 
 
@@ -37,29 +50,47 @@ def labels(run_id: str, node: str, stage: str = "") -> dict[str, str]:
 
 
 @dataclass(frozen=True)
+class EngineFacts:
+    """What an engine says of itself. `kind` is docker or podman, whatever its command is called."""
+
+    kind: str = "docker"
+    version: str = ""
+    rootless: bool = False
+    runtimes: frozenset[str] = frozenset()
+    cdi: bool = False
+    architecture: str = ""
+    storage: Optional[Path] = None
+    containerd_images: bool = False
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How the engine says that a container ended. `error` is what kept it from starting."""
+
+    started: bool
+    running: bool
+    exit_code: Optional[int]
+    oom_killed: bool
+    error: str
+
+
+@dataclass(frozen=True)
+class LocalImage:
+    """An image in the engine's storage."""
+
+    id: str
+    architecture: str
+    bytes: Optional[int]
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True)
 class Engine:
     """Docker or podman by its command."""
 
     command: str
     execute: Execute = _execute
-
-    def run_argv(
-        self,
-        image: str,
-        argv: Sequence[str],
-        *,
-        labels: Mapping[str, str],
-        environment: Mapping[str, str],
-        mounts: Mapping[Path, str],
-        devices: Sequence[str] = (),
-    ) -> list[str]:
-        """Return the command that runs argv in a container; `mounts` maps a host path to ``path[:ro]`` inside."""
-        command = [self.command, "run", "--rm", "--init", "--network=host", "--ipc=host"]
-        command += [f"--label={name}={value}" for name, value in sorted(labels.items())]
-        command += [f"--volume={host}:{inside}" for host, inside in mounts.items()]
-        command += [f"--env={name}={value}" for name, value in sorted(environment.items())]
-        command += list(devices)
-        return [*command, f"--entrypoint={argv[0]}", image, *argv[1:]]
+    facts: EngineFacts = field(default_factory=EngineFacts)
 
     def list_argv(self, labels: Mapping[str, str]) -> list[str]:
         """Return the command that lists the ids of all containers with these labels, stopped ones too."""
@@ -74,30 +105,174 @@ class Engine:
         """Return the command that kills and removes containers with their anonymous volumes."""
         return [self.command, "rm", "--force", "--volumes", *ids]
 
+    def attach_argv(self, identifier: str) -> list[str]:
+        """Return the command that starts a created container and hands its output on until it ends."""
+        return [self.command, "start", "--attach", identifier]
+
     def stop(self, labels: Mapping[str, str], grace_seconds: float = 0.0) -> list[str]:
         """End and remove all containers with these labels; returns their ids. Raises ``EngineError`` when some stay."""
         ids = self._list(labels)
         if ids and grace_seconds > 0:
-            self._call(self.stop_argv(ids, grace_seconds), grace_seconds + COMMAND_SECONDS)
+            self.call(self.stop_argv(ids, grace_seconds), grace_seconds + COMMAND_SECONDS)
         if ids:
-            self._call(self.remove_argv(ids), COMMAND_SECONDS)
+            self.call(self.remove_argv(ids), COMMAND_SECONDS)
         left = self._list(labels) if ids else []
         if left:
             raise EngineError(f"{self.command} could not remove containers {', '.join(i[:12] for i in left)}")
         return ids
 
+    def create(self, argv: Sequence[str]) -> str:
+        """Create a container by a whole command; returns its id. Raises ``EngineError`` with the engine's words."""
+        done = self.call(argv, 2 * COMMAND_SECONDS)
+        lines = done.stdout.split()
+        if done.returncode != 0 or not lines:
+            raise EngineError(done.stderr.strip()[-2000:] or f"{self.command} create failed without a word")
+        return lines[-1]
+
+    def ending(self, identifier: str) -> Ending:
+        """Return how a container ended. Raises ``EngineError``."""
+        done = self.call([self.command, "inspect", "--format={{json .State}}", identifier], COMMAND_SECONDS)
+        state = _json(done.stdout) if done.returncode == 0 else None
+        if not isinstance(state, dict):
+            raise EngineError(f"{self.command} cannot tell how the container ended: {one_line(done.stderr, 300)}")
+        return parse_ending(state)
+
+    def remove(self, identifier: str) -> None:
+        """Kill and remove a container. Raises ``EngineError`` when it stays."""
+        self.call(self.remove_argv([identifier]), COMMAND_SECONDS)
+        done = self.call([self.command, "inspect", "--type=container", identifier], COMMAND_SECONDS)
+        if done.returncode == 0:
+            raise EngineError(f"{self.command} could not remove container {identifier[:12]}")
+
+    def image(self, reference: str) -> Optional[LocalImage]:
+        """Return an image by reference or id, None when it is not here. Raises ``EngineError`` without an answer."""
+        done = self.call([self.command, "image", "inspect", reference], COMMAND_SECONDS)
+        if done.returncode != 0:
+            if "no such image" in done.stderr.lower() or "image not known" in done.stderr.lower():
+                return None
+            raise EngineError(f"{self.command} image inspect failed: {one_line(done.stderr, 300)}")
+        found = _json(done.stdout)
+        return parse_image(found[0]) if isinstance(found, list) and found and isinstance(found[0], dict) else None
+
     def _list(self, labels: Mapping[str, str]) -> list[str]:
-        done = self._call(self.list_argv(labels), COMMAND_SECONDS)
+        done = self.call(self.list_argv(labels), COMMAND_SECONDS)
         if done.returncode != 0:
             raise EngineError(f"{self.command} ps failed: {done.stderr.strip()[-300:]}")
         return done.stdout.split()
 
-    def _call(self, argv: Sequence[str], limit: float) -> subprocess.CompletedProcess[str]:
+    def call(self, argv: Sequence[str], limit: float) -> subprocess.CompletedProcess[str]:
+        """Run a command of the engine. Raises ``EngineError`` when there is none or it does not answer in time."""
         try:
             return self.execute(argv, limit)
         except FileNotFoundError:
-            raise EngineError(f"{self.command} is not installed on this node") from None
+            raise EngineMissingError(f"{self.command} is not installed on this node") from None
         except subprocess.TimeoutExpired:
             raise EngineError(f"{' '.join(argv[:2])} did not answer within {limit:.0f} s") from None
         except OSError as error:
             raise EngineError(f"{self.command}: {error.strerror}") from error
+
+
+def probe(command: str, execute: Execute = _execute) -> Engine:
+    """Return an engine that answers. Raises ``EngineError`` saying what to do."""
+    bare = Engine(command, execute)
+    done = bare.call([command, "info", "--format={{json .}}"], PROBE_SECONDS)
+    info = _json(done.stdout)
+    facts = parse_info(info) if isinstance(info, dict) else None
+    if facts is None:
+        said = one_line(done.stderr or " ".join((info or {}).get("ServerErrors") or []), 300)
+        raise EngineError(f"{command} does not answer: {said or f'exit code {done.returncode}'}{_remedy(said)}")
+    return Engine(command, execute, facts)
+
+
+def select(runtime: str, execute: Execute = _execute) -> Engine:
+    """Return the engine of a plan's runtime: the one it names, with ``auto`` the first that answers.
+
+    Raises ``EngineError`` saying why there is none.
+    """
+    problems = []
+    for command in ("docker", "podman") if runtime == "auto" else (runtime,):
+        try:
+            return probe(command, execute)
+        except EngineError as error:
+            problems.append(str(error))
+    raise EngineError(
+        f"no container engine: {'; '.join(problems)}. Install docker or podman on the node and let this user use it, "
+        "or run without images (gpuval_runtime: host)"
+    )
+
+
+def parse_info(info: Mapping[str, Any]) -> Optional[EngineFacts]:
+    """Read ``docker info`` or ``podman info``; None when no engine answered."""
+    host = info.get("host")
+    if isinstance(host, dict):  # podman, also by the name of docker
+        store = info.get("store") if isinstance(info.get("store"), dict) else {}
+        version = info.get("version") if isinstance(info.get("version"), dict) else {}
+        security = host.get("security") if isinstance(host.get("security"), dict) else {}
+        return EngineFacts(
+            kind="podman",
+            version=str(version.get("Version") or ""),
+            rootless=bool(security.get("rootless")),
+            cdi=True,
+            architecture=_architecture(host.get("arch")),
+            storage=Path(store["graphRoot"]) if store.get("graphRoot") else None,
+        )
+    if not info.get("ServerVersion"):
+        return None
+    status = {str(pair[0]): str(pair[1]) for pair in info.get("DriverStatus") or [] if len(pair) == 2}
+    return EngineFacts(
+        kind="docker",
+        version=str(info["ServerVersion"]),
+        rootless=any("rootless" in str(option) for option in info.get("SecurityOptions") or []),
+        runtimes=frozenset(info.get("Runtimes") or {}),
+        cdi=bool(info.get("CDISpecDirs")),
+        architecture=_architecture(info.get("Architecture")),
+        storage=Path(info["DockerRootDir"]) if info.get("DockerRootDir") else None,
+        containerd_images="containerd" in status.get("driver-type", ""),
+    )
+
+
+def parse_ending(state: Mapping[str, Any]) -> Ending:
+    """Read the state of an ``inspect``."""
+    began = str(state.get("StartedAt") or NEVER_STARTED)
+    started = not began.startswith(NEVER_STARTED)
+    code = state.get("ExitCode")
+    return Ending(
+        started=started,
+        running=bool(state.get("Running")),
+        exit_code=code if isinstance(code, int) else None,
+        oom_killed=state.get("OOMKilled") is True,
+        error=str(state.get("Error") or ""),
+    )
+
+
+def parse_image(found: Mapping[str, Any]) -> LocalImage:
+    """Read one entry of ``image inspect``; podman's ids lack the name of the digest."""
+    identifier = str(found.get("Id") or "")
+    config = found.get("Config") if isinstance(found.get("Config"), dict) else {}
+    pairs = (entry.partition("=") for entry in config.get("Env") or [] if isinstance(entry, str))
+    size = found.get("Size")
+    return LocalImage(
+        id=identifier if ":" in identifier or not identifier else f"sha256:{identifier}",
+        architecture=_architecture(found.get("Architecture")),
+        bytes=size if isinstance(size, int) else None,
+        environment={name: value for name, _, value in pairs},
+    )
+
+
+def _architecture(name: Any) -> str:
+    text = str(name or "")
+    return ARCHITECTURES.get(text, text)
+
+
+def _remedy(said: str) -> str:
+    if "permission denied" in said.lower():
+        user = os.environ.get("USER") or f"user {os.geteuid()}"
+        return f": let {user} use it (group docker and a new login, or become)"
+    return ": start its service (systemctl start docker) and look at its journal"
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None

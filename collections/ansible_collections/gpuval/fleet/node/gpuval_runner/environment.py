@@ -46,6 +46,17 @@ INHERITED = (
     "*_proxy",
     "*_PROXY",
 )
+#: What leads the runner to the container engines of its user, beside what stages inherit.
+ENGINE_VARIABLES = (
+    "DOCKER_*",
+    "CONTAINER_HOST",
+    "CONTAINERS_*",
+    "STORAGE_*",
+    "XDG_RUNTIME_DIR",
+    "XDG_CONFIG_HOME",
+    "XDG_DATA_HOME",
+    "DBUS_SESSION_BUS_ADDRESS",
+)
 MAD_VENDORS = {"nvidia": "NVIDIA", "amd": "AMD", "gaudi": "GAUDI", "cpu": "CPU"}
 
 
@@ -68,6 +79,7 @@ class Places:
     runner: Path
     workloads: Path
     rclone_config: Path
+    run: Path = Path("/")
 
     @property
     def result(self) -> Path:
@@ -81,15 +93,25 @@ def inherited(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def placeholders(plan: Plan, places: Places) -> dict[str, str]:
-    """Return what stands for the names in braces in a stage's command and environment."""
+def handed_on(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what of its starter's environment a runner needs: what stages inherit, and the way to the engines."""
+    engines = {n: v for n, v in environment.items() if any(fnmatchcase(n, pattern) for pattern in ENGINE_VARIABLES)}
+    return {**inherited(environment), **engines}
+
+
+def placeholders(plan: Plan, places: Places, python: str = "") -> dict[str, str]:
+    """Return what stands for the names in braces in a stage's command and environment.
+
+    `python` is the interpreter of the stage's image, for the runner too.
+    """
     return {
-        "python": plan.python,
+        "python": python or plan.python,
         "runner": str(places.runner),
-        "runner_python": sys.executable,
+        "runner_python": python or sys.executable,
         "workloads": str(places.workloads),
         "work_dir": str(places.work),
         "models_dir": str(places.models),
+        "run_dir": str(places.run),
         "node": plan.node,
         "run_id": plan.run_id,
     }
@@ -111,9 +133,14 @@ def detected(vendor: str, count: Optional[int], facts: Optional[Mapping[str, Any
 
 
 def build(
-    plan: Plan, stage: Stage, places: Places, accelerator: Accelerator, environment: Mapping[str, str]
+    plan: Plan,
+    stage: Stage,
+    places: Places,
+    accelerator: Accelerator,
+    environment: Mapping[str, str],
+    python: str = "",
 ) -> dict[str, str]:
-    """Return the whole environment of a stage, given the runner's own."""
+    """Return the whole environment of a stage, given the runner's own; `python` is its image's interpreter."""
     count = "" if accelerator.count is None else str(accelerator.count)
     cache = places.work / "cache"
     values = {
@@ -142,7 +169,7 @@ def build(
         "MAD_SYSTEM_GPU_ARCHITECTURE": accelerator.architecture,
         "MAD_MODEL_NAME": stage.workload,
     }
-    names = placeholders(plan, places)
+    names = placeholders(plan, places, python)
     own = {name: expand(value, names) for name, value in stage.environment.items() if name != MARKER_VARIABLE}
     path = [str(places.workloads), *filter(None, [own.pop("PYTHONPATH", "")])]
     return {**values, **own, "PYTHONPATH": ":".join(path)}

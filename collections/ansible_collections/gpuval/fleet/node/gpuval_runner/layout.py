@@ -31,6 +31,21 @@ class NodeDirectory:
         return self.base / "models"
 
     @property
+    def images(self) -> Path:
+        """Archives of images, of all runs."""
+        return self.base / "images"
+
+    @property
+    def known_images(self) -> Path:
+        """Under which id the engine knows the images that were loaded here."""
+        return self.images / "known.json"
+
+    @property
+    def undo(self) -> Path:
+        """What was changed outside this directory and has to be put back, a file for each part."""
+        return self.root / "undo"
+
+    @property
     def plan(self) -> Path:
         return self.root / "plan.json"
 

@@ -8,8 +8,9 @@ from typing import Optional
 
 from gpuval_runner import descendants
 from gpuval_runner.descendants import Process
-from gpuval_runner.engine import Engine, EngineError, labels
-from gpuval_runner.plan import Plan
+from gpuval_runner.engine import Engine, EngineError, EngineMissingError, labels
+from gpuval_runner.plan import ENGINES, Plan
+from gpuval_runner.state import ContainerMark
 
 GRACE_SECONDS = 3.0
 KILL_SECONDS = 15.0
@@ -51,11 +52,24 @@ def live_session(current: Optional[dict[str, int]]) -> Optional[int]:
     return current.get("pid")
 
 
-def end_containers(plan: Plan, stage: str = "", grace_seconds: float = 0.0) -> tuple[list[str], list[str]]:
-    """End the containers of a run or a stage, where the plan has a container engine. Returns ids ended and problems."""
-    if not plan.containers or not any(s.image for s in plan.stages):
+def end_containers(plan: Plan, mark: Optional[ContainerMark] = None) -> tuple[list[str], list[str]]:
+    """End the containers of a run on this node. Returns the ids of those ended, and problems.
+
+    `mark` names the engine that made some, which stands for ``auto`` too. Without it an engine that is not there or
+    does not answer has none of ours.
+    """
+    if mark is None and not plan.containers:
         return [], []
-    try:
-        return Engine(plan.runtime).stop(labels(plan.run_id, plan.node, stage), grace_seconds), []
-    except EngineError as error:
-        return [], [str(error)]
+    named = [mark.command] if mark else []
+    named += [plan.runtime] if plan.runtime in ENGINES else list(ENGINES)
+    ended: list[str] = []
+    problems: list[str] = []
+    for command in dict.fromkeys(named):
+        try:
+            ended += Engine(command).stop(labels(plan.run_id, plan.node))
+        except EngineMissingError:
+            continue
+        except EngineError as error:
+            if mark is not None and command == mark.command:
+                problems.append(str(error))
+    return ended, problems

@@ -55,7 +55,9 @@ def judge(evidence: Evidence) -> tuple[str, str]:
             return "failure", result.message or "the workload reported failure without a message"
         what = f"exit code {evidence.exit_code}{_shell_signal(evidence.exit_code)}"
         what += " after reporting success" if result and result.state == "success" else " without a result"
-        return "crash", _sentence(what, evidence.oom, _last(evidence))
+        progress = result.message if result and result.state == "running" else ""
+        last = "" if progress and progress == evidence.last_line else _last(evidence)
+        return "crash", _sentence(what, evidence.oom, progress, last)
     if result and result.state == "failure":
         return "failure", result.message or "the workload reported failure without a message"
     if (result and result.state == "success") or (evidence.patterns and evidence.matched):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
@@ -15,12 +15,18 @@ from gpuval_runner.layout import STAGE_NAME
 
 SCHEMA = "gpuval.plan/1"
 MAX_PLAN_BYTES = 4 << 20
-RUNTIMES = ("host", "docker", "podman", "pod")
+RUNTIMES = ("host", "docker", "podman", "auto", "pod")
+ENGINES = ("docker", "podman")
+#: They look at the node itself and never go into a container.
+HOST_STAGES = frozenset({"facts", "image"})
 VENDORS = ("auto", "cpu", "nvidia", "amd", "gaudi")
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
-_PLACEHOLDER = re.compile(r"\{(python|runner|runner_python|workloads|work_dir|models_dir|node|run_id)\}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_IMAGE_ID = re.compile(r"sha256:[0-9a-f]{64}")
+_ULIMIT = re.compile(r"-?\d+(:-?\d+)?")
+_PLACEHOLDER = re.compile(r"\{(python|runner|runner_python|workloads|work_dir|models_dir|run_dir|node|run_id)\}")
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,44 @@ class OutputPattern:
     pattern: str
     name: Optional[str] = None
     unit: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class Container:
+    """What a stage asks of its container; what is not said is as the engine has it."""
+
+    python: str = "python3"
+    shm_bytes: Optional[int] = None
+    memory_bytes: Optional[int] = None
+    cpus: Optional[float] = None
+    ulimits: Mapping[str, str] = field(default_factory=dict)
+    user: Optional[str] = None
+    privileged: bool = False
+    capabilities: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    volumes: tuple[str, ...] = ()
+    network: str = "host"
+    ipc: Optional[str] = None
+    arguments: tuple[str, ...] = ()
+    ssh_keys: bool = False
+
+
+@dataclass(frozen=True)
+class Archive:
+    """An image as a file in the store."""
+
+    key: str
+    sha256: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Image:
+    """Which image a reference stands for, and where it comes from: an archive, else the reference's registry."""
+
+    reference: str
+    id: Optional[str] = None
+    archive: Optional[Archive] = None
 
 
 @dataclass(frozen=True)
@@ -48,6 +92,7 @@ class Stage:
     needs: tuple[str, ...]
     patterns: tuple[OutputPattern, ...]
     log_max_bytes: int
+    container: Container = field(default_factory=Container)
 
 
 @dataclass(frozen=True)
@@ -66,6 +111,7 @@ class Plan:
     python: str
     models_dir: Optional[str]
     stages: tuple[Stage, ...]
+    images: Mapping[str, Image] = field(default_factory=dict)
 
     def stage(self, name: str) -> Stage:
         """Return a stage by name. Raises ``PlanError``."""
@@ -74,10 +120,14 @@ class Plan:
                 return stage
         raise PlanError(f"the plan has no stage {name!r}; it has {', '.join(s.name for s in self.stages)}")
 
+    def in_container(self, stage: Stage) -> bool:
+        """Whether a container engine carries a stage, or a pod's container: it has an image and the runtime uses it."""
+        return bool(stage.image) and self.runtime != "host" and stage.name not in HOST_STAGES
+
     @property
     def containers(self) -> bool:
-        """Whether a container engine carries the stages that have an image."""
-        return self.runtime in ("docker", "podman")
+        """Whether a container engine of this node carries any stage."""
+        return self.runtime not in ("host", "pod") and any(self.in_container(stage) for stage in self.stages)
 
 
 def load(path: Path) -> Plan:
@@ -111,6 +161,7 @@ def parse(document: Any) -> Plan:
         python=top.text("python"),
         models_dir=top.optional(top.text, "models_dir"),
         stages=tuple(_stage(item, number) for number, item in enumerate(top.sequence("stages"))),
+        images=_images(top.take("images")) if "images" in top.left else {},
     )
     accelerator.finish()
     top.finish()
@@ -138,6 +189,7 @@ def _stage(document: Any, number: int) -> Stage:
         needs=tuple(fields.strings("needs")),
         patterns=tuple(_pattern(item, f"{fields.where}.patterns") for item in fields.sequence("patterns", empty=True)),
         log_max_bytes=fields.integer("log_max_bytes", 1024, 1 << 40),
+        container=_container(fields.left.pop("container", None), f"{fields.where}.container"),
     )
     for unused in ("retry", "expected_seconds", "tags"):  # for the controller alone
         fields.take(unused)
@@ -145,6 +197,61 @@ def _stage(document: Any, number: int) -> Stage:
     if not stage.command:
         raise PlanError(f"{fields.where}.command is empty")
     return stage
+
+
+def _container(document: Any, where: str) -> Container:
+    if document is None:
+        return Container()
+    fields = _Fields(document, where)
+    readers: dict[str, Any] = {
+        "python": fields.text,
+        "shm_bytes": lambda name: fields.integer(name, 1, 1 << 50),
+        "memory_bytes": lambda name: fields.integer(name, 1 << 20, 1 << 50),
+        "cpus": lambda name: fields.number(name, above=0),
+        "ulimits": fields.string_map,
+        "user": fields.text,
+        "privileged": fields.flag,
+        "ssh_keys": fields.flag,
+        "capabilities": lambda name: tuple(fields.strings(name)),
+        "devices": lambda name: tuple(fields.strings(name)),
+        "volumes": lambda name: tuple(fields.strings(name)),
+        "network": fields.text,
+        "ipc": fields.text,
+        "arguments": lambda name: tuple(fields.strings(name)),
+    }
+    asked = {name: reader(name) for name, reader in readers.items() if fields.left.get(name) is not None}
+    for name in readers:
+        fields.left.pop(name, None)  # null is as if it were not there
+    fields.finish()
+    for name, limit in asked.get("ulimits", {}).items():
+        if not _ULIMIT.fullmatch(limit):
+            raise PlanError(f"{where}.ulimits.{name}: {limit!r} is not soft:hard in whole numbers (-1: unlimited)")
+    for volume in asked.get("volumes", ()):
+        parts = volume.split(":")
+        if not 2 <= len(parts) <= 3 or not parts[0] or not parts[1].startswith("/"):
+            raise PlanError(f"{where}.volumes: {volume!r} is not host:inside or host:inside:ro")
+    return Container(**asked)
+
+
+def _images(document: Any) -> dict[str, Image]:
+    if not isinstance(document, dict):
+        raise PlanError("plan.images is not an object")
+    return {reference: _image(reference, item) for reference, item in document.items()}
+
+
+def _image(reference: str, document: Any) -> Image:
+    fields = _Fields(document, f"images[{reference}]")
+    if not reference or reference.startswith("-"):
+        raise PlanError(f"{fields.where}: this is not the reference of an image")
+    image_id = fields.optional(fields.matching, "id", _IMAGE_ID)
+    described = fields.take("archive")
+    fields.finish()
+    if described is None:
+        return Image(reference, image_id)
+    fields = _Fields(described, f"{fields.where}.archive")
+    archive = Archive(fields.text("key"), fields.matching("sha256", _SHA256), fields.integer("bytes", 1, 1 << 50))
+    fields.finish()
+    return Image(reference, image_id, archive)
 
 
 def _pattern(document: Any, where: str) -> OutputPattern:
@@ -217,6 +324,12 @@ class _Fields:
         value = self.take(name)
         if value not in choices:
             raise PlanError(f"{self.where}.{name}: {value!r} is none of {', '.join(choices)}")
+        return value
+
+    def flag(self, name: str) -> bool:
+        value = self.take(name)
+        if not isinstance(value, bool):
+            raise PlanError(f"{self.where}.{name} is neither true nor false")
         return value
 
     def number(self, name: str, above: Optional[float] = None) -> float:

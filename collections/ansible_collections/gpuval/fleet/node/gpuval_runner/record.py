@@ -59,7 +59,7 @@ class Record:
             workload=stage.workload,
             attempt=plan.attempt,
             command=[encodable(word)[:MAX_WORD] for word in stage.command[:MAX_COMMAND_WORDS]],
-            image=stage.image[:512] if stage.image else None,
+            image=(stage.image or "")[:512] if plan.in_container(stage) else None,
             attempts=list(attempts),
         )
 

@@ -15,6 +15,7 @@ from gpuval_runner import clock, descendants, leftovers, machine, record, scratc
 from gpuval_runner import plan as plans
 from gpuval_runner import state as states
 from gpuval_runner.boot import Clock, elapsed
+from gpuval_runner.container_stage import Containers
 from gpuval_runner.descendants import run_marker
 from gpuval_runner.environment import Accelerator, Places, detected
 from gpuval_runner.errors import PlanError
@@ -176,6 +177,7 @@ class Runner:
         self.state = states.load(options.directory.state)
         self.records: dict[str, Record] = {}
         self._notes: dict[str, str] = {}
+        self._containers = Containers(plan, self._container_used)
 
     def carry_out(self) -> str:
         """Run all that is due; returns the outcome, ``running`` when told to end before that."""
@@ -272,8 +274,10 @@ class Runner:
                 runner=self.options.runner,
                 workloads=self.options.workloads,
                 rclone_config=self.options.rclone_config,
+                run=self.directory.root,
             ),
             halt=self.halt,
+            containers=self._containers,
             started=self._started,
             tick=self.note_store,
             tee=self.options.tee,
@@ -289,6 +293,11 @@ class Runner:
         process = descendants.look(pid)
         self.state.current = {"pid": pid, "start_ticks": process.start_ticks} if process else None
         self._save_state()
+
+    def _container_used(self, mark: states.ContainerMark) -> None:
+        if mark != self.state.container:
+            self.state.container = mark
+            self._save_state()
 
     def note_store(self) -> None:
         """Note whether the store answers, for whoever asks by ``start`` and ``status``."""
@@ -308,7 +317,10 @@ class Runner:
     def _end_leftovers(self, rebooted: bool) -> None:
         session = None if rebooted else leftovers.live_session(self.state.current)
         ended, stuck = leftovers.end_processes(run_marker(self.plan.run_id, self.plan.node), session=session)
-        containers, problems = leftovers.end_containers(self.plan)
+        containers: list[str] = []
+        problems: list[str] = []
+        if self.state.started:  # on a fresh start nothing is left, and an engine that hangs must not hold it up
+            containers, problems = leftovers.end_containers(self.plan, self.state.container)
         if ended or containers:
             self.options.note(
                 f"ended what an earlier runner left: {len(ended)} processes, {len(containers)} containers"

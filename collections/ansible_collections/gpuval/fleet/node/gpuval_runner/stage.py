@@ -7,7 +7,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Callable, Optional
 
-from gpuval_runner import clock, oom, result, scratch
+from gpuval_runner import clock, container, oom, result, scratch
+from gpuval_runner.container_stage import ContainerRun, Containers
 from gpuval_runner.descendants import stage_marker
 from gpuval_runner.environment import Accelerator, Places, build, placeholders
 from gpuval_runner.layout import NodeDirectory
@@ -24,6 +25,7 @@ from gpuval_runner.text import seconds
 LOG_UPLOAD_SECONDS = 60.0
 LAST_OUTPUT_BYTES = 4096
 INTERRUPTED = "interrupted"
+CONTAINER_KILLED = 128 + 9
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class StageContext:
     accelerator: Accelerator
     places: Places
     halt: Callable[[], Optional[Stop]]
+    containers: Containers
     started: Callable[[int], None] = lambda _pid: None
     tick: Callable[[], None] = lambda: None
     tee: Optional[Callable[[bytes], None]] = None
@@ -90,11 +93,15 @@ class StageRun:
         self._log = CappedLog(context.directory.log(stage.name), stage.log_max_bytes)
         self._patterns = PatternReader(stage.patterns, stage.name)
         self._output = Output(self._log, self._patterns, context.tee)
+        self._contained = context.plan.in_container(stage) and context.plan.runtime != "pod"
+        self._memory = ""
 
     def run(self) -> Record:
         """Run the stage; the returned record is final, or running when the runner itself was told to end."""
         record, stage, plan = self._record, self._stage, self._context.plan
         names = placeholders(plan, self._context.places)
+        if self._contained:
+            names = placeholders(plan, container.PLACES, stage.container.python)
         argv = [expand(word, names) for word in stage.command]
         record.command = replace_words(record.command, argv)
         record.state, record.started_at, record.duration_seconds = "running", clock.now(), 0.0
@@ -106,15 +113,26 @@ class StageRun:
         if ended.stop and ended.stop.state == INTERRUPTED:
             return self._leave_running(ended)
         killed = "SIGKILL" in (ended.signal, *self._output.last_line().split())
-        return self._finish(ended, oom.evidence(before, oom.counters(), killed))
+        killed = killed or (self._contained and ended.exit_code == CONTAINER_KILLED)
+        return self._finish(ended, self._memory or oom.evidence(before, oom.counters(), killed))
 
     def _supervise(self, argv: list[str]) -> Ended:
         context, stage = self._context, self._stage
-        if stage.image and context.plan.containers:
-            return Ended(
-                start_error=f"its image {stage.image} needs {context.plan.runtime}, and this runner runs stages on the "
-                "host: set gpuval_runtime to host"
-            )
+        hooks = Hooks(output=self._output.take, tick=self._tick, activity=self._result_stamp, started=context.started)
+        if self._contained:
+            outcome = ContainerRun(
+                plan=context.plan,
+                stage=stage,
+                directory=context.directory,
+                places=context.places,
+                accelerator=context.accelerator,
+                containers=context.containers,
+                say=self._log.line,
+                adopts=context.adopts,
+            ).run(argv, hooks)
+            self._memory = outcome.memory
+            self._progress.notes += outcome.notes
+            return outcome.ended
         try:
             scratch.make(context.places.work)
             scratch.make_cache(context.places.models)
@@ -131,7 +149,7 @@ class StageRun:
                 grace_seconds=stage.grace_seconds,
                 adopts=context.adopts,
             ),
-            Hooks(output=self._output.take, tick=self._tick, activity=self._result_stamp, started=context.started),
+            hooks,
         )
 
     def _tick(self) -> Optional[Stop]:
@@ -201,7 +219,7 @@ class StageRun:
             self._log.line(message)
         self._log.line(
             f"{record.finished_at} {self._stage.name} attempt {record.attempt} ended: {state} after "
-            f"{seconds(record.duration_seconds)}"
+            f"{seconds(record.duration_seconds)}{_curves(found)}"
         )
         self._close_log()
         self._note_oddities(ended, found)
@@ -238,3 +256,9 @@ class StageRun:
 def replace_words(recorded: list[str], argv: list[str]) -> list[str]:
     """Return the command as run, cut as the recorded one was."""
     return [word[:8192].encode("utf-8", "replace").decode() for word in argv[: len(recorded)]]
+
+
+def _curves(found: Optional[Result]) -> str:
+    """Announces the series in the log's last line, so that who reads the log knows whether one is missing."""
+    count = len(found.series) if found else 0
+    return f", with {count} curve{'s' if count != 1 else ''}" if count else ""

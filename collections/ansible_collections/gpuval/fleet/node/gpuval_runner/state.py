@@ -12,6 +12,15 @@ from gpuval_runner.files import read_json, to_json, write_atomically
 SCHEMA = "gpuval.state/1"
 
 
+@dataclass(frozen=True)
+class ContainerMark:
+    """By what engine containers of the run were made, and an image that is there, with its Python."""
+
+    command: str = ""
+    image: str = ""
+    python: str = ""
+
+
 @dataclass
 class State:
     """The runner's memory of a run on this node.
@@ -35,6 +44,7 @@ class State:
     store_reachable: Optional[bool] = None
     store_message: str = ""
     outcome: Optional[str] = None
+    container: Optional[ContainerMark] = None
 
     def save(self, path: Path) -> None:
         """Write the state. Raises ``OSError``."""
@@ -48,6 +58,11 @@ def load(path: Path) -> State:
         if document.pop("schema") != SCHEMA:
             return State()
         started: Any = document.pop("started")
-        return State(started=Instant(**started) if started else None, **document)
+        container: Any = document.pop("container", None)
+        return State(
+            started=Instant(**started) if started else None,
+            container=ContainerMark(**container) if container else None,
+            **document,
+        )
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return State()

@@ -22,11 +22,15 @@ READ_BYTES = 1 << 16
 DRAIN_SECONDS = 0.5
 KILL_SECONDS = 15.0
 LEFTOVER_GRACE_SECONDS = 3.0
+STOP_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
 class ProcessSpec:
-    """What to start. Limits in seconds, 0 is none; `adopts`: the caller is a subreaper and has no other children."""
+    """What to start. Limits in seconds, 0 is none; `adopts`: the caller is a subreaper and has no other children.
+
+    `stop` gives for a grace in seconds the command that ends the work where signals to processes do not: a container.
+    """
 
     argv: Sequence[str]
     environment: Mapping[str, str]
@@ -36,6 +40,7 @@ class ProcessSpec:
     inactivity_seconds: float = 0
     grace_seconds: float = 10
     adopts: bool = False
+    stop: Optional[Callable[[float], Sequence[str]]] = None
 
 
 @dataclass
@@ -215,6 +220,8 @@ class _Supervision:
             drained = self._clock() + DRAIN_SECONDS
             while self._output is not None and self._clock() < drained and self._selector.get_map():
                 self._pump(TICK_SECONDS / 4)
+        elif self._spec.stop:
+            self._stop()
         members = self._members()
         ended.left_behind = len(members) if ended.stop is None else 0
         grace = self._spec.grace_seconds if ended.stop else min(self._spec.grace_seconds, LEFTOVER_GRACE_SECONDS)
@@ -232,6 +239,29 @@ class _Supervision:
         drained = self._clock() + DRAIN_SECONDS  # what may not be killed (another user's) may write for ever
         while self._output is not None and self._read() and self._clock() < drained:
             pass
+
+    def _stop(self) -> None:
+        """Have the stop command end the work, taking its output meanwhile."""
+        try:
+            stopper = subprocess.Popen(
+                list(self._spec.stop(self._spec.grace_seconds)),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError:
+            return  # what is left is killed all the same
+        deadline = self._clock() + self._spec.grace_seconds + STOP_SECONDS
+        while stopper.poll() is None and self._clock() < deadline:
+            self._pump(TICK_SECONDS)
+        if stopper.poll() is None:
+            stopper.kill()
+        ended = self._clock() + KILL_SECONDS / 5  # the client follows its container
+        while stopper.poll() is None or (self._process.returncode is None and self._clock() < ended):
+            self._pump(TICK_SECONDS / 4)
+            if self._clock() >= ended:
+                break
 
     def _wait(self, limit: float) -> list[descendants.Process]:
         """Wait until no member is left, for at most `limit` seconds; returns who is."""

@@ -17,6 +17,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Callable, Optional, Union
 
+from gpuval_runner import skew
 from gpuval_runner.clock import parse
 from gpuval_runner.errors import StoreError
 from gpuval_runner.files import digest, read_bounded, read_json, to_json, write_atomically
@@ -26,6 +27,9 @@ MAX_STORE_BYTES = 4 << 20
 MAX_OBJECT_BYTES = 1 << 30
 CONTENT_TYPES = {"records": "application/json", "series": "application/json", "logs": "text/plain; charset=utf-8"}
 
+#: OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED.
+_TIME_CODES = (9, 10)
+
 Source = Union[bytes, Path]
 #: Sends data to a URL; returns the HTTP status, raises OSError when there is no answer.
 Send = Callable[[str, bytes, Mapping[str, str], float], int]
@@ -33,14 +37,18 @@ Send = Callable[[str, bytes, Mapping[str, str], float], int]
 
 @dataclass(frozen=True)
 class Store:
-    """Where this node may write: a signed URL for every key."""
+    """Where this node may write, and what it may read: a signed URL for every key."""
 
     put: Mapping[str, str] = field(repr=False)
+    downloads: Mapping[str, str] = field(default_factory=dict, repr=False)
     expires_at: Optional[datetime] = None
     ca_file: Optional[str] = None
 
-    def expired(self) -> bool:
-        return self.expires_at is not None and datetime.now(timezone.utc) >= self.expires_at
+    def expired(self, ahead: float = 0.0) -> bool:
+        """Whether the URLs are void by a clock that is so many seconds ahead of the store's, which alone counts."""
+        return self.expires_at is not None and datetime.now(timezone.utc).timestamp() - ahead >= (
+            self.expires_at.timestamp()
+        )
 
 
 def load_store(path: Path, private: bool = True) -> Optional[Store]:
@@ -59,14 +67,19 @@ def load_store(path: Path, private: bool = True) -> Optional[Store]:
         raise StoreError(f"{path} holds secrets and others may read it: chmod 600, and renew the signed URLs")
     if not isinstance(document, dict) or document.get("schema") != SCHEMA or not isinstance(document.get("put"), dict):
         raise StoreError(f"{path} is not {SCHEMA}: put it there anew")
-    urls = {k: v for k, v in document["put"].items() if isinstance(v, str) and v.startswith(("http://", "https://"))}
+    urls, downloads = _urls(document["put"]), _urls(document.get("downloads"))
     expires = document.get("expires_at")
     ca_file = document.get("ca_file")
     try:
         expires_at = parse(expires) if expires else None
     except (ValueError, AttributeError):
         raise StoreError(f"{path}: expires_at is not a time in UTC") from None
-    return Store(urls, expires_at, str(path.parent / ca_file) if ca_file else None)
+    return Store(urls, downloads, expires_at, str(path.parent / ca_file) if ca_file else None)
+
+
+def _urls(document: Any) -> dict[str, str]:
+    found = document.items() if isinstance(document, dict) else ()
+    return {k: v for k, v in found if isinstance(v, str) and v.startswith(("http://", "https://"))}
 
 
 def http_sender(ca_file: Optional[str]) -> Send:
@@ -301,7 +314,7 @@ class _Lane:
         except StoreError as error:
             self._fail(str(error))
             return
-        if store is None or key not in store.put or store.expired():
+        if store is None or key not in store.put or self._expired(store, key):
             missing = "no URL was given" if store else "there is no store"
             self._refuse(key, f"{key}: {missing if store is None or key not in store.put else 'its URL has expired'}")
             return
@@ -317,7 +330,7 @@ class _Lane:
             self._fail(str(error))
             return
         except OSError as error:
-            self._fail(f"the store does not answer: {_reason(error)}")
+            self._fail(f"the store does not answer: {reason(error, store.put[key])}")
             return
         if 200 <= status < 300:
             self.reachable = True
@@ -327,7 +340,14 @@ class _Lane:
         elif status in (408, 425, 429) or status >= 500:
             self._fail(f"the store answers {status}")
         else:
-            self._refuse(key, f"{key}: the store refuses with {status} (expired, wrong clock, or not allowed)")
+            self._refuse(
+                key, f"{key}: the store refuses with {status} (expired, not allowed, or the controller's clock is off)"
+            )
+
+    @staticmethod
+    def _expired(store: Store, key: str) -> bool:
+        """By the store's clock: a node whose own is ahead by hours would keep what the store would take."""
+        return store.expired() and store.expired(skew.seconds_ahead(store.put[key]) or 0.0)
 
     def _done(self, key: str, item: _Item, problem: str) -> None:
         with self._condition:
@@ -351,13 +371,14 @@ class _Lane:
             self._refused[key] = (self._file.version, time.monotonic() + self._pace.refused)
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception, url: str = "") -> str:
     """Return an error in words that cannot hold a URL."""
     cause = getattr(error, "reason", error)
     if isinstance(cause, TimeoutError):
         return "timed out"
     if isinstance(cause, ssl.SSLCertVerificationError):
-        return f"its certificate is not trusted ({cause.verify_message})"
+        clock = skew.in_words(skew.seconds_ahead(url)) if url and cause.verify_code in _TIME_CODES else ""
+        return f"its certificate is not trusted ({cause.verify_message})" + (f"; {clock}" if clock else "")
     if isinstance(cause, OSError) and cause.errno:
         return cause.strerror or type(cause).__name__
     return type(cause).__name__

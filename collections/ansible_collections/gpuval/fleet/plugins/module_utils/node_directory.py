@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
 import pwd
+import select
+import signal
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 #: What a runner command may take before it counts as hanging.
@@ -16,6 +20,8 @@ RUNNER_SECONDS = 120
 
 #: What a launch writes into the folder of a run, in this order.
 LAUNCH_FILES = frozenset({"runner.pyz", "workloads.zip", "store.json", "ca.pem", "rclone.conf", "plan.json"})
+#: Folder with the SSH keys of the run; it can be there before a launch.
+KEYS = "ssh"
 
 #: The controller's own secrets do not travel into the runner where node and controller are one machine.
 PRIVATE_PREFIXES = ("AWS_", "RCLONE_", "ANSIBLE_", "HF_TOKEN", "HUGGING_FACE", "VAULT_", "GPUVAL_")
@@ -67,7 +73,7 @@ def run_folders(base, run_id=""):
         for path in sorted(parent.iterdir()):
             if path.is_symlink() or not path.is_dir():
                 continue
-            if _names_itself(path) or (holds_only_launch(path) and (run_id or (path / "runner.pyz").is_file())):
+            if _names_itself(path) or (holds_only_launch(path) and (run_id or _begun(path))):
                 check_private(path)
                 yield path
 
@@ -78,19 +84,52 @@ def runs_at_work(base, but):
     for path in run_folders(base):
         if path.parent.name == but:
             continue
-        try:
-            with (path / "lock").open("rb") as stream:
-                fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if _is_locked(path):
             found.add(path.parent.name)
-        except OSError:
-            continue  # no lock was ever made, or the folder is being removed
     return sorted(found)
+
+
+def _is_locked(path):
+    """Whether a runner works in the folder of a run."""
+    try:
+        with (path / "lock").open("rb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False  # no lock was ever made, or the folder is being removed
+    return False
+
+
+def names_at_work(base, run_id, node):
+    """Other names under which this machine is at work in the same run: it stands in the inventory more than once."""
+    return [
+        path.name
+        for path in run_folders(base, run_id)
+        if path.parent.name == run_id and path.name != node and _is_locked(path)
+    ]
+
+
+@contextlib.contextmanager
+def one_launch_at_once(base):
+    """Two launches on one machine look at each other, instead of both finding it free."""
+    make_private(base)
+    descriptor = os.open(base, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # the launch as a whole has a deadline
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def holds_only_launch(path):
     """Whether a launch died here before it wrote the plan: nothing was ever started."""
-    return {entry.name.removesuffix(".new") for entry in path.iterdir()} <= LAUNCH_FILES - {"plan.json"}
+    return {entry.name.removesuffix(".new") for entry in path.iterdir()} <= LAUNCH_FILES - {"plan.json"} | {KEYS}
+
+
+def _begun(path):
+    """Whether what lies there without a plan is ours: the programs of a launch, or the keys of a run."""
+    return (path / "runner.pyz").is_file() or (path / KEYS / "gpuval.json").is_file()
 
 
 def _names_itself(path):
@@ -120,6 +159,66 @@ def write_private(path, data):
             f"{path} cannot be written: {error.strerror}. Free space there, or set gpuval_node_dir."
         ) from error
     return True
+
+
+def within(seconds, function, *arguments):
+    """Call `function` in a process of its own for at most `seconds`: a file system or driver that hangs hangs it alone.
+
+    Returns what it returns, which must fit into JSON. Raises NodeError for its NodeError, or when the time is over.
+    """
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.close(reading)
+            nothing = os.open(os.devnull, os.O_RDWR)
+            for handle in (0, 1, 2):  # the connection must not wait for what hangs
+                os.dup2(nothing, handle)
+            try:
+                answer = {"value": function(*arguments)}
+            except NodeError as error:
+                answer = {"error": str(error)}
+            except OSError as error:
+                answer = {"error": f"{error.filename or ''}: {error.strerror or error}"}
+            except Exception as error:  # said by the parent
+                answer = {"error": f"{type(error).__name__} on the node: {error}"}
+            with os.fdopen(writing, "wb") as stream:
+                stream.write(json.dumps(answer).encode())
+            code = 0
+        finally:
+            os._exit(code)
+    os.close(writing)
+    text = _read_until(reading, time.monotonic() + seconds)
+    if text is None:
+        with contextlib.suppress(OSError):
+            os.kill(child, signal.SIGKILL)
+        raise NodeError(
+            f"the node did not answer within {seconds:.0f} s: a file system, a driver or the container engine hangs "
+            "(processes in state D: ps -eo pid,stat,comm | grep ' D'); mend or reboot it"
+        )
+    os.waitpid(child, 0)
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        raise NodeError("the launch ended without a word on the node: is it out of memory?") from None
+    if "error" in answer:
+        raise NodeError(answer["error"])
+    return answer["value"]
+
+
+def _read_until(handle, deadline):
+    """All that comes until the writer closes; None when the deadline comes first."""
+    data = b""
+    with os.fdopen(handle, "rb", buffering=0) as stream:
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([stream], [], [], left)[0]:
+                return None
+            block = stream.read(1 << 16)
+            if not block:
+                return data
+            data += block
 
 
 def call_runner(directory, *arguments, text=None):

@@ -13,6 +13,7 @@ description:
   - Stops the runner and everything it started and removes the run's folder.
   - Removes the model cache as well when no other run is left, unless models lay there before gpuval came.
   - Touches only folders whose plan names them as those of a run, and that belong to this user alone.
+  - Puts the network back as it was found once no run of this node is left.
   - Verifies that nothing is left and says what is.
 author:
   - gpuval contributors (@gpuval)
@@ -37,6 +38,12 @@ options:
     description: Keep the node's model cache.
     type: bool
     default: false
+  remove_images:
+    description:
+      - Remove the container images that the runs brought, unless another run of this node uses them.
+      - Images that were there before stay.
+    type: bool
+    default: false
 """
 
 EXAMPLES = r"""
@@ -56,11 +63,24 @@ killed:
   returned: success
   type: list
   elements: str
+restored:
+  description: Changes of the network that were put back.
+  returned: success
+  type: list
+  elements: str
+kept:
+  description: Changes of the network that were left alone, and why.
+  returned: success
+  type: list
+  elements: str
 """
 
+import contextlib
 import os
+import shutil
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuval.fleet.plugins.module_utils.network import undo as network
 from ansible_collections.gpuval.fleet.plugins.module_utils.node_directory import (
     NodeError,
     base_directory,
@@ -72,14 +92,30 @@ from ansible_collections.gpuval.fleet.plugins.module_utils.node_directory import
 
 
 def remove_launch(folder):
-    """Remove the files of a launch that died before it started anything, and the folders around them if empty."""
+    """Remove the files of a launch that died before it started anything, keys too, and folders around them if empty."""
     for entry in folder.iterdir():
-        entry.unlink()
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
     for path in (folder, *folder.parents[:2]):
         try:
             path.rmdir()
         except OSError:
             return
+
+
+def restore_network(base, cleaned, dry=False):
+    """Put the node's network back once no run is left that may need it as it is."""
+    if not base.is_dir() or not network.is_touched(base):
+        return {"restored": [], "kept": [], "left": []}
+    if set(run_folders(base)) - set(cleaned):
+        return {"restored": [], "kept": ["network changes: other runs of this node are left"], "left": []}
+    result = network.put_back(base, dry=dry)
+    if not dry:
+        with contextlib.suppress(OSError):
+            base.rmdir()
+    return result
 
 
 def main():
@@ -88,6 +124,7 @@ def main():
             "directory": {"type": "str", "default": ""},
             "run_ids": {"type": "list", "elements": "str", "default": []},
             "keep_models": {"type": "bool", "default": False},
+            "remove_images": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )
@@ -97,17 +134,25 @@ def main():
         if not run_id or os.sep in run_id or run_id in (".", ".."):
             module.fail_json(msg=f"{run_id!r} is not a run id")
     if not base.is_dir():
-        module.exit_json(changed=False, removed=[], killed=[])
+        module.exit_json(changed=False, removed=[], killed=[], restored=[], kept=[])
     try:
         check_private(base)
         folders = [folder for run_id in run_ids or [""] for folder in run_folders(base, run_id)]
     except NodeError as error:
         module.fail_json(msg=str(error), removed=[], killed=[])
     if module.check_mode:
-        module.exit_json(changed=bool(folders), removed=[str(folder) for folder in folders], killed=[])
+        put_back = restore_network(base, folders, dry=True)
+        module.exit_json(
+            changed=bool(folders or put_back["restored"]),
+            removed=[str(folder) for folder in folders],
+            killed=[],
+            restored=put_back["restored"],
+            kept=put_back["kept"],
+        )
     removed, killed, left = [], [], []
     for folder in folders:
         options = ["--keep-models"] if module.params["keep_models"] else []
+        options += ["--remove-images"] if module.params["remove_images"] else []
         if holds_only_launch(folder):
             remove_launch(folder)
             removed.append(str(folder))
@@ -119,13 +164,23 @@ def main():
         removed += answer["removed"]
         killed += answer["killed"]
         left += answer["left"]
+    put_back = restore_network(base, folders)
+    left += put_back["left"]
     if left:
         module.fail_json(
             msg=f"could not be removed: {', '.join(map(str, left))}. Look for processes or mounts that hold them.",
             removed=removed,
             killed=killed,
+            restored=put_back["restored"],
+            kept=put_back["kept"],
         )
-    module.exit_json(changed=bool(removed or killed), removed=removed, killed=killed)
+    module.exit_json(
+        changed=bool(removed or killed or put_back["restored"]),
+        removed=removed,
+        killed=killed,
+        restored=put_back["restored"],
+        kept=put_back["kept"],
+    )
 
 
 if __name__ == "__main__":

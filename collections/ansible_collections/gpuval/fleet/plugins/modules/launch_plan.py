@@ -55,7 +55,9 @@ options:
     type: str
     required: true
   force:
-    description: Start even if another run is at work on the node.
+    description:
+      - Start even if another run is at work on the node, or somebody else uses its accelerators.
+      - Otherwise the launch is refused, and names the processes and containers, before anything starts.
     type: bool
     default: false
 """
@@ -98,19 +100,36 @@ import sys
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.tools import toolbox
+from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.tree import Tree
+from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.users import accelerator_users, foreign_runs
 from ansible_collections.gpuval.fleet.plugins.module_utils.node_directory import (
     NodeError,
     base_directory,
     call_runner,
     make_private,
+    names_at_work,
+    one_launch_at_once,
     runs_at_work,
+    within,
     write_private,
 )
 
 OLDEST_PYTHON = (3, 9)
+#: The whole launch on the node; the runner itself answers within seconds.
+LAUNCH_SECONDS = 240
+MOST_NAMED = 8
+IN_THE_WAY = (
+    "others use this node's accelerators or run here: {named}. Measuring beside them would mean nothing: stop them "
+    "(the clean playbook for runs of gpuval), or run all the same with -e gpuval_force=true"
+)
 BUSY = (
     "run {run} is at work on this node, and two at once would measure each other: wait for it, or end it with the "
     "clean playbook and -e gpuval_run_id={run}; -e gpuval_force=true runs all the same"
+)
+TWICE = (
+    "this machine is at work in this run already, as {name}: one machine is listed twice. Take one of the two names "
+    "out of the inventory, or correct its address"
 )
 
 
@@ -136,6 +155,34 @@ def place(parameters):
     for name, data in files.items():
         write_private(directory / name, data)
     return directory
+
+
+def launch(parameters):
+    """Start the plan unless somebody is in its way. Returns the folder, why not, and what the runner answered."""
+    with one_launch_at_once(base_directory(parameters["directory"])):
+        refusal = "" if parameters["force"] else in_the_way(parameters)
+        if refusal:
+            return "", refusal, {}
+        directory = place(parameters)
+        return str(directory), "", call_runner(directory, "start", "--dir", str(directory))
+
+
+def in_the_way(parameters):
+    """Who is at work on this node, in words; empty when nobody."""
+    run_id = parameters["plan"]["run_id"]
+    others = runs_at_work_here(parameters)
+    if others:
+        return BUSY.format(run=others[0])
+    names = names_at_work(base_directory(parameters["directory"]), run_id, parameters["plan"]["node"])
+    if names:
+        return TWICE.format(name=names[0])
+    run = toolbox()
+    users = [] if parameters["plan"]["accelerator"]["vendor"] == "cpu" else accelerator_users(Tree(), run, run_id)
+    found = [str(user) for user in users] + foreign_runs(run, run_id)
+    if not found:
+        return ""
+    named = ", ".join(found[:MOST_NAMED]) + (f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else "")
+    return IN_THE_WAY.format(named=named)
 
 
 def runs_at_work_here(parameters):
@@ -175,27 +222,24 @@ def main():
     if module.check_mode:
         module.exit_json(changed=True)
     try:
-        others = [] if module.params["force"] else runs_at_work_here(module.params)
-        if others:
-            message = BUSY.format(run=others[0])
-            module.exit_json(changed=False, directory="", launch={"state": "refused", "message": message})
-        directory = place(module.params)
-        answer = call_runner(directory, "start", "--dir", str(directory))
+        directory, refusal, answer = within(LAUNCH_SECONDS, launch, module.params)
     except NodeError as error:
         module.fail_json(msg=str(error))
+    if refusal:
+        module.exit_json(changed=False, directory="", launch={"state": "refused", "message": refusal})
     if answer["finished"] and not answer["started"]:
         state = "finished"
     elif answer["started"] or answer["already_running"]:
         state = "started"
     else:
         state = "refused"
-    launch = {
+    outcome = {
         "state": state,
         "message": answer.get("message", ""),
         "pid": answer.get("pid"),
         "store_reachable": answer.get("store_reachable"),
     }
-    module.exit_json(changed=bool(answer["started"]), directory=str(directory), launch=launch)
+    module.exit_json(changed=bool(answer["started"]), directory=directory, launch=outcome)
 
 
 if __name__ == "__main__":

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 #: What a declaration may leave out.
 STAGE_DEFAULTS: dict[str, Any] = {
     "image": None,
+    "container": None,
     "environment": {},
     "timeout_seconds": 3600,
     "inactivity_seconds": 600,
@@ -23,6 +24,12 @@ STAGE_DEFAULTS: dict[str, Any] = {
 }
 
 FACTS = "facts"
+CONTAINER_NUMBERS = {"shm_bytes": int, "memory_bytes": int, "cpus": float}
+CONTAINER_KEYS = {
+    *CONTAINER_NUMBERS,
+    *("python", "ulimits", "user", "privileged", "capabilities", "devices", "volumes", "network", "ipc", "arguments"),
+    "ssh_keys",
+}
 GPU_VENDORS = {"nvidia": "nvidia", "amd": "amd", "gaudi": "gaudi"}
 
 
@@ -44,6 +51,7 @@ class Settings:
     gpu_count: int | None
     python: str
     models_dir: str | None
+    container: Mapping[str, Any] = field(default_factory=dict)
 
 
 def select_stages(
@@ -90,8 +98,13 @@ def narrows(stages: Sequence[str], profile: Sequence[str]) -> bool:
     return list(stages) != list(profile)
 
 
-def stage(name: str, declaration: Mapping[str, Any], chosen: Iterable[str]) -> dict[str, Any]:
-    """A declaration as a stage of a plan; needs that are not part of the run are dropped."""
+def stage(
+    name: str, declaration: Mapping[str, Any], chosen: Iterable[str], container: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """A declaration as a stage of a plan; needs that are not part of the run are dropped.
+
+    `container` is what all stages ask of their containers, unless their declaration says otherwise.
+    """
     unknown = set(declaration) - set(STAGE_DEFAULTS) - {"command", "workload"}
     if unknown or "command" not in declaration:
         problem = f"unknown keys {', '.join(sorted(unknown))}" if unknown else "no command"
@@ -102,7 +115,29 @@ def stage(name: str, declaration: Mapping[str, Any], chosen: Iterable[str]) -> d
     merged["environment"] = {str(key): str(value) for key, value in merged["environment"].items()}
     merged["needs"] = [needed for needed in merged["needs"] if needed in chosen]
     merged["tags"] = sorted({name, *merged["tags"]})
+    merged["image"] = str(merged["image"]) if merged["image"] else None
+    merged["container"] = _container(name, {**(container or {}), **(merged["container"] or {})})
     return merged
+
+
+def _container(name: str, asked: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What the stage asks of its container, with the numbers that a template leaves as text made numbers again."""
+    unknown = set(asked) - CONTAINER_KEYS
+    if unknown:
+        raise PlanError(
+            f"{name}_workload.container (or gpuval_container): unknown keys {', '.join(sorted(unknown))}; "
+            f"known are {', '.join(sorted(CONTAINER_KEYS))}"
+        )
+    said = {key: value for key, value in asked.items() if value is not None and value != ""}
+    try:
+        for key, kind in CONTAINER_NUMBERS.items():
+            if key in said:
+                said[key] = kind(said[key])
+    except (TypeError, ValueError):
+        raise PlanError(f"{name}_workload.container.{key}: {said[key]!r} is not a number") from None
+    if "ulimits" in said:
+        said["ulimits"] = {str(key): str(value) for key, value in said["ulimits"].items()}
+    return said or None
 
 
 def accelerator(sku: str, gpu_count: int | None, vendor: str | None = None) -> dict[str, Any]:
@@ -113,9 +148,16 @@ def accelerator(sku: str, gpu_count: int | None, vendor: str | None = None) -> d
 
 
 def build(
-    settings: Settings, stages: Sequence[str], declarations: Mapping[str, Mapping[str, Any]], attempt: int = 1
+    settings: Settings,
+    stages: Sequence[str],
+    declarations: Mapping[str, Mapping[str, Any]],
+    attempt: int = 1,
+    images: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The plan (gpuval.plan/1) of one node. Raises PlanError when the node's own variables do not declare a stage."""
+    """The plan (gpuval.plan/1) of one node. Raises PlanError when the node's own variables do not declare a stage.
+
+    `images` says by reference which image it stands for and where the node gets it.
+    """
     undeclared = [name for name in stages if name not in declarations]
     if undeclared:
         raise PlanError(
@@ -134,7 +176,8 @@ def build(
         "accelerator": accelerator(settings.sku, settings.gpu_count),
         "python": settings.python,
         "models_dir": settings.models_dir,
-        "stages": [stage(name, declarations[name], stages) for name in stages],
+        "images": dict(images or {}),
+        "stages": [stage(name, declarations[name], stages, settings.container) for name in stages],
     }
 
 

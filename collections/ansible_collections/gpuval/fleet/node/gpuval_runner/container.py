@@ -1,0 +1,196 @@
+"""The command that makes a stage's container, and what an engine's refusal means. Pure but for a look at the host."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import resource
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Optional
+
+from gpuval_runner.devices import Access
+from gpuval_runner.engine import Engine
+from gpuval_runner.environment import Places
+from gpuval_runner.plan import Container
+from gpuval_runner.text import one_line
+
+INSIDE = Path("/opt/gpuval")
+#: Where a stage finds things in any image. The signed URLs of the store are not among them.
+PLACES = Places(
+    work=INSIDE / "work",
+    temporary=INSIDE / "work/tmp",
+    models=INSIDE / "models",
+    runner=INSIDE / "runner.pyz",
+    workloads=INSIDE / "workloads.zip",
+    rclone_config=INSIDE / "rclone.conf",
+    run=INSIDE,
+)
+HOME = PLACES.work / "home"
+SELINUX = Path("/sys/fs/selinux/enforce")
+
+#: What of the host's environment fits into any image; its paths and its user do not.
+INHERITED = (
+    "TZ",
+    "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "NCCL_*",
+    "RCCL_*",
+    "HSA_*",
+    "OMP_*",
+    "MKL_*",
+    "GLOO_*",
+    "NVSHMEM_*",
+    "UCX_*",
+    "FI_*",
+    "*_proxy",
+    "*_PROXY",
+)
+#: RDMA pins memory, and CUDA and MPI libraries want the stack; an engine that may not raise one goes without it.
+ULIMITS = {"memlock": "-1:-1", "stack": "67108864:67108864", "nofile": "1048576:1048576"}
+MODEST_NPROC = 32768
+_RLIMITS = {"3": "stack", "6": "nproc", "7": "nofile", "8": "memlock"}
+_RLIMIT = re.compile(r"rlimit type (\d+)|RLIMIT_([A-Z]+)", re.IGNORECASE)
+_INIT_MISSING = re.compile(r"docker-init|catatonit.*(not found|no such file)|init binary", re.IGNORECASE)
+_INIT_SAID = re.compile(
+    r"^\[FATAL tini \(\d+\)\] exec .* failed: (.+)|^ERROR \(catatonit:\d+\): failed to exec pid1: (.+)", re.IGNORECASE
+)
+NO_INIT = "init"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """All that a stage's container is made of. `refused` names what this engine does not give: ``init``, and of a
+    limit first (``nofile``) what we like, then (``nofile!``) what the runner itself has.
+    """
+
+    name: str
+    reference: str
+    image: str
+    argv: Sequence[str]
+    labels: Mapping[str, str]
+    environment: Mapping[str, str]
+    inherited: Sequence[str]
+    mounts: Sequence[tuple[Path, Path, bool]]
+    user: str
+    container: Container
+    access: Access
+    refused: frozenset[str] = frozenset()
+
+
+def inherited_names(environment: Mapping[str, str]) -> list[str]:
+    """Return the names of the host's variables that a container gets too."""
+    return sorted(n for n in environment if any(fnmatchcase(n, pattern) for pattern in INHERITED))
+
+
+def create_argv(engine: Engine, wanted: Wanted, selinux: bool = False) -> list[str]:
+    """Return the command that creates the container. Values that may be secret (proxies) are named, not shown."""
+    asked = wanted.container
+    ipc = asked.ipc or ("private" if asked.shm_bytes else "host")
+    argv = [engine.command, "create", "--pull=never", f"--name={wanted.name}"]
+    argv += [f"--label={name}={value}" for name, value in sorted(wanted.labels.items())]
+    argv += [f"--network={asked.network}", f"--ipc={ipc}", "--log-driver=none", "--pids-limit=-1"]
+    argv += [] if NO_INIT in wanted.refused else ["--init"]
+    argv += [f"--shm-size={asked.shm_bytes}"] if asked.shm_bytes and ipc != "host" else []
+    argv += [f"--ulimit={name}={limit}" for name, limit in sorted(ulimits(asked, wanted.refused).items())]
+    if asked.memory_bytes:  # the same with swap: a stage that swaps measures the swap
+        argv += [f"--memory={asked.memory_bytes}", f"--memory-swap={asked.memory_bytes}"]
+    argv += [f"--cpus={asked.cpus:g}"] if asked.cpus else []
+    argv += [f"--user={wanted.user}"] if wanted.user else []
+    argv += ["--privileged"] if asked.privileged else []
+    argv += [f"--cap-add={name}" for name in asked.capabilities]
+    argv += [f"--device={device}" for device in asked.devices]
+    argv += ["--security-opt=label=disable"] if selinux else []
+    argv += wanted.access.arguments
+    argv += [f"--workdir={PLACES.work}"]
+    argv += [f"--mount={_mount(*mount)}" for mount in wanted.mounts]
+    argv += [f"--volume={volume}" for volume in asked.volumes]
+    values = {**dict(wanted.access.environment), **wanted.environment}
+    argv += [f"--env={name}" for name in wanted.inherited if name not in values]
+    argv += [f"--env={name}={value}" for name, value in sorted(values.items())]
+    argv += asked.arguments
+    return [*argv, f"--entrypoint={wanted.argv[0]}", wanted.image, *wanted.argv[1:]]
+
+
+def ulimits(asked: Container, refused: Iterable[str] = ()) -> dict[str, str]:
+    """Return the limits of a container: ours as far as the engine gives them, and what the stage asks in any case."""
+    given = {name: limit for name, limit in ULIMITS.items() if name not in refused}
+    # Left unsaid, podman takes fixed numbers for nofile and nproc, which it may not be allowed to give.
+    own = [name for name in _RLIMITS.values() if name in refused and f"{name}!" not in refused]
+    given.update({name: _own_limit(name) for name in own})
+    return {**given, **asked.ulimits}
+
+
+def give_way(text: str, wanted: Wanted) -> Optional[str]:
+    """Return what to do without after this refusal; None when it is about something else or was asked for."""
+    if _INIT_MISSING.search(text) and NO_INIT not in wanted.refused:
+        return NO_INIT
+    found = _RLIMIT.search(text)
+    if not found:
+        return None
+    name = _RLIMITS.get(found.group(1) or "", (found.group(2) or "").lower())
+    if name not in _RLIMITS.values() or name in wanted.container.ulimits:
+        return None
+    return next((step for step in (name, f"{name}!") if step not in wanted.refused), None)
+
+
+def explain(text: str, wanted: Wanted, engine: Engine) -> str:
+    """Return why a container could not start, and what to do, from the engine's words."""
+    said = one_line(re.sub(r"^(docker: )?(Error( response from daemon)?: )", "", text.strip()), 400)
+    low, program, image = text.lower(), wanted.argv[0], wanted.reference
+    stage = wanted.labels.get("gpuval.stage", "")
+    if "exec format error" in low:
+        return (
+            f"image {image} is for another processor architecture than this node's "
+            f"{engine.facts.architecture or 'own'} (exec format error): give the image built for it"
+        )
+    if "no such image" in low or "image not known" in low or "unable to find image" in low:
+        return absent(image)
+    if "no space left" in low or "disk quota" in low:
+        return f"the disk of {engine.command} is full: make room under {engine.facts.storage or 'its storage'} ({said})"
+    if "device driver" in low or "cdi device" in low or "nvidia-container" in low or "runtime name" in low:
+        return f"{engine.command} cannot hand the accelerators on: mend the vendor's container toolkit ({said})"
+    if _RLIMIT.search(text):
+        return f"{engine.command} may not set a limit that container.ulimits asks for ({said})"
+    if "cannot connect" in low or "connection refused" in low or "daemon running" in low:
+        return f"{engine.command} stopped answering: look at its service ({said})"
+    if "executable file not found" in low or ("exec" in low and ("no such file" in low or "not found" in low)):
+        return (
+            f"{program} is not in image {image}: name the image's interpreter in {stage}_workload.container.python, "
+            "or correct the command"
+        )
+    if "permission denied" in low and "exec" in low:
+        return f"{program} in image {image} may not be executed by user {wanted.user or 'of the image'}"
+    return f"{engine.command} refuses the container: {said or 'no reason given'}"
+
+
+def explain_init(exit_code: Optional[int], last_line: str) -> str:
+    """Return the init's words when it could not start the program, empty when the program itself ended."""
+    found = _INIT_SAID.search(last_line) if exit_code in (1, 126, 127) else None
+    return f"exec: {found.group(1) or found.group(2)}" if found else ""
+
+
+def absent(image: str) -> str:
+    """Say that an image is not here."""
+    return (
+        f"image {image} is not on this node: let the run have its image stage (--tags image), or load it by hand; "
+        "stages pull nothing"
+    )
+
+
+def _own_limit(name: str) -> str:
+    _soft, hard = resource.getrlimit(getattr(resource, f"RLIMIT_{name.upper()}"))
+    if name == "nproc" and not 0 <= hard <= MODEST_NPROC:  # podman gives its containers less than its starter has
+        hard = MODEST_NPROC
+    return f"{hard}:{hard}"  # unlimited is -1 here as there
+
+
+def _mount(source: Path, inside: Path, read_only: bool) -> str:
+    text = io.StringIO()
+    fields = ["type=bind", f"source={source}", f"target={inside}", *(["readonly"] if read_only else [])]
+    csv.writer(text, lineterminator="").writerow(fields)  # both engines read it as CSV: commas in paths are quoted
+    return text.getvalue()

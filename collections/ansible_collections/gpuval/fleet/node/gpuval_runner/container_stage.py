@@ -1,0 +1,340 @@
+"""One stage in a container: made, watched through the engine's client, judged by what the engine says, removed."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Callable, Optional
+
+from gpuval_runner import scratch
+from gpuval_runner.container import (
+    HOME,
+    INSIDE,
+    NO_INIT,
+    PLACES,
+    SELINUX,
+    Wanted,
+    absent,
+    create_argv,
+    explain,
+    explain_init,
+    give_way,
+    inherited_names,
+)
+from gpuval_runner.descendants import stage_marker
+from gpuval_runner.devices import access
+from gpuval_runner.engine import Ending, Engine, EngineError, LocalImage, labels, select
+from gpuval_runner.environment import Accelerator, Places, build
+from gpuval_runner.files import read_json
+from gpuval_runner.layout import NodeDirectory
+from gpuval_runner.plan import Plan, Stage
+from gpuval_runner.state import ContainerMark
+from gpuval_runner.supervise import Ended, Hooks, ProcessSpec, supervise
+
+TRIES = 8
+OWN_SECONDS = 120.0
+CHILDREN_SECONDS = 5.0
+#: Folder of the run's keys for multi-node work, beside its plan; only a stage that asks sees it.
+SSH_KEYS = "ssh"
+TEXT_BYTES = 4096
+OWN = """
+import os
+for at, folders, files in os.walk({work!r}, topdown=False):
+    for name in files:
+        os.lchown(os.path.join(at, name), {uid}, {gid})
+    os.lchown(at, {uid}, {gid})
+"""
+
+
+class Containers:
+    """The engine of a run, found when it is first needed, and what it turned out to refuse."""
+
+    def __init__(self, plan: Plan, used: Callable[[ContainerMark], None] = lambda _mark: None) -> None:
+        """`used` is told of a container before it is made, so that whoever comes later finds what it leaves."""
+        self._runtime = plan.runtime
+        self._engine: Optional[Engine] = None
+        self.refused: frozenset[str] = frozenset()
+        self.used = used
+
+    def engine(self) -> Engine:
+        """Return the engine. Raises ``EngineError`` when none answers."""
+        if self._engine is None:
+            self._engine = select(self._runtime)
+        return self._engine
+
+
+@dataclass
+class ContainerEnded:
+    """How a stage's container ended, what is known of its memory, and what else is to be said."""
+
+    ended: Ended
+    memory: str = ""
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class ContainerRun:
+    """Runs one stage in a container. `say` writes a line of the runner's own into the stage's log."""
+
+    plan: Plan
+    stage: Stage
+    directory: NodeDirectory
+    places: Places
+    accelerator: Accelerator
+    containers: Containers
+    say: Callable[[str], None]
+    adopts: bool = True
+
+    def run(self, argv: Sequence[str], hooks: Hooks) -> ContainerEnded:
+        """Run the stage to its end; on return its container is gone, or a note names it."""
+        try:
+            engine = self.containers.engine()
+            image = self._image(engine)
+            wanted = self._wanted(engine, image, argv)
+            mark = ContainerMark(engine.command, image.id, self.stage.container.python)
+            self.containers.used(mark)
+            self._make_room(engine, mark)
+            return self._run(engine, wanted, hooks)
+        except EngineError as error:
+            return ContainerEnded(Ended(start_error=str(error)))
+        except OSError as error:
+            return ContainerEnded(
+                Ended(start_error=f"{error.filename}: {error.strerror}: make room or correct the path")
+            )
+
+    def _image(self, engine: Engine) -> LocalImage:
+        """Return the image that the plan means. Raises ``EngineError`` when it is not here or is another."""
+        reference = self.stage.image or ""
+        planned = self.plan.images.get(reference)
+        found = engine.image(reference)
+        if planned and planned.id and not is_image(found, planned.id, self.directory):
+            other, found = found, engine.image(engine_id(planned.id, self.directory))
+            if found is None and other is not None:
+                raise EngineError(
+                    f"{reference} on this node is image {other.id[:19]}, but the run is for {planned.id[:19]}: "
+                    "let the run have its image stage (--tags image)"
+                )
+        if found is None:
+            raise EngineError(absent(reference))
+        own = engine.facts.architecture
+        if own and found.architecture and found.architecture != own:
+            raise EngineError(
+                f"image {reference} is for {found.architecture} and this node is {own}: give the image built for it"
+            )
+        return found
+
+    def _wanted(self, engine: Engine, image: LocalImage, argv: Sequence[str]) -> Wanted:
+        plan, stage, asked = self.plan, self.stage, self.stage.container
+        seen = access(self.accelerator.vendor, engine.facts)
+        if seen.problem and not asked.devices:  # who names devices knows another way
+            raise EngineError(seen.problem)
+        user = asked.user or default_user(engine)
+        values = build(plan, stage, PLACES, self.accelerator, {}, asked.python)
+        own = image.environment.get("PYTHONPATH")
+        if own:
+            values["PYTHONPATH"] += f":{own}"
+        if not user.startswith("0"):  # it may be unknown to the image, and then has no home
+            values.setdefault("HOME", str(HOME))
+            values.setdefault("USER", "gpuval")
+        return Wanted(
+            name=container_name(plan, stage.name),
+            reference=stage.image or "",
+            image=image.id,
+            argv=argv,
+            labels=labels(plan.run_id, plan.node, stage.name),
+            environment=values,
+            inherited=inherited_names(os.environ),
+            mounts=self._mounts(),
+            user=user,
+            container=asked,
+            access=seen,
+            refused=self.containers.refused,
+        )
+
+    def _mounts(self) -> list[tuple[Path, Path, bool]]:
+        """Return what the container sees of the node; the store's signed URLs are not among it."""
+        own = self.places
+        mounts = [(own.work, PLACES.work, False), (own.models, PLACES.models, False)]
+        certificate = own.rclone_config.with_name("ca.pem")
+        single = (
+            (own.runner, PLACES.runner),
+            (own.workloads, PLACES.workloads),
+            (own.rclone_config, PLACES.rclone_config),
+            (certificate, PLACES.rclone_config.with_name("ca.pem")),
+        )
+        keys = own.run / SSH_KEYS
+        if self.stage.container.ssh_keys and keys.is_dir():
+            mounts.append((keys, INSIDE / SSH_KEYS, True))
+        return [*mounts, *((source, inside, True) for source, inside in single if source.is_file())]
+
+    def _make_room(self, engine: Engine, mark: ContainerMark) -> None:
+        """Make the scratch directory and the model cache. Raises ``OSError``."""
+        work = self.places.work
+        if scratch.remove(work):  # files of another user, left by a container whose runner was killed
+            take_over(engine, mark, work)
+        scratch.make(work)
+        scratch.make_cache(self.places.models)
+        inside = [work, work / "cache", *(work / name for name in (PLACES.temporary.name, HOME.name))]
+        for path in inside:
+            path.mkdir(mode=0o700, exist_ok=True)
+        if self.stage.container.user:  # a stranger to the runner; the node directory above lets nobody else in
+            for path in inside:
+                path.chmod(0o777)
+            for source, _inside, read_only in self._mounts():
+                if read_only and source.is_file():
+                    source.chmod(0o644)
+
+    def _run(self, engine: Engine, wanted: Wanted, hooks: Hooks) -> ContainerEnded:
+        for _try in range(TRIES):
+            outcome, refusal = self._once(engine, wanted, hooks)
+            without = give_way(refusal, wanted) if refusal else None
+            if without is None:
+                break
+            self.containers.refused |= {without}
+            wanted = replace(wanted, name=container_name(self.plan, self.stage.name), refused=self.containers.refused)
+            what = "an init" if without == NO_INIT else f"the limit {without.rstrip('!')}"
+            self.say(f"{engine.command} does not give {what} that gpuval would like: goes on with less")
+        if refusal:
+            outcome.ended = Ended(start_error=explain(refusal, wanted, engine))
+        mark = ContainerMark(engine.command, wanted.image, self.stage.container.python)
+        problem = take_over(engine, mark, self.places.work) if foreign(self.places.work) else ""
+        if problem:
+            outcome.notes.append(problem)
+        if self.adopts:
+            reap(CHILDREN_SECONDS)
+        return outcome
+
+    def _once(self, engine: Engine, wanted: Wanted, hooks: Hooks) -> tuple[ContainerEnded, str]:
+        """Run the container; returns its end and, when it could not start, the engine's words."""
+        try:
+            identifier = engine.create(create_argv(engine, wanted, SELINUX.exists()))
+        except EngineError as error:
+            return ContainerEnded(Ended()), str(error)
+        said = bytearray()
+
+        def take(data: bytes) -> None:
+            said.extend(data)
+            del said[:-TEXT_BYTES]
+            hooks.output(data)
+
+        ended = supervise(
+            ProcessSpec(
+                argv=engine.attach_argv(identifier),
+                environment=os.environ,
+                directory=self.directory.root,
+                marker=stage_marker(self.plan.run_id, self.plan.node, self.stage.name, self.plan.attempt),
+                timeout_seconds=self.stage.timeout_seconds,
+                inactivity_seconds=self.stage.inactivity_seconds,
+                grace_seconds=self.stage.grace_seconds,
+                stop=lambda grace: engine.stop_argv([identifier], grace),
+            ),
+            replace(hooks, output=take),
+        )
+        notes = []
+        ending: Optional[Ending] = None
+        try:
+            ending = engine.ending(identifier)
+        except EngineError as error:
+            notes.append(str(error))
+        try:
+            engine.remove(identifier)
+        except EngineError as error:
+            notes.append(str(error))
+        text = bytes(said).decode("utf-8", "replace")
+        if ending and not ending.started and not ended.stop:
+            return ContainerEnded(ended, notes=notes), ending.error or text.strip() or "no reason given"
+        last = next((line for line in reversed(text.splitlines()) if line.strip()), "")
+        by_init = explain_init(ending.exit_code if ending else None, last) if not ended.stop else ""
+        memory = out_of_memory(ending, self.stage.container.memory_bytes)
+        if ending and ended.signal and not ended.stop:
+            notes.append(f"it was the engine's client that {ended.signal} ended, its container was stopped with it")
+        elif ending:
+            ended.exit_code = ending.exit_code
+        return ContainerEnded(ended, memory, notes), by_init
+
+
+def container_name(plan: Plan, stage: str) -> str:
+    """Return a name that is unique and says whose the container is."""
+    readable = re.sub(r"[^A-Za-z0-9_.-]", "-", f"gpuval-{plan.run_id}-{plan.node}"[:100])
+    code = hashlib.sha256(f"{plan.run_id}/{plan.node}".encode()).hexdigest()[:6]
+    return f"{readable}-{stage}-{code}{secrets.token_hex(3)}"
+
+
+def default_user(engine: Engine) -> str:
+    """Return the user whose files in the scratch directory are the runner's own."""
+    if os.geteuid() == 0 or engine.facts.rootless:
+        return "0:0"
+    return f"{os.geteuid()}:{os.getegid()}"
+
+
+def out_of_memory(ending: Optional[Ending], limit: Optional[int]) -> str:
+    """Return what the engine says about memory, empty when nothing."""
+    if not ending or not ending.oom_killed:
+        return ""
+    what = f"its limit of {limit} bytes (container.memory_bytes)" if limit else "the node's memory"
+    return f"out of memory: the kernel killed in its container for {what}"
+
+
+def foreign(work: Path) -> bool:
+    """Whether a scratch directory holds what belongs to another user, or cannot be looked at."""
+    own = os.geteuid()
+    if own == 0:
+        return False  # root removes whatever it is
+    failed: list[OSError] = []
+    for at, folders, files in os.walk(work, onerror=failed.append):
+        for name in (*folders, *files):
+            with contextlib.suppress(OSError):
+                if (Path(at) / name).lstat().st_uid != own:
+                    return True
+    return bool(failed)
+
+
+def take_over(engine: Engine, mark: ContainerMark, work: Path) -> str:
+    """Give all in a scratch directory to the runner's user, by a container; returns what went wrong."""
+    uid, gid = (0, 0) if engine.facts.rootless else (os.geteuid(), os.getegid())
+    argv = [engine.command, "run", "--rm", "--pull=never", "--network=none", "--user=0:0", "--log-driver=none"]
+    argv += ["--security-opt=label=disable"] if SELINUX.exists() else []
+    argv += [f"--volume={work}:{PLACES.work}", f"--entrypoint={mark.python}", mark.image]
+    try:
+        done = engine.call([*argv, "-c", OWN.format(work=str(PLACES.work), uid=uid, gid=gid)], OWN_SECONDS)
+    except EngineError as error:
+        return f"files of another user stay in {work}: {error}"
+    return "" if done.returncode == 0 else f"files of another user stay in {work}: {done.stderr.strip()[-300:]}"
+
+
+def is_image(found: Optional[LocalImage], planned: str, directory: NodeDirectory) -> bool:
+    """Whether an image is the planned one, by the id that the engine gave it when it was loaded if need be."""
+    return found is not None and found.id in (planned, engine_id(planned, directory))
+
+
+def engine_id(planned: str, directory: NodeDirectory) -> str:
+    """Return the id that the engine of this node knows a planned image by: engines may have ids of their own."""
+    return known_ids(directory).get(planned, planned)
+
+
+def known_ids(directory: NodeDirectory) -> Mapping[str, str]:
+    """Return the engine's ids of images that were loaded here, by the planned ones."""
+    try:
+        found = read_json(directory.known_images, 1 << 20)
+    except (OSError, ValueError):
+        return {}
+    return {k: v for k, v in found.items() if isinstance(v, str)} if isinstance(found, dict) else {}
+
+
+def reap(limit: float) -> None:
+    """Wait for what the engine left to this process as the adopter of orphans, for at most `limit` seconds."""
+    deadline = time.monotonic() + limit
+    while time.monotonic() < deadline:
+        try:
+            pid, _status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            time.sleep(0.05)

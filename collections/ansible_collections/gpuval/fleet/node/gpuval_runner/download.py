@@ -1,0 +1,194 @@
+"""A large object by signed URL: resumed where it was cut off, checked while it comes, every wait bounded."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import random
+import ssl
+import time
+import urllib.error
+import urllib.request
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+from gpuval_runner.errors import RunnerError, StoreError
+from gpuval_runner.upload import reason
+
+BLOCK_BYTES = 4 << 20
+STALL_SECONDS = 60.0
+FIRST_WAIT, LONGEST_WAIT = 1.0, 20.0
+#: Failures in a row without a byte of progress; with the waits between them a store may be away for minutes.
+MAX_FAILURES = 12
+
+Progress = Callable[[int], None]
+
+
+class DownloadError(RunnerError):
+    """The object did not come; the message says why and holds no URL."""
+
+
+class ChecksumError(DownloadError):
+    """What came is not what was announced."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the object is: its bytes and their SHA-256."""
+
+    sha256: str
+    bytes: int
+
+
+def download(
+    url: str,
+    target: Path,
+    expected: Expected,
+    deadline: float,
+    *,
+    ca_file: Optional[str] = None,
+    progress: Progress = lambda _count: None,
+) -> int:
+    """Bring an object to `target` by way of ``<target>.part``; returns the bytes that came now.
+
+    What an earlier try left in the part file is kept. `deadline` is on the monotonic clock. Raises ``DownloadError``,
+    ``ChecksumError`` after removing what came, or ``OSError`` for the disk.
+    """
+    part = target.with_name(f"{target.name}.part")
+    opener = _opener(ca_file)
+    received = failures = 0
+    with part.open("ab") as stream:
+        sha256 = _hash_of(part, progress)
+        if stream.tell() > expected.bytes:
+            sha256 = _restart(stream)
+        while stream.tell() < expected.bytes:
+            before = stream.tell()
+            try:
+                sha256 = _receive(opener, url, stream, sha256, expected, deadline, progress)
+            except _AwayError as error:
+                received += max(0, stream.tell() - before)
+                failures = 1 if stream.tell() > before else failures + 1
+                wait = min(LONGEST_WAIT, FIRST_WAIT * 2 ** (failures - 1)) * (0.5 + random.random() / 2)  # noqa: S311
+                if failures >= MAX_FAILURES or time.monotonic() + wait >= deadline:
+                    raise DownloadError(
+                        f"{error} ({failures} times without progress, {stream.tell()} of {expected.bytes} bytes are "
+                        "here and are kept): look at the store and the way to it, then run again"
+                    ) from None
+                time.sleep(wait)
+            else:
+                received += stream.tell() - before
+        stream.flush()
+        os.fsync(stream.fileno())
+    if sha256.hexdigest() != expected.sha256:
+        part.unlink()
+        raise ChecksumError(
+            f"the archive that came has SHA-256 {sha256.hexdigest()[:16]}..., announced was "
+            f"{expected.sha256[:16]}...: it was removed; put the image into the store again (make load)"
+        )
+    part.replace(target)
+    return received
+
+
+def sha256_of(path: Path, progress: Progress = lambda _count: None) -> str:
+    """Return the SHA-256 of a file in hexadecimal. Raises ``OSError``."""
+    return _hash_of(path, progress).hexdigest()
+
+
+class _AwayError(Exception):
+    """The store did not answer, or stopped; another try may help."""
+
+
+def _opener(ca_file: Optional[str]) -> urllib.request.OpenerDirector:
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+    except OSError as error:
+        raise StoreError(f"CA file {ca_file} of the store cannot be used: {error.strerror or error}") from error
+    return urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))
+
+
+def _receive(
+    opener: urllib.request.OpenerDirector,
+    url: str,
+    stream: Any,
+    sha256: Any,
+    expected: Expected,
+    deadline: float,
+    progress: Progress,
+) -> Any:
+    """Append what the store sends; returns the hash of the whole file, a new one when the store begins anew."""
+    at = stream.tell()
+    request = urllib.request.Request(url, headers={"Range": f"bytes={at}-"} if at else {})  # noqa: S310 - http(s) only
+    timeout = max(1.0, min(STALL_SECONDS, deadline - time.monotonic()))
+    try:
+        with opener.open(request, timeout=timeout) as answer:
+            if at and not _continues(answer.headers.get("Content-Range", ""), at):
+                sha256 = _restart(stream)
+            while stream.tell() < expected.bytes:
+                if time.monotonic() >= deadline:
+                    raise DownloadError(
+                        f"{stream.tell()} of {expected.bytes} bytes came before the time was over and are kept: "
+                        "run again, or give the image stage more time (image_timeout_seconds)"
+                    )
+                block = answer.read(min(BLOCK_BYTES, expected.bytes - stream.tell()))
+                if not block:
+                    raise _AwayError("the store ended the transfer early")
+                _append(stream, block)
+                sha256.update(block)
+                progress(stream.tell())
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE and at:
+            return _restart(stream)
+        if error.code in (408, 425, 429) or error.code >= 500:
+            raise _AwayError(f"the store answers {error.code}") from None
+        raise DownloadError(_refused(error.code)) from None
+    except (http.client.HTTPException, ConnectionError, TimeoutError, ssl.SSLError, urllib.error.URLError) as error:
+        if isinstance(getattr(error, "reason", error), ssl.SSLCertVerificationError):
+            raise DownloadError(f"the store cannot be trusted: {reason(error, url)}") from None
+        raise _AwayError(f"the store does not answer: {reason(error, url)}") from None
+    return sha256
+
+
+def _continues(content_range: str, at: int) -> bool:
+    """Whether an answer begins where we are; by this header, since rclone's S3 server says 200 to a range too."""
+    return content_range.strip().lower().startswith(f"bytes {at}-")
+
+
+def _append(stream: Any, block: bytes) -> None:
+    at = stream.tell()
+    try:
+        stream.write(block)
+        stream.flush()
+    except OSError:
+        with suppress(OSError):  # half a block would spoil the hash of the rest
+            stream.truncate(at)
+        raise
+
+
+def _restart(stream: Any) -> Any:
+    stream.seek(0)
+    stream.truncate(0)
+    return hashlib.sha256()
+
+
+def _hash_of(path: Path, progress: Progress) -> Any:
+    sha256, count = hashlib.sha256(), 0
+    with path.open("rb") as stream:
+        while True:
+            block = stream.read(BLOCK_BYTES)
+            if not block:
+                return sha256
+            sha256.update(block)
+            count += len(block)
+            progress(count)
+
+
+def _refused(code: int) -> str:
+    if code == http.client.NOT_FOUND:
+        return "the store has no such archive (404): put the image there again (make load)"
+    if code in (401, 403):
+        return f"the store refuses the archive ({code}): the signed URL has expired or the node's clock is wrong"
+    return f"the store refuses the archive with {code}"

@@ -1,0 +1,361 @@
+"""``image``: the images of a plan on this node, whatever way they come: each there with the right id, or said why not.
+
+One run at a time brings images on a node: what two runs want is downloaded and loaded once.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Optional
+
+from gpuval_runner import brought, download, skew
+from gpuval_runner import plan as plans
+from gpuval_runner.container_stage import engine_id, is_image, known_ids
+from gpuval_runner.download import Expected
+from gpuval_runner.engine import Engine, EngineError, LocalImage, select
+from gpuval_runner.errors import LockHeldError, RunnerError
+from gpuval_runner.files import to_json, write_atomically
+from gpuval_runner.layout import NodeDirectory
+from gpuval_runner.lock import Lock
+from gpuval_runner.plan import Archive, Image, Plan
+from gpuval_runner.text import one_line
+from gpuval_runner.upload import load_store
+
+#: Bytes that an engine needs for each byte of an archive while it unpacks and stores it.
+STORAGE_FACTOR = 2.2
+LEAST_FREE_BYTES = 256 << 20
+TELL_SECONDS = 5.0
+DEFAULT_SECONDS = 3600.0
+SLACK_SECONDS = 5.0
+STAGE = "image"
+
+
+class ImageError(RunnerError):
+    """An image is not on the node as the plan wants it; the message says what to do."""
+
+
+@dataclass
+class Brought:
+    """What was done."""
+
+    downloaded_bytes: int = 0
+    download_seconds: float = 0.0
+    archive_bytes: int = 0
+    load_seconds: float = 0.0
+    loaded: list[str] = field(default_factory=list)
+    pulled: list[str] = field(default_factory=list)
+    present: list[str] = field(default_factory=list)
+    environment: dict[str, Any] = field(default_factory=dict)
+
+    def message(self) -> str:
+        parts = [
+            f"{len(names)} {word}"
+            for names, word in (
+                (self.present, "already here"),
+                (self.loaded, "loaded from the archive"),
+                (self.pulled, "pulled"),
+            )
+            if names
+        ]
+        return f"images: {', '.join(parts)}" if parts else "the plan has no images"
+
+
+def bring_images(directory: NodeDirectory, keep_archive: bool = False) -> int:
+    """Bring all images of a plan and write the stage's result. Returns 0, or 1 when one is not as the plan wants it."""
+    began = time.monotonic()
+    done = Brought()
+    state, message = "success", ""
+    try:
+        plan = plans.load(directory.plan)
+        if plan.images:
+            _Bringer(directory, plan, began + _seconds(plan), done, keep_archive=keep_archive).bring()
+        message = done.message()
+    except (RunnerError, EngineError) as error:
+        state, message = "running", str(error)  # not final: an image that is not there is no verdict on the node
+    except OSError as error:
+        where = error.filename or directory.images
+        state, message = "running", f"{where}: {error.strerror or error}: make room on the node"
+    result = {
+        "state": state,
+        "message": message,
+        "metrics": _metrics(done, time.monotonic() - began),
+        "environment": {"images": done.environment},
+    }
+    place = os.environ.get("GPUVAL_RESULT_FILE")
+    if place:
+        write_atomically(Path(place), to_json(result))
+    print(message, flush=True)
+    return 0 if state == "success" else 1
+
+
+def _seconds(plan: Plan) -> float:
+    limits = [stage.timeout_seconds for stage in plan.stages if stage.name == STAGE and stage.timeout_seconds]
+    return max(1.0, min([*limits, plan.deadline_seconds] if limits else [DEFAULT_SECONDS]) - SLACK_SECONDS)
+
+
+def _metrics(done: Brought, seconds: float) -> list[dict[str, Any]]:
+    metrics = [
+        ("image_duration_seconds", seconds, "seconds"),
+        ("image_bytes", done.downloaded_bytes, "bytes"),
+        ("image_archive_bytes", done.archive_bytes, "bytes"),
+        ("image_load_duration_seconds", done.load_seconds, "seconds"),
+    ]
+    if done.downloaded_bytes and done.download_seconds > 0:
+        speed = done.downloaded_bytes / done.download_seconds
+        metrics.append(("image_bytes_per_second", speed, "bytes_per_second"))
+    return [{"name": name, "value": value, "unit": unit, "scope": "node"} for name, value, unit in metrics]
+
+
+class _Bringer:
+    def __init__(
+        self, directory: NodeDirectory, plan: Plan, deadline: float, done: Brought, *, keep_archive: bool
+    ) -> None:
+        self._directory, self._plan, self._deadline, self._done = directory, plan, deadline, done
+        self._keep_archive = keep_archive
+        self._told = 0.0
+
+    def bring(self) -> None:
+        engine = select(self._plan.runtime if self._plan.runtime in plans.ENGINES else "auto")
+        self._done.environment["engine"] = f"{engine.facts.kind} {engine.facts.version}"
+        if all(self._skip(engine, image) for image in self._plan.images.values()):
+            return  # nothing to wait for
+        self._done.present.clear()
+        self._directory.images.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            lock = Lock.take(self._directory.images / "lock", max(1.0, self._left()), run_id=self._plan.run_id)
+        except LockHeldError as error:
+            raise ImageError(f"another run brings images to this node and did not end in time: {error}") from None
+        with lock:
+            for image in self._plan.images.values():
+                if not self._skip(engine, image):
+                    self._bring(engine, image)
+
+    def _left(self) -> float:
+        return self._deadline - time.monotonic()
+
+    def _skip(self, engine: Engine, image: Image) -> bool:
+        found = engine.image(image.reference)
+        if found is None and image.id:
+            found = engine.image(engine_id(image.id, self._directory))
+            if found is not None and is_image(found, image.id, self._directory):
+                self._name(engine, found, image)
+        if found is None or (image.id and not is_image(found, image.id, self._directory)):
+            return False
+        if image.reference not in self._done.present:
+            self._done.present.append(image.reference)
+        self._check_architecture(engine, found, image)
+        self._done.environment[image.reference] = found.id
+        return True
+
+    def _bring(self, engine: Engine, image: Image) -> None:
+        before = engine.image(image.reference)
+        brought.note(self._directory, engine.command, image, before.id if before else None)
+        if image.archive:
+            self._from_archive(engine, image, image.archive)
+            self._done.loaded.append(image.reference)
+        else:
+            self._pull(engine, image)
+            self._done.pulled.append(image.reference)
+
+    def _from_archive(self, engine: Engine, image: Image, archive: Archive) -> None:
+        path = self._directory.images / f"{archive.sha256}.tar"
+        self._done.archive_bytes += archive.bytes
+        self._check_room(engine, archive, path)
+        if not self._is_whole(path, archive):
+            self._download(path, image, archive)
+        began = time.monotonic()
+        self._check(
+            self._watch([engine.command, "load", "--input", str(path)], f"loads {image.reference}"), engine, path
+        )
+        self._done.load_seconds += time.monotonic() - began
+        self._identify(engine, image, path)
+        if not self._keep_archive:
+            path.unlink(missing_ok=True)
+
+    def _is_whole(self, path: Path, archive: Archive) -> bool:
+        """Whether the archive lies here as announced; one that does not is removed and named."""
+        if path.is_symlink() or not path.is_file():
+            return False
+        if path.stat().st_size == archive.bytes:
+            say(f"checks {path.name}, which is here already")
+            if download.sha256_of(path, self._progress("checked", archive.bytes)) == archive.sha256:
+                return True
+        path.unlink()
+        say(f"{path.name} was here but corrupted and was removed")
+        return False
+
+    def _download(self, path: Path, image: Image, archive: Archive) -> None:
+        store = load_store(self._directory.store)
+        url = store.downloads.get(archive.key) if store else None
+        if not url or not store:
+            raise ImageError(
+                f"the archive of {image.reference} is not on the node and no signed URL for it was given: "
+                "put the image into the store (make load), or bring it over SSH"
+            )
+        if store.expired() and store.expired(skew.seconds_ahead(url) or 0.0):  # the store's clock counts
+            raise ImageError(f"the signed URL for {image.reference} has expired: launch the run again")
+        say(f"downloads {image.reference}, {_size(archive.bytes)}")
+        began = time.monotonic()
+        expected = Expected(archive.sha256, archive.bytes)
+        part = path.with_name(f"{path.name}.part")
+        try:
+            self._done.downloaded_bytes += download.download(
+                url,
+                path,
+                expected,
+                self._deadline,
+                ca_file=store.ca_file,
+                progress=self._progress("downloaded", archive.bytes),
+            )
+        except download.DownloadError as error:
+            raise ImageError(f"image {image.reference}: {error}") from None
+        except OSError as error:
+            raise ImageError(f"image {image.reference}: {part}: {error.strerror}: make room on the node") from None
+        self._done.download_seconds += time.monotonic() - began
+
+    def _check_room(self, engine: Engine, archive: Archive, path: Path) -> None:
+        """See before the download that the disks have room for it. Raises ``ImageError``."""
+        here = sum(p.stat().st_size for p in (path, path.with_name(f"{path.name}.part")) if p.is_file())
+        need: dict[int, tuple[Path, float]] = {}
+        places = [(path.parent, float(max(0, archive.bytes - here)))]
+        if engine.facts.storage:
+            places.append((engine.facts.storage, archive.bytes * STORAGE_FACTOR))
+        for place, size in places:
+            try:
+                device = place.stat().st_dev
+            except OSError:
+                continue  # not for this user's eyes
+            need[device] = (place, need.get(device, (place, 0.0))[1] + size)
+        for place, size in need.values():
+            free = shutil.disk_usage(place).free
+            if free < size + LEAST_FREE_BYTES:
+                raise ImageError(
+                    f"no room for an image of {_size(archive.bytes)}: {place} has {_size(free)} free and "
+                    f"{_size(size + LEAST_FREE_BYTES)} are needed: make room there"
+                )
+
+    def _identify(self, engine: Engine, image: Image, path: Path) -> None:
+        """See that what was loaded is what the plan means. Raises ``ImageError``."""
+        found = engine.image(image.id) if image.id else None
+        if found is None:
+            found = engine.image(image.reference)
+            if image.id and found is not None and found.id != image.id:
+                if not engine.facts.containerd_images:  # those have ids of their own; the archive's SHA-256 stands
+                    raise ImageError(
+                        f"the archive {path.name} gave image {found.id[:19]} for {image.reference}, but the plan means "
+                        f"{image.id[:19]}: build and load the image anew"
+                    )
+                known = {**known_ids(self._directory), image.id: found.id}
+                write_atomically(self._directory.known_images, to_json(known))
+        if found is None:
+            raise ImageError(
+                f"the archive {path.name} was loaded but holds no image {image.reference}: build and load it anew"
+            )
+        self._name(engine, found, image)
+        self._check_architecture(engine, found, image)
+        self._done.environment[image.reference] = found.id
+
+    def _name(self, engine: Engine, found: LocalImage, image: Image) -> None:
+        present = engine.image(image.reference)
+        if "@" not in image.reference and (present is None or present.id != found.id):
+            done = engine.call([engine.command, "tag", found.id, image.reference], self._left_for_call())
+            if done.returncode != 0:
+                raise ImageError(f"{engine.command} cannot name the image {image.reference}: {_end(done.stderr)}")
+
+    def _check_architecture(self, engine: Engine, found: LocalImage, image: Image) -> None:
+        own = engine.facts.architecture
+        if own and found.architecture and own != found.architecture:
+            raise ImageError(
+                f"image {image.reference} is for {found.architecture} and this node is {own}: give the image built "
+                "for it"
+            )
+
+    def _pull(self, engine: Engine, image: Image) -> None:
+        said = self._watch([engine.command, "pull", "--quiet", image.reference], f"pulls {image.reference}")
+        if said is not None:
+            remedy = (
+                "make room on the node"
+                if "no space left" in said.lower()
+                else (
+                    "look at the reference, the registry and the node's way to it, or bring the image as an archive "
+                    "(make load)"
+                )
+            )
+            raise ImageError(f"{engine.command} cannot pull {image.reference}: {_end(said)}: {remedy}")
+        found = engine.image(image.reference)
+        if found is None:
+            raise ImageError(f"{engine.command} pulled {image.reference}, but does not find it")
+        if image.id and found.id != image.id and not engine.facts.containerd_images:
+            raise ImageError(
+                f"{image.reference} came from its registry as {found.id[:19]}, but the plan means {image.id[:19]}: "
+                "somebody moved the tag; name the image by digest (name@sha256:...)"
+            )
+        self._check_architecture(engine, found, image)
+        self._done.environment[image.reference] = found.id
+
+    def _check(self, said: Optional[str], engine: Engine, path: Path) -> None:
+        if said is None:
+            return
+        low = said.lower()
+        if "no space left" in low or "disk quota" in low:
+            raise ImageError(f"{engine.command} has no room for the image: make room under {engine.facts.storage}")
+        raise ImageError(f"{engine.command} cannot load {path.name}: {_end(said)}")
+
+    def _watch(self, argv: Sequence[str], what: str) -> Optional[str]:
+        """Run a long command of the engine and tell that it goes on; returns what it said when it failed."""
+        began = time.monotonic()
+        say(what)
+        try:
+            process = subprocess.Popen(
+                list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            )
+        except OSError as error:
+            return f"{argv[0]}: {error.strerror}"
+        while True:
+            try:
+                output, _ = process.communicate(timeout=min(2 * TELL_SECONDS, max(0.1, self._left())))
+            except subprocess.TimeoutExpired:
+                if self._left() <= 0:
+                    process.kill()
+                    process.communicate()
+                    return f"not done after {time.monotonic() - began:.0f} s: give image_timeout_seconds more"
+                say(f"{what}: {time.monotonic() - began:.0f} s so far")
+                continue
+            text = output.decode("utf-8", "replace")
+            return None if process.returncode == 0 else text or f"exit code {process.returncode}"
+
+    def _progress(self, word: str, total: int) -> download.Progress:
+        def tell(count: int) -> None:
+            present = time.monotonic()
+            if present - self._told >= TELL_SECONDS:
+                self._told = present
+                say(f"{word} {_size(count)} of {_size(total)}")
+
+        return tell
+
+    def _left_for_call(self) -> float:
+        return max(1.0, min(60.0, self._left()))
+
+
+def say(text: str) -> None:
+    """Tell how it goes; output is the sign of life that the stage is watched by."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
+
+
+def _end(text: str) -> str:
+    return one_line(text.strip()[-400:], 400)

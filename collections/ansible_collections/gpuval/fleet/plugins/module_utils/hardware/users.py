@@ -1,0 +1,180 @@
+"""Who uses the accelerators of this node now: processes, and the containers they run in."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+
+from .tools import Run, ToolResult
+from .tree import Tree
+
+#: A hanging vendor tool must not hold up a launch; that it hangs is for the facts stage to say.
+QUERY_SECONDS = 20.0
+ENGINE_SECONDS = 10.0
+#: They hold the devices on any healthy node and measure or keep the driver.
+DAEMONS = frozenset(
+    {
+        "nvidia-persistenced",
+        "nv-hostengine",
+        "nv-fabricmanager",
+        "nvidia-fabricmanager",
+        "dcgm-exporter",
+        "dcgmi",
+        "nvidia-cuda-mps-server",
+        "nvidia-smi",
+        "amd-smi",
+        "rocm-smi",
+        "amdgpu-exporter",
+        "device-metrics-exporter",
+        "hl-smi",
+        "hl-thunk",
+        "gpud",
+        "Xorg",
+        "gnome-shell",
+    }
+)
+MARKER = b"GPUVAL_STAGE_ID="
+_CONTAINER = re.compile(r"(?:docker|libpod|cri-containerd|crio)[-/]([0-9a-f]{64})|/([0-9a-f]{64})(?:\.scope)?$")
+_HABANA_DEVICE = re.compile(r"/dev/(?:accel/accel\d+|hl\d+)$")
+_HABANA_PROCESS = re.compile(r"^\|?\s*\d+\s+(\d+)\s+\S*C\S*\s+(\S+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class User:
+    """A process on an accelerator; `container` is the id of the one it runs in."""
+
+    pid: int
+    name: str
+    container: str = ""
+    run_id: str = ""
+
+    def __str__(self) -> str:
+        where = f" in container {self.container}" if self.container else ""
+        whose = f" of gpuval run {self.run_id}" if self.run_id else ""
+        return f"{self.name} (pid {self.pid}){where}{whose}"
+
+
+def accelerator_users(tree: Tree, run: Run, but_run: str = "") -> list[User]:
+    """The processes that work on accelerators, without daemons of the vendors and without those of one gpuval run.
+
+    What cannot be found out (no tool, no permission, a tool that hangs) counts as nobody.
+    """
+    found = {**_nvidia(run), **_amd(tree), **_gaudi(tree, run)}
+    users = []
+    for pid, named in sorted(found.items()):
+        name = tree.read(f"/proc/{pid}/comm") or named.rpartition("/")[2] or "a process"
+        run_id = _run_id(tree, pid)
+        if name in DAEMONS or named.rpartition("/")[2] in DAEMONS or (but_run and run_id == but_run):
+            continue
+        container = _container(tree, pid)
+        container, labelled = _container_name(run, container) if container else ("", "")
+        if but_run and labelled == but_run:
+            continue
+        users.append(User(pid, name, container, run_id or labelled))
+    return users
+
+
+def foreign_runs(run: Run, but_run: str) -> list[str]:
+    """Containers of other gpuval runs that work on this node now, by name and run."""
+    found = []
+    for engine in ("docker", "podman"):
+        result = run(engine, "ps", "--filter=label=gpuval.run", "--format={{json .}}", timeout=ENGINE_SECONDS)
+        found += [f"container {name} of gpuval run {run_id}" for name, run_id in _labelled(result) if run_id != but_run]
+    return sorted(set(found))
+
+
+def _labelled(result: ToolResult) -> list[tuple[str, str]]:
+    if not result.ok:
+        return []
+    pairs = []
+    for entry in _entries(result.stdout):
+        labels, names = entry.get("Labels"), entry.get("Names")
+        if isinstance(labels, str):  # docker: a=b,c=d
+            labels = dict(pair.partition("=")[::2] for pair in labels.split(","))
+        if isinstance(names, list):
+            names = names[0] if names else ""
+        if isinstance(labels, dict) and labels.get("gpuval.run"):
+            pairs.append((str(names or entry.get("ID") or entry.get("Id") or "?"), str(labels["gpuval.run"])))
+    return pairs
+
+
+def _entries(text: str) -> list[dict]:
+    """docker writes an object a line, podman one list over several lines."""
+    for pieces in ([text], text.splitlines()):
+        try:
+            found = [json.loads(piece) for piece in pieces if piece.strip()]
+        except ValueError:
+            continue
+        flat = [entry for value in found for entry in (value if isinstance(value, list) else [value])]
+        return [entry for entry in flat if isinstance(entry, dict)]
+    return []
+
+
+def _nvidia(run: Run) -> dict[int, str]:
+    result = run("nvidia-smi", "--query-compute-apps=pid,process_name", "--format=csv,noheader", timeout=QUERY_SECONDS)
+    found = {}
+    for line in result.stdout.splitlines() if result.ok else ():
+        pid, _, name = line.partition(",")
+        if pid.strip().isdigit():
+            found[int(pid)] = name.strip()
+    return found
+
+
+def _amd(tree: Tree) -> dict[int, str]:
+    """The kernel lists them itself, whatever tool is installed."""
+    return {int(entry): "" for entry in tree.entries("/sys/class/kfd/kfd/proc") if entry.isdigit()}
+
+
+def _gaudi(tree: Tree, run: Run) -> dict[int, str]:
+    if not tree.entries("/dev/accel") and not any(name.startswith("hl") for name in tree.entries("/dev")):
+        return {}
+    found = {}
+    result = run("hl-smi", timeout=QUERY_SECONDS)
+    if result.ok:
+        found = {int(pid): name for pid, name in _HABANA_PROCESS.findall(result.stdout)}
+    for entry in tree.entries("/proc"):  # as root also those that the tool leaves out
+        if entry.isdigit() and any(_HABANA_DEVICE.search(target) for target in _open_files(tree, entry)):
+            found.setdefault(int(entry), "")
+    return found
+
+
+def _open_files(tree: Tree, pid: str) -> list[str]:
+    targets = []
+    for handle in tree.entries(f"/proc/{pid}/fd"):
+        try:
+            targets.append(str(tree.path(f"/proc/{pid}/fd/{handle}").readlink()))
+        except OSError:
+            continue
+    return targets
+
+
+def _run_id(tree: Tree, pid: int) -> str:
+    try:
+        with tree.path(f"/proc/{pid}/environ").open("rb") as stream:
+            environ = stream.read(1 << 20)
+    except OSError:
+        return ""
+    for entry in environ.split(b"\0"):
+        if entry.startswith(MARKER):
+            return entry[len(MARKER) :].decode("utf-8", "replace").partition("/")[0]
+    return ""
+
+
+def _container(tree: Tree, pid: int) -> str:
+    for line in (tree.read(f"/proc/{pid}/cgroup") or "").splitlines():
+        match = _CONTAINER.search(line)
+        if match:
+            return match.group(1) or match.group(2)
+    return ""
+
+
+def _container_name(run: Run, identifier: str) -> tuple[str, str]:
+    """A container's name, and the gpuval run that it is of."""
+    form = '--format={{.Name}} {{index .Config.Labels "gpuval.run"}}'
+    for engine in ("docker", "podman"):
+        result = run(engine, "inspect", "--type=container", form, identifier, timeout=ENGINE_SECONDS)
+        if result.ok and result.stdout.strip():
+            name, _, run_id = result.stdout.strip().partition(" ")
+            return name.lstrip("/"), "" if run_id == "<no value>" else run_id
+    return identifier[:12], ""

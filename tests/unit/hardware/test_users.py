@@ -1,0 +1,82 @@
+import json
+
+from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.tools import ToolResult
+from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.tree import Tree
+from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.users import accelerator_users, foreign_runs
+
+BOX = "a" * 64
+
+
+class Tools:
+    """Answers by tool; what is not there is missing."""
+
+    def __init__(self, **answers):
+        self.answers = answers
+
+    def __call__(self, tool, *arguments, timeout=0):
+        answer = self.answers.get(tool.replace("-", "_"))
+        if answer is None:
+            return ToolResult(tool, missing=True)
+        text = answer(arguments) if callable(answer) else answer
+        return ToolResult(tool, stdout=text, returncode=0 if text is not None else 1)
+
+
+def process(root, pid, name, environ=b"", cgroup=""):
+    folder = root / "proc" / str(pid)
+    folder.mkdir(parents=True)
+    (folder / "comm").write_text(f"{name}\n")
+    (folder / "environ").write_bytes(environ)
+    (folder / "cgroup").write_text(cgroup)
+
+
+def test_a_process_on_a_gpu_is_named_with_its_container(tmp_path):
+    process(tmp_path, 7, "python3", cgroup=f"0::/system.slice/docker-{BOX}.scope\n")
+    process(tmp_path, 8, "nvidia-persiste")
+    tools = Tools(
+        nvidia_smi="7, /usr/bin/python3\n8, /usr/bin/nvidia-persistenced\n",
+        docker=lambda arguments: "/trainer <no value>\n" if BOX in arguments else "",
+    )
+    (user,) = accelerator_users(Tree(str(tmp_path)), tools, "r1")
+    assert str(user) == "python3 (pid 7) in container trainer"
+
+
+def test_what_is_of_this_run_is_not_in_its_way(tmp_path):
+    process(tmp_path, 7, "python3", b"A=b\0GPUVAL_STAGE_ID=r1/n1/training/1\0")
+    process(tmp_path, 8, "python3", b"GPUVAL_STAGE_ID=r2/n1/training/1\0")
+    process(tmp_path, 9, "python3", cgroup=f"12:devices:/docker/{BOX}\n")
+    tools = Tools(nvidia_smi="7, a\n8, b\n9, c\n", docker=lambda _: "/gpuval-r1-n1 r1")
+    (user,) = accelerator_users(Tree(str(tmp_path)), tools, "r1")
+    assert str(user) == "python3 (pid 8) of gpuval run r2"
+
+
+def test_amd_and_gaudi_are_seen_without_their_tools(tmp_path):
+    (tmp_path / "sys/class/kfd/kfd/proc/41").mkdir(parents=True)
+    process(tmp_path, 41, "rocm_job")
+    (tmp_path / "dev/accel").mkdir(parents=True)
+    (tmp_path / "dev/accel/accel0").touch()
+    process(tmp_path, 42, "hpu_job")
+    (tmp_path / "proc/42/fd").mkdir()
+    (tmp_path / "proc/42/fd/3").symlink_to("/dev/accel/accel0")
+    process(tmp_path, 43, "bystander")
+    (tmp_path / "proc/43/fd").mkdir()
+    (tmp_path / "proc/43/fd/3").symlink_to("/dev/null")
+    users = accelerator_users(Tree(str(tmp_path)), Tools())
+    assert [user.name for user in users] == ["rocm_job", "hpu_job"]
+
+
+def test_nothing_known_is_nobody(tmp_path):
+    assert accelerator_users(Tree(str(tmp_path)), Tools()) == []
+    assert accelerator_users(Tree(str(tmp_path)), Tools(nvidia_smi="No devices were found\n")) == []
+    assert foreign_runs(Tools(), "r1") == []
+
+
+def test_containers_of_other_runs_are_named():
+    docker = "\n".join(
+        json.dumps({"Names": name, "Labels": f"a=b,gpuval.run={run},gpuval.node=n"})
+        for name, run in (("x", "r1"), ("y", "r2"))
+    )
+    podman = json.dumps({"Names": ["z"], "Labels": {"gpuval.run": "r3"}})
+    assert foreign_runs(Tools(docker=docker, podman=podman), "r1") == [
+        "container y of gpuval run r2",
+        "container z of gpuval run r3",
+    ]
