@@ -1,0 +1,78 @@
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Put together what the nodes say of each other, write the matrix, and name what is odd; no node is contacted."""
+
+from __future__ import annotations
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.network import answers, findings, matrix
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
+
+FOLDER = "network"
+
+
+class ActionModule(ControllerAction):
+    OPTIONS = {
+        **RUN_OPTIONS,
+        "plan": {"type": "dict", "required": True},
+        "ports": {"type": "list", "elements": "int", "default": []},
+        "endpoints": {"type": "list", "elements": "str", "default": []},
+        "probed": {"type": "str", "default": "network_probed"},
+        "applied": {"type": "str", "default": "network_applied"},
+        "listened": {"type": "str", "default": "network_listened"},
+    }
+
+    def work(self, options, task_vars):
+        fleet = self._fleet(options, task_vars["hostvars"])
+        found = findings.find(fleet)
+        folders = self._folders(options)
+        text = matrix.lines(fleet, found, [] if self.check_mode else folders)
+        whole = matrix.document(
+            fleet, found, run_id=options["run_id"] or None, uncovered=options["plan"].get("uncovered", [])
+        )
+        if not self.check_mode:
+            for folder in folders:
+                matrix.write(folder, whole, matrix.table(fleet))
+        for line in text:
+            self._display.display(line)
+        failed = [finding for finding in found if finding.level == "fail"]
+        return {
+            "changed": False,
+            "findings": [finding.to_json() for finding in found],
+            "wrong": {
+                node: "; ".join(finding.message for finding in failed if node in finding.nodes)
+                for node in {node for finding in failed for node in finding.nodes}
+            },
+            "files": [str(folder / "matrix.json") for folder in folders],
+            "summary": text,
+            "msg": text[0],
+        }
+
+    @staticmethod
+    def _fleet(options, hostvars):
+        known, reasons = {}, {}
+        plan = options["plan"]
+        for name, peers in plan["peers"].items():
+            probed = hostvars[name].get(options["probed"]) or {}
+            listened = hostvars[name].get(options["listened"]) or {}
+            facts = (probed.get("ansible_facts") or {}).get("gpuval_network")
+            known[name] = answers.take_in(
+                facts, [peer["name"] for peer in peers], options["endpoints"], listened.get("not_listening")
+            )
+            if known[name] is None:
+                applied = hostvars[name].get(options["applied"]) or {}
+                reason = probed.get("msg") or applied.get("msg") or "it was not asked, since an earlier task failed"
+                reasons[name] = one_line(str(reason), 200)
+        return findings.Fleet(known, reasons, plan["zones"], tuple(options["ports"]))
+
+    @staticmethod
+    def _folders(options):
+        """The folder of the latest matrix, and the run's own where there is a run."""
+        results = project_path(options["results_dir"])
+        folders = [results / FOLDER]
+        if options["run_id"] and options["run_id"] != runs.NEW:
+            run = runs.resolve(results, options["run_id"]).path
+            if run.is_dir():
+                folders.append(run / FOLDER)
+        return folders

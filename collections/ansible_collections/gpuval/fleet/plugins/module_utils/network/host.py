@@ -1,0 +1,266 @@
+"""The machine itself: what its network is, and the commands that change it. Every command has a deadline."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Optional
+
+from .errors import NetworkError
+from .hosts_file import read_block, set_block
+from .plan import HOSTS_FILE, LIMITS_FILE, Change
+from .state import State, next_hop, parse_interfaces, parse_routes, route_words
+
+COMMAND_SECONDS = 15
+NET = Path("/sys/class/net")
+SYSCTLS = Path("/proc/sys")
+#: A user's PATH may leave out /sbin.
+PATHS = ("/usr/sbin", "/sbin", "/usr/bin", "/bin")
+
+
+class Deadline:
+    """What is left of the time for all that is to be done."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._end = time.monotonic() + seconds
+
+    def left(self) -> float:
+        return self._end - time.monotonic()
+
+    def check(self, what: str) -> None:
+        if self.left() <= 0:
+            raise NetworkError(f"not done after {self.seconds:g} s, at: {what}")
+
+
+class Host:
+    """This machine. `deadline` bounds everything that is asked of it."""
+
+    def __init__(self, deadline: Deadline) -> None:
+        self.deadline = deadline
+        search = os.pathsep.join([os.environ.get("PATH", ""), *PATHS])
+        found = shutil.which("ip", path=search)
+        if found is None:
+            raise NetworkError("the command `ip` is missing: install the package iproute2 (or iproute)")
+        self._ip = found
+
+    def ip(self, *words: str) -> str:
+        """Output of an `ip` command. Raises NetworkError with what it complained of."""
+        told = f"ip {' '.join(words)}"
+        self.deadline.check(told)
+        seconds = max(0.1, min(COMMAND_SECONDS, self.deadline.left()))
+        try:
+            done = subprocess.run(
+                [self._ip, *words],
+                capture_output=True,
+                text=True,
+                timeout=seconds,
+                check=False,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, "LC_ALL": "C"},
+            )
+        except subprocess.TimeoutExpired as error:
+            raise NetworkError(
+                f"`{told}` did not end within {seconds:.0f} s: the driver may hang, see dmesg"
+            ) from error
+        if done.returncode != 0:
+            reason = " ".join((done.stderr or done.stdout).split())[-300:]
+            raise NetworkError(f"`{told}`: {reason or f'exit {done.returncode}'}")
+        return done.stdout
+
+    def state(self, sysctls: Iterable[str] = ()) -> State:
+        drivers, physical = {}, set()
+        for path in NET.iterdir():
+            if (path / "device").exists():
+                physical.add(path.name)
+                driver = path / "device" / "driver"
+                if driver.is_symlink():
+                    drivers[path.name] = driver.readlink().name
+        show = ("-json", "-details")
+        return State(
+            interfaces=parse_interfaces(self.ip(*show, "address", "show"), drivers, frozenset(physical)),
+            routes=(
+                *parse_routes(self.ip("-4", *show, "route", "show"), 4),
+                *parse_routes(self._routes_of_6(show), 6),
+            ),
+            sysctls={name: _read_text(sysctl_path(name)) for name in sysctls},
+            hosts_block=read_block(_read_text(Path(HOSTS_FILE), strip=False) or ""),
+            limits=_read_text(Path(LIMITS_FILE), strip=False),
+            boot_id=self.boot_id(),
+        )
+
+    @staticmethod
+    def boot_id() -> str:
+        return _read_text(SYSCTLS / "kernel/random/boot_id") or ""
+
+    def way_to(self, address: str) -> Optional[dict[str, Any]]:
+        """Device and gateway that packets to the address take."""
+        try:
+            return next_hop(self.ip("-json", "route", "get", address))
+        except NetworkError:
+            return None
+
+    def make(self, change: Change) -> None:
+        """Bring `change.after` about."""
+        if change.kind == "flap":
+            self.ip("link", "set", "dev", change.interface, "down")
+        elif change.kind == "state":
+            self.ip("link", "set", "dev", change.interface, change.after)
+        elif change.kind == "mtu":
+            self.ip("link", "set", "dev", change.interface, "mtu", str(change.after))
+        elif change.kind == "address":
+            self._address(change)
+        elif change.kind == "route":
+            self._route(change)
+        elif change.kind == "sysctl":
+            _write_sysctl(change.subject, change.after)
+        elif change.kind == "hosts":
+            text = _read_text(Path(HOSTS_FILE), strip=False) or ""
+            write_file(Path(HOSTS_FILE), set_block(text, change.after))
+        elif change.kind == "limits":
+            write_file(Path(LIMITS_FILE), change.after)
+        else:
+            raise NetworkError(f"unknown kind of change: {change.kind}")
+
+    def bring_back(self, interface: str, lost: dict[str, Any]) -> None:
+        """Give an interface what it lost by going down; what is there already stays."""
+        state = self.state()
+        if interface not in state.interfaces:
+            raise NetworkError(f"{interface} is gone: its driver does not show it any more, see dmesg")
+        if not state.interfaces[interface].up:
+            self.ip("link", "set", "dev", interface, "up")
+            state = self.state()
+        for address in lost.get("addresses", []):
+            if address not in state.interfaces[interface].addresses:
+                self.ip("address", "add", address, "dev", interface)
+        routes = sorted(
+            lost.get("routes", []), key=lambda route: "gateway" in route
+        )  # a gateway needs its network first
+        for route in routes:
+            known = {(entry["dst"], entry["metric"], entry["version"]) for entry in state.routes}
+            if (route["dst"], route["metric"], route["version"]) not in known:
+                self.ip(f"-{route['version']}", "route", "replace", *route_words(route))
+
+    def _address(self, change: Change) -> None:
+        verb = "add" if change.after else "del"
+        # without, IPv4 has no broadcast address; the kernel refuses one for /31 and /32
+        wide = "." in change.subject and int(change.subject.rpartition("/")[2]) < 31
+        broadcast = ["broadcast", "+"] if change.after and wide else []
+        self.ip("address", verb, change.subject, *broadcast, "dev", change.interface)
+
+    def _route(self, change: Change) -> None:
+        route = change.after or change.before
+        self.ip(f"-{route['version']}", "route", "replace" if change.after else "del", *route_words(route))
+
+    def _routes_of_6(self, show: tuple[str, ...]) -> str:
+        try:
+            return self.ip("-6", *show, "route", "show")
+        except NetworkError:  # a kernel without IPv6
+            return "[]"
+
+
+def sysctl_path(name: str) -> Path:
+    """`net.ipv4.conf.eth0/1.mtu` and `net/ipv4/conf/eth0.1/mtu` name the same file, as sysctl(8) has it."""
+    first = next((letter for letter in name if letter in "./"), ".")
+    return SYSCTLS / (name if first == "/" else name.translate(str.maketrans("./", "/.")))
+
+
+def write_file(path: Path, text: Optional[str]) -> None:
+    """Atomically where that can be; what a container engine mounted is written in place. None removes the file."""
+    try:
+        if text is None:
+            path.unlink(missing_ok=True)
+            return
+        data = text.encode("utf-8", "surrogateescape")
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            status = None
+        draft = path.with_name(f".{path.name}.gpuval")
+        try:
+            draft.write_bytes(data)
+            draft.chmod(0o644 if status is None else status.st_mode & 0o7777)
+            if status is not None:
+                os.chown(draft, status.st_uid, status.st_gid)
+            draft.replace(path)
+        except OSError:
+            draft.unlink(missing_ok=True)
+            if status is None or path.is_symlink():
+                raise
+            path.write_bytes(data)
+    except OSError as error:
+        raise NetworkError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def management_of(
+    state: State, host: Host, connection: Optional[str], declared: str
+) -> tuple[list[str], Optional[str], str]:
+    """Interfaces that carry the connection, the other end's address, and how that is known.
+
+    `connection` is SSH_CONNECTION, `declared` the address in the inventory. Without both it is whatever leads out.
+    """
+    carriers, peer, reasons = set(), None, []
+    words = (connection or "").split()
+    if len(words) == 4:
+        peer, local = (
+            words[0].partition("%")[0].removeprefix("::ffff:"),
+            words[2].partition("%")[0].removeprefix("::ffff:"),
+        )
+        way = host.way_to(peer)
+        if way:
+            carriers.add(way["dev"])
+        carriers |= {name for name, interface in state.interfaces.items() if _has(interface, local)}
+        reasons.append(f"SSH from {peer}")
+    holders = {name for name, interface in state.interfaces.items() if declared and _has(interface, declared)}
+    if holders:
+        carriers |= holders
+        reasons.append(f"it has {declared}")
+    if not carriers:
+        carriers = {route["dev"] for route in state.routes if route["dst"] in ("0.0.0.0/0", "::/0") and "dev" in route}
+        reasons.append("the default route leads through it")
+    return sorted(carriers - {"lo"}), peer, ", ".join(reasons)
+
+
+def ssh_connection() -> Optional[str]:
+    """SSH_CONNECTION of this process or of one above it: sudo takes it out of the environment."""
+    if os.environ.get("SSH_CONNECTION"):
+        return os.environ["SSH_CONNECTION"]
+    process = os.getppid()
+    for _step in range(32):
+        if process <= 1:
+            return None
+        try:
+            environment = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+            status = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return None
+        for entry in environment:
+            if entry.startswith(b"SSH_CONNECTION="):
+                return entry.partition(b"=")[2].decode("ascii", "replace")
+        process = int(status.rpartition(")")[2].split()[1])
+    return None
+
+
+def _has(interface: Any, address: str) -> bool:
+    return any(text.partition("/")[0] == address for text in (*interface.addresses, *interface.link_local))
+
+
+def _read_text(path: Path, strip: bool = True) -> Optional[str]:
+    try:
+        text = path.read_bytes().decode("utf-8", "surrogateescape")  # as it is, line ends too
+    except OSError:
+        return None
+    return text.strip() if strip else text
+
+
+def _write_sysctl(name: str, value: str) -> None:
+    try:
+        sysctl_path(name).write_text(value, encoding="ascii")
+    except OSError as error:
+        raise NetworkError(
+            f"{name} cannot be set to {value!r}: {error.strerror}; in a container it is read-only"
+        ) from error

@@ -1,0 +1,180 @@
+"""Listeners on declared ports, for the other nodes to try: they end by themselves, however the play goes on.
+
+They go away when every node that was to ask has said that it is done, at the latest when their time is over.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import selectors
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from ..node_directory import make_private, write_private
+from .journal import FOLDER
+from .tcp import GREETING
+
+NAME = "listener.json"
+CONNECTION_SECONDS = 10
+MOST_BYTES = 256 * 1024 * 1024
+MOST_CONNECTIONS = 64
+STOP_SECONDS = 5
+
+
+def open_ports(ports: list[int]) -> tuple[dict[int, socket.socket], dict[int, str]]:
+    """Listening sockets, and why there is none: `in_use` by a service is as good."""
+    found, others = {}, {}
+    for port in ports:
+        try:
+            found[port] = _listen(port)
+        except OSError as error:
+            others[port] = "in_use" if error.errno == errno.EADDRINUSE else (error.strerror or str(error))
+    return found, others
+
+
+def start(base: Path, node: str, listening: dict[int, socket.socket], seconds: float, askers: set[str]) -> None:
+    """Serve in a process of its own, which this one does not wait for."""
+    make_private(base)
+    make_private(base / FOLDER)
+    path = base / FOLDER / NAME
+    first = os.fork()
+    if first:
+        os.waitpid(first, 0)
+        for link in listening.values():
+            link.close()
+        _wait_until(lambda: _read(path) is not None)
+        return
+    try:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        os.chdir("/")
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (0, 1, 2):
+            os.dup2(nothing, descriptor)
+        document = {"pid": os.getpid(), "started": _start_time(os.getpid()), "ports": sorted(listening)}
+        write_private(path, json.dumps(document).encode())
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        Service(node, listening, askers).serve(seconds)
+        path.unlink(missing_ok=True)
+    finally:
+        os._exit(0)
+
+
+def stop(base: Path) -> bool:
+    """End the listener of this node. Returns whether there was one."""
+    path = base / FOLDER / NAME
+    known = _read(path)
+    if known is None:
+        path.unlink(missing_ok=True)
+        return False
+    pid = known["pid"]
+    alive = _start_time(pid) == known["started"]
+    if alive:
+        os.kill(pid, signal.SIGTERM)
+        _wait_until(lambda: _start_time(pid) != known["started"])
+    path.unlink(missing_ok=True)
+    return alive
+
+
+class Service:
+    """Greets with the node's name; on `bulk N` sends N bytes; on `bye NAME` crosses that node off."""
+
+    def __init__(self, node: str, listening: dict[int, socket.socket], askers: set[str]) -> None:
+        self.node = node
+        self.listening = listening
+        self.askers = set(askers)
+        self._lock = threading.Lock()
+        self._places = threading.BoundedSemaphore(MOST_CONNECTIONS)
+
+    def serve(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        with selectors.DefaultSelector() as selector:
+            for link in self.listening.values():
+                link.setblocking(False)
+                selector.register(link, selectors.EVENT_READ)
+            while time.monotonic() < end and self.askers:
+                for key, _events in selector.select(timeout=0.5):
+                    self._accept(key.fileobj)
+
+    def _accept(self, listening: Any) -> None:
+        try:
+            link, _address = listening.accept()
+        except OSError:
+            return
+        if not self._places.acquire(blocking=False):
+            link.close()
+            return
+        threading.Thread(target=self._answer, args=(link,), daemon=True).start()
+
+    def _answer(self, link: socket.socket) -> None:
+        try:
+            with link:
+                link.settimeout(CONNECTION_SECONDS)
+                link.sendall(f"{GREETING} {self.node}\n".encode())
+                words = link.recv(300).decode("utf-8", "replace").split()
+                if words[:1] == ["bye"] and len(words) == 2:
+                    with self._lock:
+                        self.askers.discard(words[1])
+                if words[:1] == ["bulk"] and len(words) == 2 and words[1].isdigit():
+                    self._send(link, min(int(words[1]), MOST_BYTES))
+        except OSError:
+            pass
+        finally:
+            self._places.release()
+
+    @staticmethod
+    def _send(link: socket.socket, size: int) -> None:
+        block = bytes(65536)
+        end = time.monotonic() + CONNECTION_SECONDS
+        while size > 0 and time.monotonic() < end:
+            size -= link.send(block[: min(size, len(block))])
+
+
+def _listen(port: int) -> socket.socket:
+    """On all addresses of both IP versions, or of IPv4 where there is no other."""
+    try:
+        link = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+        link.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        where: Any = ("::", port)
+    except OSError:
+        link = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        where = ("0.0.0.0", port)  # noqa: S104 - it is there to be reached
+    try:
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        link.bind(where)
+        link.listen(128)
+    except OSError:
+        link.close()
+        raise
+    return link
+
+
+def _read(path: Path) -> Any:
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))
+        return known if isinstance(known["pid"], int) and known["pid"] > 1 and "started" in known else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _start_time(pid: int) -> Any:
+    """What tells a process from a later one of the same number."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else fields[19]
+
+
+def _wait_until(true: Any) -> None:
+    end = time.monotonic() + STOP_SECONDS
+    while not true() and time.monotonic() < end:
+        time.sleep(0.02)

@@ -1,0 +1,47 @@
+"""Many waits at a time, with one deadline for all: what is not done then is given up, and nothing waits for it."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, Optional
+
+AT_ONCE = 32
+
+
+def in_parallel(
+    tasks: Mapping[Hashable, Callable[[], Any]], seconds: float, at_once: int = AT_ONCE
+) -> dict[Hashable, Any]:
+    """Results by key; keys of tasks that were not done in time are left out. A task must not raise."""
+    waiting: queue.SimpleQueue = queue.SimpleQueue()
+    done: queue.SimpleQueue = queue.SimpleQueue()
+    for item in tasks.items():
+        waiting.put(item)
+
+    def work() -> None:
+        while time.monotonic() < end:
+            try:
+                key, task = waiting.get_nowait()
+            except queue.Empty:
+                return
+            done.put((key, task()))
+
+    end = time.monotonic() + seconds
+    for _thread in range(min(at_once, len(tasks))):
+        threading.Thread(target=work, daemon=True).start()  # daemons: a name server that hangs holds nobody up
+    results: dict[Hashable, Any] = {}
+    while len(results) < len(tasks):
+        item = _next(done, end)
+        if item is None:
+            break
+        results[item[0]] = item[1]
+    return results
+
+
+def _next(done: queue.SimpleQueue, end: float) -> Optional[tuple[Hashable, Any]]:
+    try:
+        return done.get(timeout=max(0.0, end - time.monotonic()))
+    except queue.Empty:
+        return None

@@ -1,0 +1,140 @@
+"""What the network of a node is, from what `ip -json` says; pure."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from .errors import NetworkError
+
+#: What a metric that is not shown stands for.
+DEFAULT_METRIC = {4: 0, 6: 1024}
+
+#: Keys of a route that `route_words` can give back to the kernel. Routes with others are not replaced.
+ROUTE_KEYS = {"type", "dst", "gateway", "dev", "protocol", "scope", "prefsrc", "metric", "flags", "pref"}
+
+
+@dataclass(frozen=True)
+class Interface:
+    name: str
+    up: bool = False  # what the administrator wants
+    carrier: bool = False  # what the link says
+    mtu: int = 0
+    addresses: tuple[str, ...] = ()  # with prefix length, link-local ones left out
+    dynamic: frozenset[str] = frozenset()  # of these, what DHCP or router advertisements gave
+    pending: frozenset[str] = frozenset()  # duplicate address detection is under way
+    duplicate: frozenset[str] = frozenset()  # another machine has it
+    link_local: tuple[str, ...] = ()
+    above: Optional[str] = None  # bond or bridge that it is a member of
+    below: Optional[str] = None  # interface that a VLAN or macvlan stands on
+    driver: Optional[str] = None
+    physical: bool = False
+
+    @property
+    def state(self) -> str:
+        return "up" if self.up else "down"
+
+
+@dataclass(frozen=True)
+class State:
+    interfaces: dict[str, Interface] = field(default_factory=dict)
+    routes: tuple[dict[str, Any], ...] = ()
+    sysctls: dict[str, Optional[str]] = field(default_factory=dict)  # None: the kernel does not know it
+    hosts_block: Optional[str] = None
+    limits: Optional[str] = None
+    boot_id: str = ""
+
+
+def parse_interfaces(text: str, drivers: dict[str, str], physical: frozenset[str]) -> dict[str, Interface]:
+    """Interfaces by name, from `ip -json -details address show`."""
+    found = {}
+    for entry in _json(text, "ip address"):
+        name = entry.get("ifname")
+        if not name:
+            continue
+        listed = [info for info in entry.get("addr_info", []) if info.get("local")]
+        plain = [info for info in listed if info.get("scope") != "link"]
+        found[name] = Interface(
+            name=name,
+            up="UP" in entry.get("flags", []),
+            carrier="LOWER_UP" in entry.get("flags", []),
+            mtu=int(entry.get("mtu", 0)),
+            addresses=tuple(map(_cidr, plain)),
+            dynamic=frozenset(_cidr(info) for info in plain if info.get("dynamic")),
+            pending=frozenset(_cidr(info) for info in plain if info.get("tentative") and not info.get("dadfailed")),
+            duplicate=frozenset(_cidr(info) for info in plain if info.get("dadfailed")),
+            link_local=tuple(_cidr(info) for info in listed if info.get("scope") == "link"),
+            above=entry.get("master"),
+            # the other end of a veth pair is also called its link
+            below=entry.get("link") if entry.get("linkinfo", {}).get("info_kind") != "veth" else None,
+            driver=drivers.get(name),
+            physical=name in physical,
+        )
+    return found
+
+
+def parse_routes(text: str, version: int) -> tuple[dict[str, Any], ...]:
+    """Routes of the main table, from `ip -4|-6 -json -details route show`, with a whole `dst` and a `metric` always."""
+    return tuple({**entry, "version": version, **_where_to(entry, version)} for entry in _json(text, "ip route"))
+
+
+def next_hop(text: str) -> Optional[dict[str, Any]]:
+    """Device and gateway of `ip -json route get`; None when there is no way."""
+    try:
+        entry = json.loads(text)[0]
+    except (ValueError, LookupError):
+        return None
+    return {key: entry[key] for key in ("dev", "gateway") if key in entry} or None
+
+
+def find_route(state: State, to: str, metric: Optional[int]) -> Optional[dict[str, Any]]:
+    version = ipaddress.ip_network(to).version
+    wanted = DEFAULT_METRIC[version] if metric is None else metric
+    for route in state.routes:
+        if route["dst"] == to and route["version"] == version and route["metric"] == wanted:
+            return route
+    return None
+
+
+def route_words(route: dict[str, Any]) -> list[str]:
+    """The route as `ip route replace` takes it."""
+    words = [route["type"]] if route.get("type", "unicast") != "unicast" else []
+    words.append(route["dst"])
+    for key, word in (("gateway", "via"), ("dev", "dev"), ("protocol", "proto"), ("prefsrc", "src")):
+        if route.get(key) is not None:
+            words += [word, str(route[key])]
+    if route.get("scope") not in (None, "global") and route["version"] == 4:
+        words += ["scope", str(route["scope"])]
+    if route.get("metric"):
+        words += ["metric", str(route["metric"])]
+    words += ["onlink"] if "onlink" in route.get("flags", []) else []
+    return words
+
+
+def can_be_restored(route: dict[str, Any]) -> bool:
+    return set(route) <= ROUTE_KEYS | {"version"}
+
+
+def normal_value(value: Optional[str]) -> Optional[str]:
+    """A kernel parameter without the tabs that it separates its numbers by."""
+    return None if value is None else " ".join(value.split())
+
+
+def _where_to(entry: dict[str, Any], version: int) -> dict[str, Any]:
+    text = entry.get("dst", "default")
+    everything = "0.0.0.0/0" if version == 4 else "::/0"
+    to = str(ipaddress.ip_network(everything if text == "default" else text, strict=False))
+    return {"dst": to, "metric": int(entry.get("metric", DEFAULT_METRIC[version]))}
+
+
+def _cidr(info: dict[str, Any]) -> str:
+    return f"{info['local']}/{info['prefixlen']}"
+
+
+def _json(text: str, what: str) -> list[dict[str, Any]]:
+    try:
+        return [entry for entry in json.loads(text or "[]") if isinstance(entry, dict)]
+    except ValueError as error:
+        raise NetworkError(f"`{what}` does not answer in JSON ({error}): install iproute2 4.14 or newer") from error

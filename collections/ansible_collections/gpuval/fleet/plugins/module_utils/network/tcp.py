@@ -1,0 +1,103 @@
+"""One TCP connection: whether it comes about, how long that takes, and who is at the other end."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import time
+from typing import Optional
+
+GREETING = "gpuval-network"
+GREETING_SECONDS = 0.5
+STATES = {
+    errno.ECONNREFUSED: "closed",
+    errno.EHOSTUNREACH: "unreachable",
+    errno.ENETUNREACH: "unreachable",
+    errno.EACCES: "forbidden",
+    errno.EPERM: "forbidden",
+    errno.ETIMEDOUT: "timeout",
+}
+#: The host at the other end answered, even if it only refused.
+ANSWERED = ("open", "closed")
+
+
+def connect(address: str, port: int, seconds: float) -> tuple[str, Optional[float], Optional[socket.socket]]:
+    """State, seconds of the handshake, and the socket if it is open. No name is asked for."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    link = socket.socket(family, socket.SOCK_STREAM)
+    link.settimeout(seconds)
+    begin = time.perf_counter()
+    try:
+        link.connect((address, port))
+        return "open", time.perf_counter() - begin, link
+    except socket.timeout:
+        state = "timeout"
+    except OSError as error:
+        state = STATES.get(error.errno, "error")
+    spent = time.perf_counter() - begin
+    link.close()
+    return state, spent if state == "closed" else None, None
+
+
+def resolve(name: str) -> tuple[Optional[str], Optional[float]]:
+    """An IP address of the name and the seconds that took; None when there is none."""
+    begin = time.perf_counter()
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return None, None
+    return found[0][4][0], time.perf_counter() - begin
+
+
+def port_state(address: str, port: int, seconds: float, node: str) -> str:
+    """`open`, also when a service listens there; `other_node` when our listener says that it is another node."""
+    state, _spent, link = connect(address, port, seconds)
+    if link is None:
+        return state
+    with link:
+        link.settimeout(GREETING_SECONDS)
+        try:
+            words = link.recv(300).decode("utf-8", "replace").split()
+        except OSError:
+            words = []
+    return "other_node" if words[:1] == [GREETING] and words[1:2] != [node] else "open"
+
+
+def receive(address: str, port: int, size: int, seconds: float) -> Optional[float]:
+    """Bytes per second that our listener at the other end sends; None when it does not."""
+    _state, _spent, link = connect(address, port, seconds)
+    if link is None:
+        return None
+    with link:
+        try:
+            link.settimeout(seconds)
+            link.sendall(f"bulk {size}\n".encode())
+            with link.makefile("rb") as stream:
+                if not stream.readline(300).startswith(GREETING.encode()):
+                    return None
+                begin = time.perf_counter()
+                got = 0
+                while got < size and time.perf_counter() - begin < seconds:
+                    link.settimeout(max(0.05, seconds - (time.perf_counter() - begin)))
+                    data = stream.read1(65536)
+                    if not data:
+                        break
+                    got += len(data)
+        except socket.timeout:
+            pass
+        except OSError:
+            return None
+        spent = time.perf_counter() - begin if "begin" in locals() else 0
+    return got / spent if spent and got else None
+
+
+def say(address: str, port: int, line: str, seconds: float) -> None:
+    _state, _spent, link = connect(address, port, seconds)
+    if link is not None:
+        with link:
+            try:
+                link.sendall(line.encode())
+                link.settimeout(seconds)
+                link.recv(300)
+            except OSError:
+                return

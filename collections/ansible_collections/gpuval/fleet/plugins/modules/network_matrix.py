@@ -1,0 +1,93 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, gpuval contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: network_matrix
+short_description: Write the matrix of who reaches whom, and name what is odd
+version_added: 0.1.0
+description:
+  - Takes what M(gpuval.fleet.peer_probe) found on each node and writes C(network/matrix.json) and
+    C(network/matrix.csv) into the results, and into the folder of the run.
+  - Says whether a node or a link is the odd one, and prints a line for each finding.
+  - No node is contacted.
+author:
+  - gpuval contributors (@gpuval)
+attributes:
+  check_mode:
+    support: full
+    description: Writes no files.
+  diff_mode:
+    support: none
+    description: There is nothing to compare.
+options:
+  run_id:
+    description: The run whose folder takes a copy; empty is none.
+    type: str
+    default: ''
+  results_dir:
+    description: Where results are kept. A relative path stands beside C(ansible.cfg).
+    type: str
+    default: results
+  plan:
+    description: What M(gpuval.fleet.plan_peers) returned.
+    type: dict
+    required: true
+  ports:
+    description: Ports that were to be open between nodes.
+    type: list
+    elements: int
+    default: []
+  endpoints:
+    description: Names of the services that were asked for.
+    type: list
+    elements: str
+    default: []
+  probed:
+    description: Name of the variable that the results of the asking tasks were registered in.
+    type: str
+    default: network_probed
+  applied:
+    description: Name of the variable that the results of M(gpuval.fleet.host_network) were registered in.
+    type: str
+    default: network_applied
+  listened:
+    description: Name of the variable that the results of the listening tasks were registered in.
+    type: str
+    default: network_listened
+"""
+
+EXAMPLES = r"""
+- name: Write the matrix
+  gpuval.fleet.network_matrix:
+    plan: "{{ network_planned }}"
+  run_once: true
+  register: network_judged
+"""
+
+RETURN = r"""
+findings:
+  description: What is odd, with level (V(fail) or V(warn)), kind, nodes, message and remedy.
+  returned: success
+  type: list
+  elements: dict
+wrong:
+  description: Messages of the findings of level V(fail), by node.
+  returned: success
+  type: dict
+files:
+  description: What was written.
+  returned: success
+  type: list
+  elements: str
+summary:
+  description: Lines for people.
+  returned: success
+  type: list
+  elements: str
+"""

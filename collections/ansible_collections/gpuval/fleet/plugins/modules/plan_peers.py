@@ -1,0 +1,75 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, gpuval contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: plan_peers
+short_description: Say which node asks which others about the network
+version_added: 0.1.0
+description:
+  - Up to O(mesh) nodes everyone asks everyone. Above that each asks O(degree) others and is asked by them, and each
+    pair of zones (C(network_zone) of the hosts) has a link of its own.
+  - No node is contacted.
+author:
+  - gpuval contributors (@gpuval)
+attributes:
+  check_mode:
+    support: full
+    description: Changes nothing anyway.
+  diff_mode:
+    support: none
+    description: There is nothing to compare.
+options:
+  mesh:
+    description: Up to how many nodes everyone asks everyone.
+    type: int
+    default: 32
+  degree:
+    description: How many others a node asks above that.
+    type: int
+    default: 8
+  resolve:
+    description: Whether to look up the addresses of all nodes.
+    type: bool
+    default: false
+"""
+
+EXAMPLES = r"""
+- name: Plan who asks whom
+  gpuval.fleet.plan_peers:
+  run_once: true
+  register: network_planned
+"""
+
+RETURN = r"""
+peers:
+  description: Name, address and SSH port of those whom each node asks, by node.
+  returned: success
+  type: dict
+askers:
+  description: Who asks each node.
+  returned: success
+  type: dict
+zones:
+  description: Zone of each node.
+  returned: success
+  type: dict
+hosts:
+  description: IP address of each node that has one, with O(resolve).
+  returned: success
+  type: dict
+declared:
+  description: Whether the inventory declares anything about the network of any of the nodes.
+  returned: success
+  type: bool
+uncovered:
+  description: Pairs of zones that no link could be found for within the bounds.
+  returned: success
+  type: list
+  elements: list
+"""

@@ -1,0 +1,79 @@
+"""Which node, or which link, explains what went wrong between pairs of nodes; pure.
+
+A node that most of its partners have trouble with is one finding, not one for each; what remains is about links.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+#: A node is blamed when this much of what was tried with it went wrong, with two partners at least.
+SHARE = 0.6
+LEAST = 2
+
+Pair = tuple[str, str]  # who asked, and who was asked
+
+
+@dataclass(frozen=True)
+class Odd:
+    """A node that is blamed: as the one that is asked (`to`), as the one that asks (`from`), or both."""
+
+    node: str
+    side: str
+    bad: int
+    tried: int
+
+
+def blame(tried: Mapping[Pair, bool]) -> tuple[list[Odd], list[Pair]]:
+    """Nodes that explain the pairs that are bad (True), worst first, and the pairs that no node explains."""
+    open_pairs = {pair for pair, bad in tried.items() if bad}
+    live = dict(tried)
+    found: list[Odd] = []
+    while open_pairs:
+        candidates = _candidates(live, open_pairs)
+        if not candidates:
+            break
+        _rank, odd = max(candidates, key=lambda item: item[0])  # of equals the first by name
+        found.append(odd)
+        gone = {pair for pair in live if _belongs(pair, odd)}
+        open_pairs -= gone
+        live = {pair: bad for pair, bad in live.items() if pair not in gone}
+    return found, sorted(open_pairs)
+
+
+def both_ways(pairs: list[Pair]) -> tuple[list[Pair], list[Pair]]:
+    """Links that are bad in both directions, each once, and those that are in one."""
+    known = set(pairs)
+    both = [(one, two) for one, two in pairs if one < two and (two, one) in known]
+    single = [(one, two) for one, two in pairs if (two, one) not in known]
+    return both, single
+
+
+def _candidates(live: Mapping[Pair, bool], open_pairs: set[Pair]) -> list[tuple[tuple[float, int], Odd]]:
+    into: dict[str, list[bool]] = {}
+    out: dict[str, list[bool]] = {}
+    for (one, two), bad in live.items():
+        out.setdefault(one, []).append(bad)
+        into.setdefault(two, []).append(bad)
+    found = []
+    for node in sorted({name for pair in open_pairs for name in pair}):
+        sides = {"to": into.get(node, []), "from": out.get(node, [])}
+        guilty = {side: tries for side, tries in sides.items() if _is_guilty(tries)}
+        if len(guilty) == 2:
+            tries = [*sides["to"], *sides["from"]]
+            guilty = {"both": tries}
+        for side, tries in guilty.items():
+            bad = sum(tries)
+            found.append(((bad / len(tries), bad), Odd(node, side, bad, len(tries))))
+    return found
+
+
+def _is_guilty(tries: list[bool]) -> bool:
+    return sum(tries) >= LEAST and sum(tries) / len(tries) >= SHARE
+
+
+def _belongs(pair: Pair, odd: Odd) -> bool:
+    return (odd.side in ("from", "both") and pair[0] == odd.node) or (
+        odd.side in ("to", "both") and pair[1] == odd.node
+    )

@@ -1,0 +1,408 @@
+"""What the answers of all nodes say together: which node, link or service is odd, and what to do about it; pure."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.network.answers import Answers, Asked
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.network.blame import Odd, Pair, blame, both_ways
+
+#: A link is slow at this many times what is usual, and this much above it: a fleet in one rack has figures near zero.
+SLOW_FACTOR = 3.0
+SLOW_SECONDS = 0.002
+#: Bytes of many nodes are received at one time and share what is between them.
+SLOW_RATE_FACTOR = 4.0
+#: A class of links that has fewer is compared with all links.
+LEAST_LINKS = 4
+#: When this much of all that was tried failed, the network is wrong and not a node.
+NEARLY_ALL = 0.9
+LISTED = 6
+SIDES = ("to", "from", "both")
+#: Interfaces that container engines and the like make, alike in name and address on every machine.
+NOT_COMPARED = re.compile(r"lo|docker|br-|veth|cni|flannel|cali|virbr|podman|tunl|kube|ovs|tap|tun|vnet")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """`fail` is wrong beyond doubt or against what was declared; `warn` is unusual."""
+
+    level: str
+    kind: str
+    nodes: tuple[str, ...]
+    message: str
+    remedy: str
+
+    def to_json(self) -> dict[str, object]:
+        return {**asdict(self), "nodes": list(self.nodes)}
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Everything there is to judge by."""
+
+    answers: Mapping[str, Answers | None]  # None: the node gave none
+    reasons: Mapping[str, str]  # why it gave none
+    zones: Mapping[str, str]
+    ports: tuple[int, ...] = ()
+
+    def pairs(self) -> dict[Pair, Asked]:
+        return {
+            (name, other): asked
+            for name, answers in self.answers.items()
+            if answers
+            for other, asked in answers.peers.items()
+            if asked.state != "not_asked"
+        }
+
+
+def find(fleet: Fleet) -> list[Finding]:
+    """All findings, failures first."""
+    pairs = fleet.pairs()
+    found = [
+        *_silent(fleet, pairs),
+        *_reach(fleet, pairs),
+        *_sizes(pairs),
+        *_ports(fleet, pairs),
+        *_slow(fleet, pairs),
+        *_services(fleet),
+        *_same_address(fleet),
+        *_unlike(fleet),
+    ]
+    return sorted(found, key=lambda finding: finding.level != "fail")
+
+
+def _silent(fleet: Fleet, pairs: Mapping[Pair, Asked]) -> list[Finding]:
+    found = []
+    for name, answers in fleet.answers.items():
+        if answers is not None:
+            continue
+        tried = [asked.reached for (_asker, other), asked in pairs.items() if other == name]
+        told = f"{sum(tried)} of {len(tried)} node(s) reach it" if tried else "nobody was there to ask for it"
+        remedy = (
+            "The machine is up: look at SSH, the user and the way from the controller to it."
+            if any(tried)
+            else "See whether the machine is on, and its cable and address."
+        )
+        reason = fleet.reasons.get(name) or "it gave no answer"
+        found.append(Finding("fail", "silent", (name,), f"{name} measured nothing: {reason}; {told}", remedy))
+    return found
+
+
+def _reach(fleet: Fleet, pairs: Mapping[Pair, Asked]) -> list[Finding]:
+    tried = {pair: not asked.reached for pair, asked in pairs.items() if fleet.answers.get(pair[1]) is not None}
+    bad = sum(tried.values())
+    if len(fleet.answers) > 2 and tried and bad / len(tried) >= NEARLY_ALL:
+        nodes = tuple(sorted({name for pair in tried for name in pair}))
+        return [
+            Finding(
+                "fail",
+                "reach",
+                nodes,
+                f"nodes do not reach each other: {bad} of {len(tried)} links fail ({_states(pairs, tried)})",
+                "See that nodes reach each other at network_address, and that no firewall is between them.",
+            )
+        ]
+    words = {
+        "to": ("{bad} of {tried} node(s) do not reach it", "See its firewall, address, and cable."),
+        "from": ("it does not reach {bad} of {tried} node(s)", "See its routes, and its firewall's outgoing rules."),
+        "both": (
+            "cut off from the other nodes: {bad} of {tried} tries fail",
+            "See its cable, port, address and routes.",
+        ),
+    }
+    return _told(
+        "fail",
+        "reach",
+        tried,
+        words,
+        link=lambda pair: f"fails ({pairs[pair].state})",
+        remedy="See what lies between the two: routes, and firewalls of both.",
+    )
+
+
+def _sizes(pairs: Mapping[Pair, Asked]) -> list[Finding]:
+    tried = {
+        pair: asked.path_mtu_bytes is None or asked.path_mtu_bytes < asked.mtu_bytes
+        for pair, asked in pairs.items()
+        if asked.reached and asked.size_tried and asked.mtu_bytes
+    }
+
+    def largest(pair: Pair) -> str:
+        asked = pairs[pair]
+        most = asked.path_mtu_bytes or "smaller ones"
+        return f"packets of {asked.mtu_bytes} bytes do not get through whole, at most {most}"
+
+    sample = "; ".join(sorted({largest(pair) for pair, bad in tried.items() if bad})[:2])
+    words = dict.fromkeys(
+        ("to", "from", "both"),
+        (f"{sample} ({{bad}} of {{tried}} links)", "Give interfaces and switch ports on the way the same MTU."),
+    )
+    return _told(
+        "fail", "mtu", tried, words, link=largest, remedy="Give interfaces and switch ports on the way the same MTU."
+    )
+
+
+def _ports(fleet: Fleet, pairs: Mapping[Pair, Asked]) -> list[Finding]:
+    found = []
+    for name, answers in fleet.answers.items():
+        for port, reason in (answers.not_listening if answers else {}).items():
+            message = f"{name}: port {port} could not be tried, since it cannot listen there: {reason}"
+            found.append(
+                Finding("fail", "port", (name,), message, "Run as root (ansible_become) for ports below 1024.")
+            )
+    for port in fleet.ports:
+        tried = {
+            pair: asked.ports.get(port, "not tried") != "open"
+            for pair, asked in pairs.items()
+            if asked.reached and fleet.answers.get(pair[1]) and port not in fleet.answers[pair[1]].not_listening
+        }
+
+        def how(pair: Pair, port: int = port) -> str:
+            return f"port {port} is {pairs[pair].ports.get(port, 'not tried')}"
+
+        states = Counter(pairs[pair].ports.get(port, "not tried") for pair, bad in tried.items() if bad)
+        told = ", ".join(f"{state} {count}x" for state, count in states.most_common())
+        words = {
+            "to": (
+                f"port {port}: {{bad}} of {{tried}} node(s) do not get through ({told})",
+                "Open the port in its firewall.",
+            ),
+            "from": (
+                f"port {port}: it does not get through to {{bad}} of {{tried}} ({told})",
+                "See its outgoing rules.",
+            ),
+            "both": (f"port {port}: {{bad}} of {{tried}} tries fail ({told})", "See its firewall."),
+        }
+        remedy = "Open the port in the firewalls between the two. other_node: they share an address, or NAT is between."
+        found += _told("fail", "port", tried, words, link=how, remedy=remedy)
+    return found
+
+
+def _slow(fleet: Fleet, pairs: Mapping[Pair, Asked]) -> list[Finding]:
+    found = []
+    for kind, read, what in (
+        ("latency", lambda asked: asked.tcp_minimum_seconds, "a TCP handshake"),
+        ("large_packets", lambda asked: asked.large_seconds, "a round trip of full packets"),
+    ):
+        values = {pair: read(asked) for pair, asked in pairs.items() if asked.reached and read(asked) is not None}
+        usual = _usual(values, fleet.zones)
+        tried = {
+            pair: value > max(SLOW_FACTOR * usual[pair], usual[pair] + SLOW_SECONDS) for pair, value in values.items()
+        }
+        found += _told_slow(kind, what, tried, values, usual, _milliseconds)
+    rates = {pair: asked.bytes_per_second for pair, asked in pairs.items() if asked.bytes_per_second}
+    usual = _usual(rates, fleet.zones, high=True)
+    tried = {pair: rate * SLOW_RATE_FACTOR < usual[pair] for pair, rate in rates.items()}
+    return found + _told_slow("bandwidth", "receiving", tried, rates, usual, _rate)
+
+
+def _told_slow(
+    kind: str,
+    what: str,
+    tried: Mapping[Pair, bool],
+    values: Mapping[Pair, float],
+    usual: Mapping[Pair, float],
+    show: Callable[[float], str],
+) -> list[Finding]:
+    def compared(pair: Pair) -> str:
+        return f"{what}: {show(values[pair])}, usual is {show(usual[pair])}"
+
+    def worst(odd: Odd) -> str:
+        mine = [pair for pair, bad in tried.items() if bad and odd.node in pair]
+        pick = min if kind == "bandwidth" else max
+        return compared(pick(mine, key=values.__getitem__))
+
+    words = dict.fromkeys(
+        SIDES, ("slow with {bad} of {tried}, {worst}", "See its cable, port, errors (ethtool -S) and load.")
+    )
+    return _told("warn", kind, tried, words, link=compared, remedy="See the way between the two.", worst=worst)
+
+
+def _services(fleet: Fleet) -> list[Finding]:
+    found = []
+    names = list(dict.fromkeys(name for answers in fleet.answers.values() if answers for name in answers.services))
+    for name in names:
+        measured = {
+            node: answers.services[name]
+            for node, answers in fleet.answers.items()
+            if answers and name in answers.services
+        }
+        bad = {node: service for node, service in measured.items() if service.state != "ok"}
+        if bad:
+            reason = next(iter(bad.values())).message
+            who = (
+                "no node reaches it"
+                if len(bad) == len(measured)
+                else f"{_some(bad)} ({len(bad)} of {len(measured)}) do not reach it"
+            )
+            remedy = "See name servers, routes, proxies and firewalls on the way."
+            found.append(Finding("fail", "endpoint", tuple(bad), f"{name}: {who}: {reason}", remedy))
+        for kind, read, worse, show in (
+            ("tcp_seconds", lambda service: service.tcp_seconds, 1, _milliseconds),
+            ("bytes_per_second", lambda service: service.bytes_per_second, -1, _rate),
+        ):
+            values = {
+                node: read(service) for node, service in measured.items() if service.state == "ok" and read(service)
+            }
+            if len(values) < LEAST_LINKS:
+                continue
+            usual = statistics.median(values.values())
+            slow = {
+                node: value
+                for node, value in values.items()
+                if (
+                    value > max(SLOW_FACTOR * usual, usual + SLOW_SECONDS)
+                    if worse > 0
+                    else value * SLOW_RATE_FACTOR < usual
+                )
+            }
+            for node, value in slow.items():
+                message = f"{node}: {name} is slow from here: {kind} {show(value)}, usual is {show(usual)}"
+                found.append(Finding("warn", "endpoint", (node,), message, "See its way to the service."))
+    return found
+
+
+def _same_address(fleet: Fleet) -> list[Finding]:
+    owners: dict[str, set[str]] = {}
+    for name, interface_name, interface in _interfaces(fleet):
+        if NOT_COMPARED.match(interface_name):
+            continue
+        for text in interface.addresses:
+            try:
+                address = ipaddress.ip_interface(text).ip
+            except ValueError:
+                continue
+            if not (address.is_link_local or address.is_loopback):
+                owners.setdefault(str(address), set()).add(name)
+    return [
+        Finding(
+            "fail",
+            "address",
+            tuple(sorted(nodes)),
+            f"{' and '.join(sorted(nodes))} both have the address {address}",
+            "Give each its own.",
+        )
+        for address, nodes in owners.items()
+        if len(nodes) > 1
+    ]
+
+
+def _unlike(fleet: Fleet) -> list[Finding]:
+    """Interfaces of one name that are not as on most nodes."""
+    by_name: dict[str, dict[str, tuple[object, object]]] = {}
+    for node, name, interface in _interfaces(fleet):
+        if not NOT_COMPARED.match(name):
+            by_name.setdefault(name, {})[node] = (interface.mtu, _link(interface))
+    found = []
+    for name, values in by_name.items():
+        if len(values) < 2:
+            continue
+        for position, what in ((0, "MTU"), (1, "state")):
+            counts = Counter(value[position] for value in values.values())
+            usual, count = counts.most_common(1)[0]
+            if len(counts) == 1:
+                continue
+            if count * 2 <= len(values):
+                told = ", ".join(f"{value} on {number}" for value, number in counts.most_common(LISTED))
+                found.append(
+                    Finding(
+                        "warn",
+                        "unlike",
+                        tuple(values),
+                        f"{name}: {what} differs: {told}",
+                        f"Make the {what} of {name} alike.",
+                    )
+                )
+                continue
+            for value in counts:
+                odd = [node for node, both in values.items() if both[position] == value]
+                if value != usual:
+                    message = f"{_some(odd)}: {name} has {what} {value}, {usual} on {count} of {len(values)}"
+                    found.append(Finding("warn", "unlike", tuple(odd), message, f"Make the {what} of {name} alike."))
+    return found
+
+
+def _interfaces(fleet: Fleet):
+    for node, answers in fleet.answers.items():
+        for name, interface in (answers.interfaces if answers else {}).items():
+            yield node, name, interface
+
+
+def _link(interface) -> str:
+    return interface.state if interface.state == "down" else ("up" if interface.carrier else "without carrier")
+
+
+def _told(
+    level: str,
+    kind: str,
+    tried: Mapping[Pair, bool],
+    words: Mapping[str, tuple[str, str]],
+    *,
+    link: Callable[[Pair], str],
+    remedy: str,
+    worst: Callable[[Odd], str] | None = None,
+) -> list[Finding]:
+    """Findings about nodes, and about links that no node explains."""
+    nodes, rest = blame(tried)
+    found = []
+    for odd in nodes:
+        text, what_to_do = words[odd.side]
+        message = text.format(bad=odd.bad, tried=odd.tried, worst=worst(odd) if worst else "")
+        found.append(Finding(level, kind, (odd.node,), f"{odd.node}: {message}", what_to_do))
+    both, single = both_ways(rest)
+    found += [Finding(level, kind, pair, f"{pair[0]} <-> {pair[1]}: {link(pair)}", remedy) for pair in both]
+    for one, two in single:
+        back = "" if (two, one) not in tried else "; the other direction is fine"
+        found.append(Finding(level, kind, (one, two), f"{one} -> {two}: {link((one, two))}{back}", remedy))
+    return found
+
+
+def _usual(values: Mapping[Pair, float], zones: Mapping[str, str], high: bool = False) -> dict[Pair, float]:
+    """What is usual in a pair's class (the zones of the two), or among all where there are few.
+
+    The good quartile: of three nodes with a slow one, four links of six are slow.
+    """
+    classes: dict[tuple[str, ...], list[float]] = {}
+    for pair, value in values.items():
+        classes.setdefault(_class(pair, zones), []).append(value)
+    everything = _quartile(values.values(), high)
+    usual = {
+        key: _quartile(members, high) if len(members) >= LEAST_LINKS else everything for key, members in classes.items()
+    }
+    return {pair: usual[_class(pair, zones)] for pair in values}
+
+
+def _quartile(values: Iterable[float], high: bool) -> float:
+    ordered = sorted(values, reverse=high)
+    return ordered[(len(ordered) - 1) // 4] if ordered else 0.0
+
+
+def _class(pair: Pair, zones: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(sorted(zones.get(name, "") for name in pair))
+
+
+def _states(pairs: Mapping[Pair, Asked], tried: Mapping[Pair, bool]) -> str:
+    counts = Counter(pairs[pair].state for pair, bad in tried.items() if bad)
+    return ", ".join(f"{state} {count}x" for state, count in counts.most_common())
+
+
+def _some(names: Iterable[str]) -> str:
+    listed = sorted(names)
+    more = f" and {len(listed) - LISTED} more" if len(listed) > LISTED else ""
+    return ", ".join(listed[:LISTED]) + more
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1000:.3g} ms"
+
+
+def _rate(value: float) -> str:
+    for size, unit in ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s")):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:.3g} B/s"

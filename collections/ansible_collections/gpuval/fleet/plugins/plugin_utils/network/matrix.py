@@ -1,0 +1,141 @@
+"""The matrix of who reaches whom, as documents and as lines for the console; pure but for writing files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import csv_cell, one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.network.findings import Finding, Fleet
+
+SCHEMA = "gpuval.network-matrix/1"
+COLUMNS = (
+    "from",
+    "to",
+    "address",
+    "state",
+    "tcp_minimum_seconds",
+    "tcp_median_seconds",
+    "large_packet_seconds",
+    "mtu_bytes",
+    "path_mtu_bytes",
+    "ping_sent",
+    "ping_received",
+    "bytes_per_second",
+    "ports",
+)
+SHOWN = 12
+
+
+def document(
+    fleet: Fleet, findings: Sequence[Finding], *, run_id: str | None, uncovered: Sequence[Sequence[str]]
+) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "created_at": runs.now(),
+        "run_id": run_id,
+        "measured": "TCP handshakes to the port of SSH, `ping` packets, from every node to its peers at one time",
+        "nodes": {
+            name: {
+                "answered": answers is not None,
+                "zone": fleet.zones.get(name, ""),
+                "reason": fleet.reasons.get(name, ""),
+                "interfaces": {}
+                if answers is None
+                else {key: _plain(value) for key, value in answers.interfaces.items()},
+            }
+            for name, answers in fleet.answers.items()
+        },
+        "ports": list(fleet.ports),
+        "links": rows(fleet),
+        "endpoints": [
+            {"node": name, "endpoint": service_name, **_plain(service)}
+            for name, answers in fleet.answers.items()
+            if answers
+            for service_name, service in answers.services.items()
+        ],
+        "zone_pairs_without_link": [list(pair) for pair in uncovered],
+        "findings": [finding.to_json() for finding in findings],
+    }
+
+
+def rows(fleet: Fleet) -> list[dict[str, Any]]:
+    """One for each link that was tried, with COLUMNS."""
+    return [
+        dict(
+            zip(
+                COLUMNS,
+                (
+                    one,
+                    two,
+                    asked.address,
+                    asked.state,
+                    asked.tcp_minimum_seconds,
+                    asked.tcp_median_seconds,
+                    asked.large_seconds,
+                    asked.mtu_bytes,
+                    asked.path_mtu_bytes,
+                    asked.sent,
+                    asked.received,
+                    asked.bytes_per_second,
+                    {str(port): state for port, state in sorted(asked.ports.items())},
+                ),
+                strict=True,
+            )
+        )
+        for (one, two), asked in fleet.pairs().items()
+    ]
+
+
+def table(fleet: Fleet) -> str:
+    """The links as CSV."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in rows(fleet):
+        ports = " ".join(f"{port}={state}" for port, state in row["ports"].items())
+        writer.writerow([csv_cell(value) for value in [*(row[name] for name in COLUMNS[:-1]), ports]])
+    return stream.getvalue()
+
+
+def lines(fleet: Fleet, findings: Sequence[Finding], folders: Sequence[Path]) -> list[str]:
+    """What an operator sees: one line of figures, one for each finding."""
+    pairs = fleet.pairs()
+    reached = {pair: asked for pair, asked in pairs.items() if asked.reached}
+    answered = sum(answers is not None for answers in fleet.answers.values())
+    head = f"network: {answered} of {len(fleet.answers)} node(s) answered, {len(reached)} of {len(pairs)} link(s) work"
+    times = {
+        pair: asked.tcp_minimum_seconds for pair, asked in reached.items() if asked.tcp_minimum_seconds is not None
+    }
+    if times:
+        slowest = max(times, key=times.__getitem__)
+        head += (
+            f"; TCP handshake {statistics.median(times.values()) * 1000:.3g} ms at the median, "
+            f"{times[slowest] * 1000:.3g} ms at most ({slowest[0]} -> {slowest[1]})"
+        )
+    sizes = sorted({asked.path_mtu_bytes for asked in reached.values() if asked.path_mtu_bytes})
+    if sizes:
+        head += f"; path MTU {' and '.join(map(str, sizes))}"
+    told = [head]
+    told += [
+        f"- {finding.level.upper()} {one_line(finding.message, 300)}. {finding.remedy}" for finding in findings[:SHOWN]
+    ]
+    if len(findings) > SHOWN:
+        told.append(f"- and {len(findings) - SHOWN} more findings")
+    if folders:
+        told.append(f"{folders[0]}/matrix.json and matrix.csv have all of it")
+    return told
+
+
+def write(folder: Path, whole: dict[str, Any], text: str) -> None:
+    runs.write_json(folder / "matrix.json", whole)
+    runs.write_bytes(folder / "matrix.csv", text.encode())
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    return {key: list(entry) if isinstance(entry, tuple) else entry for key, entry in vars(value).items()}

@@ -1,0 +1,88 @@
+"""Who asks whom; pure.
+
+Up to `mesh` nodes everyone asks everyone. Above that each node asks `degree` others and is asked by as many, both ways,
+so that a link that is good in one direction only is seen; and each pair of zones has a link of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+MESH = 32
+DEGREE = 8
+#: Links between zones that a node may have beyond its degree.
+EXTRA = 8
+
+
+def plan(
+    nodes: Sequence[str], zones: Mapping[str, str], mesh: int = MESH, degree: int = DEGREE
+) -> dict[str, list[str]]:
+    """Peers of each node, in the order of `nodes`."""
+    names = list(dict.fromkeys(nodes))
+    if len(names) <= mesh:
+        return {name: [other for other in names if other != name] for name in names}
+    links: dict[str, set[str]] = {name: set() for name in names}
+    for offset in _offsets(len(names), degree):
+        for position, name in enumerate(names):
+            _join(links, name, names[(position + offset) % len(names)])
+    _cover(names, zones, links, degree)
+    order = {name: position for position, name in enumerate(names)}
+    return {name: sorted(links[name], key=order.__getitem__) for name in names}
+
+
+def uncovered(peers: Mapping[str, Sequence[str]], zones: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Pairs of zones without a link between them: there are more than the bounds allow."""
+    have = {_pair(zones.get(name, ""), zones.get(other, "")) for name, others in peers.items() for other in others}
+    return [pair for pair in _pairs(peers, zones) if pair not in have]
+
+
+def _offsets(count: int, degree: int) -> list[int]:
+    """Steps around the circle of nodes, spread over all distances: neighbours, and across. Each makes two peers."""
+    wanted = max(1, degree // 2)
+    half = count // 2
+    found = [max(1, round(half ** (step / max(1, wanted - 1)))) for step in range(wanted)]
+    result: list[int] = []
+    for offset in found:
+        while offset in result and offset < half:
+            offset += 1  # noqa: PLW2901 - the next free one
+        if offset not in result:
+            result.append(offset)
+    # exactly across gives one peer, not two
+    return [
+        offset - 1 if 2 * offset == count and offset - 1 > 0 and offset - 1 not in result else offset
+        for offset in result
+    ]
+
+
+def _cover(names: Sequence[str], zones: Mapping[str, str], links: dict[str, set[str]], degree: int) -> None:
+    """A link for each pair of zones that has none, between the least loaded nodes of the two."""
+    have = {_pair(zones.get(name, ""), zones.get(other, "")) for name, others in links.items() for other in others}
+    members: dict[str, list[str]] = {}
+    for name in names:
+        members.setdefault(zones.get(name, ""), []).append(name)
+    for one, two in _pairs(links, zones):
+        if (one, two) in have:
+            continue
+        first = min(members[one], key=lambda name: len(links[name]))
+        others = [name for name in members[two] if name != first]
+        second = min(others, key=lambda name: len(links[name]))
+        if max(len(links[first]), len(links[second])) < degree + EXTRA:
+            _join(links, first, second)
+
+
+def _pairs(nodes: Mapping[str, object], zones: Mapping[str, str]) -> list[tuple[str, str]]:
+    counts: dict[str, int] = {}
+    for name in nodes:
+        counts[zones.get(name, "")] = counts.get(zones.get(name, ""), 0) + 1
+    known = sorted(counts)
+    return [(one, two) for place, one in enumerate(known) for two in known[place:] if one != two or counts[one] > 1]
+
+
+def _pair(one: str, two: str) -> tuple[str, str]:
+    return (one, two) if one <= two else (two, one)
+
+
+def _join(links: dict[str, set[str]], one: str, two: str) -> None:
+    if one != two:
+        links[one].add(two)
+        links[two].add(one)

@@ -1,0 +1,58 @@
+"""One bad node is one finding; a bad link is not blamed on a node."""
+
+import itertools
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.network import sampling
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.network.blame import Odd, blame, both_ways
+
+
+def mesh(count, bad):
+    """All pairs of nodes a, b, c, ...; `bad` says which are."""
+    return {pair: bad(*pair) for pair in itertools.permutations("abcdefghij"[:count], 2)}
+
+
+def test_nothing_bad_blames_nobody():
+    assert blame(mesh(4, lambda one, two: False)) == ([], [])
+    assert blame({}) == ([], [])
+
+
+@pytest.mark.parametrize("count", [3, 4, 10])
+def test_a_node_that_nobody_reaches(count):
+    assert blame(mesh(count, lambda one, two: two == "b")) == ([Odd("b", "to", count - 1, count - 1)], [])
+
+
+@pytest.mark.parametrize("count", [3, 4, 10])
+def test_a_node_that_reaches_nobody(count):
+    assert blame(mesh(count, lambda one, two: one == "b")) == ([Odd("b", "from", count - 1, count - 1)], [])
+
+
+@pytest.mark.parametrize("count", [3, 4, 10])
+def test_a_node_that_is_cut_off(count):
+    tries = 2 * (count - 1)
+    assert blame(mesh(count, lambda one, two: "b" in (one, two))) == ([Odd("b", "both", tries, tries)], [])
+
+
+def test_a_link_is_a_link():
+    nodes, links = blame(mesh(4, lambda one, two: {one, two} == {"a", "c"}))
+    assert (nodes, both_ways(links)) == ([], ([("a", "c")], []))
+    nodes, links = blame(mesh(4, lambda one, two: (one, two) == ("a", "c")))
+    assert (nodes, both_ways(links)) == ([], ([], [("a", "c")]))
+
+
+def test_two_nodes_alone_cannot_be_told_apart():
+    nodes, links = blame({("a", "b"): True, ("b", "a"): True})
+    assert (nodes, both_ways(links)) == ([], ([("a", "b")], []))
+
+
+def test_two_bad_nodes_and_a_bad_link():
+    nodes, links = blame(mesh(10, lambda one, two: two in "bc" or {one, two} == {"e", "f"}))
+    assert {(odd.node, odd.side) for odd in nodes} == {("b", "to"), ("c", "to")}
+    assert both_ways(links) == ([("e", "f")], [])
+
+
+@pytest.mark.parametrize("bad", ["node-000", "node-050", "node-099"])
+def test_a_sampled_fleet_names_the_node_too(bad):
+    peers = sampling.plan([f"node-{number:03}" for number in range(100)], {})
+    tried = {(name, other): other == bad for name, others in peers.items() for other in others}
+    assert blame(tried) == ([Odd(bad, "to", 8, 8)], [])

@@ -1,0 +1,224 @@
+"""What a fleet's answers say: who is odd, how, and that nothing odd is made up."""
+
+import csv
+import dataclasses
+import io
+import itertools
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.network import matrix
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.network.answers import (
+    Answers,
+    Asked,
+    Interface,
+    Service,
+    take_in,
+)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.network.findings import Fleet, find
+
+GOOD = Asked(
+    state="open",
+    address="10.0.0.1",
+    tcp_minimum_seconds=0.0001,
+    tcp_median_seconds=0.0002,
+    mtu_bytes=9000,
+    path_mtu_bytes=9000,
+    size_tried=True,
+    large_seconds=0.0003,
+    sent=3,
+    received=3,
+    bytes_per_second=1e9,
+    ports={29500: "open"},
+)
+NODES = ["a", "b", "c", "d", "e"]
+
+
+def fleet(change=lambda one, two, asked: asked, nodes=NODES, **given):
+    answers = {
+        one: Answers(
+            peers={two: change(one, two, GOOD) for two in nodes if two != one},
+            interfaces={"ib0": Interface("up", True, 9000, (f"10.0.0.{place}/24",), True)},
+        )
+        for place, one in enumerate(nodes, 1)
+    }
+    return Fleet(**{"answers": answers, "reasons": {}, "zones": {}, "ports": (29500,), **given})
+
+
+def with_(**values):
+    """Links that `when(one, two)` holds for are otherwise."""
+    when = values.pop("when")
+    return lambda one, two, asked: dataclasses.replace(asked, **values) if when(one, two) else asked
+
+
+def told(findings):
+    return [(finding.level, finding.kind, finding.nodes) for finding in findings]
+
+
+def test_a_good_fleet_has_no_findings():
+    assert find(fleet()) == []
+    assert find(fleet(nodes=["a"])) == []
+    assert find(fleet(nodes=["a", "b"])) == []
+
+
+@pytest.mark.parametrize(
+    ("values", "level", "kind", "words"),
+    [
+        ({"state": "timeout"}, "fail", "reach", "4 of 4 node(s) do not reach it"),
+        ({"ports": {29500: "timeout"}}, "fail", "port", "port 29500: 4 of 4 node(s) do not get through (timeout 4x)"),
+        ({"ports": {}}, "fail", "port", "not tried"),
+        ({"ports": {29500: "other_node"}}, "fail", "port", "other_node"),
+        ({"path_mtu_bytes": 1500}, "fail", "mtu", "packets of 9000 bytes do not get through whole, at most 1500"),
+        ({"path_mtu_bytes": None}, "fail", "mtu", "9000"),
+        ({"tcp_minimum_seconds": 0.05}, "warn", "latency", "slow with 4 of 4, a TCP handshake: 50 ms, usual is 0.1 ms"),
+        ({"large_seconds": 0.3}, "warn", "large_packets", "300 ms"),
+        ({"bytes_per_second": 1e7}, "warn", "bandwidth", "10 MB/s, usual is 1 GB/s"),
+    ],
+)
+def test_a_bad_node_is_named_and_a_bad_link_is(values, level, kind, words):
+    (node,) = find(fleet(with_(when=lambda one, two: two == "c", **values)))
+    assert (node.level, node.kind, node.nodes) == (level, kind, ("c",))
+    assert words in node.message
+    assert node.remedy
+    (link,) = find(fleet(with_(when=lambda one, two: {one, two} == {"a", "d"}, **values)))
+    assert (link.level, link.kind, link.nodes) == (level, kind, ("a", "d"))
+    assert link.message.startswith("a <-> d: ")
+    (way,) = find(fleet(with_(when=lambda one, two: (one, two) == ("d", "a"), **values)))
+    assert way.message.startswith("d -> a: ") and way.message.endswith("the other direction is fine")
+
+
+def test_refused_is_there():
+    assert not find(fleet(with_(when=lambda *_: True, state="closed")))
+
+
+def test_what_was_not_measured_is_no_finding_but_what_was_not_said_is():
+    blank = with_(
+        when=lambda *_: True, size_tried=False, path_mtu_bytes=None, large_seconds=None, bytes_per_second=None
+    )
+    assert not find(fleet(blank))
+
+
+def test_a_node_without_answers_is_named_with_what_its_peers_say():
+    def gone(change, reason):
+        whole = fleet(change, reasons={"b": reason})
+        return dataclasses.replace(whole, answers={**whole.answers, "b": None})
+
+    (off,) = find(gone(with_(when=lambda one, two: two == "b", state="timeout"), "no route"))
+    assert off.nodes == ("b",) and "no route; 0 of 4 node(s) reach it" in off.message
+    (up,) = find(gone(lambda one, two, asked: asked, "login denied"))
+    assert "4 of 4 node(s) reach it" in up.message and "look at SSH" in up.remedy
+
+
+def test_when_nobody_reaches_anybody_it_is_not_a_node():
+    (finding,) = find(fleet(with_(when=lambda *_: True, state="timeout")))
+    assert finding.nodes == tuple(NODES)
+    assert "20 of 20 links fail (timeout 20x)" in finding.message
+
+
+def test_zones_that_are_far_apart_are_not_slow():
+    zones = {name: "near" if name in "ab" else "far" for name in NODES}
+    far = with_(when=lambda one, two: zones[one] != zones[two], tcp_minimum_seconds=0.02, large_seconds=0.02)
+    assert find(fleet(far, zones=zones)) == []
+    assert find(fleet(far)), "without zones that is odd"
+
+
+def test_a_slow_node_of_three_is_the_odd_one():
+    slow = with_(when=lambda one, two: "c" in (one, two), tcp_minimum_seconds=0.04)
+    assert told(find(fleet(slow, nodes=["a", "b", "c"]))) == [("warn", "latency", ("c",))]
+
+
+def test_noise_below_a_fast_network_is_no_finding():
+    noisy = itertools.cycle([0.0001, 0.0004, 0.0012, 0.0019])
+    assert not find(fleet(lambda one, two, asked: dataclasses.replace(asked, tcp_minimum_seconds=next(noisy))))
+
+
+def test_interfaces_unlike_the_others_and_addresses_given_twice():
+    whole = fleet()
+    answers = dict(whole.answers)
+    odd = Interface("up", False, 1500, ("10.0.0.1/24", "fe80::1/64", "not an address"), True)
+    answers["e"] = dataclasses.replace(answers["e"], interfaces={"ib0": odd, "docker0": odd})
+    found = find(dataclasses.replace(whole, answers=answers))
+    assert told(found) == [("fail", "address", ("a", "e")), ("warn", "unlike", ("e",)), ("warn", "unlike", ("e",))]
+    assert "e: ib0 has MTU 1500, 9000 on 4 of 5" in [finding.message for finding in found]
+    assert "e: ib0 has state without carrier, up on 4 of 5" in [finding.message for finding in found]
+
+
+def test_services():
+    whole = fleet()
+
+    def measured(**by_node):
+        answers = {
+            name: dataclasses.replace(
+                entry, services={"hub": by_node.get(name, Service("ok", tcp_seconds=0.001, bytes_per_second=1e8))}
+            )
+            for name, entry in whole.answers.items()
+        }
+        return find(dataclasses.replace(whole, answers=answers))
+
+    assert measured() == []
+    bad = Service("tls", message="hub: certificate refused")
+    (one,) = measured(b=bad)
+    assert one.nodes == ("b",) and "b (1 of 5) do not reach it: hub: certificate refused" in one.message
+    (every,) = measured(**dict.fromkeys(NODES, bad))
+    assert "no node reaches it" in every.message
+    assert told(measured(c=Service("ok", tcp_seconds=0.1, bytes_per_second=1e6))) == [("warn", "endpoint", ("c",))] * 2
+
+
+def test_a_port_that_could_not_be_listened_on_is_not_the_firewall():
+    whole = fleet(with_(when=lambda one, two: two == "c", ports={29500: "closed"}))
+    answers = {
+        **whole.answers,
+        "c": dataclasses.replace(whole.answers["c"], not_listening={29500: "Permission denied"}),
+    }
+    (finding,) = find(dataclasses.replace(whole, answers=answers))
+    assert "cannot listen there: Permission denied" in finding.message
+
+
+def test_what_a_node_says_is_taken_in_with_care():
+    hostile = {
+        "peers": {
+            "b": {
+                "state": "<script>",
+                "tcp_minimum_seconds": float("nan"),
+                "tcp_median_seconds": -1,
+                "mtu_bytes": True,
+                "message": "x\x1b[31m\n" * 900,
+                "ping": [1],
+                "ports": {"22": "wide open", "../x": "open"},
+            },
+            "stranger": {"state": "open"},
+        },
+        "endpoints": {"hub": {"state": 7, "status": "200"}, "other": {}},
+        "interfaces": {f"if{number}\x1b]0;x\x07": {"addresses": "no list", "mtu": "9000"} for number in range(1000)},
+    }
+    answers = take_in(hostile, ["b", "c"], ["hub"], {"22": "a\nb", "80": "in_use"})
+    asked = answers.peers["b"]
+    assert (asked.state, asked.tcp_minimum_seconds, asked.tcp_median_seconds, asked.mtu_bytes) == (
+        "error",
+        None,
+        None,
+        None,
+    )
+    assert asked.ports == {22: "error"}
+    assert "\x1b" not in asked.message and len(asked.message) <= 200
+    assert set(answers.peers) == {"b", "c"} and answers.peers["c"].state == "not_asked"
+    assert answers.services == {"hub": Service("tcp")}
+    assert len(answers.interfaces) <= 128 and not any("\x1b" in name for name in answers.interfaces)
+    assert answers.not_listening == {22: "a b"}
+    assert take_in("nothing", ["b"], []) is None
+
+
+def test_the_matrix_as_documents_and_lines(tmp_path):
+    whole = fleet(with_(when=lambda one, two: two == "c", state="timeout"))
+    findings = find(whole)
+    document = matrix.document(whole, findings, run_id="run-1", uncovered=[("x", "y")])
+    assert document["schema"] == "gpuval.network-matrix/1"
+    assert len(document["links"]) == 20 and document["findings"][0]["nodes"] == ["c"]
+    rows = list(csv.DictReader(io.StringIO(matrix.table(whole))))
+    assert len(rows) == 20 and rows[0]["ports"] == "29500=open"
+    assert {(row["from"], row["to"]) for row in rows if row["state"] == "timeout"} == {(n, "c") for n in "abde"}
+    matrix.write(tmp_path, document, matrix.table(whole))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["matrix.csv", "matrix.json"]
+    head, finding, where = matrix.lines(whole, findings, [tmp_path])
+    assert head.startswith("network: 5 of 5 node(s) answered, 16 of 20 link(s) work; TCP handshake 0.1 ms")
+    assert finding.startswith("- FAIL c: 4 of 4 node(s) do not reach it")
+    assert str(tmp_path) in where

@@ -1,0 +1,180 @@
+"""Real connections on this machine: listeners that end, ports, services, names that hang."""
+
+import functools
+import http.server
+import json
+import socket
+import threading
+import time
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.module_utils.network import endpoints, listener, ping, tcp
+from ansible_collections.gpuval.fleet.plugins.module_utils.network.errors import NetworkError
+from ansible_collections.gpuval.fleet.plugins.module_utils.network.parallel import in_parallel
+
+
+def free_port():
+    with socket.socket() as link:
+        link.bind(("127.0.0.1", 0))
+        return link.getsockname()[1]
+
+
+@pytest.fixture
+def listening(tmp_path):
+    """A listener of node `two` that `one` and `three` are to ask."""
+    ports = [free_port(), free_port()]
+    found, others = listener.open_ports(ports)
+    assert not others
+    listener.start(tmp_path / "base", "two", found, 30, {"one", "three"})
+    yield tmp_path / "base", ports
+    listener.stop(tmp_path / "base")
+
+
+def ended(port):
+    for _try in range(100):
+        if tcp.connect("127.0.0.1", port, 1)[0] == "closed":
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_a_listener_says_which_node_it_is_and_ends_when_all_have_asked(listening):
+    base, ports = listening
+    assert [tcp.port_state("127.0.0.1", port, 2, "two") for port in ports] == ["open", "open"]
+    assert tcp.port_state("127.0.0.1", ports[0], 2, "four") == "other_node"
+    assert tcp.receive("127.0.0.1", ports[0], 1_000_000, 2) > 0
+    tcp.say("127.0.0.1", ports[0], "bye one\n", 1)
+    tcp.say("127.0.0.1", ports[0], "bye stranger\n", 1)
+    time.sleep(0.7)
+    assert tcp.port_state("127.0.0.1", ports[1], 2, "two") == "open", "three did not ask yet"
+    tcp.say("127.0.0.1", ports[0], "bye three\n", 1)
+    assert all(map(ended, ports))
+    assert not (base / "network/listener.json").exists()
+
+
+def test_a_listener_can_be_stopped_and_never_ends_another_process(listening):
+    base, ports = listening
+    path = base / "network/listener.json"
+    known = json.loads(path.read_text())
+    path.write_text(json.dumps({**known, "started": "1"}))
+    assert not listener.stop(base), "a later process of that number is not ours"
+    assert tcp.port_state("127.0.0.1", ports[0], 2, "two") == "open"
+    path.write_text(json.dumps(known))
+    assert listener.stop(base)
+    assert all(map(ended, ports))
+    assert not listener.stop(base)
+
+
+def test_a_listener_ends_when_its_time_is_over(tmp_path):
+    port = free_port()
+    found, _others = listener.open_ports([port])
+    listener.start(tmp_path / "base", "two", found, 0.5, {"one"})
+    assert ended(port)
+
+
+def test_a_port_in_use_is_said(listening):
+    _base, ports = listening
+    found, others = listener.open_ports([ports[0]])
+    assert (found, others) == ({}, {ports[0]: "in_use"})
+
+
+def test_states_of_a_connection():
+    assert tcp.connect("127.0.0.1", free_port(), 1)[0] == "closed"
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+        port = full.getsockname()[1]
+        held = [tcp.connect("127.0.0.1", port, 0.3)[2] for _number in range(3)]
+        assert tcp.connect("127.0.0.1", port, 0.3) == ("timeout", None, None)
+        for link in held:
+            if link is not None:
+                link.close()
+    assert tcp.resolve("no-such-name.invalid") == (None, None)
+    assert tcp.resolve("127.0.0.1")[0] == "127.0.0.1"
+
+
+def test_nothing_waits_for_what_hangs():
+    begin = time.monotonic()
+    done = in_parallel({"quick": lambda: 1, "slow": lambda: time.sleep(30)}, 0.5)
+    assert done == {"quick": 1}
+    assert time.monotonic() - begin < 5
+    assert in_parallel({}, 1) == {}
+    assert in_parallel({number: functools.partial(int, number) for number in range(100)}, 5, at_once=4) == {
+        number: number for number in range(100)
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "counts", "mean"),
+    [
+        (
+            "3 packets transmitted, 3 received, 0% packet loss\nrtt min/avg/max/mdev = 0.060/0.162/0.293/0.090 ms",
+            (3, 3),
+            0.000162,
+        ),
+        ("3 packets transmitted, 0 received, +3 errors, 100% packet loss, time 400ms", (3, 0), None),
+        (
+            "2 packets transmitted, 2 packets received, 0% packet loss\nround-trip min/avg/max = 0.1/0.2/0.3 ms",
+            (2, 2),
+            0.0002,
+        ),
+    ],
+)
+def test_what_ping_says(text, counts, mean):
+    found = ping.parse(text)
+    assert (found["sent"], found["received"]) == counts
+    assert found["mean_seconds"] == (None if mean is None else pytest.approx(mean))
+
+
+def test_ping_that_says_nothing_is_not_known():
+    assert ping.parse("ping: invalid option -- 'M'") is None
+    assert ping.run(["/nonexistent/ping"]) is None
+
+
+@pytest.fixture
+def service():
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(403 if self.path == "/denied" else 200)
+            self.end_headers()
+            if self.path == "/stuck":
+                self.wfile.write(b"x" * 100_000)
+                self.wfile.flush()
+                time.sleep(3)
+                return
+            self.wfile.write(b"x" * 3_000_000)
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server.server_port
+    server.shutdown()
+    server.server_close()
+
+
+def probe(entry, size=1_000_000, seconds=1):
+    return endpoints.probe(endpoints.parse({"name": "it", **entry}), size, seconds)
+
+
+def test_a_service_is_read_within_bounds(service):
+    found = probe({"url": f"http://127.0.0.1:{service}/file"})
+    assert (found["state"], found["status"], found["received_bytes"]) == ("ok", 200, 1_000_000)
+    assert found["bytes_per_second"] > 0 and 0 < found["tcp_seconds"] < 1
+    assert probe({"url": f"http://127.0.0.1:{service}/denied"})["status"] == 403
+    assert probe({"address": f"127.0.0.1:{service}"})["state"] == "ok"
+
+
+def test_a_service_that_stalls_speaks_no_tls_or_is_away_is_named(service):
+    begin = time.monotonic()
+    assert "came to a stop" in probe({"url": f"http://127.0.0.1:{service}/stuck"})["message"]
+    assert time.monotonic() - begin < 2.5
+    assert probe({"url": f"https://127.0.0.1:{service}/"})["state"] == "tls"
+    assert probe({"address": f"127.0.0.1:{free_port()}"})["message"].endswith("closed")
+    assert probe({"url": "https://no-such-name.invalid/"})["state"] == "name"
+
+
+@pytest.mark.parametrize("entry", [{}, {"url": "ftp://x/"}, {"address": "registry"}, {"url": "http://u:secret@[x/"}])
+def test_an_endpoint_that_cannot_be_read_is_named_without_its_secrets(entry):
+    with pytest.raises(NetworkError, match="endpoint it") as raised:
+        endpoints.parse({"name": "it", **entry})
+    assert "secret" not in str(raised.value)
