@@ -1,0 +1,81 @@
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: node_list
+short_description: Nodes from a CSV file or plain text
+version_added: 0.1.0
+author: gpuval contributors (@gpuval)
+description:
+  - Reads nodes from a list as spreadsheets, provisioning systems and people make it.
+  - The first line of a C(.csv) file names its columns, C(name), C(address), C(user), C(port), C(sku), C(rack),
+    C(unique_id), C(host_key), C(gpu_count). C(name) or C(address) must be there; comma or semicolon parts them.
+    Any other column is a host variable. Empty cells set nothing.
+  - Any other file has C(address) or C(name address) in each line.
+  - Both take ranges, C(node-[001:100]) with C(10.0.0.[1:100]). Lines that begin with C(#) are comments.
+  - Each SKU and each rack makes a group, C(sku_h200) and C(rack_r12), for C(group_vars).
+  - A name or an address that is listed twice is an error that names both lines.
+options:
+  plugin:
+    description: Name of this plugin.
+    required: true
+    choices: [gpuval.fleet.node_list]
+  path:
+    description: The list, relative to this file.
+    type: str
+    required: true
+  group:
+    description: A group for all nodes of the list.
+    type: str
+    default: nodes
+"""
+
+EXAMPLES = r"""
+# hosts.yml
+plugin: gpuval.fleet.node_list
+path: nodes.csv
+
+# nodes.csv
+# name,address,user,port,sku,rack,unique_id,host_key
+# node-001,192.0.2.11,ubuntu,22,h200,r1,SN-4711,SHA256:47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU
+# node-[002:009],192.0.2.[12:19],ubuntu,22,h200,r1,,
+"""
+
+from pathlib import Path
+
+import yaml
+from ansible.errors import AnsibleParserError
+from ansible.plugins.inventory import BaseInventoryPlugin
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.node_list import NodeListError, parse
+
+
+class InventoryModule(BaseInventoryPlugin):
+    NAME = "gpuval.fleet.node_list"
+
+    def verify_file(self, path):
+        if not super().verify_file(path) or not path.endswith((".yml", ".yaml")):
+            return False
+        try:
+            document = yaml.safe_load(Path(path).read_text())
+        except (OSError, ValueError, yaml.YAMLError):
+            return False
+        return isinstance(document, dict) and document.get("plugin") == self.NAME
+
+    def parse(self, inventory, loader, path, cache=True):
+        super().parse(inventory, loader, path, cache)
+        self._read_config_data(path)
+        file = Path(path).absolute().parent / Path(self.get_option("path")).expanduser()
+        try:
+            nodes = parse(file.read_text(encoding="utf-8"), str(file))
+        except NodeListError as error:
+            raise AnsibleParserError(str(error)) from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise AnsibleParserError(f"{file} cannot be read: {error}") from None
+        group = self.inventory.add_group(self.get_option("group"))
+        for node in nodes:
+            self.inventory.add_host(node.name, group=group)
+            for name in node.groups:
+                self.inventory.add_child(self.inventory.add_group(name), node.name)
+            for key, value in node.variables.items():
+                self.inventory.set_variable(node.name, key, value)

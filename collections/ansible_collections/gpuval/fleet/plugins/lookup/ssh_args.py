@@ -1,0 +1,52 @@
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: ssh_args
+short_description: SSH arguments that check host keys against the pins of the inventory
+version_added: 0.1.0
+author: gpuval contributors (@gpuval)
+description:
+  - What M(gpuval.fleet.probe_nodes) pinned is what Ansible's own connections accept, and nothing else.
+  - The operator's own C(ssh_args), from the inventory, the environment or C(ansible.cfg), follow.
+  - Before the first probe of an inventory the operator's own C(known_hosts) files hold; checking is never off.
+options:
+  _terms:
+    description: Folder of the controller's state, C(gpuval_state_dir).
+    type: list
+    elements: str
+    required: true
+"""
+
+EXAMPLES = r"""
+ansible_ssh_args: "{{ lookup('gpuval.fleet.ssh_args', gpuval_state_dir) }}"
+"""
+
+RETURN = r"""
+_raw:
+  description: Value for C(ansible_ssh_args).
+  type: list
+  elements: str
+"""
+
+from ansible import constants
+from ansible.plugins.loader import connection_loader
+from ansible.plugins.lookup import LookupBase
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh_trust import pin_file, ssh_arguments
+
+
+class LookupModule(LookupBase):
+    def run(self, terms, variables=None, **kwargs):
+        pins = pin_file(project_path(terms[0]), variables.get("ansible_inventory_sources") or [])
+        return [ssh_arguments(pins, self._own(variables))]
+
+    @staticmethod
+    def _own(variables):
+        """What would have been in force without us: hostvars know nothing of the roles of a play."""
+        host = variables["hostvars"][variables["inventory_hostname"]]
+        if "ansible_ssh_args" in host:
+            return str(host["ansible_ssh_args"])
+        connection_loader.get("ssh", class_only=True)
+        return str(constants.config.get_config_value("ssh_args", plugin_type="connection", plugin_name="ssh") or "")

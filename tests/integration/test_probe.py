@@ -1,0 +1,366 @@
+"""Every way a node can be away is caused for real, and the probe names it; a changed host key is refused by all."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import ssh_probe
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.known_hosts import Pins
+from fleet_kit import ROOT, Fleet
+from processes import all_pids, read
+from ssh_kit import SSHD, USER, Blackhole, Listener, Sshd, free_port, new_key
+
+pytestmark = pytest.mark.skipif(SSHD is None, reason="needs sshd (openssh-server)")
+
+
+class Site(Fleet):
+    """An inventory of SSH nodes, without the settings that a run needs."""
+
+    @property
+    def variables(self):
+        return {
+            "gpuval_results_dir": str(self.results),
+            "gpuval_state_dir": str(self.root / "state"),
+            "gpuval_node_dir": str(self.root / "node" / "{{ inventory_hostname }}"),
+            "ansible_python_interpreter": sys.executable,
+            # a connection that outlives its play would be used again without a look at the host key
+            "ansible_ssh_args": "-o ControlMaster=no",
+            **self.settings,
+        }
+
+    @property
+    def environment(self):
+        kept = {name: os.environ[name] for name in ("SSH_AUTH_SOCK",) if name in os.environ}
+        return {**super().environment, **kept}
+
+    def probe(self, *arguments, **options):
+        return self.play("gpuval.fleet.probe", "-e", "probe_required=false", *arguments, seconds=60, **options)
+
+    def findings(self, *arguments, **options):
+        """What the action returns."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        nodes = options.get("nodes", self.nodes)
+        inventory = self.root / "hosts.json"
+        inventory.write_text(json.dumps({"all": {"hosts": nodes, "vars": self.variables}}))
+        environment = {**self.environment, "ANSIBLE_STDOUT_CALLBACK": "json"}
+        command = [str(ROOT / ".venv/bin/ansible-playbook"), "gpuval.fleet.probe", "-i", str(inventory)]
+        told = subprocess.run(
+            [*command, "-e", "probe_required=false", *arguments],
+            env=environment,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        document = json.loads(told.stdout[told.stdout.index("{\n") :])
+        (task,) = [task for task in document["plays"][0]["tasks"] if task["task"]["name"].endswith("Probe the nodes")]
+        (result,) = [host for host in task["hosts"].values() if "nodes" in host]
+        return result
+
+    @property
+    def pins(self):
+        (file,) = [path for path in (self.root / "state/known_hosts").iterdir() if not path.name.startswith(".")]
+        return file
+
+    def close(self):
+        for playing in self._playing:
+            playing.kill()
+
+
+@pytest.fixture
+def started():
+    """Servers that are stopped at the end, whatever happens."""
+    servers = []
+    yield lambda server: servers.append(server) or server
+    for server in servers:
+        server.stop()
+
+
+@pytest.fixture
+def new_site(tmp_path):
+    sites = []
+
+    def make(nodes, **settings):
+        sites.append(Site(tmp_path / f"site{len(sites)}", nodes=nodes, settings=settings))
+        sites[-1].root.mkdir()
+        return sites[-1]
+
+    yield make
+    for site in sites:
+        site.close()
+
+
+def ssh_processes(needle):
+    return [read(pid, "cmdline") for pid in all_pids() if needle.encode() in read(pid, "cmdline")]
+
+
+def states(result):
+    return {name: finding["state"] for name, finding in result["nodes"].items()}
+
+
+def test_each_way_to_be_away_has_its_name_and_costs_the_others_nothing(new_site, started, tmp_path):
+    good = started(Sshd(tmp_path / "good"))
+    dead, silent = started(Blackhole()), started(Listener())
+    web, closing = started(Listener(b"HTTP/1.1 400 Bad Request\r\n\r\n")), started(Listener(close=True))
+    new_key(tmp_path / "stranger")
+    here = good.variables
+    site = new_site(
+        {
+            **{f"good-{number}": here for number in range(9)},
+            "dead": {**here, "ansible_port": dead.port},
+            "refused": {**here, "ansible_port": free_port()},
+            "silent": {**here, "ansible_port": silent.port},
+            "web": {**here, "ansible_port": web.port},
+            "closing": {**here, "ansible_port": closing.port},
+            "no-name": {**here, "ansible_host": "no-such-node.invalid"},
+            "denied": {**here, "ansible_ssh_private_key_file": str(tmp_path / "stranger")},
+            "local": {"ansible_connection": "local"},
+        },
+        gpuval_probe_timeout_seconds=1,
+    )
+    result = site.findings()
+    assert states(result) == {
+        **{f"good-{number}": "reachable" for number in range(9)},
+        "dead": "timeout",
+        "refused": "refused",
+        "silent": "hung",
+        "web": "no_ssh",
+        "closing": "refused",
+        "no-name": "unknown_name",
+        "denied": "login_denied",
+        "local": "reachable",
+    }
+    for name, finding in result["nodes"].items():
+        assert finding["message"], name
+        assert bool(finding["remedy"]) == (finding["state"] != "reachable"), name
+    assert "Permission denied" in result["nodes"]["denied"]["message"]
+    assert set(result["away"]) == {"dead", "refused", "silent", "web", "closing", "no-name", "denied"}
+
+
+def test_one_dead_node_of_ten_costs_the_connect_timeout_once(new_site, started, tmp_path):
+    good, dead = started(Sshd(tmp_path / "good")), started(Blackhole())
+    nodes = {f"good-{number}": good.variables for number in range(9)}
+    site = new_site({**nodes, "dead": {**good.variables, "ansible_port": dead.port}})
+    result = site.findings()
+    assert states(result) == {**dict.fromkeys(nodes, "reachable"), "dead": "timeout"}
+    assert 3.9 < result["nodes"]["dead"]["seconds"] < 5
+    assert result["seconds"] < 5
+    assert max(result["nodes"][name]["seconds"] for name in nodes) < 3
+
+
+def test_a_hundred_nodes_take_less_than_as_many_logins_by_ssh_and_leave_nothing(new_site, started, tmp_path):
+    good = started(Sshd(tmp_path / "good"))
+    site = new_site({f"node-{number:03}": good.variables for number in range(100)})
+    result = site.findings()
+    assert set(states(result).values()) == {"reachable"}
+    known = f"UserKnownHostsFile={site.pins}"
+    login = ["ssh", "-n", "-F", "none", "-o", known, "-o", "BatchMode=yes", "-i", str(good.user_key)]
+    login += ["-p", str(good.port), f"{USER}@127.0.0.1", "true"]
+    began = time.monotonic()
+    with ThreadPoolExecutor(32) as pool:
+        done = list(pool.map(lambda _: subprocess.run(login, timeout=60, check=False).returncode, range(100)))
+    assert set(done) == {0}
+    assert result["seconds"] < 1.5 * (time.monotonic() - began)
+    assert not [line for line in ssh_processes(str(good.port)) if line.startswith(b"ssh\0")]
+    deadline = time.monotonic() + 5
+    while (sessions := re.findall(rf":{good.port:04X} \S+ 01 ", Path("/proc/net/tcp").read_text())) and (
+        time.monotonic() < deadline
+    ):
+        time.sleep(0.1)
+    assert not sessions
+
+
+def test_the_first_key_is_pinned_and_another_one_is_refused_by_probe_and_ansible(new_site, started, tmp_path):
+    node = started(Sshd(tmp_path / "node"))
+    site = new_site({"node-1": node.variables})
+    done = site.probe()
+    assert done.code == 0 and node.fingerprint() in done.told and "first time" in done.told
+    assert site.pins.stat().st_mode & 0o777 == 0o600
+    assert site.pins.read_text() == f"[127.0.0.1]:{node.port} {node.host_key()}\n"
+    again = site.probe()
+    assert "first time" not in again.told and again.recap("node-1")["changed"] == 0
+
+    ping = site.root / "ping.yml"
+    ping.write_text(
+        "- hosts: all\n  gather_facts: false\n  tasks:\n"
+        "    - ansible.builtin.import_role: {name: gpuval.fleet.gpuval}\n    - ansible.builtin.ping:\n"
+    )
+    assert site.play(str(ping)).code == 0
+    old = node.fingerprint()
+    node.change_host_key()
+    finding = site.findings()["nodes"]["node-1"]
+    assert finding["state"] == "wrong_host_key"
+    for told in (old, node.fingerprint(), f"{site.pins}:1"):
+        assert told in finding["message"]
+    refused = site.play(str(ping))
+    assert refused.code != 0 and "IDENTIFICATION HAS CHANGED" in refused.told and refused.recap("node-1")["unreachable"]
+    # nothing that the operator sets turns the check off
+    off = site.play(
+        str(ping),
+        nodes={"node-1": {**node.variables, "ansible_ssh_common_args": LAX, "ansible_host_key_checking": False}},
+    )
+    assert off.code != 0 and "IDENTIFICATION HAS CHANGED" in off.told
+
+    command = finding["remedy"].partition("ssh-keygen -R")[2]
+    subprocess.run(f"ssh-keygen -R {command}", shell=True, check=True, capture_output=True, timeout=10)
+    assert site.findings()["nodes"]["node-1"]["state"] == "reachable"
+    assert site.play(str(ping)).code == 0
+
+
+LAX = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null"
+
+
+def test_first_contact_can_be_forbidden_and_own_known_hosts_are_used(new_site, started, tmp_path):
+    node = started(Sshd(tmp_path / "node"))
+    site = new_site({"node-1": node.variables}, gpuval_accept_new_host_keys=False)
+    finding = site.findings()["nodes"]["node-1"]
+    assert (finding["state"], finding["fingerprint"]) == ("unknown_host_key", node.fingerprint())
+    assert site.pins.read_text() == ""
+    known = tmp_path / "known_hosts"
+    own = {"ansible_ssh_common_args": f"-o UserKnownHostsFile={known}"}
+    known.write_text(f"[127.0.0.1]:{node.port} {node.host_key()}\n")
+    subprocess.run(["ssh-keygen", "-q", "-H", "-f", str(known)], check=True, capture_output=True, timeout=10)
+    assert "127.0.0.1" not in known.read_text()
+    assert states(site.findings(nodes={"node-1": {**node.variables, **own}})) == {"node-1": "reachable"}
+    assert node.host_key() in site.pins.read_text()
+    # what the operator knows is not overruled by a first contact
+    other = new_site({"node-1": {**node.variables, **own}})
+    node.change_host_key()
+    finding = other.findings()["nodes"]["node-1"]
+    assert finding["state"] == "wrong_host_key" and f"{known}:1" in finding["message"]
+
+
+@pytest.mark.parametrize("declared", ["key", "fingerprint", "fingerprint of another key"])
+def test_a_declared_host_key_is_the_only_one_accepted(new_site, started, tmp_path, declared):
+    node = started(Sshd(tmp_path / "node", kinds=("ed25519", "rsa")))
+    kind = "rsa" if "another" in declared else "ed25519"
+    value = node.host_key() if declared == "key" else node.fingerprint(kind)
+    site = new_site({"node-1": {**node.variables, "gpuval_host_keys": [value]}}, gpuval_accept_new_host_keys=False)
+    assert states(site.findings()) == {"node-1": "reachable"}
+    assert site.pins.read_text() == f"[127.0.0.1]:{node.port} {node.host_key(kind)}\n"
+    node.change_host_key()
+    finding = site.findings()["nodes"]["node-1"]
+    assert finding["state"] == "wrong_host_key" and "inventory declares" in finding["message"]
+
+
+def test_through_a_jump_host(new_site, started, tmp_path):
+    jump, node = started(Sshd(tmp_path / "jump")), started(Sshd(tmp_path / "node"))
+    dead = started(Blackhole())
+    config = tmp_path / "ssh_config"
+    known = tmp_path / "jump_known"
+    known.write_text(f"[127.0.0.1]:{jump.port} {jump.host_key()}\n")
+    config.write_text(
+        f"Host jump\n HostName 127.0.0.1\n Port {jump.port}\n User {USER}\n IdentityFile {jump.user_key}\n"
+        f" UserKnownHostsFile {known}\nHost behind\n HostName 127.0.0.1\n Port {node.port}\n ProxyJump jump\n"
+    )
+    through = {
+        "ansible_user": USER,
+        "ansible_ssh_private_key_file": str(node.user_key),
+        "ansible_ssh_common_args": f"-F {config}",
+    }
+    by_variable = {**node.variables, "ansible_ssh_common_args": f"-F {config} -o ProxyJump=jump"}
+    new_key(tmp_path / "stranger")
+    site = new_site(
+        {
+            "behind": through,
+            "by-variable": by_variable,
+            "refused": {**by_variable, "ansible_port": free_port()},
+            "dead": {**by_variable, "ansible_port": dead.port},
+            "denied": {**by_variable, "ansible_ssh_private_key_file": str(tmp_path / "stranger")},
+            "no-jump": {**node.variables, "ansible_ssh_common_args": f"-F {config} -J nowhere.invalid"},
+        },
+        gpuval_probe_timeout_seconds=2,
+    )
+    result = site.findings()
+    assert states(result) == {
+        "behind": "reachable",
+        "by-variable": "reachable",
+        "refused": "refused",
+        "dead": "timeout",
+        "denied": "login_denied",
+        "no-jump": "jump_host",
+    }, result
+    assert site.pins.read_text() == f"[127.0.0.1]:{node.port} {node.host_key()}\n"
+    assert not ssh_processes(str(config))
+    node.change_host_key()
+    finding = site.findings()["nodes"]["behind"]
+    assert finding["state"] == "wrong_host_key" and f"{site.pins}:1" in finding["message"]
+
+
+def test_a_login_with_a_key_of_the_agent(new_site, started, tmp_path, monkeypatch):
+    node = started(Sshd(tmp_path / "node"))
+    agent = tmp_path / "agent"
+    process = subprocess.Popen(["ssh-agent", "-D", "-a", str(agent)], stdout=subprocess.DEVNULL)
+    try:
+        while not agent.exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(agent))
+        subprocess.run(["ssh-add", "-q", str(node.user_key)], check=True, timeout=10)
+        variables = {name: value for name, value in node.variables.items() if "key_file" not in name}
+        site = new_site({"node-1": variables})
+        assert states(site.findings()) == {"node-1": "reachable"}
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def test_a_host_that_only_a_certificate_proves(new_site, started, tmp_path):
+    node = Sshd(tmp_path / "node")
+    started(node).stop()
+    authority = tmp_path / "authority"
+    new_key(authority)
+    sign = ["ssh-keygen", "-q", "-s", str(authority), "-I", "node", "-h", "-n", "127.0.0.1"]
+    subprocess.run([*sign, f"{node.folder}/host_ed25519.pub"], check=True, timeout=10)
+    node.lines = [f"HostCertificate {node.folder}/host_ed25519-cert.pub"]
+    node.start()
+    known = tmp_path / "known_hosts"
+    known.write_text(f"@cert-authority [127.0.0.1]:* {Path(f'{authority}.pub').read_text()}")
+    variables = {**node.variables, "ansible_ssh_common_args": f"-o UserKnownHostsFile={known}"}
+    site = new_site({"node-1": variables}, gpuval_accept_new_host_keys=False)
+    assert states(site.findings()) == {"node-1": "reachable"}
+    assert site.pins.read_text().startswith(f"@cert-authority [127.0.0.1]:{node.port} ")
+    new_key(tmp_path / "other")
+    known.write_text(f"@cert-authority [127.0.0.1]:* {(tmp_path / 'other.pub').read_text()}")
+    fresh = new_site({"node-1": variables})
+    assert fresh.findings()["nodes"]["node-1"]["state"] in ("unknown_host_key", "wrong_host_key")
+
+
+def test_a_broken_ssh_config_and_a_missing_client_are_said(new_site, started, tmp_path):
+    node = started(Sshd(tmp_path / "node"))
+    config = tmp_path / "ssh_config"
+    config.write_text("Host *\n NoSuchOption yes\n")
+    site = new_site(
+        {
+            "config": {**node.variables, "ansible_ssh_common_args": f"-F {config}"},
+            "client": {**node.variables, "ansible_ssh_executable": "/no/such/ssh"},
+        }
+    )
+    nodes = site.findings()["nodes"]
+    assert nodes["config"]["state"] == nodes["client"]["state"] == "ssh_error"
+    assert "nosuchoption" in nodes["config"]["message"].lower()
+    assert "install the OpenSSH client" in nodes["client"]["remedy"]
+
+
+@pytest.mark.parametrize(("forced", "state"), [("sleep 600", "hung"), ("echo go away; exit 3", "login_denied")])
+def test_a_login_that_leads_nowhere(started, tmp_path, monkeypatch, forced, state):
+    """Ansible would wait for such a node, and hold up its tasks on all others."""
+    monkeypatch.setattr(ssh_probe, "COMMAND_SECONDS", 2)
+    node = started(Sshd(tmp_path / "node", lines=[f"ForceCommand {forced}"]))
+    options = ("-F", "none", "-o", f"Port={node.port}", "-o", f'IdentityFile="{node.user_key}"', "-o", f"User={USER}")
+    prober = ssh_probe.Prober(Pins(tmp_path / "pins"), 4, accept_new=True)
+    finding = prober.probe_all([ssh_probe.Target("node-1", host="127.0.0.1", options=options)])["node-1"]
+    assert finding.state == state
+    assert finding.new and finding.pins  # it is the node all the same, and the next contact must be with it
+    if state == "login_denied":
+        assert "status 3" in finding.message and "go away" in finding.message
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith(("gpuval-", "Thread-probe"))]
+    assert not [thread for thread in threading.enumerate() if isinstance(thread, ssh_probe.paramiko.Transport)]
