@@ -54,12 +54,12 @@ def test_a_changed_object_has_another_stamp(embedded):
 
 
 def test_listing_a_large_object_does_not_read_it(embedded):
-    large = embedded.data / "gpuval" / "large"
+    large = embedded.data / "gpuval" / "models" / "large"
     large.mkdir()
     with (large / "weights").open("wb") as stream:
         stream.truncate(200 << 30)  # sparse: reading it would take minutes
     time.sleep(1.1)
-    (entry,) = Store(embedded.reader(), timeout=5, attempts=1).list("large/")
+    (entry,) = Store(embedded.reader(), timeout=5, attempts=1).list("models/large/")
     assert entry.size == 200 << 30
     (large / "weights").unlink()
 
@@ -89,6 +89,24 @@ def test_the_reader_reads_and_cannot_write(embedded):
             Connection("gpuval", embedded.reader().endpoint, access_key="GV0000000000000000", secret_key="x" * 40)
         ).get("models/m/config.json", max_bytes=10)
     assert Store(embedded.writer()).get("models/m/config.json", max_bytes=10) == b"{}"
+
+
+def test_the_reader_sees_models_alone(embedded):
+    for key in ("models/seen/a", "run9/records/training/n1.json", "images/training.tar"):
+        Store(embedded.writer()).put(key, b"1")
+    time.sleep(1.1)
+    reader = Store(embedded.reader(), attempts=1)
+    keys = {entry.key for entry in reader.list("")}
+    assert "models/seen/a" in keys
+    assert all(key.startswith("models/") for key in keys)
+    with pytest.raises(StoreErrors):
+        reader.get("run9/records/training/n1.json", max_bytes=10)
+
+
+def test_the_environment_sends_nothing_through_a_proxy(embedded, monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    assert list(Store(embedded.writer(), attempts=1).list("nothing/")) == []
 
 
 def test_keys_are_in_no_argument_and_the_file_is_private(embedded):

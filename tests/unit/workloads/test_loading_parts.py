@@ -1,10 +1,14 @@
 """The parts of the loading workload that need no store."""
 
+import errno
 import hashlib
+import os
+import shutil
+import subprocess
 
 import pytest
 from gpuval_workloads.common.result import WorkloadFailure
-from gpuval_workloads.loading import hashing, manifest, plan
+from gpuval_workloads.loading import clock, hashing, manifest, plan
 from gpuval_workloads.loading.rclone import Rclone, find_rclone, parse_log_line
 from gpuval_workloads.loading.units import human_bytes, human_rate, human_seconds
 
@@ -62,6 +66,67 @@ def test_files_are_hashed_and_missing_ones_left_out(tmp_path):
     actual = hashing.hash_files(tmp_path, [*contents, "absent"], report=lambda count: None)
     assert actual == expected
     assert hashing.mismatches({**expected, "f1": A, "absent": B}, actual, ["f0", "f1", "absent"]) == ["absent", "f1"]
+
+
+def test_what_is_verified_is_read_from_the_disk(tmp_path):
+    """A copy that is right in memory and wrong on the disk would pass otherwise."""
+    if shutil.which("fincore") is None or in_memory(a_file := fresh(tmp_path / "weights")) == 0:
+        pytest.skip("needs fincore (util-linux) and a file system with a page cache")
+    with a_file.open("rb") as stream:
+        hashing.drop_from_cache(stream.fileno())
+    left = in_memory(a_file)
+    if left and is_tmpfs(tmp_path):
+        pytest.skip("a file system in memory has no disk")
+    assert left == 0
+
+
+def fresh(path):
+    path.write_bytes(os.urandom(1 << 20))
+    return path
+
+
+def in_memory(path):
+    command = ["fincore", "--bytes", "--noheadings", "--output", "RES", str(path)]
+    return int(subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout)
+
+
+def is_tmpfs(path):
+    command = ["stat", "--file-system", "--format", "%T", str(path)]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip() == "tmpfs"
+
+
+def test_what_cannot_be_synchronised_is_hashed_all_the_same_and_a_broken_disk_is_told(tmp_path, monkeypatch):
+    (tmp_path / "a").write_bytes(b"1")
+
+    def fsync(error):
+        def raising(_handle):
+            raise OSError(error, os.strerror(error))
+
+        return raising
+
+    monkeypatch.setattr(os, "fsync", fsync(errno.EINVAL))
+    assert set(hashing.hash_files(tmp_path, ["a"], report=lambda count: None)) == {"a"}
+    monkeypatch.setattr(os, "fsync", fsync(errno.EIO))
+    with pytest.raises(OSError, match="Input/output"):
+        hashing.hash_files(tmp_path, ["a"], report=lambda count: None)
+
+
+@pytest.mark.parametrize(
+    "said, told",
+    [
+        ("RequestTimeTooSkewed: The difference between the request time", "clock is 3 h behind the store's"),
+        ("AccessDenied: The difference between the request time and the server's time", "clock is 3 h behind"),
+        ("tls: failed to verify certificate: x509: certificate has expired or is not yet valid", "clock is 3 h behind"),
+        ("tls: failed to verify certificate: x509: certificate signed by unknown authority", "is not trusted"),
+        ("SignatureDoesNotMatch", "refuses the read-only key"),
+        ("connection refused", "Check that the node reaches the store's endpoint"),
+    ],
+)
+def test_why_the_store_was_not_read(tmp_path, monkeypatch, said, told):
+    monkeypatch.setattr(clock, "seconds_ahead", lambda endpoint: -3 * 3600.0)
+    config = tmp_path / "rclone.conf"
+    config.write_text("[models]\ntype = s3\nendpoint = https://192.0.2.1:9\nsecret_access_key = s3cret\n")
+    assert told in str(Rclone("rclone", config)._transport_error(said))
 
 
 def test_rclones_log_is_read():

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
+from typing import Any
 
 try:
     import boto3
@@ -29,7 +31,11 @@ class StoreError(Exception):
 
 @dataclass(frozen=True)
 class Connection:
-    """How to reach a bucket. `endpoint` None is AWS; keys None are boto3's own chain (environment, profile, role)."""
+    """How to reach a bucket. `endpoint` None is AWS; keys None are boto3's own chain (environment, profile, role).
+
+    `public_endpoint` is what nodes call the same service, where that differs: signed URLs name it. A `direct`
+    connection goes past the proxies of the controller's environment.
+    """
 
     bucket: str
     endpoint: str | None = None
@@ -38,6 +44,8 @@ class Connection:
     secret_key: str | None = None
     session_token: str | None = None
     ca_file: str | None = None
+    public_endpoint: str | None = None
+    direct: bool = False
 
     def __repr__(self) -> str:
         return f"Connection(bucket={self.bucket!r}, endpoint={self.endpoint!r})"
@@ -65,9 +73,21 @@ class Store:
         if BOTO3_ERROR is not None:
             raise StoreError(f"boto3 is needed on the controller: pip install boto3 ({BOTO3_ERROR})")
         self.connection = connection
-        self.client = boto3.session.Session().client(
+        self._timeout, self._attempts = timeout, attempts
+        self._session = boto3.session.Session()
+        self.client = self._client(connection.endpoint)
+
+    @cached_property
+    def signer(self) -> Any:
+        """The client that signs URLs for nodes."""
+        public = self.connection.public_endpoint
+        return self._client(public) if public else self.client
+
+    def _client(self, endpoint: str | None) -> Any:
+        connection = self.connection
+        return self._session.client(
             "s3",
-            endpoint_url=connection.endpoint,
+            endpoint_url=endpoint,
             region_name=connection.region,
             aws_access_key_id=connection.access_key,
             aws_secret_access_key=connection.secret_key,
@@ -76,9 +96,10 @@ class Store:
             config=Config(
                 signature_version="s3v4",
                 s3={"addressing_style": "path"},
-                connect_timeout=timeout,
-                read_timeout=timeout,
-                retries={"max_attempts": attempts, "mode": "standard"},
+                connect_timeout=self._timeout,
+                read_timeout=self._timeout,
+                retries={"max_attempts": self._attempts, "mode": "standard"},
+                proxies={} if connection.direct else None,
                 # Signed URLs are used by plain HTTP clients, and not every S3 service knows the newer checksums.
                 request_checksum_calculation="when_required",
                 response_checksum_validation="when_required",
@@ -123,6 +144,15 @@ class Store:
         finally:
             body.close()
 
+    def get_range(self, key: str, start: int, end: int) -> bytes:
+        """The object's bytes from `start` up to, not with, `end`."""
+        span = f"bytes={start}-{end - 1}"
+        body = self.client.get_object(Bucket=self.connection.bucket, Key=key, Range=span)["Body"]
+        try:
+            return body.read()
+        finally:
+            body.close()
+
     def put(self, key: str, data: bytes, content_type: str = "application/octet-stream") -> None:
         self.client.put_object(Bucket=self.connection.bucket, Key=key, Body=data, ContentType=content_type)
 
@@ -138,8 +168,15 @@ class Store:
 
     def sign_put(self, key: str, seconds: int) -> str:
         """A URL that allows exactly one thing: writing this key, for so many seconds."""
-        return self.client.generate_presigned_url(
-            "put_object",
+        return self._sign("put_object", key, seconds)
+
+    def sign_get(self, key: str, seconds: int) -> str:
+        """A URL that allows exactly one thing: reading this key, for so many seconds."""
+        return self._sign("get_object", key, seconds)
+
+    def _sign(self, operation: str, key: str, seconds: float) -> str:
+        return self.signer.generate_presigned_url(
+            operation,
             Params={"Bucket": self.connection.bucket, "Key": key},
             ExpiresIn=min(int(seconds), MAX_SIGNED_SECONDS),
         )

@@ -37,6 +37,8 @@ STORE_OPTION = {
         "read_secret_key": {"type": "str", "no_log": True, "default": ""},
         "ca_file": {"type": "str", "default": ""},
         "state_dir": {"type": "str", "default": ".gpuval"},
+        "address": {"type": "str", "default": ""},
+        "port": {"type": "int", "default": 0},
     },
 }
 
@@ -51,7 +53,20 @@ class StoreAccess:
     def embedded(self) -> EmbeddedStore | None:
         if self.options["endpoint"]:
             return None
-        return EmbeddedStore(project_path(self.options["state_dir"]) / "store", self.options["bucket"])
+        options = self.options
+        directory = project_path(options["state_dir"]) / "store"
+        return EmbeddedStore(directory, options["bucket"], options["address"], options["port"])
+
+    def reachable_from_nodes(self, transport: str) -> bool:
+        """Whether the store may be reached from a node with such a connection: the loopback is this machine's alone."""
+        return self.embedded is None or transport == "local" or bool(self.embedded.address())
+
+    def firewall_hint(self) -> str:
+        """What to look at when a node says that the store does not answer; empty for a service of its own."""
+        if self.embedded is None or not self.embedded.address():
+            return ""
+        writer, reader = self.embedded.ports()
+        return f"does the controller's firewall let TCP {writer} and {reader} to {self.embedded.address()} in?"
 
     def connection(self) -> Connection:
         if self.embedded:

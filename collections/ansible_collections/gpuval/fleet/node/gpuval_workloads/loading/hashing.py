@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import threading
@@ -13,6 +14,8 @@ from typing import Callable
 
 CHUNK_BYTES = 4 * 1024 * 1024
 REPORT_SECONDS = 5.0
+#: File systems that know no such thing.
+_CANNOT_SYNC = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EROFS)
 
 
 def hash_files(root: Path, paths: Iterable[str], report: Callable[[int], None], threads: int = 0) -> dict[str, str]:
@@ -38,6 +41,19 @@ def hash_files(root: Path, paths: Iterable[str], report: Callable[[int], None], 
     return digests
 
 
+def drop_from_cache(handle: int) -> None:
+    """Have an open file read from its disk next: what was just written still lies in memory, right or not.
+
+    Raises ``OSError`` when the disk did not take what was written.
+    """
+    try:
+        os.fsync(handle)
+        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+    except OSError as error:
+        if error.errno not in _CANNOT_SYNC:
+            raise
+
+
 def mismatches(expected: Mapping[str, str], actual: Mapping[str, str], paths: Iterable[str]) -> list[str]:
     """Return the paths whose digest is wrong or absent."""
     return sorted(path for path in paths if actual.get(path) != expected[path])
@@ -59,6 +75,7 @@ def _hash_file(path: Path, counter: _Counter) -> str | None:
     view = memoryview(buffer)
     try:
         with path.open("rb", buffering=0) as file:
+            drop_from_cache(file.fileno())
             while count := file.readinto(buffer):
                 digest.update(view[:count])
                 counter.add(count)

@@ -181,7 +181,13 @@ def _hash(folder: Path, paths: Sequence[str], result: Result) -> tuple[float, di
         return 0.0, {}
     _tell(result, f"verifying {len(paths)} files in {folder}")
     started = time.monotonic()
-    digests = hashing.hash_files(folder, paths, lambda count: _tell(result, f"verified {human_bytes(count)}"))
+    try:
+        digests = hashing.hash_files(folder, paths, lambda count: _tell(result, f"verified {human_bytes(count)}"))
+    except OSError as error:
+        raise WorkloadFailure(
+            f"a file of the model cannot be read back from {folder} ({error.strerror or error}): look at the node's "
+            "disk and its kernel log, then validate it again"
+        ) from error
     return time.monotonic() - started, digests
 
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Callable
 
 from ..common.result import WorkloadFailure
+from . import clock
 
 REMOTE = "models"
 CALL_SECONDS = 300
@@ -35,6 +36,9 @@ STATS_SECONDS = 5
 _SECRET_KEYS = ("access_key_id", "secret_access_key", "session_token", "sse_customer_key")
 _FULL_DISK = ("no space left on device", "too big for remaining disk space", "disk quota exceeded")
 _REFUSED = ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "StatusCode: 403", "RequestTimeTooSkewed")
+_UNTRUSTED = ("tls: failed to verify certificate", "x509:", "server gave HTTP response to HTTPS client")
+#: What S3 services say to a request that is signed too long ago or too far ahead; the embedded store says the second.
+_SKEWED = ("RequestTimeTooSkewed", "request time", "has expired or is not yet valid")
 _FAILED_ATTEMPT = re.compile(r"Attempt \d+/\d+ failed")
 _NOT_FOUND = ("directory not found", "NoSuchBucket", "NoSuchKey", "StatusCode: 404")
 
@@ -79,7 +83,9 @@ class Rclone:
     def __init__(self, binary: str, config: Path) -> None:
         self._binary = binary
         self._config = config
-        self._secrets = _secrets(config)
+        section = _section(config)
+        self._endpoint = section.get("endpoint", "")
+        self._secrets = [section[key] for key in _SECRET_KEYS if section.get(key)]
 
     def list_files(self, remote_path: str) -> dict[str, int]:
         """Return path -> size in bytes of every file below; empty when there is nothing. Raises ``TransportError``."""
@@ -150,7 +156,7 @@ class Rclone:
     def _check_hopeless(self, message: str) -> None:
         if _contains(message, _FULL_DISK):
             raise FullDiskError(message)
-        if _contains(message, _REFUSED):
+        if _contains(message, (*_REFUSED, *_UNTRUSTED)):
             raise self._transport_error(message)
 
     def _read(self, arguments: list[str]) -> str | None:
@@ -162,7 +168,7 @@ class Rclone:
                 return output
             if _contains(errors, _NOT_FOUND):
                 return None
-            if _contains(errors, _REFUSED) or time.monotonic() + PAUSE_SECONDS > deadline:
+            if _contains(errors, (*_REFUSED, *_UNTRUSTED)) or time.monotonic() + PAUSE_SECONDS > deadline:
                 raise self._transport_error(errors)
             print(f"the store does not answer, trying again: {_last_line(errors)}", flush=True)
             time.sleep(PAUSE_SECONDS)
@@ -184,6 +190,17 @@ class Rclone:
 
     def _transport_error(self, errors: str) -> TransportError:
         last = _last_line(errors)
+        ahead = clock.seconds_ahead(self._endpoint) if _contains(errors, _SKEWED) else None
+        if ahead is not None and abs(ahead) > clock.NOTABLE_SECONDS:
+            return TransportError(
+                f"this node's clock is {clock.in_words(ahead)} the store's, which refuses such requests ({last}): set "
+                "it (`timedatectl set-ntp true`, or `chronyc makestep`), then validate the node again"
+            )
+        if _contains(errors, _UNTRUSTED):
+            return TransportError(
+                f"the store's certificate is not trusted by this node, so nothing was read: {last}. Launch the node "
+                "again so that it gets the present authority; for an S3 service set gpuval_s3_ca_file"
+            )
         if _contains(errors, _REFUSED):
             return TransportError(
                 f"the store refuses the read-only key of the model store: {last}. Compare the node's clock with the "
@@ -229,7 +246,7 @@ def _last_line(text: str) -> str:
     return lines[-1][-600:] if lines else "rclone said nothing"
 
 
-def _secrets(config: Path) -> list[str]:
+def _section(config: Path) -> Mapping[str, str]:
     parser = configparser.ConfigParser(interpolation=None)
     try:
         with config.open(encoding="utf-8") as file:
@@ -241,4 +258,4 @@ def _secrets(config: Path) -> list[str]:
         ) from error
     if not parser.has_section(REMOTE):
         raise WorkloadFailure(f"{config} has no section [{REMOTE}]: launch the node again")
-    return [parser[REMOTE][key] for key in _SECRET_KEYS if parser[REMOTE].get(key)]
+    return parser[REMOTE]

@@ -1,0 +1,82 @@
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Compare what the nodes are to load with what the store can give before the deadline, and warn."""
+
+from __future__ import annotations
+
+import json
+
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError, StoreErrors
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import delivery, model_source
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION, StoreAccess
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_address import listening_addresses
+
+MAX_IMAGE_DOCUMENT_BYTES = 65536
+
+
+class ActionModule(ControllerAction):
+    OPTIONS = {
+        "store": STORE_OPTION,
+        "model": {"type": "str", "default": ""},
+        "images": {"type": "list", "elements": "str", "default": []},
+        "nodes": {"type": "int", "required": True},
+        "deadline_seconds": {"type": "float", "required": True},
+        "bits_per_second": {"type": "float", "default": 0.0},
+    }
+
+    def work(self, options, task_vars):
+        access = StoreAccess(options["store"])
+        if self.check_mode and access.embedded and not access.embedded.running():
+            return {"changed": False, "msg": "check mode: the embedded store does not run"}
+        try:
+            return self._compare(access, options)
+        except (StoreError, *StoreErrors) as error:  # an estimate; what is wrong with the store is told where it counts
+            return {"changed": False, "msg": f"not known, the store could not be read: {error}"}
+
+    def _compare(self, access, options):
+        store = access.store()
+        model = self._model(store, options["model"]) if options["model"] else []
+        wanted = sum(size for _key, size in model) + self._images(store, options["images"])
+        planned = delivery.Delivery(options["nodes"], wanted, options["deadline_seconds"])
+        bandwidth = None if planned.is_trivial else self._bandwidth(access, store, model, options)
+        told, warning = delivery.tell(planned, bandwidth)
+        if warning:
+            self._display.warning(warning)
+        return {
+            "changed": False,
+            "msg": told,
+            "warning": warning,
+            "bytes_per_node": planned.bytes_per_node,
+            "total_bytes": planned.total_bytes,
+            "bits_per_second": bandwidth.bits_per_second if bandwidth else None,
+            "seconds": planned.seconds(bandwidth) if bandwidth else None,
+        }
+
+    @staticmethod
+    def _bandwidth(access, store, model, options):
+        given = options["bits_per_second"]
+        measured = None if given > 0 else delivery.measure(store, model)
+        interface = None
+        if access.embedded and access.embedded.address():
+            speeds = map(delivery.interface_bits_per_second, listening_addresses(access.embedded.address()))
+            interface = min((speed for speed in speeds if speed), default=None)
+        return delivery.choose(given, measured, interface)
+
+    @staticmethod
+    def _model(store, model):
+        prefix = f"models/{model_source.folder_name(model)}/"
+        return [(entry.key, entry.size) for entry in store.list(prefix)]
+
+    @staticmethod
+    def _images(store, references):
+        if not references:
+            return 0
+        entries = [entry for entry in store.list("images/") if entry.key.endswith(".json")]
+        documents = []
+        for entry in sorted(entries, key=lambda entry: entry.modified):
+            try:
+                document = json.loads(store.get(entry.key, max_bytes=MAX_IMAGE_DOCUMENT_BYTES))
+            except ValueError:
+                continue
+            documents += [document] if isinstance(document, dict) else []
+        return delivery.image_bytes(documents, references)

@@ -1,0 +1,340 @@
+"""Gather what a person needs to look into a node: state of the machine, of its accelerators, and of one run on it.
+
+Every command has a limit of time and of size, all together have a deadline, and the archive has a size that it does not
+exceed. Environment variables are never read, arguments of processes neither; secrets are taken out of what remains.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import stat
+import tarfile
+import tempfile
+import threading
+import time
+import zlib
+from pathlib import Path
+
+from .hardware.tools import toolbox
+from .redaction import PRIVATE_FILES, Redaction, secrets_of_run
+
+COMMAND_SECONDS = 15.0
+VENDOR_SECONDS = 60.0
+BUG_REPORT_SECONDS = 180.0
+WORKERS = 6
+MAX_PART_BYTES = 4 << 20
+MAX_LOG_BYTES = 16 << 20
+TAR_OVERHEAD_BYTES = 1536
+MAX_CONTAINERS = 40
+
+#: The runner puts it on every container of a run.
+LABEL_RUN = "gpuval.run"
+
+#: Name in the archive, seconds, command. What is not installed is left out.
+COMMANDS = (
+    ("system/uname.txt", COMMAND_SECONDS, ("uname", "-a")),
+    ("system/uptime.txt", COMMAND_SECONDS, ("uptime",)),
+    ("system/clock.txt", COMMAND_SECONDS, ("timedatectl", "status")),
+    ("system/chrony.txt", COMMAND_SECONDS, ("chronyc", "-n", "tracking")),
+    ("system/free.txt", COMMAND_SECONDS, ("free", "--bytes", "--wide")),
+    ("system/df.txt", COMMAND_SECONDS, ("df", "--block-size=1", "--local", "--print-type")),
+    ("system/df-inodes.txt", COMMAND_SECONDS, ("df", "--inodes", "--local")),
+    ("system/lsblk.txt", COMMAND_SECONDS, ("lsblk", "--bytes", "--output-all")),
+    ("system/lscpu.txt", COMMAND_SECONDS, ("lscpu",)),
+    ("system/numa.txt", COMMAND_SECONDS, ("numactl", "--hardware")),
+    ("system/lsmod.txt", COMMAND_SECONDS, ("lsmod",)),
+    ("system/processes.txt", COMMAND_SECONDS, ("ps", "-eo", "pid,ppid,user,stat,etime,pcpu,rss,wchan:24,comm")),
+    ("system/failed-units.txt", COMMAND_SECONDS, ("systemctl", "--failed", "--no-pager", "--plain")),
+    ("kernel/dmesg.txt", COMMAND_SECONDS, ("dmesg", "--time-format", "iso")),
+    ("kernel/journal.txt", COMMAND_SECONDS,
+        ("journalctl", "--dmesg", "--lines=5000", "--no-pager", "--output=short-iso")),
+    ("pci/lspci.txt", COMMAND_SECONDS, ("lspci", "-nn", "-vv")),
+    ("pci/lspci-tree.txt", COMMAND_SECONDS, ("lspci", "-tv")),
+    ("network/links.txt", COMMAND_SECONDS, ("ip", "-statistics", "-details", "link")),
+    ("network/addresses.txt", COMMAND_SECONDS, ("ip", "address")),
+    ("network/routes.txt", COMMAND_SECONDS, ("ip", "route", "show", "table", "all")),
+    ("network/sockets.txt", COMMAND_SECONDS, ("ss", "--tcp", "--listening", "--numeric")),
+    ("network/ibstat.txt", COMMAND_SECONDS, ("ibstat",)),
+    ("network/ibv_devinfo.txt", COMMAND_SECONDS, ("ibv_devinfo", "-v")),
+    ("network/rdma.txt", COMMAND_SECONDS, ("rdma", "link")),
+    ("gpu/nvidia-smi-q.txt", VENDOR_SECONDS, ("nvidia-smi", "-q")),
+    ("gpu/nvidia-smi.txt", VENDOR_SECONDS, ("nvidia-smi",)),
+    ("gpu/nvidia-smi-topo.txt", VENDOR_SECONDS, ("nvidia-smi", "topo", "-m")),
+    ("gpu/nvidia-smi-nvlink.txt", VENDOR_SECONDS, ("nvidia-smi", "nvlink", "--errorcounters")),
+    ("gpu/amd-smi-static.txt", VENDOR_SECONDS, ("amd-smi", "static")),
+    ("gpu/amd-smi-metric.txt", VENDOR_SECONDS, ("amd-smi", "metric")),
+    ("gpu/amd-smi-topology.txt", VENDOR_SECONDS, ("amd-smi", "topology")),
+    ("gpu/rocm-smi.txt", VENDOR_SECONDS, ("rocm-smi", "--showall")),
+    ("gpu/hl-smi.txt", VENDOR_SECONDS, ("hl-smi",)),
+    ("gpu/hl-smi-q.txt", VENDOR_SECONDS, ("hl-smi", "-q")),
+    ("containers/docker-info.txt", COMMAND_SECONDS, ("docker", "info")),
+    ("containers/docker-ps.txt", COMMAND_SECONDS, ("docker", "ps", "--all", "--no-trunc", "--format",
+        "{{.ID}} {{.Image}} {{.Status}} {{.Names}} {{.Labels}}")),
+    ("containers/docker-images.txt", COMMAND_SECONDS, ("docker", "images", "--no-trunc", "--digests")),
+    ("containers/podman-info.txt", COMMAND_SECONDS, ("podman", "info")),
+    ("containers/podman-ps.txt", COMMAND_SECONDS, ("podman", "ps", "--all", "--no-trunc", "--format",
+        "{{.ID}} {{.Image}} {{.Status}} {{.Names}} {{.Labels}}")),
+    ("containers/podman-images.txt", COMMAND_SECONDS, ("podman", "images", "--no-trunc", "--digests")),
+)  # fmt: skip
+
+#: Name in the archive, file.
+FILES = (
+    ("system/os-release.txt", "/etc/os-release"),
+    ("system/meminfo.txt", "/proc/meminfo"),
+    ("system/cmdline.txt", "/proc/cmdline"),
+    ("system/pressure-memory.txt", "/proc/pressure/memory"),
+    ("system/mounts.txt", "/proc/mounts"),
+    ("gpu/nvidia-driver.txt", "/proc/driver/nvidia/version"),
+    ("gpu/fabricmanager.log", "/var/log/fabricmanager.log"),
+)
+
+#: What of a container's description is told; its environment and its command are not.
+CONTAINER_STATE = ("Id", "Name", "Created", "Image", "RestartCount", "State")
+CONTAINER_HOST = (
+    *("AutoRemove", "Binds", "CapAdd", "CpusetCpus", "DeviceRequests", "Devices", "IpcMode", "Memory", "NanoCpus"),
+    *("NetworkMode", "OomKillDisable", "Privileged", "SecurityOpt", "ShmSize", "Ulimits"),
+)
+
+#: What lies in a run's folder, most telling first. Whatever else is there stays there.
+RUN_FILES = ("state.json", "plan.json", "runner.log", "uploaded.json", "undo/*.json", "records/*.json", "logs/*.log",
+             "series/*.json")  # fmt: skip
+
+
+class Part:
+    """One file of the archive. `note` says why it is missing or cut."""
+
+    def __init__(self, name, data=b"", note=""):
+        self.name, self.data, self.note = name, data, note
+
+
+def gather(directory, unit="", seconds=120.0, limit_bytes=8 << 20, bug_report=False, now=time.time):
+    """Return the archive as bytes, and notes on what is not in it whole (name -> why).
+
+    `directory` is a run's folder on this node, None where there is no run.
+    """
+    deadline = time.monotonic() + seconds
+    redact = Redaction(secrets_of_run(directory) if directory else ())
+    jobs = [_file_job(name, Path(path)) for name, path in FILES]
+    if directory:
+        jobs = [*_run_jobs(Path(directory)), *jobs]
+    jobs += [_command_job(name, limit, command) for name, limit, command in COMMANDS]
+    if unit:
+        arguments = ("journalctl", "--unit", unit, "--lines=5000", "--no-pager", "--output=short-iso")
+        jobs.append(_command_job("run/journal.txt", COMMAND_SECONDS, arguments))
+    if directory:
+        jobs += [_containers_job(engine, Path(directory).parent.name) for engine in ("docker", "podman")]
+    if bug_report:
+        jobs.append(_bug_report)
+    parts, late = _work_off(jobs, deadline)
+    return pack(parts, redact, limit_bytes, late=late, now=now())
+
+
+def pack(parts, redact, limit_bytes, late=0, now=0.0):
+    """Return a tar.gz of at most `limit_bytes` with the parts in their order, and the notes."""
+    notes, chosen, used = {}, [], 4096
+    if late:
+        notes["deadline"] = f"{late} of the commands were not done in time"
+    for part in parts:
+        if part.note:
+            notes[part.name] = part.note
+        if not part.data:
+            continue
+        data = part.data if part.name.endswith(".gz") else _clean(part.data, redact)
+        left = limit_bytes - used - TAR_OVERHEAD_BYTES
+        data, cut = _fit(data, left, whole=part.name.endswith(".gz"))
+        if cut:
+            notes[part.name] = cut
+        if data:
+            used += _compressed(data) + TAR_OVERHEAD_BYTES
+            chosen.append((part.name, data))
+    text = "".join(f"{name}: {redact(note)}\n" for name, note in sorted(notes.items()))
+    chosen.append(("NOTES.txt", text[:2048].encode() if used > limit_bytes - 4096 else text.encode()))
+    stream = io.BytesIO()
+    with (
+        gzip.GzipFile(fileobj=stream, mode="wb", mtime=int(now)) as packed,
+        tarfile.open(fileobj=packed, mode="w") as archive,
+    ):
+        for name, data in chosen:
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mtime, entry.mode = len(data), int(now), 0o644
+            archive.addfile(entry, io.BytesIO(data))
+    return stream.getvalue(), notes
+
+
+def _work_off(jobs, deadline):
+    """Run the jobs beside each other; what is not done at the deadline is left behind. Keeps their order."""
+    results, guard, waiting = {}, threading.Lock(), list(enumerate(jobs))
+
+    def work():
+        while True:
+            with guard:
+                if not waiting or time.monotonic() >= deadline:
+                    return
+                number, job = waiting.pop(0)
+            try:
+                parts = job(max(0.1, deadline - time.monotonic()))
+            except Exception as error:  # one that fails costs nothing but itself
+                parts = [Part(f"failed-{number}", note=f"{type(error).__name__}: {error}")]
+            with guard:
+                results[number] = parts
+
+    workers = [threading.Thread(target=work, daemon=True) for _ in range(WORKERS)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:  # tools end themselves by then, a file system that hangs does not
+        worker.join(max(0.1, deadline + 5 - time.monotonic()))
+    with guard:
+        done = dict(results)
+    return [part for number in sorted(done) for part in done[number]], len(jobs) - len(done)
+
+
+def _command_job(name, limit, command):
+    def job(left):
+        outcome = toolbox()(command[0], *command[1:], timeout=min(limit, left))
+        if outcome.missing:
+            return []
+        data = (outcome.stdout + outcome.stderr).encode("utf-8", "replace")
+        note = "" if outcome.ok else outcome.complaint
+        cut = f"its first {len(data) - MAX_PART_BYTES} bytes are left out" if len(data) > MAX_PART_BYTES else ""
+        return [Part(name, data[-MAX_PART_BYTES:], "; ".join(filter(None, (note, cut))))]
+
+    return job
+
+
+def _file_job(name, path, limit=MAX_PART_BYTES):
+    def job(_left):
+        return [_read(name, path.resolve(), limit)] if path.exists() else []  # /etc/os-release is a link
+
+    return job
+
+
+def _run_jobs(directory):
+    def files(_left):
+        found = []
+        for pattern in RUN_FILES:
+            for path in sorted(directory.glob(pattern)):
+                if path.name not in PRIVATE_FILES:
+                    found.append(_read("run/" + path.relative_to(directory).as_posix(), path, MAX_LOG_BYTES))
+        return found
+
+    def listing(_left):
+        lines = []
+        for where, _folders, names in os.walk(str(directory)):
+            for name in sorted(names):
+                path = Path(where, name)
+                try:
+                    status = path.lstat()
+                except OSError:
+                    continue
+                when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(status.st_mtime))
+                shown = path.relative_to(directory).as_posix()
+                lines.append(f"{stat.filemode(status.st_mode)} {status.st_size:>12} {when} {shown}\n")
+                if len(lines) >= 5000:
+                    break
+        return [Part("run/files.txt", "".join(lines).encode("utf-8", "replace"))]
+
+    return [files, listing]
+
+
+def _read(name, path, limit):
+    """The end of a regular file; a link is not followed, for what it leads to is not ours to tell."""
+    try:
+        handle = os.open(str(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(handle, "rb") as stream:
+            status = os.fstat(handle)
+            if not stat.S_ISREG(status.st_mode):
+                return Part(name, note="is no regular file")
+            skipped = max(0, status.st_size - limit)
+            stream.seek(skipped)
+            data = stream.read(limit)
+    except OSError as error:
+        return Part(name, note=f"cannot be read: {error.strerror or error}")
+    return Part(name, data, f"its first {skipped} bytes are left out" if skipped else "")
+
+
+def _containers_job(engine, run_id):
+    """State and output of the run's containers that are still there."""
+
+    def job(left):
+        deadline, run = time.monotonic() + left, toolbox()
+        label = f"--filter=label={LABEL_RUN}={run_id}"
+        listed = run(engine, "ps", "--all", "--quiet", "--no-trunc", label, timeout=min(COMMAND_SECONDS, left))
+        parts = []
+        for identifier in listed.stdout.split()[:MAX_CONTAINERS] if listed.ok else []:
+            limit = min(COMMAND_SECONDS, deadline - time.monotonic())
+            if limit <= 0:
+                break
+            name = f"containers/{engine}-{identifier[:12]}"
+            described = run(engine, "inspect", "--type=container", identifier, timeout=limit)
+            if described.ok:
+                parts.append(Part(name + ".json", shown_container(described.stdout)))
+            limit = min(COMMAND_SECONDS, max(0.1, deadline - time.monotonic()))
+            said = run(engine, "logs", "--timestamps", "--tail=5000", identifier, timeout=limit)
+            parts.append(Part(name + ".log", (said.stdout + said.stderr).encode("utf-8", "replace")[-MAX_PART_BYTES:]))
+        return parts
+
+    return job
+
+
+def shown_container(text):
+    """What of `inspect` may be told, as JSON bytes."""
+    try:
+        described = json.loads(text)[0]
+        shown = {key: described.get(key) for key in CONTAINER_STATE}
+        shown["HostConfig"] = {key: (described.get("HostConfig") or {}).get(key) for key in CONTAINER_HOST}
+        config = described.get("Config") or {}
+        shown["Config"] = {key: config.get(key) for key in ("Image", "Labels", "User")}
+    except (ValueError, TypeError, AttributeError, LookupError):
+        return b""
+    return json.dumps(shown, indent=1).encode()
+
+
+def _bug_report(left):
+    """NVIDIA's own report, which is large and slow: only where it is asked for."""
+    with tempfile.TemporaryDirectory(prefix="gpuval-bug-report-") as folder:
+        target = f"{folder}/nvidia-bug-report.log"
+        arguments = ("--safe-mode", "--extra-system-data", "--output-file", target)
+        outcome = toolbox()("nvidia-bug-report.sh", *arguments, timeout=min(BUG_REPORT_SECONDS, left))
+        if outcome.missing:
+            return [Part("gpu/nvidia-bug-report.log", note="nvidia-bug-report.sh is not installed")]
+        for path in (Path(target + ".gz"), Path(target)):
+            if path.exists():
+                data = path.read_bytes()[: MAX_LOG_BYTES + 1]
+                if path.suffix == ".gz":
+                    data = _unpacked(data)
+                return [Part("gpu/nvidia-bug-report.log", data[-MAX_LOG_BYTES:])]
+        return [Part("gpu/nvidia-bug-report.log", note=outcome.complaint)]
+
+
+def _unpacked(data):
+    """At most so much of what was compressed: secrets can be taken out of text alone."""
+    try:
+        return zlib.decompressobj(wbits=31).decompress(data, MAX_LOG_BYTES)
+    except zlib.error:
+        return b""
+
+
+def _clean(data, redact):
+    return redact(data.decode("utf-8", "replace")).encode("utf-8", "replace")
+
+
+def _compressed(data):
+    return len(zlib.compress(data, 6)) + 64
+
+
+def _fit(data, left, whole=False):
+    """Data, or as much of its end as fits when compressed, and a note on what was cut."""
+    if left <= 0:
+        return b"", "left out: the archive is full"
+    size = len(data)
+    while data:
+        packed = _compressed(data)
+        if packed <= left:
+            break
+        if whole or left < 2048:
+            return b"", "left out: the archive is full"
+        data = data[len(data) - int(len(data) * min(0.9, 0.9 * left / packed)) :]
+    return data, f"its first {size - len(data)} bytes are left out: the archive is full" if len(data) < size else ""

@@ -1,0 +1,106 @@
+"""Take secrets out of text that leaves a node: those that are known, and what looks like one.
+
+Also runs on nodes whose Python is too old for the runner.
+"""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+HIDDEN = "***"
+#: Files of a run that hold secrets. They are read for what to hide, and never leave the node.
+PRIVATE_FILES = ("store.json", "rclone.conf", "environment.json")
+SHORTEST_SECRET = 8
+MAX_FILE_BYTES = 4 << 20
+
+_NAMES = (
+    r"(?:pass(?:word|wd|phrase)|secret|secret_?(?:access_?)?key|token|api[_-]?key|access_?key(?:_?id)?|private[_-]?key"
+    r"|credentials?|signature|cookie)"
+)
+# Each has a fixed beginning and bounded repetitions: a long line costs no more than its length.
+_URL = re.compile(r"https?://[^\s\"'<>]{1,16384}", re.I)
+_SIGNED = re.compile(r"(?:signature|credential|token|sig)=", re.I)
+_KEY = r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)"
+_PATTERNS = (
+    (_URL, lambda found: _unsigned(found.group())),
+    (re.compile(r"(://)[^\s/@\"'<>]{1,512}@"), r"\1***@"),  # user and password in a URL
+    (re.compile(_KEY, re.S), HIDDEN),
+    (re.compile(r"(authorization[\"']?\s{0,8}[=:]\s{0,8})[^\n\"']{1,4096}", re.I), r"\1***"),
+    (re.compile(r"\b(Bearer\s{1,8})[^\s\"']{6,}", re.I), r"\1***"),
+    (re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"), HIDDEN),
+    (re.compile(r"\b(?:hf_[A-Za-z0-9]{20}|gh[pousr]_[A-Za-z0-9]{30})[A-Za-z0-9]*"), HIDDEN),
+    (re.compile("(" + _NAMES + r"[\"']?\s{0,8}[=:]\s{0,8})([\"'])(?:(?!\2)[^\n]){0,4096}\2", re.I), r"\1\2***\2"),
+    (re.compile("(" + _NAMES + r"\s{0,8}[=:]\s{0,8})[^\s,;&{}\[\]\"'*][^\s,;&{}\"']{0,4096}", re.I), r"\1***"),
+)
+
+
+def _unsigned(url):
+    """Nothing of a signed URL beyond its path."""
+    path, _mark, query = url.partition("?")
+    return f"{path}?{HIDDEN}" if _SIGNED.search(query) else url
+
+
+class Redaction:
+    """Hides secrets: `known` ones wherever they stand, also URL-encoded, and what the patterns find."""
+
+    def __init__(self, known=()):
+        wanted = {
+            form for secret in known if len(secret) >= SHORTEST_SECRET for form in (secret, quote(secret, safe=""))
+        }
+        self._known = sorted(wanted, key=len, reverse=True)
+
+    def __call__(self, text):
+        for secret in self._known:
+            text = text.replace(secret, HIDDEN)
+        for pattern, instead in _PATTERNS:
+            text = pattern.sub(instead, text)
+        return text
+
+
+def secrets_of_run(directory):
+    """The secrets in a run's folder on a node: signatures of URLs, and keys. What cannot be read hides nothing."""
+    found = set()
+    for name in PRIVATE_FILES:
+        path = Path(directory) / name
+        try:
+            if path.stat().st_size > MAX_FILE_BYTES:
+                continue
+            text = path.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue
+        found |= _of_ini(text) if name.endswith(".conf") else _of_json(text)
+    return found
+
+
+def _of_ini(text):
+    parser = configparser.ConfigParser(interpolation=None)
+    try:
+        parser.read_string(text)
+    except configparser.Error:
+        return set()
+    names = re.compile(_NAMES, re.I)
+    return {value for section in parser.sections() for key, value in parser[section].items() if names.search(key)}
+
+
+def _of_json(text):
+    try:
+        document = json.loads(text)
+    except ValueError:
+        return set()
+    found, waiting = set(), [document]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
+        elif isinstance(value, str) and "://" in value and "?" in value:
+            query = urlsplit(value).query
+            found |= {
+                part.partition("=")[2] for part in query.split("&") if re.match(r"X-Amz-(Sig|Cred|Sec)", part, re.I)
+            }
+    return found

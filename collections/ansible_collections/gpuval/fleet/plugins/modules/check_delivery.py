@@ -1,0 +1,80 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, gpuval contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: check_delivery
+short_description: Tell before the start whether the store can bring models and images in time
+version_added: 0.1.0
+description:
+  - Compares bytes times nodes, divided by the store's bandwidth, with the deadline, and warns. Never fails for it.
+  - The sizes are those in the store. What nodes have already is not known here, so the figure is an upper bound.
+author:
+  - gpuval contributors (@gpuval)
+extends_documentation_fragment:
+  - gpuval.fleet.store
+attributes:
+  check_mode:
+    support: full
+    description: Changes nothing in any mode.
+  diff_mode:
+    support: none
+    description: There is nothing to compare.
+options:
+  model:
+    description: The model as O(gpuval.fleet.preload_model#module:model) takes it; empty is none.
+    type: str
+    default: ''
+  images:
+    description: References of the images that nodes get from the store.
+    type: list
+    elements: str
+    default: []
+  nodes:
+    description: How many nodes load.
+    type: int
+    required: true
+  deadline_seconds:
+    description: The time there is for all.
+    type: float
+    required: true
+  bits_per_second:
+    description: What the store can give all nodes together; 0 is measured.
+    type: float
+    default: 0
+"""
+
+EXAMPLES = r"""
+- name: See whether the store can bring all in time
+  ansible.builtin.import_role:
+    name: gpuval.fleet.store
+    tasks_from: delivery
+"""
+
+RETURN = r"""
+bytes_per_node:
+  description: What a node loads that has nothing.
+  returned: when the store could be read
+  type: int
+total_bytes:
+  description: The same of all nodes.
+  returned: when the store could be read
+  type: int
+bits_per_second:
+  description: Bandwidth of the store; null where it does not matter or is not known.
+  returned: when the store could be read
+  type: float
+seconds:
+  description: How long it takes.
+  returned: when the store could be read
+  type: float
+warning:
+  description: What was warned of; empty where the deadline can be kept.
+  returned: when the store could be read
+  type: str
+"""

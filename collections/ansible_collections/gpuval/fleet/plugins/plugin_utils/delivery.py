@@ -1,0 +1,153 @@
+"""Whether the store can bring models and images to all nodes within the deadline: bytes x nodes / bandwidth."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading.units import human_bytes, human_rate
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store
+
+#: More of the deadline than this leaves the work itself too little.
+LARGE_SHARE = 0.5
+#: What every network between controller and nodes gives: not worth a measurement.
+TRIVIAL_BITS_PER_SECOND = 1e6
+
+MEASURE_SECONDS = 2.0
+MEASURE_STREAMS = 4
+MEASURE_PIECE_BYTES = 4 << 20
+
+_HELP = (
+    "Raise gpuval_deadline_seconds, put the store nearer to the nodes (gpuval_s3_endpoint), or have the model on them "
+    "beforehand (gpuval_models_dir on a file system that they share)"
+)
+
+
+@dataclass(frozen=True)
+class Bandwidth:
+    """Bits per second that the store gives all nodes together, and how that is known."""
+
+    bits_per_second: float
+    source: str
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What is to be brought, at most: what nodes have already is known to them alone."""
+
+    nodes: int
+    bytes_per_node: int
+    deadline_seconds: float
+
+    @property
+    def total_bytes(self) -> int:
+        return self.nodes * self.bytes_per_node
+
+    @property
+    def needed_bits_per_second(self) -> float:
+        return 8 * self.total_bytes / self.deadline_seconds if self.deadline_seconds > 0 else 0.0
+
+    @property
+    def is_trivial(self) -> bool:
+        return self.needed_bits_per_second < TRIVIAL_BITS_PER_SECOND
+
+    def seconds(self, bandwidth: Bandwidth) -> float:
+        return 8 * self.total_bytes / bandwidth.bits_per_second
+
+
+def tell(delivery: Delivery, bandwidth: Bandwidth | None) -> tuple[str, str]:
+    """What to say before the start: the sentence, and a warning, empty where the deadline can be kept."""
+    what = (
+        f"{human_bytes(delivery.bytes_per_node)} to each of {delivery.nodes} nodes, "
+        f"{human_bytes(delivery.total_bytes)} in all"
+    )
+    if bandwidth is None:
+        return f"at most {what}", ""
+    seconds = delivery.seconds(bandwidth)
+    rate = f"{human_rate(bandwidth.bits_per_second / 8)} ({bandwidth.source})"
+    told = f"at most {what}: {human_seconds(seconds)} at {rate}"
+    share = seconds / delivery.deadline_seconds if delivery.deadline_seconds > 0 else 0.0
+    if share <= LARGE_SHARE:
+        return told, ""
+    limit = human_seconds(delivery.deadline_seconds)
+    verb = "cannot be brought within" if share > 1 else "would take the larger part of"
+    warning = (
+        f"models and images {verb} the deadline of {limit}: {told}; nodes that have them already need less. {_HELP}"
+    )
+    return told, warning
+
+
+def choose(given: float, measured: float | None, interface: float | None) -> Bandwidth | None:
+    """A declared bandwidth counts; else the smaller of what was measured and what the network interface can do."""
+    if given > 0:
+        return Bandwidth(given, "gpuval_store_bits_per_second")
+    known = []
+    if measured:
+        known.append(Bandwidth(measured, "measured from the controller"))
+    if interface:
+        known.append(Bandwidth(interface, "speed of the controller's network interface"))
+    return min(known, key=lambda bandwidth: bandwidth.bits_per_second, default=None)
+
+
+def image_bytes(documents: Iterable[Mapping[str, Any]], references: Iterable[str]) -> int:
+    """Bytes of the archives of these images; `documents` are the store's, oldest first, and the last one counts."""
+    sizes: dict[str, int] = {}
+    for document in documents:
+        reference, count = document.get("reference"), document.get("bytes")
+        if isinstance(reference, str) and isinstance(count, int) and count >= 0:
+            sizes[reference] = count
+    return sum(sizes.get(reference, 0) for reference in dict.fromkeys(references))
+
+
+def interface_bits_per_second(address: str) -> float | None:
+    """Speed of the network interface that has this IP address; None where the system does not tell."""
+    speeds = psutil.net_if_stats()
+    for name, entries in psutil.net_if_addrs().items():
+        if any(entry.address.partition("%")[0] == address for entry in entries) and name in speeds:
+            return speeds[name].speed * 1e6 or None
+    return None
+
+
+def measure(
+    store: Store, objects: Sequence[tuple[str, int]], seconds: float = MEASURE_SECONDS, streams: int = MEASURE_STREAMS
+) -> float | None:
+    """Read pieces of these objects (key, bytes) for a short while; returns bits per second, None without anything read.
+
+    Raises the store's errors.
+    """
+    pieces = [
+        (key, start, min(start + MEASURE_PIECE_BYTES, size))
+        for key, size in sorted(objects, key=lambda entry: -entry[1])
+        for start in range(0, size, MEASURE_PIECE_BYTES)
+    ][: streams * 1024]
+    if not pieces:
+        return None
+    guard, state = threading.Lock(), {"next": 0, "bytes": 0}
+    began = time.monotonic()
+    deadline = began + seconds
+
+    def read() -> None:
+        while time.monotonic() < deadline:
+            with guard:
+                key, start, end = pieces[state["next"] % len(pieces)]
+                state["next"] += 1
+            count = len(store.get_range(key, start, end))
+            with guard:
+                state["bytes"] += count
+
+    with ThreadPoolExecutor(streams) as pool:
+        for future in [pool.submit(read) for _stream in range(streams)]:
+            future.result()
+    spent = time.monotonic() - began
+    return 8 * state["bytes"] / spent if state["bytes"] else None
+
+
+def human_seconds(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,114 @@
+"""One archive of all that is known of a run: what each node gave, and what the controller has of it."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import tarfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import Redaction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs
+
+#: Of the results: what people and tools read, evidence, and what the controller remembers of launches and the watch.
+RESULTS = (
+    *("run.json", "report.json", "report.md", "junit.xml", "perf.csv", "failed_nodes.txt", "network/*"),
+    *("nodes/*/*.json", "nodes/*/*.log", ".state/*.json", ".state/launches/*.json", ".state/plans/*.json"),
+)
+#: Of the embedded store: what its servers said.
+STORE_LOGS = ("writer.log", "reader.log")
+MAX_FILE_BYTES = 64 << 20
+MAX_STORE_LOG_BYTES = 4 << 20
+
+GATHERED = "gathered"
+#: Where logs go as long as there is no run: they are wanted most where none ever came about.
+NO_RUN = "no-run"
+
+
+def run_folder_of(results: Path, run_id: str) -> Path:
+    """The run's folder, also one that does not exist; of `NO_RUN` where none is named and none was ever begun."""
+    if run_id in ("", runs.LATEST) and runs.latest_run_id(results) is None:
+        return results / NO_RUN
+    return runs.resolve(results, run_id).path
+
+
+def logs_folder(run_folder: Path) -> Path:
+    return run_folder / "logs"
+
+
+def state_file(run_folder: Path, node: str) -> Path:
+    """What became of a node's evidence, for whoever puts the bundle together."""
+    return run_folder / ".state" / "logs" / f"{node}.json"
+
+
+def archive_file(run_folder: Path, node: str) -> Path:
+    return logs_folder(run_folder) / f"{node}.tar.gz"
+
+
+def bundle(run_folder: Path, run_id: str, nodes: list[str], store: Path, secrets: set[str]) -> dict[str, Any]:
+    """Write MANIFEST, nodes.json and logs-<run_id>.tar.gz below logs/. Returns path, counts and nodes without evidence.
+
+    `nodes` are those asked for now. A node that gave nothing now keeps what it gave earlier, and is named all the same.
+    """
+    folder = logs_folder(run_folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    told = {node: _told(run_folder, node) for node in sorted(nodes)}
+    runs.write_json(folder / "nodes.json", {"run_id": run_id, "at": runs.now(), "nodes": told})
+    redact = Redaction(secrets)
+    target = folder / f"logs-{run_id}.tar.gz"
+    files = {
+        f"logs/{path.name}": path.read_bytes() for path in sorted(folder.glob("*.tar.gz")) if path.name != target.name
+    }
+    files["nodes.json"] = (folder / "nodes.json").read_bytes()
+    for pattern in RESULTS:
+        for path in sorted(run_folder.glob(pattern)):
+            if path.is_file() and not path.is_symlink() and path.stat().st_size <= MAX_FILE_BYTES:
+                files[f"results/{path.relative_to(run_folder).as_posix()}"] = _clean(path.read_bytes(), redact)
+    for name in STORE_LOGS:
+        path = store / name
+        if path.is_file():
+            files[f"store/{name}"] = _clean(path.read_bytes()[-MAX_STORE_LOG_BYTES:], redact)
+    manifest = "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in sorted(files.items()))
+    files["MANIFEST"] = manifest.encode()
+    runs.write_bytes(folder / "MANIFEST", files["MANIFEST"])
+    runs.write_bytes(target, _packed(files, f"logs-{run_id}"))
+    without = {node: entry["message"] for node, entry in told.items() if entry["state"] != GATHERED}
+    return {"path": str(target), "bytes": target.stat().st_size, "nodes": len(told), "without": without}
+
+
+def _told(run_folder: Path, node: str) -> Mapping[str, Any]:
+    try:
+        return runs.read_json(state_file(run_folder, node))
+    except (FileNotFoundError, ValueError):
+        return {"state": "unknown", "message": "the node was not asked"}
+
+
+def _clean(data: bytes, redact: Redaction) -> bytes:
+    return redact(data.decode("utf-8", "replace")).encode("utf-8", "replace")
+
+
+def _packed(files: Mapping[str, bytes], top: str) -> bytes:
+    stream = io.BytesIO()
+    with (
+        gzip.GzipFile(fileobj=stream, mode="wb", compresslevel=6, mtime=int(time.time())) as packed,
+        tarfile.open(fileobj=packed, mode="w") as archive,
+    ):
+        for name, data in sorted(files.items()):
+            entry = tarfile.TarInfo(f"{top}/{name}")
+            entry.size, entry.mtime, entry.mode = len(data), int(time.time()), 0o644
+            archive.addfile(entry, io.BytesIO(data))
+    return stream.getvalue()
+
+
+def secrets_of_store(directory: Path) -> set[str]:
+    """Keys of the embedded store, to be hidden wherever they might have got to."""
+    try:
+        state = json.loads((directory / "store.json").read_text())
+        return {state[side]["secret_key"] for side in ("writer", "reader")}
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()

@@ -1,0 +1,98 @@
+"""Where the embedded store listens: the address by which nodes reach the controller, found to be its own."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from collections.abc import Callable, Iterable
+
+import psutil
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
+
+LOOPBACK = "127.0.0.1"
+HIGHEST_PORT = 65535
+
+_NAME = re.compile(r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*")
+_INSTEAD = (
+    "Behind NAT no address of the controller will do: leave gpuval_store_address empty (records then come over SSH), "
+    "or set gpuval_s3_endpoint to an S3 service that controller and nodes reach"
+)
+
+
+def own_addresses() -> set[str]:
+    """The IP addresses of this machine's interfaces."""
+    families = (socket.AF_INET, socket.AF_INET6)
+    found = (entry for entries in psutil.net_if_addrs().values() for entry in entries if entry.family in families)
+    return {entry.address.partition("%")[0] for entry in found}
+
+
+def look_up(name: str) -> set[str]:
+    """The IP addresses of a host name. Raises OSError."""
+    return {entry[4][0].partition("%")[0] for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
+
+
+def listening_addresses(
+    address: str, own: Iterable[str] | None = None, lookup: Callable[[str], set[str]] = look_up
+) -> list[str]:
+    """The IP addresses to listen on, so that nodes reach the store by `address`. Raises StoreError with what to do."""
+    own = own_addresses() if own is None else set(own)
+    literal = _ip(address)
+    if literal is None and not _NAME.fullmatch(address):
+        raise StoreError(
+            f"gpuval_store_address {address!r}: a host name or an IP address, without scheme, port or brackets"
+        )
+    if literal is not None:
+        candidates = {str(literal)}
+    else:
+        try:
+            candidates = lookup(address)
+        except OSError as error:
+            raise StoreError(
+                f"gpuval_store_address {address} has no address here ({error.strerror or error}): set it to the IP "
+                "address by which the nodes reach this controller"
+            ) from error
+    outward = sorted(text for text in candidates if _may_be_reached(text))
+    if not outward:
+        raise StoreError(
+            f"gpuval_store_address {address} means {', '.join(sorted(candidates)) or 'nothing'} on this controller, "
+            "which no node reaches (is the name in its /etc/hosts?): set it to an IP address of this controller"
+            + _hint(own)
+        )
+    bound = [text for text in outward if text in own]
+    if not bound:
+        raise StoreError(
+            f"gpuval_store_address {address} ({', '.join(outward)}) is no address of this controller{_hint(own)}. "
+            + _INSTEAD
+        )
+    return bound
+
+
+def canonical(address: str) -> str:
+    """One spelling for one address: it is part of what a URL's signature covers."""
+    literal = _ip(address.strip())
+    return str(literal) if literal is not None else address.strip().lower().rstrip(".")
+
+
+def bracketed(host: str) -> str:
+    """The host as it stands before a port."""
+    literal = _ip(host)
+    return f"[{host}]" if literal is not None and literal.version == 6 else host
+
+
+def _ip(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None
+
+
+def _may_be_reached(text: str) -> bool:
+    literal = ipaddress.ip_address(text)
+    unusable = literal.is_loopback or literal.is_unspecified or literal.is_multicast
+    return not (unusable or (literal.version == 6 and literal.is_link_local))
+
+
+def _hint(own: Iterable[str]) -> str:
+    usable = sorted(text for text in own if _may_be_reached(text))
+    return f"; it has {', '.join(usable)}" if usable else "; it has none but the loopback"
