@@ -17,13 +17,38 @@ export MOLECULE_EPHEMERAL_DIRECTORY ?= $(CURDIR)/.gpuval/molecule
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup prepare validate status report clean test molecule lint build-collection distclean
+.PHONY: help setup keys probe network build load models prepare validate status report logs clean bundle \
+	test molecule lint build-collection distclean
 
 help: ## Show this list
 	@printf 'Usage: make TARGET [INVENTORY=inventories/local] [ARGS="--limit node-1 -e gpuval_profile=quick"]\n\n'
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(VENV)/.ready $(NODE_VENV)/.ready ## Create the environments of the controller and of this machine as a node
+setup: $(if $(BUNDLE),from-bundle,$(VENV)/.ready $(NODE_VENV)/.ready) ## Create the environments of controller and local node (BUNDLE=path: without internet)
+
+# Not the rules of the environments: those would go to the internet.
+.PHONY: from-bundle
+from-bundle:
+	$(PYTHON) tools/bundle.py install $(BUNDLE) --python $(PYTHON)
+	$(PLAY) gpuval.fleet.unbundle $(ARGS)
+
+keys: $(VENV)/.ready ## Make the key pair of the run's multi-node work and put it on the nodes
+	$(PLAY) gpuval.fleet.keys $(ARGS)
+
+probe: $(VENV)/.ready ## See which nodes can be reached, and pin their host keys
+	$(PLAY) gpuval.fleet.probe $(ARGS)
+
+network: $(VENV)/.ready ## Bring the nodes' network to what is declared, and measure it
+	$(PLAY) gpuval.fleet.network $(ARGS)
+
+build: $(VENV)/.ready ## Build the container images and put them into the store
+	$(PLAY) gpuval.fleet.build $(ARGS)
+
+load: $(VENV)/.ready ## Bring the container images to the nodes
+	$(PLAY) gpuval.fleet.load $(ARGS)
+
+models: $(VENV)/.ready ## Bring the model into the store, with its checksums
+	$(PLAY) gpuval.fleet.models $(ARGS)
 
 prepare: $(VENV)/.ready ## Start the store and see that the model is in it
 	$(PLAY) gpuval.fleet.prepare $(ARGS)
@@ -36,6 +61,9 @@ status: $(VENV)/.ready ## Show where the latest run stands
 
 report: $(VENV)/.ready ## Judge and report the latest run again
 	$(PLAY) gpuval.fleet.report $(ARGS)
+
+logs: $(VENV)/.ready ## Collect all logs and host evidence of the latest run, also after a failure
+	$(PLAY) gpuval.fleet.logs $(ARGS)
 
 clean: $(VENV)/.ready ## Remove what runs put on nodes and controller; results are kept
 	$(PLAY) gpuval.fleet.clean $(ARGS)
@@ -52,6 +80,9 @@ lint: $(VENV)/.tests ## Check style: ruff, yamllint, ansible-lint, validate-modu
 	$(BIN)/yamllint --strict .
 	$(BIN)/ansible-lint --offline
 	$(BIN)/python tests/validate_modules.py
+
+bundle: $(VENV)/.ready ## Pack wheels, collections, images, model and source for a site without internet (BUNDLE=path)
+	$(PLAY) gpuval.fleet.bundle $(if $(BUNDLE),-e bundle_output=$(abspath $(BUNDLE))) $(ARGS)
 
 build-collection: $(VENV)/.ready ## Build the collection's archive into dist/
 	$(BIN)/ansible-galaxy collection build --force --output-path dist collections/ansible_collections/gpuval/fleet

@@ -1,6 +1,7 @@
 """What `clean` takes away, and that two runs never work on one node at once."""
 
 import json
+import socket
 
 FACTS = json.dumps({"gpuval_stages": ["facts"]})
 
@@ -38,3 +39,51 @@ def test_a_second_run_is_refused_while_the_first_is_at_work(new_fleet):
         closed = fleet.play("gpuval.fleet.clean", "-e", "gpuval_run_id=first")
         assert closed.code == 0, closed
         assert "closed by another command" in first.wait(60).output
+
+
+def closed_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def test_what_could_not_be_reached_is_named_and_the_rest_is_clean(new_fleet):
+    with new_fleet("unreached", nodes={"node-1": {}, "node-2": {}, "node-3": {}}) as fleet:
+        fleet.play("gpuval.fleet.validate", "-e", FACTS)  # no PASS: the three are one machine
+        assert all(fleet.node_directory(node).exists() for node in fleet.nodes)
+        gone = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": closed_port()}
+        done = fleet.play("gpuval.fleet.clean", nodes={"node-1": {}, "node-2": gone})
+        assert done.code != 0, done
+        assert f"CLEAN: run {fleet.run_id}: 1 of 3 nodes are clean, 2 are not" in done.told
+        assert "- node-2 not reached (refused): " in done.told
+        assert "then clean again with --limit node-2" in done.told
+        assert "- node-3 not in the inventory: " in done.told
+        assert not list(fleet.node_base("node-1").rglob("*"))
+        assert fleet.node_directory("node-2").exists()
+        limited = fleet.play("gpuval.fleet.clean", "--limit", "node-2")
+        assert limited.code == 0, limited
+        assert "- node-3 left out by --limit" in limited.told
+        assert "node-1 left out" not in limited.told, "it is clean already"
+        last = fleet.play("gpuval.fleet.clean")
+        assert last.code == 0, last
+        assert "all of 3 nodes are clean" in last.told
+        alone = fleet.play("gpuval.fleet.clean", nodes={"node-1": {}})
+        assert alone.code == 0, "what is clean may leave the inventory"
+
+
+def test_a_run_whose_results_are_lost_is_cleaned_by_its_id_or_with_all_others(new_fleet):
+    with new_fleet("lost") as fleet:
+        for run_id in ("first", "second"):
+            assert fleet.play("gpuval.fleet.validate", "-e", FACTS, "-e", f"gpuval_run_id={run_id}").code == 0
+        for path in sorted(fleet.results.rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+        told = fleet.play("gpuval.fleet.clean")
+        assert "cleanup_all_runs=true" in told.told
+        assert len(list(fleet.node_base("node-1").glob("*/node-1/plan.json"))) == 2
+        one = fleet.play("gpuval.fleet.clean", "-e", "gpuval_run_id=first")
+        assert one.code == 0, one
+        assert [path.parent.name for path in fleet.node_base("node-1").glob("*/node-1")] == ["second"]
+        every = fleet.play("gpuval.fleet.clean", "-e", "cleanup_all_runs=true")
+        assert every.code == 0, every
+        assert "CLEAN: all runs: all of 1 nodes are clean" in every.told
+        assert not list(fleet.node_base("node-1").rglob("*"))

@@ -15,7 +15,7 @@ FLEET = ROOT / "collections" / "ansible_collections" / "gpuval" / "fleet"
 ROLES = sorted(path.name for path in (FLEET / "roles").iterdir())
 
 #: Declared without a default: absent means "not declared by the operator".
-OPTIONAL = {"gpuval_gpu_count"}
+OPTIONAL = {"gpuval_gpu_count", "gpuval_host_keys"}
 
 
 def read(path):
@@ -48,7 +48,9 @@ def test_secrets_are_marked():
     assert {name for name, option in options.items() if option.get("no_log")} == secret
 
 
-@pytest.mark.parametrize("playbook", ["prepare", "validate", "status", "report", "clean"])
+@pytest.mark.parametrize(
+    "playbook", ["prepare", "probe", "build", "load", "validate", "status", "report", "clean", "network"]
+)
 def test_the_thin_playbooks_import_the_collections(playbook):
     (entry,) = yaml.safe_load((ROOT / "playbooks" / f"{playbook}.yml").read_text())
     assert entry["ansible.builtin.import_playbook"] == f"gpuval.fleet.{playbook}"

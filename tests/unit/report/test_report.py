@@ -43,7 +43,7 @@ def test_console_block(mixed):
     assert lines[2] == "- Nodes: 4 expected, 1 PASS, 2 FAIL, 1 INCOMPLETE"
     assert lines[3].startswith("- crashed FAIL training: crash: killed by SIGKILL: ")
     assert "(gpu:3, serial 165493, 0000:93:00.0)" in lines[4]
-    assert lines[5].startswith("- gone INCOMPLETE launch: unreachable: No route to host: ")
+    assert lines[5].startswith("- gone INCOMPLETE launch: unreachable (no_route): No route to host: ")
 
 
 def test_console_block_of_a_pass_says_what_was_measured():

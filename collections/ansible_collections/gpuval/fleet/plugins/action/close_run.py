@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import cleaning, runs, schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.run_keys import RunKeys
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION, StoreAccess
 
 
@@ -15,13 +16,13 @@ class ActionModule(ControllerAction):
     def work(self, options, task_vars):
         results = project_path(options["results_dir"])
         if not (options["run_id"] or runs.latest_run_id(results)):
-            return {"changed": False, "run_ids": [], "active": [], "msg": "there is no run to close"}
+            return {"changed": False, "run_ids": [], "active": [], "nodes": [], "msg": "there is no run to close"}
         folder = runs.resolve(results, options["run_id"])
         run_id = folder.path.name
         if not folder.run_file.exists():
             active = runs.active_run_ids(results)
             told = f"run {run_id} is not known here"
-            return {"changed": False, "run_ids": [run_id], "active": active, "msg": told}
+            return {"changed": False, "run_ids": [run_id], "active": active, "nodes": [], "msg": told}
         run = folder.read_run()
         access = StoreAccess(options["store"])
         changed = run["finished_at"] is None
@@ -41,4 +42,23 @@ class ActionModule(ControllerAction):
         run_ids = [run_id]
         if not options["run_id"]:  # what earlier runs left goes too
             run_ids += [other for other in runs.known_run_ids(results) if other not in (run_id, *active)]
-        return {"changed": changed or deleted > 0, "run_ids": run_ids, "active": active, "deleted_objects": deleted}
+        if not self.check_mode:
+            for other in run_ids:  # the nodes' halves go with the runs' folders there
+                changed |= RunKeys(results / other / ".state" / "ssh").remove()
+        return {
+            "changed": changed or deleted > 0,
+            "run_ids": run_ids,
+            "active": active,
+            "nodes": sorted({node for other in run_ids for node in holders(runs.RunFolder(results / other))}),
+            "deleted_objects": deleted,
+        }
+
+
+def holders(folder):
+    """The nodes on which a run may have left something, in the inventory of today or not."""
+    try:
+        nodes = folder.read_run()["nodes"]
+    except (runs.RunError, schemas.Invalid):
+        return []
+    cleaned = folder.read_cleaned()
+    return [name for name in nodes if cleaning.may_hold(folder.read_launch(name), cleaned.get(name))]

@@ -49,6 +49,11 @@ active:
   returned: success
   type: list
   elements: str
+nodes:
+  description: Nodes on which these runs may have left something, whether the inventory still has them or not.
+  returned: success
+  type: list
+  elements: str
 deleted_objects:
   description: How many objects were removed.
   returned: when there is a run

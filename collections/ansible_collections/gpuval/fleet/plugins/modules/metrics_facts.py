@@ -97,6 +97,10 @@ ansible_facts:
           returned: success
           type: str
           sample: PASS
+        class:
+          description: One word for what decided against the node; none for PASS.
+          returned: success
+          type: str
         flaky:
           description: Whether a stage passed only when it was run again.
           returned: success

@@ -121,10 +121,11 @@ def upload(model: Model, remote: str, config: str, *, transfers: int = 8, ca_fil
             "--transfers",
             str(transfers),
         ]
-        _rclone([*copy, "--files-from-raw", str(names)], config, Path(scratch))
+        rclone([*copy, "--files-from-raw", str(names)], config, Path(scratch))
 
 
-def _rclone(arguments: list[str], config: str, scratch: Path) -> None:
+def rclone(arguments: list[str], config: str, scratch: Path) -> None:
+    """Run rclone with that configuration, which lies in `scratch` meanwhile. Raises ``ModelError``."""
     path = scratch / "rclone.conf"
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as stream:
         stream.write(config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -44,8 +45,22 @@ def summary_lines(report: Mapping[str, Any]) -> list[str]:
         lines.append("No node was expected: check the inventory and --limit")
     if report["verdict"] in ("PASS", "PARTIAL"):
         lines += _measured(nodes)
+    lines += _not_started(nodes)
     lines += _remarks(report)
     return [one_line(line, 700) for line in lines]
+
+
+def _not_started(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How many nodes were not started for which reason: at a hundred nodes the pattern tells more than the names."""
+    counted = Counter(
+        check["value"]
+        for node in nodes
+        for check in node["checks"]
+        if check["kind"] == "launch" and check["verdict"] == "missing"
+    )
+    if counted.total() < 2:
+        return []
+    return ["Not started: " + ", ".join(f"{count} {word}" for word, count in counted.most_common())]
 
 
 def headline(node: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -13,16 +13,20 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import units
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import launch_classes, units
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.criteria import Check
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import Evidence
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.measure import GPU_VENDORS, Entry, Subject, hold
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.summary import summary_lines
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.summary import headline, summary_lines
 
 FACTS = "facts"
 STARTED = ("started", "finished")
 FAILED_STATES = ("failure", "crash", "timeout")
+#: Faults of the node that say more than which stage met them first.
+_STAGE_CLASSES = frozenset({"no_engine", "disk_full", "read_only"})
+#: No last record came of these, so that a lost contact with the node explains them.
+_OPEN_STATES = ("missing", "pending", "running")
 MAX_GPUS_SHOWN = 64
 
 _USELESS_IDENTITY = frozenset(
@@ -37,12 +41,6 @@ _USELESS_IDENTITY = frozenset(
     .split("|")
 )
 
-_LAUNCH_REMEDY = {
-    "unreachable": "check the address, the network and the login of the node, then validate again with --limit {node}",
-    "refused": "the node refused the plan: mend what the message names, then validate again with --limit {node}",
-    "failed": "mend what the message names, then validate again with --limit {node}",
-    "unknown": "look at the node with the status playbook, then validate again with --limit {node}",
-}
 _AGAIN = "then validate again with --limit {node}"
 _LATE = "raise gpuval_deadline_seconds, " + _AGAIN
 _STATE_REMEDY = {
@@ -113,6 +111,22 @@ def node_verdict(checks: Sequence[Entry]) -> str:
     return "PASS"
 
 
+def node_class(checks: Sequence[Entry], contact: Mapping[str, Any] | None = None) -> str:
+    """One word for what decided against a node: the launch's class, a stage and its end, or the name of the check."""
+    check = headline({"checks": checks})
+    if check is None:
+        return "nothing_proven"
+    if check["kind"] == "launch":
+        return check["value"]
+    if check["kind"] == "state" and check["stage"]:
+        told = launch_classes.classify("", check["reason"]).name if check["verdict"] == "fail" else ""
+        if told in _STAGE_CLASSES:
+            return told
+        lost = contact and check["verdict"] == "missing" and check["value"] in _OPEN_STATES
+        return one_line(contact["class"], 40) if lost else f"{check['stage']}_{check['value']}"
+    return "same_machine_twice" if check["name"] == "identity" else check["name"]
+
+
 def judge_node(
     run: Mapping[str, Any],
     name: str,
@@ -136,13 +150,15 @@ def judge_node(
         records=records,
     )
     problems = _problems_of(name, expected["stages"], evidence)
-    checks = [_launch_check(name, evidence.launches.get(name), records), *_identity_checks(name, facts, owners or {})]
+    launch = evidence.launches.get(name)
+    contact = (launch or {}).get("contact")
+    checks = [_launch_check(name, launch, records), *_identity_checks(name, facts, owners or {})]
     if not expected["stages"]:
         checks.append(_no_stage_check())
     if FACTS not in expected["stages"]:
         checks.append(_accelerator_check(subject, facts))
     for stage in expected["stages"]:
-        checks.append(_state_check(name, stage, records.get(stage), problems))
+        checks.append(_state_check(name, stage, records.get(stage), problems, contact))
         if stage == FACTS:
             checks.append(_accelerator_check(subject, facts))
         for check in criteria:
@@ -152,10 +168,12 @@ def judge_node(
         check["reason"] = one_line(check["reason"], 600)
     failed = {check["stage"] for check in checks if check["severity"] == "required" and check["verdict"] == "fail"}
     stages = [_stage(stage, records.get(stage), failed=stage in failed) for stage in expected["stages"]]
+    verdict = node_verdict(checks)
     return {
         "name": name,
         "id": expected.get("id"),
-        "verdict": node_verdict(checks),
+        "verdict": verdict,
+        "class": None if verdict == "PASS" else node_class(checks, contact),
         "flaky": any(stage["flaky"] for stage in stages),
         "sku": expected["sku"],
         "accelerator": subject.accelerator,
@@ -200,16 +218,21 @@ def _entry(name: str, stage: str, kind: str, verdict: str, **fields: Any) -> Ent
     return entry
 
 
-def _launch_check(name: str, launch: Mapping[str, str] | None, records: Mapping[str, Mapping[str, Any]]) -> Entry:
+def _launch_check(name: str, launch: Mapping[str, Any] | None, records: Mapping[str, Mapping[str, Any]]) -> Entry:
     """A record of work that began proves the launch, whatever became of the connection that made it."""
-    state = launch.get("state", "unknown") if launch else "never started"
+    state = str(launch.get("state", "unknown")) if launch else "never started"
     began = any(record["started_at"] is not None for record in records.values())
-    message = one_line(launch.get("message", ""), 300) if launch else ""
-    said = f"{state}: {message}" if message else state
+    message = one_line(launch.get("message") or "", 400) if launch else ""
     if state in STARTED or began:
+        said = f"{state}: {message}" if message else state
         return _entry("launch", "", "launch", "pass", value=state, expected="started", reason=said)
-    remedy = _LAUNCH_REMEDY.get(state, "validate again with --limit {node}").format(node=name)
-    return _entry("launch", "", "launch", "missing", value=state, expected="started", reason=said, remedy=remedy)
+    known = launch_classes.described(launch or {"state": "unknown"})
+    word = one_line(known["class"], 40)
+    said = state if word in (state, "not_started", "launch_failed", "plan_refused") else f"{state} ({word})"
+    if known["message"]:
+        said += f": {one_line(known['message'], 400)}"
+    remedy = one_line(known["remedy"], 400).replace("{node}", name)
+    return _entry("launch", "", "launch", "missing", value=word, expected="started", reason=said, remedy=remedy)
 
 
 def _no_stage_check() -> Entry:
@@ -220,8 +243,13 @@ def _no_stage_check() -> Entry:
 
 
 def _state_check(
-    name: str, stage: str, record: Mapping[str, Any] | None, problems: Sequence[Mapping[str, Any]]
+    name: str,
+    stage: str,
+    record: Mapping[str, Any] | None,
+    problems: Sequence[Mapping[str, Any]],
+    contact: Mapping[str, Any] | None = None,
 ) -> Entry:
+    """The end of a stage; `contact` says why the node could not be asked for its records, if it could not."""
     state = record["state"] if record else "missing"
     if record is None:
         refused = [problem["reason"] for problem in problems if problem["stage"] == stage]
@@ -231,6 +259,9 @@ def _state_check(
         reason = message if state == "success" else f"{state}: {message}" if message else state
     verdict = "pass" if state == "success" else "fail" if state in FAILED_STATES else "missing"
     remedy = "" if verdict == "pass" else _STATE_REMEDY[state].format(node=name, stage=stage)
+    if contact and state in _OPEN_STATES:
+        reason += f"; the node could not be asked ({contact['class']}): {contact['message']}"
+        remedy = str(contact["remedy"]).replace("{node}", name)
     return _entry(
         f"{stage}_state", stage, "state", verdict, value=state, expected="success", reason=reason, remedy=remedy
     )

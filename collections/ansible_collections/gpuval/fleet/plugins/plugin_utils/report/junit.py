@@ -58,7 +58,7 @@ def _case(suite: ET.Element, node: Mapping[str, Any], check: Mapping[str, Any], 
         return "passed"
     element = ET.SubElement(case, tag, message=reason)
     if tag != "skipped":
-        element.set("type", check["kind"])
+        element.set("type", _text(str(check["value"])) if check["kind"] == "launch" else check["kind"])
         element.text = _details(check, reason)
     return tag
 

@@ -46,7 +46,8 @@ def _attention(report: Mapping[str, Any]) -> Iterator[str]:
     yield "## Nodes that are not accepted"
     for node in bad:
         yield ""
-        yield f"### {escaped(node['name'])}: {node['verdict']}"
+        word = f" ({escaped(node['class'])})" if node.get("class") else ""
+        yield f"### {escaped(node['name'])}: {node['verdict']}{word}"
         yield ""
         checks = _bad_checks(node)
         for check in checks[:MAX_CHECKS_SHOWN]:

@@ -1,0 +1,49 @@
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Clean one node in one round trip; whatever comes of it is an outcome for the summary, never the end of the play."""
+
+from __future__ import annotations
+
+from ansible.errors import AnsibleConnectionFailure, AnsibleError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import cleaning
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import ControllerAction
+
+REACHABLE = "reachable"
+
+
+class ActionModule(ControllerAction):
+    _requires_connection = True
+    OPTIONS = {
+        "directory": {"type": "str", "default": ""},
+        "run_ids": {"type": "list", "elements": "str", "default": []},
+        "keep_models": {"type": "bool", "default": False},
+        "remove_images": {"type": "bool", "default": False},
+        "probe": {"type": "dict", "default": {}},
+    }
+
+    def work(self, options, task_vars):
+        found = options["probe"].get(task_vars["inventory_hostname"]) or {}
+        if found.get("state", REACHABLE) != REACHABLE:
+            state = str(found["state"])
+            outcome = cleaning.unreached(str(found.get("message") or state), state, str(found.get("remedy") or ""))
+        else:
+            outcome = self._clean(options, task_vars)
+        if outcome["state"] != cleaning.CLEAN:
+            word = f" ({outcome['class']})" if outcome.get("class") else ""
+            self._display.warning(f"{task_vars['inventory_hostname']}: {outcome['state']}{word}: {outcome['message']}")
+        return {"changed": bool(outcome.pop("changed", False)), "outcome": outcome}
+
+    def _clean(self, options, task_vars):
+        arguments = {name: options[name] for name in ("directory", "run_ids", "keep_models")}
+        if options["remove_images"]:
+            arguments["remove_images"] = True
+        try:
+            answer = self._execute_module(
+                module_name="gpuval.fleet.clean_node", module_args=arguments, task_vars=task_vars
+            )
+        except AnsibleConnectionFailure as error:
+            return cleaning.unreached(str(error.message))
+        except AnsibleError as error:  # become, the interpreter, a temporary folder
+            return cleaning.answered({"failed": True, "msg": str(error.message)})
+        if answer.get("unreachable"):
+            return cleaning.unreached(str(answer.get("msg", "unreachable")))
+        return {**cleaning.answered(answer), "changed": answer.get("changed", False)}

@@ -1,0 +1,75 @@
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Make the offline bundle: bring what an S3 service holds to the controller, then let the checkout's tool pack all."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading import manifest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import model_source, runs, store_copy
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION, StoreAccess
+
+PARTS = ["source", "wheels", "collections", "models", "images"]
+
+
+class ActionModule(ControllerAction):
+    OPTIONS = {
+        "store": STORE_OPTION,
+        "output": {"type": "str", "default": "dist/gpuval-bundle.tar"},
+        "without": {"type": "list", "elements": "str", "choices": PARTS, "default": []},
+        "model": {"type": "str", "default": model_source.TINY},
+    }
+
+    def work(self, options, task_vars):
+        tool = project_path("tools/bundle.py")
+        if not tool.is_file():
+            raise runs.RunError(f"{tool} is missing: a bundle is made in a checkout of gpuval, beside its ansible.cfg")
+        output = project_path(options["output"])
+        state = project_path(options["store"]["state_dir"])
+        if self.check_mode:
+            return {"changed": True, "bundle": str(output), "msg": f"check mode: {output} would be made"}
+        command = [sys.executable, str(tool), "create", "--output", str(output), "--state-dir", str(state)]
+        command += ["--bucket", options["store"]["bucket"], *(f"--without={part}" for part in options["without"])]
+        folder = model_source.folder_name(options["model"])
+        if "models" not in options["without"]:
+            command.append(f"--model={folder}")
+        access = StoreAccess(options["store"])
+        scratch = None
+        try:
+            if access.embedded is None:
+                state.mkdir(parents=True, exist_ok=True, mode=0o700)
+                scratch = Path(tempfile.mkdtemp(prefix="bundle-store-", dir=state))
+                store_copy.fetch(access, self._wanted(access.store(), folder, options["without"]), scratch)
+                command.append(f"--store={scratch}")
+            self._run(command)
+        finally:
+            if scratch:
+                shutil.rmtree(scratch, ignore_errors=True)
+        return {"changed": True, "bundle": str(output), "bytes": output.stat().st_size, "msg": f"{output} was made"}
+
+    @staticmethod
+    def _wanted(store, folder, without):
+        wanted = []
+        if "models" not in without:
+            if not any(True for _entry in store.list(f"models/{folder}/{manifest.NAME}")):
+                raise runs.RunError(f"the store has no models/{folder}: `make models` brings it there")
+            wanted += [f"models/{folder}/", f"models/{folder}.json"]
+        if "images" not in without:
+            wanted += [entry.key for entry in store.list("images/")]
+        return wanted
+
+    def _run(self, command):
+        """Hand on what the tool says when it says it: a large bundle takes a while."""
+        last = ""
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+            for line in process.stdout:
+                last = line.strip() or last
+                self._display.display(line.rstrip())
+        if process.returncode != 0:
+            raise runs.RunError(f"the bundle was not made: {last}")

@@ -1,0 +1,110 @@
+"""A node that was not launched has its class, message and remedy in every form of the report, and is never PASS."""
+
+from xml.etree import ElementTree as ET
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import launch_classes, schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import final_block, junit_xml, markdown_report
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.failed_nodes import failed_nodes_text
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.lookup import node_facts
+from builders import facts_record, healthy, judge, make_record, make_run
+
+CLASSES = [known.name for known in (*launch_classes.CLASSES, *launch_classes._BY_NAME)]
+
+
+def judged(launch, records=None):
+    """The report on three nodes, of which `bad` has that launch."""
+    run = make_run(["node-1", "bad", "node-3"], gpu_count=8)
+    evidence = healthy(run)
+    evidence.launches["bad"] = launch
+    evidence.records["bad"] = records or {}
+    report = judge(run, evidence)
+    schemas.validate("report", report, what="report")
+    (node,) = [node for node in report["nodes"] if node["name"] == "bad"]
+    assert [other["verdict"] for other in report["nodes"] if other is not node] == ["PASS", "PASS"]
+    return report, node
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_every_class_is_in_every_form(name):
+    launch = launch_classes.described({"state": "unreachable", "message": "what ssh said", "class": name})
+    report, node = judged(launch)
+    assert (node["verdict"], node["class"]) == ("INCOMPLETE", name)
+    assert report["verdict"] == "INCOMPLETE"
+    remedy = launch_classes.named(name).remedy.format(node="bad")
+    (line,) = [line for line in final_block(report).splitlines() if line.startswith("- bad ")]
+    assert "what ssh said" in line
+    assert remedy[:100] in line
+    suite = next(suite for suite in ET.fromstring(junit_xml(report)) if suite.get("name") == "bad")
+    (error,) = [case.find("error") for case in suite if case.get("name") == "launch"]
+    assert error.get("type") == name
+    assert remedy in error.text
+    assert f"### bad: INCOMPLETE ({name})" in markdown_report(report)
+    assert failed_nodes_text(report) == "bad\n"
+    assert node_facts(report, node)["class"] == name
+
+
+def test_a_launch_of_before_classes_gets_one():
+    report, node = judged({"state": "failed", "message": "Missing sudo password"})
+    assert node["class"] == "sudo_password_needed"
+    assert "- bad INCOMPLETE launch: failed (sudo_password_needed): Missing sudo password: " in final_block(report)
+
+
+def test_a_node_that_was_never_launched_is_not_started():
+    run = make_run(["node-1", "bad"])
+    evidence = healthy(run)
+    del evidence.launches["bad"], evidence.records["bad"]
+    (bad, good) = judge(run, evidence)["nodes"]
+    assert (bad["verdict"], bad["class"]) == ("INCOMPLETE", "not_started")
+    assert (good["verdict"], good["class"]) == ("PASS", None)
+
+
+def test_a_lost_contact_explains_missing_records_but_no_bad_ones():
+    contact = launch_classes.contact(
+        'Task failed: Data could not be sent to remote host "192.0.2.9". Make sure this host can be reached over ssh:'
+    )
+    assert contact["class"] == "lost_contact"
+    launch = {"state": "started", "message": "", "contact": contact}
+    _report, node = judged(launch, {"facts": facts_record("bad")})
+    assert (node["verdict"], node["class"]) == ("INCOMPLETE", "lost_contact")
+    (state,) = [check for check in node["checks"] if check["name"] == "training_state"]
+    assert "the node could not be asked (lost_contact): the connection broke off" in state["reason"]
+    assert "restarted" in state["remedy"]
+    records = {"facts": facts_record("bad"), "training": make_record("bad", state="crash", message="out of memory")}
+    assert judged(launch, records)[1]["class"] == "training_crash"
+
+
+def test_a_known_reason_for_a_lost_contact_is_kept():
+    assert launch_classes.contact("ssh: connect to host n port 22: Connection refused")["class"] == "refused"
+    assert launch_classes.contact("never heard of")["class"] == "lost_contact"
+
+
+def test_the_pattern_among_many_nodes_is_told():
+    run = make_run([f"node-{index}" for index in range(6)])
+    evidence = healthy(run)
+    for index, text in enumerate(["Connection refused", "Connection refused", "Missing sudo password"]):
+        del evidence.records[f"node-{index}"]
+        evidence.launches[f"node-{index}"] = {"state": "failed", "message": text}
+    assert "Not started: 2 refused, 1 sudo_password_needed" in judge(run, evidence)["summary"]
+
+
+def test_what_a_node_says_cannot_break_out_of_the_line():
+    _report, node = judged(
+        {"state": "failed", "message": "a\x1b[31m\nb", "class": "x\ny<script>", "remedy": "z\n{node}"}
+    )
+    (check,) = [check for check in node["checks"] if check["name"] == "launch"]
+    assert not [text for text in (node["class"], check["reason"], check["remedy"]) if "\n" in text or "\x1b" in text]
+
+
+@pytest.mark.parametrize(
+    ("message", "name"),
+    [
+        ("no container engine: docker: not found. Install docker or podman on the node", "no_engine"),
+        ("OSError: [Errno 28] No space left on device", "disk_full"),
+        ("killed by SIGSEGV", "training_crash"),
+    ],
+)
+def test_a_crash_that_names_a_fault_of_the_node_has_its_class_and_stays_a_fail(message, name):
+    records = {"facts": facts_record("bad"), "training": make_record("bad", state="crash", message=message)}
+    _report, node = judged({"state": "started", "message": ""}, records)
+    assert (node["verdict"], node["class"]) == ("FAIL", name)
