@@ -1,0 +1,126 @@
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Controller side of build_image: bring the context to the builder, and the archive back."""
+
+from __future__ import annotations
+
+import posixpath
+import tempfile
+from pathlib import Path
+
+from ansible.errors import AnsibleActionFail
+from ansible_collections.gpuval.fleet.plugins.module_utils import image_archive
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import build_context, images
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
+
+PASSED_ON = ("reference", "way", "engine", "base", "arguments", "timeout_seconds")
+HERE = ("local",)
+
+
+class ActionModule(ControllerAction):
+    _requires_connection = True
+    OPTIONS = {
+        "name": {"type": "str", "required": True},
+        "reference": {"type": "str", "required": True},
+        "way": {"type": "str", "choices": ["build", "copy"], "default": "build"},
+        "build_folder": {"type": "str", "default": ""},
+        "engine": {"type": "str", "choices": ["auto", "docker", "podman"], "default": "auto"},
+        "base": {"type": "str", "default": ""},
+        "arguments": {"type": "dict", "default": {}},
+        "folder": {"type": "str", "default": "docker"},
+        "wheels": {"type": "str", "default": ""},
+        "ca_file": {"type": "str", "default": ""},
+        "pip_conf": {"type": "str", "default": ""},
+        "state_dir": {"type": "str", "default": ".gpuval"},
+        "keep_archive": {"type": "bool", "default": True},
+        "timeout_seconds": {"type": "float", "default": 7200.0},
+    }
+
+    def work(self, options, task_vars):
+        state = project_path(options["state_dir"])
+        known = images.read_catalogue(state).get(options["reference"], {})
+        kept = bool(known.get("sha256")) and images.archive_file(state, known["sha256"]).is_file()
+        arguments = {name: options[name] for name in PASSED_ON}
+        context = None
+        if options["way"] == "build":
+            context = _context(options)
+            arguments["digest"] = context.digest(options["base"], options["arguments"])
+            arguments["dockerfile"] = context.dockerfile
+            if kept and options["keep_archive"] and known.get("context") == arguments["digest"]:
+                arguments["built_base"] = known.get("base_id") or ""
+        looked = self._module(arguments, task_vars)
+        made = {
+            "context": arguments.get("digest"),
+            "base": options["base"] or None,
+            "base_id": looked["base_id"] or None,
+        }
+        needed = looked["needed"] and not (
+            options["way"] == "copy" and kept
+        )  # the store has it, though the builder has not
+        if self.check_mode:
+            return {"changed": needed, "msg": f"check mode: {options['reference']} would be made"}
+        saved = (
+            kept
+            and known.get("context") == made["context"]
+            and (not looked["image_id"] or known.get("engine_id") == looked["image_id"])
+        )
+        if not needed and (saved or not options["keep_archive"]):
+            return {"changed": False, "image": known, "msg": f"{options['reference']} is up to date"}
+        outcome = self._make(options, arguments, context if needed else None, state, task_vars)
+        made.update(base_id=outcome["base_id"] or None, engine_id=outcome["image_id"])
+        image = {**made, "reference": options["reference"], "name": options["name"], **outcome.get("archive", {})}
+        seconds = {key: outcome[key] for key in outcome if key.endswith("_seconds")}
+        return {"changed": outcome["changed"] or not saved, "image": image, "engine": outcome["engine"], **seconds}
+
+    def _make(self, options, arguments, context, state, task_vars):
+        """Build on the builder, save there, and bring the archive into the controller's folder."""
+        folder = state / "images"
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        local = self._connection.transport in HERE
+        with tempfile.TemporaryDirectory(prefix="build-", dir=folder) as scratch:
+            here, there = Path(scratch), scratch if local else self._make_tmp_path()
+            try:
+                if context is not None:
+                    context.write(here / "context.tar")
+                    arguments["context"] = posixpath.join(there, "context.tar")
+                    if not local:
+                        self._transfer_file(str(here / "context.tar"), arguments["context"])
+                        self._fixup_perms2([there, arguments["context"]], execute=False)
+                if options["keep_archive"]:
+                    arguments["archive"] = posixpath.join(there, "archive.tar")
+                if local:
+                    arguments["log"] = str(folder / f"{options['name']}.log")
+                outcome = self._module(arguments, task_vars)
+                if options["keep_archive"]:
+                    self._keep(outcome["archive"], arguments["archive"], here / "archive.tar", state, local)
+            finally:
+                if not local:
+                    self._remove_tmp_path(there)
+        return outcome
+
+    def _keep(self, said, there, here, state, local):
+        if not local:
+            self._display.display(f"brings {said['bytes'] / 1e9:.1f} GB from the builder")
+            self._connection.fetch_file(there, str(here))
+            if image_archive.sha256_of(here) != said["sha256"]:
+                raise images.ImagesError("the archive was damaged on its way from the builder: run again")
+        here.chmod(0o600)
+        here.replace(images.archive_file(state, said["sha256"]))
+
+    def _module(self, arguments, task_vars):
+        outcome = self._execute_module(
+            module_name="gpuval.fleet.build_image", module_args=arguments, task_vars=task_vars
+        )
+        if outcome.get("failed"):
+            raise AnsibleActionFail(str(outcome.get("msg") or outcome.get("module_stderr") or "the build failed"))
+        return outcome
+
+
+def _context(options):
+    def path(name):
+        return project_path(options[name]) if options[name] else None
+
+    folder = options["build_folder"] or options["name"]
+    return build_context.gather(
+        project_path(options["folder"]), folder, path("wheels"), path("ca_file"), path("pip_conf")
+    )

@@ -1,0 +1,117 @@
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Controller side of send_image: images over the management connection, for a node that does not reach the store."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+
+from ansible.errors import AnsibleConnectionFailure, AnsibleError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import images, launching
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION, StoreAccess
+
+PIECE_BYTES = 32 << 20
+TELL_SECONDS = 10.0
+TRIES = 3
+DD = "bs=1M iflag=fullblock conv=notrunc status=none"
+
+
+class ActionModule(ControllerAction):
+    _requires_connection = True
+    OPTIONS = {
+        **RUN_OPTIONS,
+        "store": STORE_OPTION,
+        "images": {"type": "dict", "required": True},
+        "references": {"type": "list", "elements": "str", "default": []},
+        "runtime": {"type": "str", "choices": ["docker", "podman", "host", "auto"], "default": "auto"},
+        "transfer": {"type": "str", "choices": ["auto", "store", "ssh"], "default": "auto"},
+        "directory": {"type": "str", "default": ""},
+        "timeout_seconds": {"type": "float", "default": 3600.0},
+    }
+
+    def work(self, options, task_vars):
+        """A node that cannot be reached, or has no room, is no failure here: its image stage says so in its record."""
+        reachable = StoreAccess(options["store"]).reachable_from_nodes(self._connection.transport)
+        if options["transfer"] == "store" or (options["transfer"] == "auto" and reachable):
+            return {"changed": False, "msg": "the node gets its images from the store"}
+        if self._away(options, task_vars["inventory_hostname"]):
+            return {"changed": False, "brought": False, "msg": "the node does not answer, the probe said"}
+        state = project_path(options["store"]["state_dir"])
+        plan = images.image_plan(
+            options["images"], options["runtime"], images.read_catalogue(state), options["references"]
+        )
+        deadline = time.monotonic() + options["timeout_seconds"]
+        sent = {}
+        try:
+            for reference, image in plan.items():
+                if image["archive"]:
+                    sent[reference] = self._send(options, state, image, deadline, task_vars)
+        except (AnsibleConnectionFailure, AnsibleError, images.ImagesError) as error:
+            message = one_line(f"its images could not be brought over the connection: {error}", 1000)
+            self._display.warning(f"{task_vars['inventory_hostname']}: {message}")
+            return {"changed": any(sent.values()), "brought": False, "sent_bytes": sum(sent.values()), "msg": message}
+        return {"changed": any(sent.values()), "brought": True, "sent_bytes": sum(sent.values())}
+
+    def _away(self, options, node):
+        """Whether the probe of the run found that the node is not to be touched."""
+        probe = self.folder(options).state / launching.PROBE_FILE if options["run_id"] else None
+        return bool(probe and probe.exists() and launching.away(json.loads(probe.read_text()), node))
+
+    def _send(self, options, state, image, deadline, task_vars):
+        archive = image["archive"]
+        path = images.archive_file(state, archive["sha256"])
+        arguments = {
+            "directory": options["directory"],
+            "sha256": archive["sha256"],
+            "bytes": archive["bytes"],
+            "image_id": image["id"] or "",
+        }
+        sent = 0
+        for _ in range(TRIES):
+            found = self._look(arguments, task_vars)
+            if self.check_mode or found["state"] != "missing":
+                return sent
+            if not path.is_file():
+                raise images.ImagesError(f"{path} is gone: run the playbook gpuval.fleet.build again")
+            sent += self._append(path, found["part"], found["have"], archive["bytes"], deadline)
+        if self._look(arguments, task_vars)["state"] == "missing":
+            raise images.ImagesError("an archive came damaged several times")
+        return sent
+
+    def _look(self, arguments, task_vars):
+        outcome = self._execute_module(
+            module_name="gpuval.fleet.send_image", module_args=arguments, task_vars=task_vars
+        )
+        if outcome.get("failed") or outcome.get("unreachable"):
+            raise images.ImagesError(
+                str(outcome.get("msg") or outcome.get("module_stderr") or "the node does not answer")
+            )
+        return outcome
+
+    def _append(self, path, part, have, size, deadline):
+        """Write what is missing behind what is there. Each piece says where it belongs: twice does no harm."""
+        if not getattr(self._connection, "has_pipelining", False):  # cannot be given input: the file as a whole
+            self._connection.put_file(str(path), part)
+            return size
+        at, told = have, time.monotonic()
+        with path.open("rb") as stream:
+            stream.seek(have)
+            while piece := stream.read(PIECE_BYTES):
+                if time.monotonic() > deadline:
+                    raise images.ImagesError(
+                        f"{at / 1e9:.1f} of {size / 1e9:.1f} GB came in time and are kept: run again, or give "
+                        "image_send_seconds more"
+                    )
+                command = f"dd of={shlex.quote(part)} oflag=seek_bytes seek={at} {DD}"
+                done = self._low_level_execute_command(command, in_data=piece)
+                if done["rc"] != 0:
+                    raise images.ImagesError(f"the node cannot write {part}: {done['stderr'] or done['stdout']}")
+                at += len(piece)
+                if time.monotonic() - told > TELL_SECONDS:
+                    told = time.monotonic()
+                    self._display.display(f"{self._task.name}: {at / 1e9:.1f} of {size / 1e9:.1f} GB")
+        return at - have

@@ -1,0 +1,114 @@
+"""What is in an archive of container images (docker save), and saving one while it is hashed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import tarfile
+import tempfile
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+BLOCK_BYTES = 4 << 20
+MANIFEST_BYTES = 16 << 20
+_DOCKER_HUB = "docker.io/"
+
+
+class ArchiveError(Exception):
+    """The archive cannot be made or used; the message says what to do."""
+
+
+def contents(path):
+    """Images in an archive: dicts of id (digest of the configuration), architecture, os and references."""
+    try:
+        with tarfile.open(path) as tar:
+            manifest = json.loads(_member(tar, "manifest.json"))
+            return [_image(tar, entry) for entry in manifest]
+    except (OSError, tarfile.TarError) as error:
+        raise ArchiveError(f"{path} is no archive of images: {error}") from error
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise ArchiveError(
+            f"{path} has no manifest of images ({error}): save it with docker save, or "
+            "podman save --format docker-archive"
+        ) from error
+
+
+def image_of(path, reference):
+    """The image that a reference means: the one that carries it, else the only one there is."""
+    images = contents(path)
+    for image in images:
+        if plain(reference) in (plain(name) for name in image["references"]):
+            return image
+    if len(images) == 1:
+        return images[0]
+    names = ", ".join(name for image in images for name in image["references"]) or "none with a name"
+    raise ArchiveError(f"{path} has no image {reference}; it has {names}")
+
+
+def plain(reference):
+    """A reference without what engines put before and behind it by themselves."""
+    text = reference
+    for prefix in (_DOCKER_HUB, "library/", "localhost/"):
+        text = text[len(prefix) :] if text.startswith(prefix) else text
+    if "@" not in text and ":" not in text.rsplit("/", 1)[-1]:
+        text += ":latest"
+    return text
+
+
+def sha256_of(path):
+    """SHA-256 of a file in hexadecimal."""
+    digest = hashlib.sha256()
+    with Path(path).open("rb") as stream:
+        for block in iter(lambda: stream.read(BLOCK_BYTES), b""):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def save(command, path, seconds):
+    """Write what a command gives out into a file. Returns its SHA-256 and its bytes."""
+    digest, count = hashlib.sha256(), 0
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said)
+        timer = threading.Timer(seconds, process.kill)
+        timer.start()
+        try:
+            with Path(path).open("wb") as stream:
+                for block in iter(lambda: process.stdout.read(BLOCK_BYTES), b""):
+                    digest.update(block)
+                    stream.write(block)
+                    count += len(block)
+            code = process.wait()
+        finally:
+            late = not timer.is_alive()
+            timer.cancel()
+            with suppress(OSError):
+                process.kill()
+            process.stdout.close()
+            process.wait()
+        if code != 0:
+            said.seek(0)
+            reason = said.read().decode("utf-8", "replace").strip()[-400:]
+            if late:
+                reason = f"not done after {seconds:.0f} s"
+            raise ArchiveError(f"{' '.join(command[:2])} failed: {reason}")
+    return digest.hexdigest(), count
+
+
+def _member(tar, name):
+    member = tar.getmember(name)
+    if member.size > MANIFEST_BYTES:
+        raise ValueError(f"{name} is too large")
+    return tar.extractfile(member).read()
+
+
+def _image(tar, entry):
+    config = _member(tar, entry["Config"])
+    said = json.loads(config)
+    return {
+        "id": "sha256:" + hashlib.sha256(config).hexdigest(),
+        "architecture": said["architecture"],
+        "os": said["os"],
+        "references": list(entry.get("RepoTags") or []),
+    }

@@ -1,0 +1,164 @@
+"""Docker or podman as a builder of images; every call has a deadline."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+CONTEXT_LABEL = "gpuval.context"
+BASE_LABEL = "gpuval.base"
+ANSWER_SECONDS = 30
+ENGINES = ("docker", "podman")
+
+
+class BuildError(Exception):
+    """The image cannot be built; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class BuiltImage:
+    """An image as the engine has it."""
+
+    id: str
+    labels: dict
+
+
+class Builder:
+    """An engine that answers. Raises ``BuildError`` when there is none."""
+
+    def __init__(self, engine="auto", seconds=7200):
+        self._seconds = seconds
+        reasons = []
+        for command in ENGINES if engine == "auto" else (engine,):
+            reason = _silent(command)
+            if not reason:
+                self.command = command
+                return
+            reasons.append(f"{command} {reason}")
+        raise BuildError(
+            f"images cannot be built here: {'; '.join(reasons)}. Install docker or podman here, start it, and "
+            "let this user use it (group docker, or ansible_become), or build elsewhere (container_image_build_on)"
+        )
+
+    def image(self, reference):
+        """The image that a reference stands for on this machine, or None."""
+        done = self._call([self.command, "image", "inspect", reference], ANSWER_SECONDS)
+        if done.returncode != 0:
+            return None
+        try:
+            said = json.loads(done.stdout)[0]
+            identity = said["Id"] if said["Id"].startswith("sha256:") else f"sha256:{said['Id']}"
+            labels = said.get("Labels") or (said.get("Config") or {}).get("Labels") or {}
+            return BuiltImage(identity, dict(labels))
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise BuildError(f"{self.command} gives no account of {reference}: {error}") from error
+
+    @staticmethod
+    def outdated(here, base_here, digest, built_base):
+        """Whether a build is needed: another context or base than the image, or its archive, was made from."""
+        base_id = base_here.id if base_here else ""
+        if here is None:  # removed here, but the store has the archive
+            return not built_base or base_id not in ("", built_base)
+        return here.labels.get(CONTEXT_LABEL) != digest or base_id not in ("", here.labels.get(BASE_LABEL))
+
+    def pull(self, reference):
+        """Get an image from its registry."""
+        done = self._call([self.command, "pull", reference], self._seconds)
+        if done.returncode != 0:
+            raise BuildError(
+                f"{self.command} cannot pull {reference}: {_end(done.stdout)}. Correct the reference, log in to its "
+                f"registry ({self.command} login), or bring the image here by hand ({self.command} load)"
+            )
+
+    def build(self, context, dockerfile, reference, base, arguments, digest, log=""):
+        """Build from an archive of files. Returns the image and its base."""
+        if self.image(base) is None:
+            self.pull(base)
+        base_here = self.image(base)
+        labels = {CONTEXT_LABEL: digest, BASE_LABEL: base_here.id}
+        with tempfile.TemporaryDirectory(prefix="gpuval-build-", dir=Path(context).parent) as folder:
+            with tarfile.open(context) as tar:
+                _unpack(tar, folder)
+            command = [self.command, "build", "--file", str(Path(folder) / dockerfile), "--tag", reference]
+            if self.command == "podman":
+                command += ["--format", "docker"]
+            for name, value in sorted({**arguments, "BASE": base}.items()):
+                command += ["--build-arg", f"{name}={value}"]
+            for name, value in sorted(labels.items()):
+                command += ["--label", f"{name}={value}"]
+            done = self._call([*command, folder], self._seconds)
+        if log:
+            Path(log).write_text(done.stdout, encoding="utf-8")
+        if done.returncode != 0:
+            raise BuildError(f"{self.command} cannot build {reference}: {_end(done.stdout, 1500)}")
+        return self.image(reference), base_here
+
+    def save_command(self, reference):
+        """Gives the image out as an archive that both engines load."""
+        if self.command == "podman":
+            return ["podman", "save", "--quiet", "--format", "docker-archive", reference]
+        return ["docker", "save", reference]
+
+    def _call(self, argv, seconds):
+        environment = dict(os.environ, BUILDX_NO_DEFAULT_ATTESTATIONS="1")
+        if self.command == "docker" and "build" in argv[:2] and not _has_buildkit():
+            environment["DOCKER_BUILDKIT"] = "0"
+        try:
+            return subprocess.run(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT if argv[1] != "image" else subprocess.DEVNULL,
+                timeout=seconds,
+                env=environment,
+                text=True,
+                errors="replace",
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise BuildError(
+                f"{argv[0]} {argv[1]} was not done after {seconds:.0f} s: see why, or give "
+                "container_image_timeout_seconds more"
+            ) from error
+
+
+def _silent(command):
+    """Why an engine does not answer; empty when it does."""
+    if shutil.which(command) is None:
+        return "is not installed"
+    try:
+        done = subprocess.run(
+            [command, "version", "--format", "{{.Server.Version}}"] if command == "docker" else [command, "info"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=ANSWER_SECONDS,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"does not answer within {ANSWER_SECONDS} s"
+    return "" if done.returncode == 0 else f"does not answer: {_end(done.stderr, 200)}"
+
+
+def _has_buildkit():
+    done = subprocess.run(["docker", "buildx", "version"], capture_output=True, timeout=ANSWER_SECONDS, check=False)
+    return done.returncode == 0
+
+
+def _unpack(tar, folder):
+    if hasattr(tarfile, "data_filter"):
+        tar.extractall(folder, filter="data")
+    else:
+        tar.extractall(folder)  # noqa: S202 - the controller wrote it
+
+
+def _end(text, limit=400):
+    return " ".join(text.split())[-limit:] or "it said nothing"

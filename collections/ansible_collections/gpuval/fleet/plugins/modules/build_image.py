@@ -1,0 +1,214 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, gpuval contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: build_image
+short_description: Build, or take, a container image and save it as an archive
+version_added: 0.1.0
+description:
+  - Builds an image with docker or podman, unless the engine has it from the same context and the same base already.
+  - Saves it as an archive that both engines load, and says its SHA-256, and the id and architecture of the image in it.
+  - The role P(gpuval.fleet.container_image#role) calls it through the action plugin of the same name, which brings the
+    context to the builder and the archive back to the controller.
+author:
+  - gpuval contributors (@gpuval)
+attributes:
+  check_mode:
+    support: full
+    description: Says whether the image would be built.
+  diff_mode:
+    support: none
+    description: There is nothing to compare.
+options:
+  reference:
+    description: What the image is called.
+    type: str
+    required: true
+  way:
+    description: V(build) it, or take a V(copy) of what the reference stands for.
+    type: str
+    choices: [build, copy]
+    default: build
+  engine:
+    description: The engine; V(auto) is docker where it answers, else podman.
+    type: str
+    choices: [auto, docker, podman]
+    default: auto
+  base:
+    description: Image to build on.
+    type: str
+    default: ''
+  arguments:
+    description: Further build arguments. They stay in the history of the build stage, so nothing secret belongs here.
+    type: dict
+    default: {}
+  digest:
+    description: What tells this build from others; kept as a label of the image.
+    type: str
+    default: ''
+  built_base:
+    description: Id of the base that was built on when the archive was made that the store has already.
+    type: str
+    default: ''
+  context:
+    description: Archive with the build's files on the builder; empty only says whether a build is needed.
+    type: str
+    default: ''
+  dockerfile:
+    description: The Dockerfile in the context.
+    type: str
+    default: Dockerfile
+  archive:
+    description: Where to save the image; empty saves nothing.
+    type: str
+    default: ''
+  log:
+    description: Where to keep what the engine said while it built; empty keeps nothing.
+    type: str
+    default: ''
+  timeout_seconds:
+    description: What pulling, building and saving may take, each.
+    type: float
+    default: 7200
+"""
+
+EXAMPLES = r"""
+- name: Build what gpuval_images asks for
+  ansible.builtin.import_role:
+    name: gpuval.fleet.container_image
+"""
+
+RETURN = r"""
+needed:
+  description: Whether a build is needed.
+  returned: success
+  type: bool
+engine:
+  description: The engine that was used.
+  returned: success
+  type: str
+image_id:
+  description: Id of the image as the engine says it; empty where the engine does not have it.
+  returned: success
+  type: str
+base_id:
+  description: Id of the base on the builder; empty where it is not there.
+  returned: success
+  type: str
+archive:
+  description: What was saved.
+  returned: when an archive was asked for
+  type: dict
+  contains:
+    sha256:
+      description: SHA-256 of the archive.
+      type: str
+    bytes:
+      description: Size of the archive.
+      type: int
+    id:
+      description: Digest of the image's configuration.
+      type: str
+    architecture:
+      description: Architecture of the image.
+      type: str
+build_duration_seconds:
+  description: How long the build took.
+  returned: when it was built
+  type: float
+save_duration_seconds:
+  description: How long saving took.
+  returned: when an archive was asked for
+  type: float
+"""
+
+import time
+from pathlib import Path
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuval.fleet.plugins.module_utils import image_archive
+from ansible_collections.gpuval.fleet.plugins.module_utils.image_builder import Builder, BuildError
+
+
+def work(module):
+    """What `main` does once the parameters are there."""
+    parameters = module.params
+    builder = Builder(parameters["engine"], parameters["timeout_seconds"])
+    reference, base = parameters["reference"], parameters["base"]
+    here = builder.image(reference)
+    result = {"changed": False, "engine": builder.command, "image_id": here.id if here else "", "base_id": ""}
+    if parameters["way"] == "copy":
+        result["needed"] = here is None
+        if here is None and not module.check_mode:
+            builder.pull(reference)
+            result.update(changed=True, image_id=builder.image(reference).id)
+    else:
+        base_here = builder.image(base)
+        result["base_id"] = base_here.id if base_here else ""
+        result["needed"] = builder.outdated(here, base_here, parameters["digest"], parameters["built_base"])
+        if result["needed"] and parameters["context"] and not module.check_mode:
+            began = time.monotonic()
+            image, base_here = builder.build(
+                parameters["context"],
+                parameters["dockerfile"],
+                reference,
+                base,
+                parameters["arguments"],
+                parameters["digest"],
+                parameters["log"],
+            )
+            result.update(changed=True, image_id=image.id, base_id=base_here.id)
+            result["build_duration_seconds"] = round(time.monotonic() - began, 1)
+    if module.check_mode:
+        result["changed"] = result["needed"]
+    elif parameters["archive"]:
+        result.update(save(builder, reference, parameters["archive"], parameters["timeout_seconds"]))
+    return result
+
+
+def save(builder, reference, path, seconds):
+    """Save the image and say what is in the archive."""
+    began = time.monotonic()
+    try:
+        sha256, count = image_archive.save(builder.save_command(reference), path, seconds)
+        image = image_archive.image_of(path, reference)
+    except image_archive.ArchiveError:
+        Path(path).unlink(missing_ok=True)
+        raise
+    Path(path).chmod(0o644)
+    said = {"sha256": sha256, "bytes": count, "id": image["id"], "architecture": image["architecture"]}
+    return {"archive": said, "save_duration_seconds": round(time.monotonic() - began, 1)}
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "reference": {"type": "str", "required": True},
+            "way": {"type": "str", "choices": ["build", "copy"], "default": "build"},
+            "engine": {"type": "str", "choices": ["auto", "docker", "podman"], "default": "auto"},
+            "base": {"type": "str", "default": ""},
+            "arguments": {"type": "dict", "default": {}},
+            "digest": {"type": "str", "default": ""},
+            "built_base": {"type": "str", "default": ""},
+            "context": {"type": "str", "default": ""},
+            "dockerfile": {"type": "str", "default": "Dockerfile"},
+            "archive": {"type": "str", "default": ""},
+            "log": {"type": "str", "default": ""},
+            "timeout_seconds": {"type": "float", "default": 7200},
+        },
+        supports_check_mode=True,
+    )
+    try:
+        module.exit_json(**work(module))
+    except (BuildError, image_archive.ArchiveError) as error:
+        module.fail_json(msg=str(error))
+    except OSError as error:
+        module.fail_json(msg=f"{error.filename}: {error.strerror}: make room, or correct the path")
+
+
+if __name__ == "__main__":
+    main()
