@@ -13,6 +13,8 @@ from fleet_kit import NODE_PYTHON, ROOT, until
 from processes import all_pids, read
 
 TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")
+#: podman makes its table of locks when it is first asked anything on a machine, and keeps it.
+OF_ENGINES = {"/dev/shm/libpod_lock", "/dev/shm/libpod_rootless_lock_0"}
 REAPER = "import signal, time; signal.signal(signal.SIGCHLD, signal.SIG_IGN); time.sleep(1800)"
 LISTENING = "0A"
 
@@ -58,7 +60,7 @@ class Box:
                 here = "/" + str(Path(where).relative_to(self._root))
                 folders[:] = [name for name in folders if f"{here}/{name}" not in self._shown]
                 found += [f"{here}/{name}" for name in folders + files]
-        return sorted(set(found) - self._above)
+        return sorted(set(found) - self._above - OF_ENGINES)
 
     @property
     def _root(self):

@@ -25,7 +25,8 @@ class ActionModule(ActionBase):
                 connection = StoreAccess(options["store"]).connection()
             except StoreError as error:
                 raise AnsibleActionFail(str(error)) from None  # Ansible adds the message of each cause again
-            arguments = {"src": options["src"], "prefix": options["prefix"], **vars(connection)}
+            reached = {name: value for name, value in vars(connection).items() if name != "public_endpoint"}
+            arguments = {"src": options["src"], "prefix": options["prefix"], **reached}
         return {
             **result,
             **self._execute_module(module_name="gpuval.fleet.store_upload", module_args=arguments, task_vars=task_vars),

@@ -58,6 +58,10 @@ options:
   ca_file:
     description: Certificate authority of the service.
     type: path
+  direct:
+    description: Go past the proxies of the environment.
+    type: bool
+    default: false
 """
 
 EXAMPLES = r"""
@@ -128,6 +132,7 @@ def main():
             "secret_key": {"type": "str", "no_log": True},
             "session_token": {"type": "str", "no_log": True},
             "ca_file": {"type": "path"},
+            "direct": {"type": "bool", "default": False},
         },
         required_one_of=[("store", "bucket")],
         supports_check_mode=True,
@@ -136,7 +141,7 @@ def main():
     prefix = parameters["prefix"].strip("/")
     uploaded, unchanged = [], []
     try:
-        keys = ("bucket", "endpoint", "region", "access_key", "secret_key", "session_token", "ca_file")
+        keys = ("bucket", "endpoint", "region", "access_key", "secret_key", "session_token", "ca_file", "direct")
         store = Store(Connection(**{key: parameters[key] for key in keys}))
         present = {entry.key: entry for entry in store.list(f"{prefix}/")}
         for path, name in files_below(parameters["src"]):
