@@ -59,7 +59,7 @@ def test_a_node_out_of_reach_is_incomplete_and_named(fleet, closed_port):
     assert done.code != 0
     assert "FINAL ACCEPTANCE: INCOMPLETE" in done.output
     assert "- Nodes: 2 expected, 1 PASS, 0 FAIL, 1 INCOMPLETE" in done.output
-    assert "- away INCOMPLETE launch: unreachable:" in done.output
+    assert "- away INCOMPLETE launch: unreachable (refused):" in done.output
     assert (fleet.run_folder / "failed_nodes.txt").read_text() == "away\n"
     fleet.assert_evidence("single", {"facts": "success"})
     assert fleet.verdict("single")["verdict"] == "PASS"

@@ -76,7 +76,16 @@ def test_nodes_join_a_run_by_name_and_the_known_ones_stay_as_they_are():
     run, joined = runs.merge(make_run(finished_at=runs.now()), make_run(nodes=other))
     assert joined == ["b"]
     assert run["nodes"]["a"] == NODES["a"]
+    assert {**NODES["a"], "joined_at": run["nodes"]["b"]["joined_at"]} == run["nodes"]["b"]
     assert run["finished_at"] is None
+
+
+def test_a_run_that_nodes_joined_is_taken_up_like_any_other(results):
+    nodes = {"a": NODES["a"], "b": {**NODES["a"], "joined_at": runs.now()}}
+    runs.RunFolder(results / "r1").write_run(make_run(nodes=nodes))
+    runs.remember(results, "r1")
+    asked = {"a": NODES["a"], "b": NODES["a"]}
+    assert runs.choose_run_id(results, "", asked, make_run()["profile"], []) == "r1"
 
 
 def test_latest_follows_the_last_run(results):

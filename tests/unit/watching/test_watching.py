@@ -125,3 +125,157 @@ def test_a_relaunch_that_failed_is_not_waited_for_and_its_evidence_is_still_foun
 def test_a_first_launch_is_taken_as_it_went(known):
     launch = {"state": "refused", "attempt": 1, "message": "no"}
     assert watching.keep_started(known, launch) == launch
+
+
+def fleet(*names, stages=("image", "training")):
+    """Nodes that wait for their turn."""
+    nodes = [view({"state": "unknown"}, stages=stages) for _ in names]
+    for node, name in zip(nodes, names, strict=True):
+        node.name, node.to_start = name, True
+    return nodes
+
+
+def started(node, **states):
+    node.to_start, node.launch = False, {"state": "started", "attempt": 1}
+    for stage, state in states.items():
+        watching.note(node, stage, record(state), now=0.0)
+
+
+def test_without_limits_all_nodes_start_at_once():
+    assert watching.to_launch(fleet("a", "b", "c"), 0.0) == ["a", "b", "c"]
+
+
+def test_the_window_slides_as_nodes_are_done():
+    a, b, c = nodes = fleet("a", "b", "c", stages=("training",))
+    assert watching.to_launch(nodes, 0.0, at_once=2) == ["a", "b"]
+    for node in (a, b):
+        node.to_start, node.busy = False, "launch"
+    assert watching.to_launch(nodes, 0.0, at_once=2) == []
+    a.busy = b.busy = ""
+    started(a, training="running")
+    started(b, training="running")
+    assert watching.to_launch(nodes, 1.0, at_once=2) == []
+    started(b, training="failure")
+    assert watching.to_launch(nodes, 2.0, at_once=2) == ["c"]
+    assert c.to_start
+
+
+def test_a_node_that_could_not_be_started_frees_its_place():
+    a, _b = nodes = fleet("a", "b")
+    a.to_start, a.launch = False, {"state": "failed"}
+    assert watching.to_launch(nodes, 0.0, at_once=1) == ["b"]
+
+
+def test_a_place_for_transfers_is_held_until_the_image_stage_has_ended():
+    a, b, c = nodes = fleet("a", "b", "c")
+    assert watching.to_launch(nodes, 0.0, transfers=1) == ["a"]
+    started(a)
+    assert watching.to_launch(nodes, 0.0, transfers=1) == []
+    started(a, image="running")
+    assert watching.to_launch(nodes, 0.0, transfers=1) == []
+    started(a, image="success", training="running")
+    assert watching.to_launch(nodes, 0.0, transfers=1) == ["b"]
+    started(b, image="crash")
+    assert watching.to_launch([a, b, c], 0.0, transfers=1) == ["c"]
+
+
+def test_without_an_image_stage_transfers_are_no_limit():
+    assert watching.to_launch(fleet("a", "b", stages=("training",)), 0.0, transfers=1) == ["a", "b"]
+
+
+def test_a_node_without_images_passes_those_that_wait_for_a_transfer():
+    a, b = fleet("a", "b")
+    (c,) = fleet("c", stages=("training",))
+    assert watching.to_launch([a, b, c], 0.0, transfers=1) == ["a", "c"]
+
+
+def test_waiting_grows_from_15_seconds_to_5_minutes():
+    assert [watching.backoff(count) for count in (1, 2, 3, 4, 5, 6, 100)] == [15, 30, 60, 120, 240, 300, 300]
+
+
+def test_an_unreachable_node_is_tried_again_while_others_work():
+    (away,) = fleet("away")
+    away.to_start, away.launch, away.tries, away.tried_at = False, {"state": "unreachable"}, 1, 100.0
+    (other,) = fleet("other")
+    started(other, training="running")
+    assert watching.to_launch([away, other], 110.0) == []
+    assert watching.to_launch([away, other], 116.0) == ["away"]
+    away.tries = 3
+    assert watching.to_launch([away, other], 116.0) == []
+    started(other, image="success", training="success")
+    assert other.over
+    assert away.over
+    assert watching.to_launch([away, other], 1000.0) == []
+
+
+@pytest.mark.parametrize("reason", sorted(watching.HOPELESS))
+def test_what_only_a_person_can_mend_is_not_tried_again(reason):
+    (away,) = fleet("away")
+    away.to_start, away.launch, away.tries = False, {"state": "unreachable", "class": reason}, 1
+    (other,) = fleet("other")
+    started(other, training="running")
+    assert watching.to_launch([away, other], 1000.0) == []
+
+
+def test_nothing_is_over_while_its_turn_is_to_come_or_a_task_is_under_way():
+    (node,) = fleet("a")
+    assert not node.over
+    node.to_start, node.busy = False, "launch"
+    assert not node.over
+    node.busy = ""
+    assert node.over
+
+
+def test_a_node_not_reached_is_asked_less_and_less_often():
+    node = view({"state": "started", "store_reachable": False})
+    node.asked_at = 0.0
+
+    def asked(now):
+        return bool(watching.to_ask([node], now, silence=60, interval=15))
+
+    assert asked(15)
+    node.misses = 3
+    assert not asked(59)
+    assert asked(60)
+
+
+def test_many_mute_nodes_are_asked_less_often_than_few():
+    nodes = [view({"state": "started", "store_reachable": False}) for _ in range(100)]
+    for node in nodes:
+        node.asked_at = 0.0
+    assert watching.to_ask(nodes, 24.0, silence=600, interval=15) == []
+    assert len(watching.to_ask(nodes, 25.0, silence=600, interval=15)) == 100
+
+
+def test_a_node_with_a_task_under_way_is_neither_asked_nor_restarted():
+    node = view({"state": "started", "store_reachable": False, "runner": "gone"})
+    node.busy = "fetch"
+    assert watching.to_ask([node], 1000.0, silence=60, interval=15) == []
+    assert watching.to_restart([node]) == []
+
+
+def test_a_silent_node_that_cannot_be_asked_is_lost_and_no_longer_waited_for():
+    node = view(training="running")
+    node.changed_at = 10.0
+    node.misses = 1
+    assert not watching.lost_contact(node, 1000.0, 600)
+    node.misses = 2
+    assert not watching.lost_contact(node, 609.0, 600)
+    assert watching.lost_contact(node, 610.0, 600)
+    assert watching.last_sign(node, 610.0) == "no sign of it for 0:10:00 in training"
+    node.lost = True
+    assert node.over
+    assert watching.to_ask([node], 1000.0, silence=60, interval=15) == ["n1"]
+
+
+def test_a_node_that_answers_over_its_connection_is_not_lost():
+    node = view(training="running")
+    node.misses, node.answered_at = 2, 500.0
+    assert not watching.lost_contact(node, 1000.0, 600)
+
+
+def test_a_node_of_another_play_is_never_asked_and_lost_by_silence_alone():
+    node = view(training="running")
+    node.askable = False
+    assert watching.to_ask([node], 1000.0, silence=60, interval=15) == []
+    assert watching.lost_contact(node, 1000.0, 600)

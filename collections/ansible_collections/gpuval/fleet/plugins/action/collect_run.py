@@ -1,9 +1,14 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Bring a run's records, logs and series from the store into results/."""
+"""Bring a run's records, logs and series into results/: from the store, and from the nodes what never came there."""
 
 from __future__ import annotations
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs
+import json
+import time
+from pathlib import Path
+
+from ansible import context
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import collecting, runs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import clean_text
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import (
@@ -15,62 +20,149 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import (
     parse_key,
     take_record,
 )
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.node_tasks import MOST_WORKERS, NodeTasks
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION, StoreAccess
 
 MAX_LOG_BYTES = 64 << 20
+#: A node's last uploads may still be on the way when its last record is there.
+UPLOAD_SECONDS = 4.0
 
 
 class ActionModule(ControllerAction):
-    OPTIONS = {**RUN_OPTIONS, "store": STORE_OPTION}
+    OPTIONS = {
+        **RUN_OPTIONS,
+        "store": STORE_OPTION,
+        "fetch_tasks": {"type": "path"},
+        "fetch_seconds": {"type": "float", "default": 300.0},
+    }
 
     def work(self, options, task_vars):
         if self.check_mode:
             return {"changed": False, "skipped": True}
-        folder = self.folder(options)
-        run = folder.read_run()
-        store = StoreAccess(options["store"]).store()
-        seen_file = folder.state / "collected.json"
-        seen = runs.read_json(seen_file) if seen_file.exists() else {}
-        evidence = Evidence()
-        collected = 0
-        for entry in store.list(f"{run['folder']}/"):
-            place = parse_key(run["folder"], entry.key)
-            if place is None or (place[0] != "records" and seen.get(entry.key) == entry.stamp):
+        self.run_folder = self.folder(options)
+        self.run_info = self.run_folder.read_run()
+        self.store = StoreAccess(options["store"]).store()
+        self.evidence = Evidence()
+        self.seen_file = self.run_folder.state / "collected.json"
+        self.seen = {**self._watched(), **self._read(self.seen_file)}
+        self.collected = 0
+        self._from_store()
+        fetched = []
+        if options["fetch_tasks"]:
+            lacking = self._lacking(task_vars)
+            deadline = time.monotonic() + UPLOAD_SECONDS
+            while any(self._uploads(name) for name in lacking) and time.monotonic() < deadline:
+                time.sleep(0.5)
+                self._from_store()
+                lacking = self._lacking(task_vars)
+            if lacking:
+                fetched = self._fetch(lacking, options, task_vars)
+                self._from_store()
+        runs.write_json(self.seen_file, self.seen)
+        problems = self.run_folder.problems_file
+        known = runs.read_json(problems) if problems.exists() else []
+        new = self.evidence.problems
+        runs.write_json(problems, [*(problem for problem in known if problem not in new), *new])
+        return {"changed": self.collected > 0, "collected": self.collected, "fetched": fetched, "problems": new}
+
+    def _watched(self):
+        """What the watch has read of the store, and kept."""
+        return {
+            key: stamp
+            for key, stamp in self._read(self.run_folder.state / "watch.json").get("seen", {}).items()
+            if (place := parse_key(self.run_info["folder"], key))
+            and self.run_folder.evidence_file(place[2], place[1]).exists()
+        }
+
+    def _from_store(self):
+        for entry in self.store.list(f"{self.run_info['folder']}/"):
+            place = parse_key(self.run_info["folder"], entry.key)
+            if place is None or self.seen.get(entry.key) == entry.stamp:
                 continue
-            if self._collect(store, folder, run, evidence, entry.key, place):
-                collected += 1
-            seen[entry.key] = entry.stamp
-        runs.write_json(seen_file, seen)
-        known = runs.read_json(folder.problems_file) if folder.problems_file.exists() else []
-        runs.write_json(folder.problems_file, [*(p for p in known if p not in evidence.problems), *evidence.problems])
-        return {"changed": collected > 0, "collected": collected, "problems": evidence.problems}
+            if self._collect(entry.key, place):
+                self.collected += 1
+            self.seen[entry.key] = entry.stamp
+
+    def _uploads(self, name):
+        return self.run_folder.read_launch(name).get("store_reachable") is not False
+
+    def _lacking(self, task_vars):
+        """Nodes of this play that were launched and may hold what is not here."""
+        present, lacking = set(task_vars["ansible_play_hosts"]), []
+        for name, expected in self.run_info["nodes"].items():
+            if name not in present or not self.run_folder.read_launch(name).get("directory"):
+                continue
+            records = {stage: self._document(name, stage, "records") for stage in expected["stages"]}
+
+            def log_of(stage, name=name):
+                path = self.run_folder.evidence_file(name, stage, "logs")
+                return _tail(path) if path.exists() else None
+
+            def series_of(stage, name=name):
+                return self._document(name, stage, "series")
+
+            if collecting.lacks(expected, records, log_of, series_of):
+                lacking.append(name)
+        return lacking
+
+    def _document(self, name, stage, kind):
+        return self._read(self.run_folder.evidence_file(name, stage, kind)) or None
+
+    def _fetch(self, names, options, task_vars):
+        """Ask the nodes themselves, side by side."""
+        tasks = NodeTasks(self, task_vars, min(context.CLIARGS.get("forks") or 5, MOST_WORKERS))
+        fetched = []
+        try:
+            for name in names:
+                variables = {"run_fetch": {"not_uploaded": True}}
+                tasks.submit(name, "fetch", Path(options["fetch_tasks"]), variables, options["fetch_seconds"])
+            while tasks.busy:
+                for outcome in tasks.wait(5):
+                    fetched.append(outcome.node)
+                    if outcome.failed:
+                        self._display.warning(f"{outcome.node}: its evidence could not be fetched: {outcome.message}")
+        finally:
+            tasks.close()
+        return sorted(fetched)
 
     @staticmethod
-    def _collect(store, folder, run, evidence, key, place):
+    def _read(path):
+        try:
+            return runs.read_json(path)
+        except (FileNotFoundError, json.JSONDecodeError):
+            return {}
+
+    def _collect(self, key, place):
         kind, stage, node = place
         if kind == "records":
-            record = take_record(evidence, run, key, store.get(key, max_bytes=MAX_RECORD_BYTES))
+            record = take_record(self.evidence, self.run_info, key, self.store.get(key, max_bytes=MAX_RECORD_BYTES))
             if record is None:
                 return False
-            path = folder.evidence_file(node, stage)
+            path = self.run_folder.evidence_file(node, stage)
             before = path.read_bytes() if path.exists() else None
             runs.write_json(path, record)
             return path.read_bytes() != before
-        if stage not in run["nodes"].get(node, {"stages": []})["stages"]:
-            evidence.add_problem(f"an object that is not expected: {key}")
+        if stage not in self.run_info["nodes"].get(node, {"stages": []})["stages"]:
+            self.evidence.add_problem(f"an object that is not expected: {key}")
             return False
-        path = folder.evidence_file(node, stage, kind)
+        path = self.run_folder.evidence_file(node, stage, kind)
         if kind == "logs":
-            data = store.get(key, max_bytes=MAX_LOG_BYTES)[:MAX_LOG_BYTES]
+            data = self.store.get(key, max_bytes=MAX_LOG_BYTES)[:MAX_LOG_BYTES]
             text = "\n".join(clean_text(line) for line in data.decode(errors="replace").splitlines())
             runs.write_bytes(path, (text + "\n").encode())
             return True
         try:
             series = accept_series(
-                store.get(key, max_bytes=MAX_SERIES_BYTES), run_id=run["run_id"], node=node, stage=stage
+                self.store.get(key, max_bytes=MAX_SERIES_BYTES), run_id=self.run_info["run_id"], node=node, stage=stage
             )
         except Refused as refusal:
-            evidence.add_problem(f"series refused: {refusal}", node=node, stage=stage)
+            self.evidence.add_problem(f"series refused: {refusal}", node=node, stage=stage)
             return False
         runs.write_json(path, series)
         return True
+
+
+def _tail(path):
+    with path.open("rb") as stream:
+        stream.seek(max(0, path.stat().st_size - 4 * collecting.TAIL_CHARACTERS))
+        return stream.read().decode(errors="replace")

@@ -9,7 +9,7 @@ import json
 
 from ansible.errors import AnsibleError
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError, StoreErrors
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import launch_classes, runs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import MAX_RECORD_BYTES
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION, StoreAccess, object_key
@@ -49,6 +49,9 @@ class ActionModule(ControllerAction):
         for _round in range(MAX_ROUNDS):
             answer = self._ask(launch["directory"], held, options, task_vars)
             if "error" in answer:
+                runs.write_json(
+                    folder.launch_file(node), {**launch, "contact": launch_classes.contact(answer["error"])}
+                )
                 self._display.warning(f"{node}: its evidence could not be fetched: {answer['error']}")
                 return {"changed": bool(taken), "fetched": taken, "msg": answer["error"]}
             for name, item in answer["files"].items():
@@ -58,7 +61,9 @@ class ActionModule(ControllerAction):
             runs.write_json(fetched_file, held)
             if not answer["more"]:
                 break
-        runs.write_json(folder.launch_file(node), {**launch, "runner": "alive" if answer["running"] else "gone"})
+        known = {**launch, "runner": "alive" if answer["running"] else "gone"}
+        known.pop("contact", None)
+        runs.write_json(folder.launch_file(node), known)
         return {"changed": bool(taken), "fetched": taken, "running": answer["running"]}
 
     def _ask(self, directory, held, options, task_vars):

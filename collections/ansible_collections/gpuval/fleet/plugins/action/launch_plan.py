@@ -3,14 +3,21 @@
 
 from __future__ import annotations
 
-import base64
 import json
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError, StoreErrors
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import payload, plans, runs, schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import (
+    images,
+    launch_classes,
+    launching,
+    plans,
+    runs,
+    schemas,
+)
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import EXPECTED, RUN_OPTIONS, ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import (
     STORE_OPTION,
     StoreAccess,
@@ -25,7 +32,8 @@ SIGNED_SLACK_SECONDS = 3600
 #: Said before the node is blamed for a model that it cannot get.
 NO_MODEL = (
     "the embedded store answers on the controller's own loopback only, so this node cannot load the model: set "
-    "gpuval_s3_endpoint to an S3 service that both reach, or leave loading and inference out with --skip-tags"
+    "gpuval_store_address to the address by which the nodes reach this controller, or gpuval_s3_endpoint to an S3 "
+    "service that both reach, or leave loading and inference out with --skip-tags"
 )
 
 
@@ -42,6 +50,9 @@ class ActionModule(ControllerAction):
         "models_dir": {"type": "str", "default": ""},
         "heartbeat_seconds": {"type": "float", "default": 10.0},
         "force": {"type": "bool", "default": False},
+        "deadline_seconds": {"type": "float", "default": 0.0},
+        "container": {"type": "dict", "default": {}},
+        "images": {"type": "dict", "default": {}},
         "attempt": {"type": "int", "default": 1},
         "stages": {"type": "list", "elements": "str", "default": []},
     }
@@ -62,7 +73,7 @@ class ActionModule(ControllerAction):
             runs.write_json(folder.launch_file(node), {**failed, "state": "failed", "message": str(error)})
             raise
         launch = self._launch(folder, run, node, plan, options, task_vars)
-        launch["message"] = one_line(launch["message"], 600)
+        launch = launch_classes.described({**launch, "message": one_line(launch["message"], 4000)})
         launch = keep_started(known, launch)
         runs.write_json(folder.launch_file(node), launch)
         if launch["state"] not in LAUNCHED:
@@ -83,34 +94,47 @@ class ActionModule(ControllerAction):
                 run_id=run["run_id"],
                 node=node,
                 created_at=runs.now(),
-                deadline_seconds=run["deadline_seconds"],
+                deadline_seconds=options["deadline_seconds"] or run["deadline_seconds"],
                 heartbeat_seconds=options["heartbeat_seconds"],
-                runtime=_runtime(options["runtime"], options["workloads"]),
+                runtime=options["runtime"],
                 sku=expected["sku"],
                 gpu_count=expected["gpu_count"],
                 python=options["python"],
                 models_dir=options["models_dir"] or None,
+                container=options["container"],
             ),
             expected["stages"],
             options["workloads"],
+            images=self._images(options, expected["stages"]),
         )
         schemas.validate("plan", plan, what=f"plan of {node}")
         if not self.check_mode:
             runs.write_json(path, plan)
         return plan
 
+    @staticmethod
+    def _images(options, stages):
+        """What the stages' images stand for, and where the node gets them."""
+        workloads = options["workloads"]
+        wanted = [workloads[stage].get("image") for stage in stages if stage in workloads]
+        catalogue = images.read_catalogue(project_path(options["store"]["state_dir"]))
+        return images.image_plan(options["images"], options["runtime"], catalogue, wanted)
+
     def _launch(self, folder, run, node, plan, options, task_vars):
         launch = {"node": node, "attempt": options["attempt"], "stages": options["stages"], "at": runs.now()}
         names = [stage["name"] for stage in folder.read_plan(node)["stages"]]
         access = StoreAccess(options["store"])
-        # The embedded store is on the controller's loopback: such a node writes nothing, and is asked for its records.
-        beyond = access.embedded is not None and self._connection.transport != "local"
+        # A store on the controller's loopback: such a node writes nothing, and is asked for its records.
+        beyond = not access.reachable_from_nodes(self._connection.transport)
         if beyond and "loading" in names:
             return {**launch, "state": "refused", "message": NO_MODEL}
         try:
-            store = access.store()
+            store = launching.client(access.connection())
             writable = [] if beyond else names
-            urls = signed_urls(store, run["folder"], node, writable, run["deadline_seconds"] + SIGNED_SLACK_SECONDS)
+            valid = run["deadline_seconds"] + SIGNED_SLACK_SECONDS
+            urls = signed_urls(store, run["folder"], node, writable, valid)
+            if not beyond and images.archives(plan.get("images", {})):
+                urls["downloads"] = images.signed_downloads(store, plan["images"], valid)
             if options["attempt"] == 1:  # a later attempt is a part of it
                 store.put(f"{run['folder']}/plans/{node}.json", json.dumps(plan).encode(), "application/json")
             reader = rclone_config(access.reader()) if "loading" in names else ""
@@ -124,8 +148,7 @@ class ActionModule(ControllerAction):
             "ca": ca,
             "rclone_config": reader,
             "force": options["force"],
-            "runner": base64.b64encode(payload.runner_pyz()).decode(),
-            "workloads": base64.b64encode(payload.workloads_zip()).decode(),
+            **launching.archives(),
         }
         try:
             outcome = self._execute_module(
@@ -145,14 +168,9 @@ class ActionModule(ControllerAction):
                 "message": f"{outcome.get('msg', 'the launch failed')} {detail}".strip(),
             }
         launch = {**launch, **outcome["launch"], "directory": outcome["directory"], "runner": "alive"}
+        if launch.get("store_reachable") is False and not beyond and access.firewall_hint():
+            launch["message"] = f"{launch['message']}; {access.firewall_hint()}"
         return {**launch, "store_reachable": False} if beyond else launch
-
-
-def _runtime(runtime, workloads):
-    """`auto`: the host's own environment as long as no workload names an image."""
-    if runtime == "auto":
-        return "docker" if any(workload.get("image") for workload in workloads.values()) else "host"
-    return runtime
 
 
 def _shown(plan):

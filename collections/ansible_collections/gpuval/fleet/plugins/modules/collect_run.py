@@ -13,6 +13,7 @@ short_description: Bring a run's evidence from the store into the results
 version_added: 0.1.0
 description:
   - Reads records, logs and series, and checks each before it is kept.
+  - Asks nodes over their own connection for what is missing then, side by side.
 author:
   - gpuval contributors (@gpuval)
 extends_documentation_fragment:
@@ -25,6 +26,14 @@ attributes:
   diff_mode:
     support: none
     description: There is nothing to compare.
+options:
+  fetch_tasks:
+    description: Task file whose only task fetches the evidence of a host. Without it no node is asked.
+    type: path
+  fetch_seconds:
+    description: How long one fetch may take.
+    type: float
+    default: 300.0
 """
 
 EXAMPLES = r"""
@@ -35,6 +44,11 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+fetched:
+  description: Nodes that were asked for what the store does not have.
+  returned: success
+  type: list
+  elements: str
 collected:
   description: How many objects were new.
   returned: success

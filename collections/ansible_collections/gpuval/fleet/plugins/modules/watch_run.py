@@ -9,13 +9,14 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: watch_run
-short_description: Watch a run until every node is done
+short_description: Start the nodes' plans and watch them until every node is done
 version_added: 0.1.0
 description:
+  - Starts each node's plan when its turn comes, without waiting for other nodes.
   - Prints a line for each change, with counts by stage and state, elapsed and expected time.
-  - Judges a node when its plan is done, and names the stages that are to be measured again.
-  - Returns early when nodes need something done over their own connection.
-  - The role P(gpuval.fleet.run#role) does it and goes on watching.
+  - Judges a node when its plan is done, and launches again the stages that are to be measured once more.
+  - Fetches records over the connection of nodes that cannot reach the store, or that are silent.
+  - Nodes that are not reached are tried again, less and less often, while the run is on.
 author:
   - gpuval contributors (@gpuval)
 extends_documentation_fragment:
@@ -25,11 +26,15 @@ extends_documentation_fragment:
 attributes:
   check_mode:
     support: full
-    description: Changes nothing.
+    description: Makes the plans and starts nothing.
   diff_mode:
-    support: none
-    description: There is nothing to compare.
+    support: full
+    description: Shows the stages of the plans in check mode.
 options:
+  run:
+    description: The run, in check mode, where it is not written.
+    type: dict
+    default: {}
   poll_seconds:
     description: How often the store is asked what changed.
     type: float
@@ -42,10 +47,38 @@ options:
     description: How long a node may be silent.
     type: float
     default: 90.0
+  lost_seconds:
+    description: After how long without a sign a node that cannot be asked either is given up.
+    type: float
+    default: 600.0
+  launch_seconds:
+    description: How long one launch may take.
+    type: float
+    default: 180.0
+  fetch_seconds:
+    description: How long one fetch may take.
+    type: float
+    default: 300.0
   retries:
     description: How often a stage is relaunched.
     type: int
     default: 1
+  max_nodes_at_once:
+    description: How many nodes work at once; V(0) is all of them.
+    type: int
+    default: 0
+  max_transfers:
+    description: How many nodes bring images at once; V(0) is all of them.
+    type: int
+    default: 16
+  launch_tasks:
+    description: Task file whose only task launches the plan of a host.
+    type: path
+    required: true
+  fetch_tasks:
+    description: Task file whose only task fetches the evidence of a host.
+    type: path
+    required: true
 """
 
 EXAMPLES = r"""
@@ -56,17 +89,9 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-finished:
-  description: Whether there is nothing more to wait for.
-  returned: success
-  type: bool
-pull:
-  description: Nodes whose records are to be fetched.
+started:
+  description: Nodes on which a plan was started.
   returned: success
   type: list
   elements: str
-relaunch:
-  description: Attempt and stages to launch, by node.
-  returned: success
-  type: dict
 """

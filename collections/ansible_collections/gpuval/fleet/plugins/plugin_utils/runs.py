@@ -20,7 +20,7 @@ FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
 LATEST = "latest"
 NEW = "new"
 #: Beside the runs' folders in the bucket, or on the nodes.
-SHARED_FOLDERS = ("models", "images")
+SHARED_FOLDERS = ("models", "images", "network")
 
 
 class RunError(Exception):
@@ -62,6 +62,10 @@ class RunFolder:
     @property
     def problems_file(self) -> Path:
         return self.state / "problems.json"
+
+    @property
+    def cleaned_file(self) -> Path:
+        return self.state / "cleaned.json"
 
     def plan_file(self, node: str) -> Path:
         return self.state / "plans" / f"{node}.json"
@@ -110,6 +114,13 @@ class RunFolder:
 
     def read_launches(self) -> dict[str, dict[str, Any]]:
         return {path.stem: json.loads(path.read_text()) for path in sorted((self.state / "launches").glob("*.json"))}
+
+    def read_cleaned(self) -> dict[str, str]:
+        """When each node was last cleaned of this run, as far as it was."""
+        try:
+            return dict(read_json(self.cleaned_file))
+        except (FileNotFoundError, ValueError):
+            return {}
 
 
 def read_report(folder: RunFolder) -> dict[str, Any]:
@@ -219,13 +230,18 @@ def choose_run_id(results: Path, requested: str, nodes: Mapping[str, Any], profi
         same = (
             run["finished_at"] is None
             and seconds_since(folder.begun_at(run)) < run["deadline_seconds"]
-            and run["nodes"] == dict(nodes)
+            and _asked(run["nodes"]) == _asked(nodes)
             and run["profile"] == profile
             and run["narrowed_by"] == narrowed_by
         )
         if same:
             return latest
     return new_run_id()
+
+
+def _asked(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """What is expected of whom, whenever they joined."""
+    return {name: {key: value for key, value in node.items() if key != "joined_at"} for name, node in nodes.items()}
 
 
 def merge(run: dict[str, Any] | None, wanted: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -247,7 +263,10 @@ def merge(run: dict[str, Any] | None, wanted: dict[str, Any]) -> tuple[dict[str,
         )
     if not joined:
         return run, []
-    nodes = {**run["nodes"], **{name: wanted["nodes"][name] for name in joined}}
+    nodes = {
+        **run["nodes"],
+        **{name: {**wanted["nodes"][name], "joined_at": wanted["created_at"]} for name in joined},
+    }
     # --limit leaves out nothing that the run expects, but --tags leaves out stages of those who join
     narrowed = sorted({*run["narrowed_by"], *(reason for reason in wanted["narrowed_by"] if reason == "tags")})
     return {**run, "nodes": nodes, "narrowed_by": narrowed, "finished_at": None}, joined

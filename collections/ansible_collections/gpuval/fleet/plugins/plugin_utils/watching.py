@@ -15,6 +15,17 @@ LAUNCHED = frozenset({"started", "finished"})
 #: How often a runner that is gone is started again.
 MAX_RESTARTS = 2
 
+#: A node that cannot be reached is tried again after so many seconds, then after twice as many, up to the second.
+FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 15.0, 300.0
+#: What asking one node costs the controller, generously: many mute nodes are asked less often, not all the time.
+ASKING_SECONDS = 0.25
+
+#: The stage that brings images, whose transfers `gpuval_max_transfers` limits.
+TRANSFER_STAGE = "image"
+
+#: Reasons for which a node is not tried again: only a person can mend them, and a login repeated may lock an account.
+HOPELESS = frozenset({"wrong_host_key", "unknown_host_key", "login_denied", "sudo_password_needed", "sudo_denied"})
+
 
 @dataclass
 class NodeView:
@@ -27,6 +38,19 @@ class NodeView:
     changed_at: float = 0.0
     asked_at: float | None = None
     restarts: int = 0
+    #: A launch or a fetch of this node is under way or waits for its turn: "launch", "fetch" or empty.
+    busy: str = ""
+    #: This controller has still to start its plan, or to see that it is at work.
+    to_start: bool = False
+    #: It is a host of this play, so that something can be done on it.
+    askable: bool = True
+    #: When a launch last ended, and how many in a row did not reach the node.
+    tried_at: float = 0.0
+    tries: int = 0
+    #: How many fetches in a row did not reach the node, and when one last did.
+    misses: int = 0
+    answered_at: float | None = None
+    lost: bool = False
 
     @property
     def stages(self) -> list[str]:
@@ -60,7 +84,74 @@ class NodeView:
     @property
     def over(self) -> bool:
         """Nothing more is to be expected of the node."""
-        return not self.launched or self.complete or self.given_up
+        if self.busy or self.to_start:
+            return False
+        return not self.launched or self.complete or self.given_up or self.lost
+
+    @property
+    def heard_at(self) -> float:
+        """When the node last gave a sign, by the store or over its connection."""
+        return max(self.changed_at, self.answered_at if self.answered_at is not None else self.changed_at)
+
+    @property
+    def at_work(self) -> bool:
+        """It takes one of the places of `gpuval_max_nodes_at_once`."""
+        return self.busy == "launch" or (self.launched and not self.to_start and not self.over)
+
+    @property
+    def transferring(self) -> bool:
+        """It takes one of the places of `gpuval_max_transfers`: from its launch until its images are there."""
+        if TRANSFER_STAGE not in self.stages or self.state(TRANSFER_STAGE) in FINAL_STATES:
+            return False
+        return self.at_work
+
+    def comes_again(self, now: float) -> bool:
+        """A node that was not reached may have come up since."""
+        if self.busy or self.to_start or self.launched or self.launch.get("state") != "unreachable":
+            return False
+        return self.launch.get("class") not in HOPELESS and now - self.tried_at >= backoff(self.tries)
+
+
+def backoff(misses: int) -> float:
+    """Seconds to leave a node alone that was not reached so many times in a row."""
+    return min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0 ** max(0, min(misses, 16) - 1))
+
+
+def to_launch(views: Sequence[NodeView], now: float, *, at_once: int = 0, transfers: int = 0) -> list[str]:
+    """Nodes whose plan is to be started now: a window slides over the nodes in the order of the inventory.
+
+    `at_once`: how many may be at work; `transfers`: how many may be bringing images; 0 is no limit. Nodes that were not
+    reached are tried again behind those whose turn has not come yet, and only while others are still at work.
+    """
+    working = sum(view.at_work for view in views)
+    transferring = sum(view.transferring for view in views)
+    waiting = [view for view in views if view.to_start and not view.busy]
+    if waiting or not all(view.over for view in views):
+        waiting += [view for view in views if view.comes_again(now)]
+    chosen = []
+    for view in waiting:
+        if at_once and working >= at_once:
+            break
+        brings = TRANSFER_STAGE in view.stages and view.state(TRANSFER_STAGE) not in FINAL_STATES
+        if brings and transfers and transferring >= transfers:
+            continue
+        working, transferring = working + 1, transferring + brings
+        chosen.append(view.name)
+    return chosen
+
+
+def lost_contact(view: NodeView, now: float, seconds: float) -> bool:
+    """Whether a node at work has given no sign for so long and could not be asked either."""
+    if view.over or view.busy or not view.launched or view.to_start:
+        return False
+    return (view.misses >= 2 or not view.askable) and now - view.heard_at >= seconds
+
+
+def last_sign(view: NodeView, now: float) -> str:
+    """When and in which stage a node was last heard of."""
+    running = [stage for stage in view.stages if view.state(stage) == "running"]
+    where = f" in {running[0]}" if running else ""
+    return f"no sign of it for {clock(now - view.heard_at)}{where}"
 
 
 def keep_started(known: Mapping[str, Any], launch: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,22 +222,33 @@ def clock(seconds: float) -> str:
 
 def to_ask(views: Sequence[NodeView], now: float, *, silence: float, interval: float) -> list[str]:
     """Nodes whose records are to be fetched over the management connection: those that said they cannot reach the
-    store, every `interval` seconds; and those silent for longer than `silence`, at the same rate."""
+    store, every `interval` seconds; and those silent for longer than `silence`, at the same rate. One that could not be
+    reached is left alone for longer and longer; one that is lost is asked on, it may come back."""
+    mute = [view for view in views if not view.over and _is_mute(view)]
+    interval = max(interval, ASKING_SECONDS * len(mute))
     chosen = []
     for view in views:
-        if view.over:
+        if view.busy or view.to_start or not view.askable or (view.over and not view.lost):
             continue
-        mute = view.launch.get("store_reachable") is False or view.launch.get("state") == "finished"
         silent = now - view.changed_at > silence
-        due = now - (view.asked_at if view.asked_at is not None else view.changed_at) >= interval
-        if (mute or silent) and due:
+        since = view.asked_at if view.asked_at is not None else view.changed_at
+        due = now - since >= max(interval, backoff(view.misses) if view.misses else 0.0)
+        if (_is_mute(view) or silent) and due:
             chosen.append(view.name)
     return chosen
 
 
+def _is_mute(view: NodeView) -> bool:
+    return view.launch.get("store_reachable") is False or view.launch.get("state") == "finished"
+
+
 def to_restart(views: Sequence[NodeView]) -> list[str]:
     """Launched nodes whose runner is known to be gone although their plan is not done: the plan is resumed."""
-    return [view.name for view in views if not view.over and view.launch.get("runner") == "gone"]
+    return [
+        view.name
+        for view in views
+        if not (view.over or view.busy or view.to_start) and view.launch.get("runner") == "gone"
+    ]
 
 
 def status_lines(views: Sequence[NodeView], ages: Mapping[str, float]) -> list[str]:
