@@ -71,8 +71,8 @@ clean: $(VENV)/.ready ## Remove what runs put on nodes and controller; results a
 test: $(VENV)/.tests $(NODE_VENV)/.ready ## Run all tests (ARGS goes to pytest)
 	$(BIN)/python -m pytest $(ARGS)
 
-molecule: $(VENV)/.tests $(NODE_VENV)/.ready ## Run the molecule scenario: the local flow, shortened
-	molecule test
+molecule: $(VENV)/.tests $(NODE_VENV)/.ready ## Run the molecule scenario: the local flow, shortened (ARGS="-s fleet": another one)
+	molecule test $(ARGS)
 
 lint: $(VENV)/.tests ## Check style: ruff, yamllint, ansible-lint, validate-modules
 	$(BIN)/ruff check .

@@ -10,7 +10,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils import criteria, plan
 ROOT = Path(__file__).resolve().parents[3]
 COLLECTION = ROOT / "collections" / "ansible_collections" / "gpuval" / "fleet"
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/criteria.md")),
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "docker/README.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
     COLLECTION / "README.md",
     ROOT / "inventories" / "kubernetes" / "README.md",
 ]

@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import os
 import time
 
 import pytest
@@ -92,3 +93,25 @@ def test_what_goes_wrong_in_a_launch_is_told():
         node_directory.within(30, refused)
     with pytest.raises(node_directory.NodeError, match="ZeroDivisionError on the node"):
         node_directory.within(30, lambda: 1 // 0)
+
+
+def test_one_machine_under_two_names_of_a_run_is_seen_while_the_first_works(tmp_path):
+    first = put_run(tmp_path, node="n1")
+    put_run(tmp_path, node="n2")
+    assert node_directory.names_at_work(tmp_path, "r1", "n2") == []
+    with (first / "lock").open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        assert node_directory.names_at_work(tmp_path, "r1", "n2") == ["n1"]
+        assert node_directory.names_at_work(tmp_path, "r1", "n1") == []
+        assert node_directory.names_at_work(tmp_path, "r2", "n2") == []
+
+
+def test_two_launches_on_one_machine_take_turns_and_leave_nothing(tmp_path):
+    base = tmp_path / "base"
+    with node_directory.one_launch_at_once(base):
+        descriptor = os.open(base, os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(descriptor)
+    assert list(base.iterdir()) == []
