@@ -236,10 +236,13 @@ def check_sums(sums, entries):
 
 
 def source_files(root):
-    """What git knows, as it lies in the working tree; without git everything but what is made."""
+    """What git tracks, as it lies in the working tree; without git everything but what is made.
+
+    What lies about untracked may be a key or a password: it is not carried.
+    """
     try:
         done = subprocess.run(
-            ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            ["git", "-C", str(root), "ls-files", "-z", "--cached"],
             capture_output=True, check=True, timeout=60,
         )  # fmt: skip
         names = [os.fsdecode(name) for name in done.stdout.split(b"\0") if name]

@@ -218,6 +218,25 @@ def test_the_client_of_the_engine_killed_is_told_apart(engine, image, node):
     assert containers(engine, node) == []
 
 
+def test_a_client_that_leaves_its_container_is_no_success(engine, image, node, tmp_path, monkeypatch):
+    """As when the engine is restarted and its containers live on: the client is gone, and has nothing to report."""
+    real = shutil.which(engine.command)
+    leaving = tmp_path / "bin" / engine.command
+    leaving.parent.mkdir()
+    leaving.write_text(
+        f'#!/bin/sh\nif [ "$1 $2" = "start --attach" ]; then {real} start "$3"; sleep 1; exit 0; fi\nexec {real} "$@"\n'
+    )
+    leaving.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{leaving.parent}:{os.environ['PATH']}")
+    working = f"{SUCCEED}; trap 'exit 0' TERM; while :; do sleep 0.1; done"  # told to end, it ends well
+    assert carried_out(node, engine, stage("a", working, image=image), stage("b")) == 1
+    record = node.record("a")
+    assert (record["state"], record["exit_code"]) == ("crash", None)
+    assert "its container was still running" in record["message"]
+    assert containers(engine, node) == []
+    assert node.record("b")["state"] == "success"
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -402,6 +421,25 @@ def test_an_image_comes_by_signed_url_once_and_leaves_on_request(source, node):
     assert source.engine.image(source.reference) is None
 
 
+def test_an_image_leaves_with_the_last_run_that_means_it(source, node):
+    later = Node(node.base, f"t{secrets.token_hex(5)}")
+    later.files.runner.write_bytes(b"")
+    later.files.workloads.write_bytes(b"")
+    source.give(node)
+    assert node.call("run", seconds=RUN_SECONDS).returncode == 0
+    later.put_plan(stage("a", image=source.reference), runtime=source.engine.command, images=source.planned())
+    try:
+        told = node.ask("clean", "--remove-images")
+        assert told["left"] == []
+        assert source.engine.image(source.reference).id == source.id, "the later run means it too"
+        told = later.ask("clean", "--remove-images")
+        assert f"image {source.reference}" in told["removed"]
+        assert told["left"] == []
+        assert source.engine.image(source.reference) is None
+    finally:
+        later.close()
+
+
 def test_an_image_that_was_there_before_stays(source, node):
     source.give(node)
     ask(source.engine, "load", f"--input={source.path}")
@@ -444,6 +482,7 @@ def test_a_corrupted_archive_in_the_store_never_reaches_the_engine(source, node)
     record = node.record("image")
     assert record["state"] == "crash"
     assert "it was removed" in record["message"]
+    assert record["environment"]["fault"] == "delivery"
     assert source.engine.image(source.reference) is None
     assert list(node.files.images.glob("*.tar*")) == []
 
@@ -482,6 +521,7 @@ def test_what_the_store_refuses_is_not_tried_again(source, node):
     assert time.monotonic() - begun < 20
     message = node.record("image")["message"]
     assert "refuses" in message
+    assert node.record("image")["environment"]["fault"] == "delivery"
     assert "Signature" not in message
 
 
@@ -511,6 +551,7 @@ def test_a_disk_without_room_is_found_before_the_download(source, node, as_root,
         message = cramped.record("image")["message"]
         assert "no room" in message
         assert "make room" in message
+        assert "fault" not in cramped.record("image")["environment"]
         assert list(cramped.files.images.glob("*.part")) == []
         cramped.close()
     finally:

@@ -66,10 +66,10 @@ def test_a_node_out_of_reach_is_incomplete_and_named(fleet, closed_port):
     node = fleet.verdict("away")
     assert (node["verdict"], node["accelerator"]) == ("INCOMPLETE", "unknown")
     (launch,) = [check for check in node["checks"] if check["name"] == "launch"]
-    assert "Connection refused" in launch["reason"]
+    assert "refused the connection" in launch["reason"]
     assert "--limit away" in launch["remedy"]
 
     cleaned = fleet.play("gpuval.fleet.clean", nodes={"single": fleet.nodes["single"], "away": away})
     assert cleaned.code != 0, "what could not be cleaned must be said"
-    assert "run `make clean` again when it answers" in cleaned.told
+    assert "then clean again with --limit away" in cleaned.told
     assert not fleet.node_directory("single").exists()

@@ -64,6 +64,14 @@ def test_amd_and_gaudi_are_seen_without_their_tools(tmp_path):
     assert [user.name for user in users] == ["rocm_job", "hpu_job"]
 
 
+def test_a_daemon_is_known_by_what_the_kernel_keeps_of_its_name(tmp_path):
+    for pid, name in ((41, "device-metrics-"), (42, "device-metrics2")):
+        (tmp_path / f"sys/class/kfd/kfd/proc/{pid}").mkdir(parents=True)
+        process(tmp_path, pid, name)
+    users = accelerator_users(Tree(str(tmp_path)), Tools())
+    assert [user.name for user in users] == ["device-metrics2"]
+
+
 def test_nothing_known_is_nobody(tmp_path):
     assert accelerator_users(Tree(str(tmp_path)), Tools()) == []
     assert accelerator_users(Tree(str(tmp_path)), Tools(nvidia_smi="No devices were found\n")) == []

@@ -155,7 +155,7 @@ def test_another_image_than_the_declared_one_stops_the_launch():
 def test_what_each_node_built_has_no_archive_and_no_id():
     own = {**ENTRY, "id": None, "sha256": None, "bytes": None, "key": None, "architecture": None}
     planned = images.image_plan({"training": BUILT}, "docker", {"gpuval-training:1": own})
-    assert planned == {"gpuval-training:1": {"id": None, "archive": None}}
+    assert planned == {"gpuval-training:1": {"id": None, "archive": None, "pull": False}}
 
 
 def test_what_the_plan_gets_follows_its_schema():

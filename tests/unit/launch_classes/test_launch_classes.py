@@ -28,10 +28,25 @@ def test_a_real_text_has_its_class(case):
 OWN = [
     ("refused", launch_plan.IN_THE_WAY.format(named="python3 (pid 7) on gpu:0"), "foreign_work"),
     ("refused", launch_plan.BUSY.format(run="first"), "other_run"),
+    ("refused", launch_plan.TWICE.format(name="node-7"), "same_machine_twice"),
+    (
+        "failed",
+        "/data/gpuval is shared with another machine, on which n1 is at work: set gpuval_node_dir to",
+        "shared_folder",
+    ),
+    (
+        "failed",
+        "the node did not answer within 140 s: a file system, a driver or the container engine hangs",
+        "no_answer",
+    ),
+    ("failed", "no answer within 180 s: is the node overloaded?", "no_answer"),
+    ("failed", "Timed out after 75 second(s).", "no_answer"),
     ("failed", "Python 3.6.8 is too old for the runner, which needs 3.9: install a newer one", "old_python"),
     ("failed", "/var/lib/gpuval cannot be made: Read-only file system. Set gpuval_node_dir", "read_only"),
     ("failed", "/var/lib/gpuval/r/n/runner.pyz cannot be written: No space left on device. Free space", "disk_full"),
     ("failed", "the store cannot be used: it does not answer", "store_away"),
+    ("failed", "the store cannot be used: http://192.0.2.9:9000: Connection refused", "store_away"),
+    ("failed", "Task failed: the store cannot be used: Permission denied (publickey)", "store_away"),
     ("failed", "a node must run Linux, this is darwin: a Mac can be the controller, not a node", "not_linux"),
     ("failed", "the runner did not answer `start` within 120 s: is the node overloaded?", "lost_contact"),
 ]
@@ -100,3 +115,20 @@ def test_every_class_has_a_remedy_and_a_name_of_its_own():
 
 def test_every_state_of_the_probe_has_a_class_before_any_login():
     assert set(probe.STATES) - {probe.REACHABLE} <= launch_classes.BEFORE_LOGIN
+
+
+def test_a_record_takes_back_that_its_node_was_lost():
+    away = launch_classes.contact("ssh: connect to host 192.0.2.11 port 22: Connection refused")
+    lost = {**away, "class": "lost_contact", "message": f"{launch_classes.LOST}no sign of it for 5 min; {away}"}
+    launch = {"state": "started", "attempt": 1}
+    assert launch_classes.heard_again({**launch, "contact": lost}) == launch
+    assert launch_classes.heard_again({**launch, "contact": away}) == {**launch, "contact": away}, "not asked since"
+    assert launch_classes.heard_again(launch) == launch
+
+
+def test_a_node_that_boots_is_no_wrong_login():
+    for text in (
+        '"System is booting up. Unprivileged users are not permitted to log in yet."\nConnection closed by 192.0.2.11',
+        '"System is going down. See pam_nologin(8)."\nuser@192.0.2.11: Permission denied (publickey).',
+    ):
+        assert launch_classes.classify("unreachable", text).name == "booting"

@@ -1,8 +1,12 @@
 """What the launches of a run share."""
 
 import base64
+from pathlib import Path
 
 import pytest
+import yaml
+from ansible_collections.gpuval.fleet.plugins.module_utils import node_directory
+from ansible_collections.gpuval.fleet.plugins.modules import launch_plan
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import launching, payload
 
 
@@ -24,6 +28,14 @@ def test_a_node_that_is_away_keeps_the_probes_words():
         "message": "it shows another key",
         "remedy": "find out why",
     }
+
+
+def test_a_node_ends_a_launch_that_hangs_well_before_the_controller_does():
+    """Otherwise its own word of what hangs is lost."""
+    role = Path(launching.__file__).parents[2] / "roles/run/defaults/main.yml"
+    of_the_controller = yaml.safe_load(role.read_text())["run_launch_seconds"]
+    assert node_directory.RUNNER_SECONDS < launch_plan.LAUNCH_SECONDS <= of_the_controller - 30
+    assert node_directory.ONE_AT_ONCE_SECONDS < launch_plan.LAUNCH_SECONDS
 
 
 def test_a_late_node_has_what_is_left_of_the_runs_time():

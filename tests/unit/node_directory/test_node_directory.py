@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils import node_directory
@@ -52,11 +53,11 @@ def test_a_folder_that_others_may_write_is_refused(tmp_path):
         list(node_directory.run_folders(tmp_path))
 
 
-def test_a_launch_that_died_is_found_by_its_id_and_removed(tmp_path):
+def test_a_launch_that_died_at_its_first_file_is_found_and_removed(tmp_path):
     folder = tmp_path / "base" / "r1" / "n1"
     node_directory.make_private(folder)
     (folder / "runner.pyz.new").write_text("half")
-    assert list(node_directory.run_folders(tmp_path / "base")) == []
+    assert list(node_directory.run_folders(tmp_path / "base")) == [folder]
     assert list(node_directory.run_folders(tmp_path / "base", "r1")) == [folder]
     assert node_directory.holds_only_launch(folder)
     clean_node.remove_launch(folder)
@@ -98,12 +99,34 @@ def test_what_goes_wrong_in_a_launch_is_told():
 def test_one_machine_under_two_names_of_a_run_is_seen_while_the_first_works(tmp_path):
     first = put_run(tmp_path, node="n1")
     put_run(tmp_path, node="n2")
-    assert node_directory.names_at_work(tmp_path, "r1", "n2") == []
+    assert node_directory.names_in_run(tmp_path, "r1", "n2") == []
     with (first / "lock").open("w") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
-        assert node_directory.names_at_work(tmp_path, "r1", "n2") == ["n1"]
-        assert node_directory.names_at_work(tmp_path, "r1", "n1") == []
-        assert node_directory.names_at_work(tmp_path, "r2", "n2") == []
+        assert node_directory.names_in_run(tmp_path, "r1", "n2") == ["n1"]
+        assert node_directory.names_in_run(tmp_path, "r1", "n1") == []
+        assert node_directory.names_in_run(tmp_path, "r2", "n2") == []
+
+
+def test_one_machine_under_two_names_is_seen_when_the_first_has_ended(tmp_path):
+    boot = tmp_path / "boot_id"
+    boot.write_text("this-boot\n")
+    first = put_run(tmp_path / "base", node="n1")
+    for known, names in (("this-boot", ["n1"]), ("another-boot", []), ("", [])):
+        (first / "state.json").write_text(json.dumps({"boot": known}))
+        assert node_directory.names_in_run(tmp_path / "base", "r1", "n2", boot) == names
+    (first / "state.json").write_text("torn")
+    assert node_directory.names_in_run(tmp_path / "base", "r1", "n2", boot) == []
+
+
+def test_a_folder_that_another_machine_works_in_is_no_twin_and_says_so(tmp_path):
+    boot = tmp_path / "boot_id"
+    boot.write_text("this-boot\n")
+    first = put_run(tmp_path / "base", node="n1")
+    (first / "state.json").write_text('{"boot": "of-another-machine"}')
+    with (first / "lock").open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        with pytest.raises(node_directory.NodeError, match=r"shared with another machine.*set gpuval_node_dir"):
+            node_directory.names_in_run(tmp_path / "base", "r1", "n2", boot)
 
 
 def test_two_launches_on_one_machine_take_turns_and_leave_nothing(tmp_path):
@@ -112,6 +135,52 @@ def test_two_launches_on_one_machine_take_turns_and_leave_nothing(tmp_path):
         descriptor = os.open(base, os.O_RDONLY)
         with pytest.raises(BlockingIOError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        busy = pytest.raises(node_directory.NodeError, match="another launch or clean")
+        with busy, node_directory.one_at_once(base, 0.2):
+            pass
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.close(descriptor)
     assert list(base.iterdir()) == []
+
+
+def test_a_folder_removed_while_a_launch_waits_is_made_again_and_held(tmp_path):
+    base = tmp_path / "base"
+    with ThreadPoolExecutor(1) as pool:
+        with node_directory.one_launch_at_once(base):
+            waiting = pool.submit(held_inode, base)
+            time.sleep(0.2)
+            base.rmdir()
+        assert waiting.result(10) == base.stat().st_ino
+
+
+def held_inode(base):
+    with node_directory.one_launch_at_once(base):
+        return base.stat().st_ino
+
+
+def test_a_clean_of_nothing_makes_nothing(tmp_path):
+    with pytest.raises(FileNotFoundError), node_directory.one_at_once(tmp_path / "base"):
+        pass
+    assert not (tmp_path / "base").exists()
+
+
+PLACED = ["runner.pyz.new", "runner.pyz", "workloads.zip.new", "store.json.new", "store.json", "plan.json.new"]
+
+
+@pytest.mark.parametrize("files", [PLACED[: 1 + count] for count in range(len(PLACED))], ids=PLACED)
+def test_a_launch_is_known_at_whatever_file_it_died(tmp_path, files):
+    folder = tmp_path / "base" / "r1" / "n1"
+    node_directory.make_private(folder)
+    for name in files:
+        (folder / name).write_text("half")
+    assert list(node_directory.run_folders(tmp_path / "base")) == [folder]
+    assert node_directory.holds_only_launch(folder)
+
+
+@pytest.mark.parametrize("files", [[], ["notes.new"], ["runner.pyz.new", "notes"], ["store.json"]])
+def test_what_is_not_named_as_by_a_launch_is_left_alone(tmp_path, files):
+    folder = tmp_path / "base" / "r1" / "n1"
+    node_directory.make_private(folder)
+    for name in files:
+        (folder / name).write_text("whose?")
+    assert list(node_directory.run_folders(tmp_path / "base")) == []

@@ -26,7 +26,7 @@ def test_the_same_content_gives_the_same_bytes(make, monkeypatch):
     first = make()
     assert payload.sha256(make()) == payload.sha256(first)
     assert names(first) == sorted(names(first))
-    assert not [name for name in names(first) if "__pycache__" in name or name.endswith(".pyc")]
+    assert not [name for name in names(first) if "__pycache__" in name]
     dates = {entry.date_time for entry in zipfile.ZipFile(io.BytesIO(first)).infolist()}
     assert dates == {(1980, 1, 1, 0, 0, 0)}
 
@@ -35,6 +35,53 @@ def test_the_runner_holds_both_packages_and_starts_as_a_program():
     data = payload.runner_pyz()
     assert data.startswith(b"#!/usr/bin/env python3\n")
     assert {"__main__.py", "gpuval_runner/cli.py", "gpuval_hardware/collect.py"} <= set(names(data))
+
+
+def test_the_runner_brings_the_bytecode_of_this_python_beside_every_source():
+    held = set(names(payload.runner_pyz()))
+    sources = {name for name in held if name.endswith(".py")} - {"__main__.py"}
+    assert {name for name in held if name.endswith(".pyc")} == {f"{name}c" for name in sources}
+    assert not [name for name in names(payload.workloads_zip()) if name.endswith(".pyc")]
+
+
+def test_the_bytecode_is_the_same_in_every_process():
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from ansible_collections.gpuval.fleet.plugins.plugin_utils import payload\n"
+        "print(payload.sha256(payload.runner_pyz()))"
+    )
+    root = str(payload.COLLECTION.parents[2])
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", program, root],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert told == {f"{payload.sha256(payload.runner_pyz())}\n"}
+
+
+def test_python_takes_the_bytecode_of_its_own_version_and_else_the_source(tmp_path):
+    archive = tmp_path / "runner.pyz"
+    archive.write_bytes(payload.runner_pyz())
+    program = (
+        "import sys, zipimport; found = zipimport.zipimporter(sys.argv[1] + '/gpuval_runner')\n"
+        "code = found.get_code('cli'); print(code.co_filename)"
+    )
+
+    def taken(python: str) -> str:
+        words = [python, "-c", program, str(archive)]
+        return subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
+
+    assert taken(sys.executable) == "gpuval_runner/cli.py"  # what is compiled from the source names the archive
+    other = oldest_python()
+    if other is None:
+        pytest.skip("no Python 3.9 on this machine")
+    assert taken(other) == f"{archive}/gpuval_runner/cli.py"
 
 
 def test_the_workloads_are_one_package():

@@ -126,3 +126,11 @@ def test_containers_and_images_of_a_plan():
 def test_what_is_wrong_with_a_container_is_named(container, said):
     with pytest.raises(plans.PlanError, match=said):
         plans.stage("training", {"command": ["x"], "container": container}, [])
+
+
+def test_containers_without_any_image_are_refused():
+    with pytest.raises(plans.PlanError, match="none of training, loading has an image"):
+        plans.check_images("docker", {"facts": None, "image": None, "training": None, "loading": None})
+    plans.check_images("docker", {"facts": None, "training": "a:1", "loading": None})
+    plans.check_images("podman", {"facts": None})
+    plans.check_images("auto", {"training": None})

@@ -105,6 +105,11 @@ def test_what_a_socket_says(error, state):
     ("stderr", "proxy", "state"),
     [
         ("ubuntu@192.0.2.11: Permission denied (publickey).\n", "", "login_denied"),
+        (
+            '"System is booting up. Unprivileged users are not permitted to log in yet."\nConnection closed by x\n',
+            "",
+            "booting",
+        ),
         ("ssh: connect to host 192.0.2.11 port 22: Connection refused\n", "", "refused"),
         ("ssh: connect to host 192.0.2.11 port 22: Connection timed out\n", "", "timeout"),
         ("ssh: connect to host 192.0.2.11 port 22: No route to host\n", "", "no_route"),

@@ -74,6 +74,12 @@ def test_a_lost_contact_explains_missing_records_but_no_bad_ones():
     assert judged(launch, records)[1]["class"] == "training_crash"
 
 
+def test_a_node_that_was_given_up_stays_so_while_it_cannot_be_asked():
+    lost = {"class": "lost_contact", "message": f"{launch_classes.LOST}no sign of it for 0:10:00", "remedy": "look"}
+    assert launch_classes.contact("No route to host", lost) == lost
+    assert launch_classes.contact("No route to host", {"class": "refused", "message": "x"})["class"] == "no_route"
+
+
 def test_a_known_reason_for_a_lost_contact_is_kept():
     assert launch_classes.contact("ssh: connect to host n port 22: Connection refused")["class"] == "refused"
     assert launch_classes.contact("never heard of")["class"] == "lost_contact"

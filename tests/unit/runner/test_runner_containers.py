@@ -215,6 +215,8 @@ def test_ends_and_images_are_read():
         False, False, 127, False, "no"
     )
     ended = parse_ending({"StartedAt": "2026-01-01T00:00:00Z", "ExitCode": 137, "OOMKilled": True})
+    for status in ("paused", "stopping"):  # as podman says it
+        assert parse_ending({"StartedAt": "2026", "Running": False, "Status": status, "ExitCode": 0}).running
     assert (ended.started, ended.oom_killed) == (True, True)
     assert "container.memory_bytes" in out_of_memory(ended, 1 << 20)
     assert out_of_memory(replace(ended, oom_killed=False), 1 << 20) == ""

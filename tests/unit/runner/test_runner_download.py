@@ -1,4 +1,7 @@
+import errno
 import hashlib
+import http.client
+import socket
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -6,7 +9,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from gpuval_runner import download as downloads
 from gpuval_runner.download import ChecksumError, DownloadError, Expected, download
+from gpuval_runner.upload import reason
 
+SocketTimeout = socket.timeout
 DATA = bytes(range(256)) * 5000
 EXPECTED = Expected(hashlib.sha256(DATA).hexdigest(), len(DATA))
 
@@ -119,3 +124,32 @@ def test_the_deadline_holds(serve, tmp_path, monkeypatch):
     with pytest.raises(DownloadError):
         fetch(serve(*["503"] * 10_000), tmp_path / "a.tar", seconds=0.5)
     assert time.monotonic() - begun < 5
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EHOSTUNREACH, "No route to host"), SocketTimeout("timed out")])
+def test_whatever_the_network_does_is_tried_again(serve, tmp_path, monkeypatch, error):
+    """On Python 3.9 a read that times out is neither a TimeoutError nor wrapped."""
+    server, real, failed = serve(), http.client.HTTPResponse.read, []
+
+    def read(answer, *arguments):
+        if not failed:
+            failed.append(answer)
+            raise error
+        return real(answer, *arguments)
+
+    monkeypatch.setattr(http.client.HTTPResponse, "read", read)
+    assert fetch(server, tmp_path / "a.tar") == len(DATA)
+    assert len(server.asked) == 2
+
+
+def test_an_error_of_the_disk_is_none_of_the_network(serve, tmp_path, monkeypatch):
+    def full(_stream, _block):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(downloads, "_append", full)
+    with pytest.raises(OSError, match="No space left"):
+        fetch(serve(), tmp_path / "a.tar")
+
+
+def test_a_timeout_of_old_python_is_named():
+    assert reason(SocketTimeout("timed out")) == "timed out"

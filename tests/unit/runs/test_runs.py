@@ -162,3 +162,9 @@ def test_runs_that_are_neither_finished_nor_late_are_active(results):
     (results / "damaged").mkdir()
     (results / "damaged" / "run.json").write_text("{")
     assert runs.active_run_ids(results) == ["r1"]
+
+
+def test_a_run_that_nodes_joined_late_is_active_for_them(results):
+    joined = {**NODES, "b": {**NODES["a"], "joined_at": runs.now()}}
+    runs.RunFolder(results / "r1").write_run(make_run(created_at="2026-01-01T00:00:00Z", nodes=joined))
+    assert runs.active_run_ids(results) == ["r1"]

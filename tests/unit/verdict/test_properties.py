@@ -24,7 +24,7 @@ VALUES = st.one_of(
 
 
 @st.composite
-def situations(draw, faults=("state", "metric", "attempt", "launch", "identity")):
+def situations(draw, faults=("state", "metric", "attempt", "launch", "identity", "twin")):
     """A run and evidence of it, mostly sound, with a few things wrong."""
     gpus = draw(st.sampled_from([0, 1, 3]))
     run = make_run(
@@ -41,6 +41,7 @@ def situations(draw, faults=("state", "metric", "attempt", "launch", "identity")
         fault = draw(st.sampled_from(faults))
         if fault == "state":
             record["state"] = draw(st.sampled_from(STATES))
+            record["environment"]["fault"] = draw(st.sampled_from(["delivery", "other"]))
         elif fault == "metric" and record["metrics"]:
             index = draw(st.integers(0, len(record["metrics"]) - 1))
             record["metrics"][index] = {**record["metrics"][index], "value": draw(VALUES)}
@@ -56,6 +57,10 @@ def situations(draw, faults=("state", "metric", "attempt", "launch", "identity")
         elif fault == "launch":
             state = draw(st.sampled_from(["unreachable", "refused", "failed", "unknown"]))
             evidence.launches[node] = {"state": state, "message": ""}
+        elif fault == "twin":
+            evidence.launches[node] = {"state": "refused", "message": "", "twin": draw(st.sampled_from([*NODES, "x"]))}
+            for stage in draw(st.sampled_from([[], list(records)])):
+                records[stage].update(state="pending", started_at=None, finished_at=None, metrics=[], attempts=[])
         elif fault == "identity":
             records["facts"]["environment"]["identity"] = evidence.records[NODES[0]]["facts"]["environment"]["identity"]
     return run, evidence
@@ -89,6 +94,25 @@ def removals(draw):
             )
         ]
     return run, evidence, less, node
+
+
+@st.composite
+def twins(draw):
+    """A situation in which one node's machine refused to be it, since it was in the run as the other."""
+    run, evidence = draw(situations(faults=("state", "metric", "attempt")))
+    refused = draw(st.sampled_from(NODES))
+    evidence.records.pop(refused)
+    (other,) = set(NODES) - {refused}
+    evidence.launches[refused] = {"state": "refused", "message": "", "twin": other}
+    return run, evidence
+
+
+@settings(max_examples=60, deadline=None)
+@given(twins())
+def test_neither_name_of_one_machine_is_accepted(case):
+    report = judge(*case)
+    assert _verdicts(report) == dict.fromkeys(NODES, "FAIL")
+    assert report["verdict"] == "FAIL"
 
 
 def _verdicts(report):

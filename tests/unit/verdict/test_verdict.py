@@ -2,6 +2,7 @@ import copy
 import json
 
 import pytest
+from ansible_collections.gpuval.fleet.plugins.modules import launch_plan
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import schemas, verdict
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import Evidence
 from builders import (
@@ -353,6 +354,57 @@ def test_one_machine_listed_twice(what):
     assert "one machine listed twice: a has the same" in only(report, "identity", 1)["reason"]
 
 
+def refused_as_twin(run, evidence, name, twin):
+    """The launch of a name whose machine is in the run as another, as launch_plan leaves it."""
+    evidence.records.pop(name)
+    message = launch_plan.TWICE.format(name=twin)
+    evidence.launches[name] = {"state": "refused", "class": "same_machine_twice", "twin": twin, "message": message}
+
+
+@pytest.mark.parametrize("stages", [["facts", "training"], ["training"]])
+def test_a_machine_that_refused_a_second_name_fails_under_both(stages):
+    run = make_run(["a", "b", "c"], stages=stages)
+    evidence = healthy(run)
+    refused_as_twin(run, evidence, "b", "a")
+    report = judge(run, evidence)
+    assert [node["verdict"] for node in report["nodes"]][:2] == ["FAIL", "FAIL"]
+    assert "identity" not in [check["name"] for check in report["nodes"][2]["checks"] if check["verdict"] == "fail"]
+    assert [node["class"] for node in report["nodes"][:2]] == ["same_machine_twice"] * 2
+    for index, other in ((0, "b"), (1, "a")):
+        check = only(report, "identity", index)
+        assert check["reason"].startswith(f"one machine listed twice: {other} is the same machine")
+        assert check["value"] == other
+        assert "inventory" in check["remedy"]
+    assert report["verdict"] == "FAIL"
+
+
+def test_three_names_of_one_machine_fail_all():
+    run = make_run(["a", "b", "c"])
+    evidence = healthy(run)
+    refused_as_twin(run, evidence, "b", "a")
+    refused_as_twin(run, evidence, "c", "a")
+    assert [node["verdict"] for node in judge(run, evidence)["nodes"]] == ["FAIL"] * 3
+
+
+@pytest.mark.parametrize("twin", ["b", "gone", None, ["a"]])
+def test_only_another_node_of_the_run_is_a_twin(twin):
+    run = make_run(["a", "b"])
+    evidence = healthy(run)
+    refused_as_twin(run, evidence, "b", twin)
+    assert [node["verdict"] for node in judge(run, evidence)["nodes"]] == ["PASS", "INCOMPLETE"]
+
+
+def test_names_launched_one_after_the_other_are_told_by_their_facts():
+    run = make_run(["a", "b"])
+    evidence = healthy(run)
+    for name, began in (("a", "2026-11-02T10:00:00Z"), ("b", "2026-11-02T11:00:00Z")):
+        evidence.records[name]["facts"].update(started_at=began, finished_at=began)
+        evidence.records[name]["facts"]["environment"]["identity"] = {"machine_id": "4f", "serial": None}
+    evidence.records["b"]["facts"]["environment"]["identity"]["serial"] = "S-other-board"
+    report = judge(run, evidence)
+    assert [node["class"] for node in report["nodes"]] == ["same_machine_twice"] * 2
+
+
 @pytest.mark.parametrize(
     "useless", ["", "None", "0", "Not Specified", "To be filled by O.E.M.", "00000000-0000", "  ", None, 7]
 )
@@ -476,3 +528,40 @@ def test_judging_leaves_its_input_alone_and_survives_json():
     assert evidence == before
     assert json.loads(json.dumps(report, allow_nan=False)) == report
     assert [stage["name"] for stage in report["nodes"][0]["stages"]] == STAGES
+
+
+@pytest.mark.parametrize(
+    ("stage", "state", "fault", "node"),
+    [
+        ("image", "crash", "delivery", "INCOMPLETE"),
+        ("image", "crash", "disk", "FAIL"),
+        ("image", "crash", None, "FAIL"),
+        ("image", "timeout", "delivery", "FAIL"),
+        ("image", "failure", "delivery", "FAIL"),
+        ("training", "crash", "delivery", "FAIL"),
+    ],
+)
+def test_an_image_that_nobody_could_deliver_is_no_fault_of_the_node(stage, state, fault, node):
+    run = make_run(stages=["facts", "image", "training"])
+    evidence = healthy(run)
+    records = evidence.records["node-1"]
+    records["image"] = make_record(stage="image")
+    records[stage] = make_record(stage=stage, state=state, environment={"fault": fault}, message="the store is away")
+    if stage == "image":
+        records["training"] = make_record(state="skipped", started_at=None)
+    found = judge(run, evidence)["nodes"][0]
+    assert found["verdict"] == node
+    (check,) = [one for one in found["checks"] if one["name"] == f"{stage}_state"]
+    assert check["value"] == state
+    assert "the store is away" in check["reason"]
+    assert check["remedy"].endswith("--limit node-1") or node == "FAIL"
+
+
+def test_a_fault_of_the_delivery_never_hides_another():
+    run = make_run(stages=["facts", "image", "training"])
+    evidence = healthy(run)
+    evidence.records["node-1"]["image"] = make_record(stage="image", state="crash", environment={"fault": "delivery"})
+    evidence.records["node-1"]["training"] = make_record(state="failure")
+    assert judge(run, evidence)["nodes"][0]["verdict"] == "FAIL"
+    evidence.records["node-1"]["training"] = make_record(state="success")
+    assert judge(run, evidence)["nodes"][0]["verdict"] == "INCOMPLETE"

@@ -217,6 +217,15 @@ def test_what_only_a_person_can_mend_is_not_tried_again(reason):
     assert watching.to_launch([away, other], 1000.0) == []
 
 
+@pytest.mark.parametrize("reason", ["booting", "refused", "store_away"])
+def test_what_may_pass_by_itself_is_tried_again(reason):
+    (away,) = fleet("away")
+    away.to_start, away.launch, away.tries = False, {"state": "unreachable", "class": reason}, 1
+    (other,) = fleet("other")
+    started(other, training="running")
+    assert watching.to_launch([away, other], 1000.0) == ["away"]
+
+
 def test_nothing_is_over_while_its_turn_is_to_come_or_a_task_is_under_way():
     (node,) = fleet("a")
     assert not node.over

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 from typing import Any, Optional
 
+from gpuval_runner.container_stage import is_image
 from gpuval_runner.engine import Engine, EngineError, EngineMissingError
 from gpuval_runner.files import read_json, to_json, write_atomically
 from gpuval_runner.layout import NodeDirectory
@@ -15,31 +17,45 @@ FILE = "images.json"
 REMOVE_SECONDS = 120.0
 
 
-def note(directory: NodeDirectory, command: str, image: Image, before: Optional[str]) -> None:
-    """Remember, before it is brought, that the run brings an image; `before` is what its reference stood for."""
+def note(directory: NodeDirectory, command: str, image: Image, before: Optional[str], *, named: bool = False) -> None:
+    """Remember, before it is brought, that the run brings an image; `before` is what its reference stood for.
+
+    `named`: the image was here, and the run only takes the reference for it.
+    """
     entries = [entry for entry in _entries(directory) if entry["reference"] != image.reference]
     earlier = [entry for entry in _entries(directory) if entry["reference"] == image.reference]
-    entry = {"engine": command, "reference": image.reference, "id": image.id, "before": before}
-    directory.undo.mkdir(mode=0o700, exist_ok=True)
-    document = {"images": [*entries, *(earlier or [entry])]}
-    write_atomically(directory.undo / FILE, to_json(document))
+    entry = {"engine": command, "reference": image.reference, "id": image.id, "before": before, "named": named}
+    _write(directory, [*entries, *(earlier or [entry])])
+
+
+def note_id(directory: NodeDirectory, reference: str, identity: str) -> None:
+    """Remember by which id the engine has an image that was brought."""
+    entries = [{**e, "id": identity} if e["reference"] == reference else e for e in _entries(directory)]
+    if entries:
+        write_atomically(directory.undo / FILE, to_json({"images": entries}))
 
 
 def remove_images(directory: NodeDirectory) -> tuple[list[str], list[str]]:
-    """Remove the images that the run brought, unless another run of this node means them too.
+    """Remove the images that the run brought. What another run of this node means too becomes that one's to remove.
 
     Returns what was removed and what stayed, with the reason.
     """
     removed: list[str] = []
     left: list[str] = []
-    wanted = references_of_others(directory)
+    others = _others_by_reference(directory)
     for entry in _entries(directory):
         engine, reference = Engine(entry["engine"]), entry["reference"]
-        if reference in wanted:
+        if reference in others:
+            _hand_over(entry, others[reference])
             continue
         try:
             here = engine.image(reference)
             if here is None or here.id == entry["before"]:
+                continue
+            if entry["id"] and not is_image(here, entry["id"], directory):
+                continue  # the name has gone to somebody else's image since
+            if entry["named"]:
+                engine.call([engine.command, "tag", entry["before"], reference], REMOVE_SECONDS)
                 continue
             done = engine.call([engine.command, "rmi", reference], REMOVE_SECONDS)
             if done.returncode != 0:
@@ -61,7 +77,7 @@ def remove_archives(directory: NodeDirectory, names: set[str]) -> list[str]:
     folder = directory.images
     if folder.is_symlink() or not folder.is_dir():
         return []
-    others = other_plans(directory)
+    others = [plan for _, plan in _other_plans(directory)]
     kept = {
         archive["sha256"]
         for plan in others
@@ -82,35 +98,59 @@ def remove_archives(directory: NodeDirectory, names: set[str]) -> list[str]:
     return removed
 
 
-def references_of_others(directory: NodeDirectory) -> set[str]:
-    """Return the references that other runs of this node mean."""
-    found: set[str] = set()
-    for plan in other_plans(directory):
-        found |= set(plan.get("images") or {})
-        found |= {
-            stage["image"] for stage in plan.get("stages") or [] if isinstance(stage, dict) and stage.get("image")
-        }
+def _others_by_reference(directory: NodeDirectory) -> dict[str, NodeDirectory]:
+    """Return the references that other runs of this node mean, each with one such run."""
+    found: dict[str, NodeDirectory] = {}
+    for path, plan in _other_plans(directory):
+        stages = [stage for stage in plan.get("stages") or [] if isinstance(stage, dict)]
+        for reference in [*(plan.get("images") or {}), *(stage.get("image") for stage in stages)]:
+            if reference:
+                found.setdefault(reference, NodeDirectory(path.parent))
     return found
 
 
-def other_plans(directory: NodeDirectory) -> list[dict[str, Any]]:
-    """Return the plans of all other runs that have a folder here."""
+def _hand_over(entry: dict[str, Any], other: NodeDirectory) -> None:
+    """Let another run remove the image once it is cleaned itself."""
+    entries = _entries(other)
+    for known in entries:
+        if known["reference"] == entry["reference"]:  # it brought another image under this name: then both go
+            if known["before"] == entry["id"]:
+                known["before"] = entry["before"]
+            break
+    else:
+        entries.append(entry)
+    _write(other, entries)
+
+
+def _other_plans(directory: NodeDirectory) -> list[tuple[Path, dict[str, Any]]]:
+    """Return the plans of all other runs that have a folder here, with their files."""
     plans = []
-    for path in directory.base.glob("*/*/plan.json"):
+    for path in sorted(directory.base.glob("*/*/plan.json")):
         if path.parent == directory.root:
             continue
         with contextlib.suppress(OSError, ValueError):
             plan = read_json(path, 4 << 20)
             if isinstance(plan, dict):
-                plans.append(plan)
+                plans.append((path, plan))
     return plans
+
+
+def _write(directory: NodeDirectory, entries: list[dict[str, Any]]) -> None:
+    directory.undo.mkdir(mode=0o700, exist_ok=True)
+    write_atomically(directory.undo / FILE, to_json({"images": entries}))
 
 
 def _entries(directory: NodeDirectory) -> list[dict[str, Any]]:
     try:
         found = read_json(directory.undo / FILE, 1 << 20)["images"]
         return [
-            {"engine": str(e["engine"]), "reference": str(e["reference"]), "id": e["id"], "before": e["before"]}
+            {
+                "engine": str(e["engine"]),
+                "reference": str(e["reference"]),
+                "id": e["id"],
+                "before": e["before"],
+                "named": bool(e.get("named")),
+            }
             for e in found
         ]
     except (OSError, ValueError, KeyError, TypeError):

@@ -127,7 +127,20 @@ def _end(
         containers, problems = leftovers.end_containers(plan, state.container)
         killed += [f"container {identifier[:12]}" for identifier in containers]
         left += problems
+    elif directory.plan.exists() or state.run_id:
+        containers, problems = _end_without_plan(directory, state)
+        killed += [f"container {identifier[:12]}" for identifier in containers]
+        left += problems
     return killed, left
+
+
+def _end_without_plan(directory: NodeDirectory, state: states.State) -> tuple[list[str], list[str]]:
+    """End the containers of a run whose plan cannot be read, by their labels. Returns their ids and problems."""
+    mark = state.container
+    commands = [mark.command] if mark else []
+    run_id, node = state.run_id or directory.root.parent.name, state.node or directory.root.name
+    strict = () if state.run_id else plans.ENGINES  # a state that can be read tells of every engine that was used
+    return leftovers.end_labelled(run_id, node, [*commands, *plans.ENGINES], [*commands, *strict])
 
 
 def _wait_until_free(directory: NodeDirectory, limit: float) -> None:

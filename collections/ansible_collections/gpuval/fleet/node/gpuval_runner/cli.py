@@ -10,19 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
 
-from gpuval_runner.boot import BOOT_ID_FILE, Clock
-from gpuval_runner.cancel import WAIT_SECONDS, cancel
-from gpuval_runner.clean import clean
 from gpuval_runner.errors import LockHeldError, RunnerError
-from gpuval_runner.facts import facts
-from gpuval_runner.fetch import LIMIT_BYTES, fetch
-from gpuval_runner.files import read_json
-from gpuval_runner.image import bring_images
 from gpuval_runner.layout import NodeDirectory
-from gpuval_runner.pod import run_pod
-from gpuval_runner.runner import Options, run
-from gpuval_runner.start import start
-from gpuval_runner.status import status
+
+# Each command imports what it needs itself: all of it takes several times as long as the work of a short command.
 
 EXIT_REFUSED, EXIT_HELD = 2, 3
 
@@ -62,18 +53,16 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--instance", default="", help=argparse.SUPPRESS)
     sub.add_argument("--unit", default="", help=argparse.SUPPRESS)
     sub.add_argument("--environment-file", type=Path, help=argparse.SUPPRESS)
-    sub.add_argument("--boot-id-file", type=Path, default=BOOT_ID_FILE, help=argparse.SUPPRESS)
+    sub.add_argument("--boot-id-file", type=Path, help=argparse.SUPPRESS)
     command("status", _status, "print how far the run is, as JSON")
     sub = command("fetch", _fetch, "print results that the caller does not have, as JSON")
     sub.add_argument(
         "--since", default="{}", help="JSON object of key to digest already held; @FILE, or - for standard input"
     )
-    sub.add_argument(
-        "--limit-bytes", type=int, default=LIMIT_BYTES, help="stop before this much content (default: %(default)s)"
-    )
+    sub.add_argument("--limit-bytes", type=int, help="stop before this much content (default: 32 MiB)")
     sub.add_argument("--not-uploaded", action="store_true", help="only what the store lacks")
     sub = command("cancel", _cancel, "stop the running stage and cancel the rest")
-    sub.add_argument("--wait", type=float, default=WAIT_SECONDS, help="seconds to wait (default: %(default)s)")
+    sub.add_argument("--wait", type=float, help="seconds to wait (default: 30)")
     sub = command("clean", _clean, "stop everything of the run and remove its directory")
     sub.add_argument("--keep-models", action="store_true", help="leave the model cache")
     sub.add_argument("--remove-images", action="store_true", help="remove the images that the run brought, too")
@@ -106,11 +95,17 @@ def _print(document: Any) -> None:
 
 
 def _start(options: argparse.Namespace) -> int:
+    from gpuval_runner.start import start
+
     _print(start(NodeDirectory(options.dir)).as_dict())
     return 0
 
 
 def _run(options: argparse.Namespace) -> int:
+    from gpuval_runner.boot import BOOT_ID_FILE, Clock
+    from gpuval_runner.files import read_json
+    from gpuval_runner.runner import Options, run
+
     if options.environment_file:
         os.environ.update(read_json(options.environment_file, 1 << 20))
     return run(
@@ -118,18 +113,23 @@ def _run(options: argparse.Namespace) -> int:
             directory=NodeDirectory(options.dir),
             instance=options.instance,
             unit=options.unit,
-            clock=Clock(boot_id_file=options.boot_id_file),
+            clock=Clock(boot_id_file=options.boot_id_file or BOOT_ID_FILE),
         )
     )
 
 
 def _status(options: argparse.Namespace) -> int:
+    from gpuval_runner.status import status
+
     _print(status(NodeDirectory(options.dir)))
     return 0
 
 
 def _fetch(options: argparse.Namespace) -> int:
-    _print(fetch(NodeDirectory(options.dir), _since(options.since), options.limit_bytes, options.not_uploaded))
+    from gpuval_runner.fetch import LIMIT_BYTES, fetch
+
+    limit = LIMIT_BYTES if options.limit_bytes is None else options.limit_bytes
+    _print(fetch(NodeDirectory(options.dir), _since(options.since), limit, options.not_uploaded))
     return 0
 
 
@@ -148,20 +148,32 @@ def _since(text: str) -> dict[str, Any]:
 
 
 def _cancel(options: argparse.Namespace) -> int:
-    _print(cancel(Options(directory=NodeDirectory(options.dir)), options.wait))
+    from gpuval_runner.cancel import WAIT_SECONDS, cancel
+    from gpuval_runner.runner import Options
+
+    _print(
+        cancel(Options(directory=NodeDirectory(options.dir)), WAIT_SECONDS if options.wait is None else options.wait)
+    )
     return 0
 
 
 def _clean(options: argparse.Namespace) -> int:
+    from gpuval_runner.clean import clean
+
     _print(clean(NodeDirectory(options.dir), options.keep_models, remove_images=options.remove_images))
     return 0
 
 
 def _image(options: argparse.Namespace) -> int:
+    from gpuval_runner.image import bring_images
+
     return bring_images(NodeDirectory(options.dir), options.keep_archive)
 
 
 def _pod(options: argparse.Namespace) -> int:
+    from gpuval_runner.pod import run_pod
+    from gpuval_runner.runner import Options
+
     return run_pod(
         Options(
             directory=NodeDirectory(options.dir),
@@ -175,4 +187,6 @@ def _pod(options: argparse.Namespace) -> int:
 
 
 def _facts(options: argparse.Namespace) -> int:
+    from gpuval_runner.facts import facts
+
     return facts(options.root, options.accelerator or os.environ.get("GPUVAL_ACCELERATOR", "auto"))

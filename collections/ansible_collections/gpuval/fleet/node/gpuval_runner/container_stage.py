@@ -34,6 +34,7 @@ from gpuval_runner.engine import Ending, Engine, EngineError, LocalImage, labels
 from gpuval_runner.environment import Accelerator, Places, build
 from gpuval_runner.files import read_json
 from gpuval_runner.layout import NodeDirectory
+from gpuval_runner.outcome import Stop
 from gpuval_runner.plan import Plan, Stage
 from gpuval_runner.state import ContainerMark
 from gpuval_runner.supervise import Ended, Hooks, ProcessSpec, supervise
@@ -41,6 +42,10 @@ from gpuval_runner.supervise import Ended, Hooks, ProcessSpec, supervise
 TRIES = 8
 OWN_SECONDS = 120.0
 CHILDREN_SECONDS = 5.0
+#: An engine that restarts answers again within this; who only looks away for a moment within SETTLE_SECONDS.
+RELEASE_SECONDS = 120.0
+SETTLE_SECONDS = 5.0
+PAUSE_SECONDS = 1.0
 #: Folder of the run's keys for multi-node work, beside its plan; only a stage that asks sees it.
 SSH_KEYS = "ssh"
 TEXT_BYTES = 4096
@@ -61,6 +66,8 @@ class Containers:
         self._runtime = plan.runtime
         self._engine: Optional[Engine] = None
         self.refused: frozenset[str] = frozenset()
+        #: Why nothing may run any more: a container that could not be removed and may hold the accelerators.
+        self.stays = ""
         self.used = used
 
     def engine(self) -> Engine:
@@ -224,6 +231,12 @@ class ContainerRun:
             del said[:-TEXT_BYTES]
             hooks.output(data)
 
+        notes: list[str] = []
+        seen: list[Optional[Ending]] = []
+
+        def look(by_itself: bool = True) -> None:
+            seen.append(self._ending(engine, identifier, by_itself=by_itself, notes=notes, hooks=hooks))
+
         ended = supervise(
             ProcessSpec(
                 argv=engine.attach_argv(identifier),
@@ -235,19 +248,18 @@ class ContainerRun:
                 grace_seconds=self.stage.grace_seconds,
                 stop=lambda grace: engine.stop_argv([identifier], grace),
             ),
-            replace(hooks, output=take),
+            replace(hooks, output=take, ended=look),  # asked before anything is ended that the client left
         )
-        notes = []
-        ending: Optional[Ending] = None
-        try:
-            ending = engine.ending(identifier)
-        except EngineError as error:
-            notes.append(str(error))
-        try:
-            engine.remove(identifier)
-        except EngineError as error:
-            notes.append(str(error))
+        if not seen:
+            look(by_itself=False)
+        ending = seen[0]
+        stays = self._remove(engine, identifier, hooks)
+        if stays and (ending is None or ending.started):
+            self.containers.stays = stays
         text = bytes(said).decode("utf-8", "replace")
+        if self.containers.stays:
+            notes.append(stays)
+            ended.stop = ended.stop or Stop("crash", "its container could not be removed")
         if ending and not ending.started and not ended.stop:
             return ContainerEnded(ended, notes=notes), ending.error or text.strip() or "no reason given"
         last = next((line for line in reversed(text.splitlines()) if line.strip()), "")
@@ -255,9 +267,55 @@ class ContainerRun:
         memory = out_of_memory(ending, self.stage.container.memory_bytes)
         if ending and ended.signal and not ended.stop:
             notes.append(f"it was the engine's client that {ended.signal} ended, its container was stopped with it")
-        elif ending:
+        elif ending and not ending.running:
             ended.exit_code = ending.exit_code
+        elif not ended.signal:  # the client's own code says nothing about the work
+            ended.exit_code = None
+            what = "its container was still running" if ending else "nobody can say how its container ended"
+            ended.stop = ended.stop or Stop(
+                "crash",
+                f"{engine.command} lost the container's output and {what}: look whether the engine was restarted "
+                f"(its journal), then validate again",
+            )
         return ContainerEnded(ended, memory, notes), by_init
+
+    def _ending(
+        self, engine: Engine, identifier: str, *, by_itself: bool, notes: list[str], hooks: Hooks
+    ) -> Optional[Ending]:
+        """Return how the engine says that the container ended, None and a note when it does not say so in time."""
+        begun = time.monotonic()
+        while True:
+            try:
+                ending = engine.ending(identifier)
+            except EngineError as error:
+                ending, problem, limit = None, str(error), RELEASE_SECONDS
+            else:
+                if not (ending.running and by_itself):
+                    return ending
+                problem, limit = "", SETTLE_SECONDS
+            if time.monotonic() - begun >= limit:
+                notes += [problem] if problem else []
+                return ending
+            hooks.tick()  # keeps the record fresh; a stop changes nothing any more
+            time.sleep(PAUSE_SECONDS)
+
+    def _remove(self, engine: Engine, identifier: str, hooks: Hooks) -> str:
+        """Remove the container, again and again for a while; returns why it stays, if it does."""
+        deadline = time.monotonic() + RELEASE_SECONDS
+        while True:
+            try:
+                engine.remove(identifier)
+            except EngineError as error:
+                problem = str(error)
+            else:
+                return ""
+            if time.monotonic() >= deadline:
+                return (
+                    f"container {identifier[:12]} may still hold the accelerators: {problem}: end it "
+                    f"({engine.command} rm --force {identifier[:12]}) or reboot the node"
+                )
+            hooks.tick()
+            time.sleep(PAUSE_SECONDS)
 
 
 def container_name(plan: Plan, stage: str) -> str:

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Optional
@@ -18,6 +19,8 @@ from gpuval_runner.runner import own_archive
 SYSTEMD_RUNNING = Path("/run/systemd/system")
 LINGERING = Path("/var/lib/systemd/linger")
 SYSTEMD_SECONDS = 20.0
+#: More files than this a process that only starts another never has open.
+MOST_INHERITED = 256
 
 
 def self_command() -> list[str]:
@@ -73,11 +76,11 @@ def detach(directory: NodeDirectory, unit: str, arguments: Sequence[str], enviro
 
     Raises ``OSError`` when nothing could be started.
     """
-    argv = [*self_command(), "run", "--dir", str(directory.root), *arguments]
+    command = ["run", "--dir", str(directory.root), *arguments]
     scope = systemd_scope(os.geteuid(), environment.get("USER", ""))
-    if scope and own_archive() and _start_unit(scope, unit, argv, directory, environment):
+    if scope and own_archive() and _start_unit(scope, unit, [*self_command(), *command], directory, environment):
         return unit
-    _start_session(argv, directory, environment)
+    _start_session(command, directory, environment)
     return ""
 
 
@@ -107,21 +110,48 @@ def _systemd(argv: Sequence[str]) -> bool:
     return done.returncode == 0
 
 
-def _start_session(argv: Sequence[str], directory: NodeDirectory, environment: Mapping[str, str]) -> None:
-    """Fork twice with a session between, so that the runner has no terminal and no parent that waits for it."""
-    own = dict(environment)
-    if own_archive() is None:
-        paths = [str(Path(__file__).resolve().parents[1]), *filter(None, [own.get("PYTHONPATH", "")])]
-        own["PYTHONPATH"] = os.pathsep.join(paths)
+def _start_session(command: Sequence[str], directory: NodeDirectory, environment: Mapping[str, str]) -> None:
+    """Fork twice with a session between, so that the runner has no terminal and no parent that waits for it.
+
+    The runner goes on in this process's image, as all it needs is imported; so this process may have no other thread.
+    """
     with directory.runner_log.open("ab") as log:
-        starter = "import os,sys\nif os.fork() == 0: os.execv(sys.argv[1], sys.argv[1:])"
-        subprocess.run(
-            [sys.executable, "-c", starter, *argv],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            cwd="/",
-            env=own,
-            start_new_session=True,
-            check=True,
-        )
+        sys.stdout.flush()
+        sys.stderr.flush()
+        child = os.fork()
+        if child == 0:
+            try:
+                os.setsid()
+                if os.fork() == 0:
+                    os._exit(_become_runner(command, environment, log.fileno()))
+            except BaseException:
+                os._exit(1)
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    if status:
+        raise OSError(f"the runner cannot be started (status {status}): has this user too many processes?")
+
+
+def _become_runner(command: Sequence[str], environment: Mapping[str, str], log: int) -> int:
+    """Carry the command out as a program of its own would; returns its exit code."""
+    code = 1
+    try:
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for source, target in ((nothing, 0), (log, 1), (log, 2)):
+            os.dup2(source, target)
+        os.closerange(3, MOST_INHERITED)
+        os.chdir("/")
+        given = dict(environment)
+        os.environ.clear()
+        os.environ.update(given)
+        from gpuval_runner.cli import main
+
+        code = main(command)
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    return code

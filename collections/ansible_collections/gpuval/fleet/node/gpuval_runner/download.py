@@ -123,21 +123,7 @@ def _receive(
     request = urllib.request.Request(url, headers={"Range": f"bytes={at}-"} if at else {})  # noqa: S310 - http(s) only
     timeout = max(1.0, min(STALL_SECONDS, deadline - time.monotonic()))
     try:
-        with opener.open(request, timeout=timeout) as answer:
-            if at and not _continues(answer.headers.get("Content-Range", ""), at):
-                sha256 = _restart(stream)
-            while stream.tell() < expected.bytes:
-                if time.monotonic() >= deadline:
-                    raise DownloadError(
-                        f"{stream.tell()} of {expected.bytes} bytes came before the time was over and are kept: "
-                        "run again, or give the image stage more time (image_timeout_seconds)"
-                    )
-                block = answer.read(min(BLOCK_BYTES, expected.bytes - stream.tell()))
-                if not block:
-                    raise _AwayError("the store ended the transfer early")
-                _append(stream, block)
-                sha256.update(block)
-                progress(stream.tell())
+        answer = opener.open(request, timeout=timeout)
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE and at:
@@ -145,10 +131,28 @@ def _receive(
         if error.code in (408, 425, 429) or error.code >= 500:
             raise _AwayError(f"the store answers {error.code}") from None
         raise DownloadError(_refused(error.code)) from None
-    except (http.client.HTTPException, ConnectionError, TimeoutError, ssl.SSLError, urllib.error.URLError) as error:
+    except (http.client.HTTPException, OSError) as error:
         if isinstance(getattr(error, "reason", error), ssl.SSLCertVerificationError):
             raise DownloadError(f"the store cannot be trusted: {reason(error, url)}") from None
         raise _AwayError(f"the store does not answer: {reason(error, url)}") from None
+    with answer:
+        if at and not _continues(answer.headers.get("Content-Range", ""), at):
+            sha256 = _restart(stream)
+        while stream.tell() < expected.bytes:
+            if time.monotonic() >= deadline:
+                raise DownloadError(
+                    f"{stream.tell()} of {expected.bytes} bytes came before the time was over and are kept: "
+                    "run again, or give the image stage more time (image_timeout_seconds)"
+                )
+            try:  # only what the network does: errors of the disk are other errors
+                block = answer.read(min(BLOCK_BYTES, expected.bytes - stream.tell()))
+            except (http.client.HTTPException, OSError) as error:
+                raise _AwayError(f"the store does not answer: {reason(error, url)}") from None
+            if not block:
+                raise _AwayError("the store ended the transfer early")
+            _append(stream, block)
+            sha256.update(block)
+            progress(stream.tell())
     return sha256
 
 

@@ -16,6 +16,8 @@ LABEL_RUN, LABEL_NODE, LABEL_STAGE = "gpuval.run", "gpuval.node", "gpuval.stage"
 COMMAND_SECONDS = 60.0
 PROBE_SECONDS = 30.0
 NEVER_STARTED = "0001-01-01"
+#: Podman says Running only of the first.
+UNDER_WAY = ("running", "paused", "stopping", "restarting")
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "ppc64": "ppc64le"}
 
 Execute = Callable[[Sequence[str], float], "subprocess.CompletedProcess[str]"]
@@ -139,10 +141,11 @@ class Engine:
 
     def remove(self, identifier: str) -> None:
         """Kill and remove a container. Raises ``EngineError`` when it stays."""
-        self.call(self.remove_argv([identifier]), COMMAND_SECONDS)
-        done = self.call([self.command, "inspect", "--type=container", identifier], COMMAND_SECONDS)
-        if done.returncode == 0:
-            raise EngineError(f"{self.command} could not remove container {identifier[:12]}")
+        done = self.call(self.remove_argv([identifier]), COMMAND_SECONDS)
+        listed = self.call([self.command, "ps", "--all", "--quiet", f"--filter=id={identifier}"], COMMAND_SECONDS)
+        if listed.returncode != 0 or listed.stdout.split():  # without an answer nobody knows that it is gone
+            said = one_line(done.stderr or listed.stderr, 300)
+            raise EngineError(f"{self.command} could not remove container {identifier[:12]}: {said}")
 
     def image(self, reference: str) -> Optional[LocalImage]:
         """Return an image by reference or id, None when it is not here. Raises ``EngineError`` without an answer."""
@@ -238,7 +241,7 @@ def parse_ending(state: Mapping[str, Any]) -> Ending:
     code = state.get("ExitCode")
     return Ending(
         started=started,
-        running=bool(state.get("Running")),
+        running=bool(state.get("Running")) or str(state.get("Status") or "").lower() in UNDER_WAY,
         exit_code=code if isinstance(code, int) else None,
         oom_killed=state.get("OOMKilled") is True,
         error=str(state.get("Error") or ""),

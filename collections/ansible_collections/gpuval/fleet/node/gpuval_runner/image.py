@@ -6,6 +6,7 @@ One run at a time brings images on a node: what two runs want is downloaded and 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 from gpuval_runner import brought, download, skew
 from gpuval_runner import plan as plans
@@ -39,6 +40,21 @@ STAGE = "image"
 
 class ImageError(RunnerError):
     """An image is not on the node as the plan wants it; the message says what to do."""
+
+
+class DeliveryError(ImageError):
+    """The image could not be had, or is not one for this node: that is no fault of the node."""
+
+
+#: What engines say when the registry, or the way to it, is the trouble.
+_REGISTRY = re.compile(
+    r"manifest (?:for \S+ )?(?:unknown|not found)|name unknown|not found|does not exist|unauthorized|authentication"
+    r"|access .*denied|denied: |toomanyrequests|rate limit|no such host|dial tcp|lookup |connection re(?:fused|set)"
+    r"|i/o timeout|timeout exceeded|pinging container registry|TLS handshake|x509"
+    r"|5\d\d (?:bad|service|gateway|internal)",
+    re.IGNORECASE,
+)
+_LOADED = re.compile(r"^Loaded image(?:\(s\))?(?: ID)?: *(.+?)\s*$", re.MULTILINE)
 
 
 @dataclass
@@ -72,6 +88,7 @@ def bring_images(directory: NodeDirectory, keep_archive: bool = False) -> int:
     began = time.monotonic()
     done = Brought()
     state, message = "success", ""
+    environment: dict[str, Any] = {"images": done.environment}
     try:
         plan = plans.load(directory.plan)
         if plan.images:
@@ -79,6 +96,8 @@ def bring_images(directory: NodeDirectory, keep_archive: bool = False) -> int:
         message = done.message()
     except (RunnerError, EngineError) as error:
         state, message = "running", str(error)  # not final: an image that is not there is no verdict on the node
+        if isinstance(error, DeliveryError):
+            environment["fault"] = "delivery"
     except OSError as error:
         where = error.filename or directory.images
         state, message = "running", f"{where}: {error.strerror or error}: make room on the node"
@@ -86,7 +105,7 @@ def bring_images(directory: NodeDirectory, keep_archive: bool = False) -> int:
         "state": state,
         "message": message,
         "metrics": _metrics(done, time.monotonic() - began),
-        "environment": {"images": done.environment},
+        "environment": environment,
     }
     place = os.environ.get("GPUVAL_RESULT_FILE")
     if place:
@@ -142,11 +161,14 @@ class _Bringer:
 
     def _skip(self, engine: Engine, image: Image) -> bool:
         found = engine.image(image.reference)
-        if found is None and image.id:
-            found = engine.image(engine_id(image.id, self._directory))
-            if found is not None and is_image(found, image.id, self._directory):
-                self._name(engine, found, image)
-        if found is None or (image.id and not is_image(found, image.id, self._directory)):
+        if image.id and not is_image(found, image.id, self._directory):
+            other, found = found, engine.image(engine_id(image.id, self._directory))
+            if not is_image(found, image.id, self._directory):
+                return False
+            if other is not None:
+                brought.note(self._directory, engine.command, image, other.id, named=True)
+            self._name(engine, found, image)
+        if found is None:
             return False
         if image.reference not in self._done.present:
             self._done.present.append(image.reference)
@@ -155,14 +177,21 @@ class _Bringer:
         return True
 
     def _bring(self, engine: Engine, image: Image) -> None:
-        before = engine.image(image.reference)
-        brought.note(self._directory, engine.command, image, before.id if before else None)
+        if image.archive or image.pull:
+            before = engine.image(image.reference)
+            brought.note(self._directory, engine.command, image, before.id if before else None)
         if image.archive:
             self._from_archive(engine, image, image.archive)
             self._done.loaded.append(image.reference)
+        elif not image.pull:
+            raise DeliveryError(
+                f"{image.reference} is not on this node, where it was to be built, and no registry has it: build it "
+                "there (make build), or give nodes the image through the store"
+            )
         else:
             self._pull(engine, image)
             self._done.pulled.append(image.reference)
+        brought.note_id(self._directory, image.reference, self._done.environment[image.reference])
 
     def _from_archive(self, engine: Engine, image: Image, archive: Archive) -> None:
         path = self._directory.images / f"{archive.sha256}.tar"
@@ -171,11 +200,11 @@ class _Bringer:
         if not self._is_whole(path, archive):
             self._download(path, image, archive)
         began = time.monotonic()
-        self._check(
-            self._watch([engine.command, "load", "--input", str(path)], f"loads {image.reference}"), engine, path
-        )
+        good, said = self._watch([engine.command, "load", "--input", str(path)], f"loads {image.reference}")
+        if not good:
+            raise _unloadable(said, engine, path)
         self._done.load_seconds += time.monotonic() - began
-        self._identify(engine, image, path)
+        self._identify(engine, image, path, loaded_names(said))
         if not self._keep_archive:
             path.unlink(missing_ok=True)
 
@@ -195,12 +224,12 @@ class _Bringer:
         store = load_store(self._directory.store)
         url = store.downloads.get(archive.key) if store else None
         if not url or not store:
-            raise ImageError(
+            raise DeliveryError(
                 f"the archive of {image.reference} is not on the node and no signed URL for it was given: "
                 "put the image into the store (make load), or bring it over SSH"
             )
         if store.expired() and store.expired(skew.seconds_ahead(url) or 0.0):  # the store's clock counts
-            raise ImageError(f"the signed URL for {image.reference} has expired: launch the run again")
+            raise DeliveryError(f"the signed URL for {image.reference} has expired: launch the run again")
         say(f"downloads {image.reference}, {_size(archive.bytes)}")
         began = time.monotonic()
         expected = Expected(archive.sha256, archive.bytes)
@@ -215,7 +244,7 @@ class _Bringer:
                 progress=self._progress("downloaded", archive.bytes),
             )
         except download.DownloadError as error:
-            raise ImageError(f"image {image.reference}: {error}") from None
+            raise DeliveryError(f"image {image.reference}: {error}") from None
         except OSError as error:
             raise ImageError(f"image {image.reference}: {part}: {error.strerror}: make room on the node") from None
         self._done.download_seconds += time.monotonic() - began
@@ -241,26 +270,37 @@ class _Bringer:
                     f"{_size(size + LEAST_FREE_BYTES)} are needed: make room there"
                 )
 
-    def _identify(self, engine: Engine, image: Image, path: Path) -> None:
+    def _identify(self, engine: Engine, image: Image, path: Path, loaded: Sequence[str]) -> None:
         """See that what was loaded is what the plan means. Raises ``ImageError``."""
         found = engine.image(image.id) if image.id else None
         if found is None:
-            found = engine.image(image.reference)
-            if image.id and found is not None and found.id != image.id:
+            found = self._loaded(engine, image, path, loaded)
+            if image.id and found.id != image.id:
                 if not engine.facts.containerd_images:  # those have ids of their own; the archive's SHA-256 stands
-                    raise ImageError(
+                    raise DeliveryError(
                         f"the archive {path.name} gave image {found.id[:19]} for {image.reference}, but the plan means "
                         f"{image.id[:19]}: build and load the image anew"
                     )
-                known = {**known_ids(self._directory), image.id: found.id}
-                write_atomically(self._directory.known_images, to_json(known))
-        if found is None:
-            raise ImageError(
-                f"the archive {path.name} was loaded but holds no image {image.reference}: build and load it anew"
-            )
+                self._remember(image.id, found)
         self._name(engine, found, image)
         self._check_architecture(engine, found, image)
         self._done.environment[image.reference] = found.id
+
+    def _loaded(self, engine: Engine, image: Image, path: Path, loaded: Sequence[str]) -> LocalImage:
+        """Return the image that came from the archive: what had its name before may be another one."""
+        names = [name for name in loaded if plain(name) == plain(image.reference)] or loaded
+        found = engine.image(names[0]) if len(names) == 1 else None
+        if found is None and not loaded and not engine.facts.containerd_images:  # its id will tell
+            found = engine.image(image.reference)
+        if found is None:
+            raise DeliveryError(
+                f"the archive {path.name} was loaded but holds no image {image.reference} "
+                f"(it has {', '.join(loaded[:4]) or 'none that the engine names'}): build and load it anew"
+            )
+        return found
+
+    def _remember(self, planned: str, found: LocalImage) -> None:
+        write_atomically(self._directory.known_images, to_json({**known_ids(self._directory), planned: found.id}))
 
     def _name(self, engine: Engine, found: LocalImage, image: Image) -> None:
         present = engine.image(image.reference)
@@ -272,14 +312,20 @@ class _Bringer:
     def _check_architecture(self, engine: Engine, found: LocalImage, image: Image) -> None:
         own = engine.facts.architecture
         if own and found.architecture and own != found.architecture:
-            raise ImageError(
+            raise DeliveryError(
                 f"image {image.reference} is for {found.architecture} and this node is {own}: give the image built "
                 "for it"
             )
 
     def _pull(self, engine: Engine, image: Image) -> None:
-        said = self._watch([engine.command, "pull", "--quiet", image.reference], f"pulls {image.reference}")
-        if said is not None:
+        if image.id and "@" not in image.reference:
+            raise DeliveryError(
+                f"the plan means {image.id[:19]} by {image.reference}, which is not on the node, and a tag may be "
+                "moved in its registry: name the image by digest (name@sha256:...), or take it into the store (make "
+                "load)"
+            )
+        good, said = self._watch([engine.command, "pull", "--quiet", image.reference], f"pulls {image.reference}")
+        if not good:
             remedy = (
                 "make room on the node"
                 if "no space left" in said.lower()
@@ -288,28 +334,27 @@ class _Bringer:
                     "(make load)"
                 )
             )
-            raise ImageError(f"{engine.command} cannot pull {image.reference}: {_end(said)}: {remedy}")
+            away = _REGISTRY.search(said) and not re.search(
+                r"no space left|docker daemon|podman socket", said, re.IGNORECASE
+            )
+            kind = DeliveryError if away else ImageError
+            raise kind(f"{engine.command} cannot pull {image.reference}: {_end(said)}: {remedy}")
         found = engine.image(image.reference)
         if found is None:
             raise ImageError(f"{engine.command} pulled {image.reference}, but does not find it")
-        if image.id and found.id != image.id and not engine.facts.containerd_images:
-            raise ImageError(
-                f"{image.reference} came from its registry as {found.id[:19]}, but the plan means {image.id[:19]}: "
-                "somebody moved the tag; name the image by digest (name@sha256:...)"
-            )
+        if image.id and found.id != image.id:
+            if not engine.facts.containerd_images:
+                raise DeliveryError(
+                    f"{image.reference} came from its registry as {found.id[:19]}, but the plan means "
+                    f"{image.id[:19]}: correct one of the two"
+                )
+            self._directory.images.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._remember(image.id, found)  # an id of the engine's own; the digest of the reference stands
         self._check_architecture(engine, found, image)
         self._done.environment[image.reference] = found.id
 
-    def _check(self, said: Optional[str], engine: Engine, path: Path) -> None:
-        if said is None:
-            return
-        low = said.lower()
-        if "no space left" in low or "disk quota" in low:
-            raise ImageError(f"{engine.command} has no room for the image: make room under {engine.facts.storage}")
-        raise ImageError(f"{engine.command} cannot load {path.name}: {_end(said)}")
-
-    def _watch(self, argv: Sequence[str], what: str) -> Optional[str]:
-        """Run a long command of the engine and tell that it goes on; returns what it said when it failed."""
+    def _watch(self, argv: Sequence[str], what: str) -> tuple[bool, str]:
+        """Run a long command of the engine and tell that it goes on; returns whether it succeeded, and what it said."""
         began = time.monotonic()
         say(what)
         try:
@@ -317,7 +362,7 @@ class _Bringer:
                 list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
             )
         except OSError as error:
-            return f"{argv[0]}: {error.strerror}"
+            return False, f"{argv[0]}: {error.strerror}"
         while True:
             try:
                 output, _ = process.communicate(timeout=min(2 * TELL_SECONDS, max(0.1, self._left())))
@@ -325,11 +370,11 @@ class _Bringer:
                 if self._left() <= 0:
                     process.kill()
                     process.communicate()
-                    return f"not done after {time.monotonic() - began:.0f} s: give image_timeout_seconds more"
+                    return False, f"not done after {time.monotonic() - began:.0f} s: give image_timeout_seconds more"
                 say(f"{what}: {time.monotonic() - began:.0f} s so far")
                 continue
             text = output.decode("utf-8", "replace")
-            return None if process.returncode == 0 else text or f"exit code {process.returncode}"
+            return process.returncode == 0, text or f"exit code {process.returncode}"
 
     def _progress(self, word: str, total: int) -> download.Progress:
         def tell(count: int) -> None:
@@ -342,6 +387,26 @@ class _Bringer:
 
     def _left_for_call(self) -> float:
         return max(1.0, min(60.0, self._left()))
+
+
+def _unloadable(said: str, engine: Engine, path: Path) -> ImageError:
+    low = said.lower()
+    if "no space left" in low or "disk quota" in low:
+        return ImageError(f"{engine.command} has no room for the image: make room under {engine.facts.storage}")
+    return ImageError(f"{engine.command} cannot load {path.name}: {_end(said)}")
+
+
+def loaded_names(said: str) -> list[str]:
+    """Return the references, and ids of what has none, that an engine says it loaded."""
+    return [name.strip() for line in _LOADED.findall(said) for name in line.split(",") if name.strip()]
+
+
+def plain(reference: str) -> str:
+    """Return a reference without what engines add to it."""
+    for prefix in ("localhost/", "docker.io/", "library/"):
+        reference = reference[len(prefix) :] if reference.startswith(prefix) else reference
+    last = reference.rpartition("/")[2]
+    return reference if ":" in last or "@" in last else f"{reference}:latest"
 
 
 def say(text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Collection, Iterable
 from typing import Optional
 
 from gpuval_runner import descendants
@@ -14,6 +15,7 @@ from gpuval_runner.state import ContainerMark
 
 GRACE_SECONDS = 3.0
 KILL_SECONDS = 15.0
+PAUSE_SECONDS = 1.0
 
 
 def end_processes(
@@ -52,24 +54,43 @@ def live_session(current: Optional[dict[str, int]]) -> Optional[int]:
     return current.get("pid")
 
 
-def end_containers(plan: Plan, mark: Optional[ContainerMark] = None) -> tuple[list[str], list[str]]:
+def end_containers(
+    plan: Plan, mark: Optional[ContainerMark] = None, patience: float = 0.0
+) -> tuple[list[str], list[str]]:
     """End the containers of a run on this node. Returns the ids of those ended, and problems.
 
     `mark` names the engine that made some, which stands for ``auto`` too. Without it an engine that is not there or
-    does not answer has none of ours.
+    does not answer has none of ours. One that made some is asked again for `patience` seconds: it may be restarting.
     """
     if mark is None and not plan.containers:
         return [], []
     named = [mark.command] if mark else []
     named += [plan.runtime] if plan.runtime in ENGINES else list(ENGINES)
+    deadline = time.monotonic() + patience
+    made_by = [mark.command] if mark else []
+    ended, problems = end_labelled(plan.run_id, plan.node, named, made_by)
+    while problems and time.monotonic() < deadline:
+        time.sleep(PAUSE_SECONDS)
+        more, problems = end_labelled(plan.run_id, plan.node, named, made_by)
+        ended += more
+    return ended, problems
+
+
+def end_labelled(
+    run_id: str, node: str, commands: Iterable[str], must_answer: Collection[str]
+) -> tuple[list[str], list[str]]:
+    """End the containers with a run's labels in these engines. Returns the ids of those ended, and problems.
+
+    It is a problem where an engine of `must_answer` does not; any other is taken to have none of the run.
+    """
     ended: list[str] = []
     problems: list[str] = []
-    for command in dict.fromkeys(named):
+    for command in dict.fromkeys(commands):
         try:
-            ended += Engine(command).stop(labels(plan.run_id, plan.node))
+            ended += Engine(command).stop(labels(run_id, node))
         except EngineMissingError:
             continue
         except EngineError as error:
-            if mark is not None and command == mark.command:
+            if command in must_answer:
                 problems.append(str(error))
     return ended, problems

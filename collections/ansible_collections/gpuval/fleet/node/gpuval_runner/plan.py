@@ -69,11 +69,15 @@ class Archive:
 
 @dataclass(frozen=True)
 class Image:
-    """Which image a reference stands for, and where it comes from: an archive, else the reference's registry."""
+    """Which image a reference stands for, and where it comes from: an archive, else the reference's registry.
+
+    Without `pull` no registry has it: it was built on the node.
+    """
 
     reference: str
     id: Optional[str] = None
     archive: Optional[Archive] = None
+    pull: bool = True
 
 
 @dataclass(frozen=True)
@@ -245,13 +249,14 @@ def _image(reference: str, document: Any) -> Image:
         raise PlanError(f"{fields.where}: this is not the reference of an image")
     image_id = fields.optional(fields.matching, "id", _IMAGE_ID)
     described = fields.take("archive")
+    pull = fields.flag("pull") if "pull" in fields.left else True
     fields.finish()
     if described is None:
-        return Image(reference, image_id)
+        return Image(reference, image_id, pull=pull)
     fields = _Fields(described, f"{fields.where}.archive")
     archive = Archive(fields.text("key"), fields.matching("sha256", _SHA256), fields.integer("bytes", 1, 1 << 50))
     fields.finish()
-    return Image(reference, image_id, archive)
+    return Image(reference, image_id, archive, pull)
 
 
 def _pattern(document: Any, where: str) -> OutputPattern:

@@ -15,7 +15,7 @@ from gpuval_runner import clock, descendants, leftovers, machine, record, scratc
 from gpuval_runner import plan as plans
 from gpuval_runner import state as states
 from gpuval_runner.boot import Clock, elapsed
-from gpuval_runner.container_stage import Containers
+from gpuval_runner.container_stage import RELEASE_SECONDS, Containers
 from gpuval_runner.descendants import run_marker
 from gpuval_runner.environment import Accelerator, Places, detected
 from gpuval_runner.errors import PlanError
@@ -228,6 +228,8 @@ class Runner:
         """Return why no work may go on, if so."""
         if self.told.signal:
             return Stop(INTERRUPTED, f"the runner was told to end by {self.told.signal}")
+        if self._containers.stays:
+            return Stop("cancelled", f"not run: {self._containers.stays}")
         if cancelled(self.directory, self.plan):
             return Stop("cancelled", "cancelled on request")
         if self.state.started:
@@ -320,7 +322,13 @@ class Runner:
         containers: list[str] = []
         problems: list[str] = []
         if self.state.started:  # on a fresh start nothing is left, and an engine that hangs must not hold it up
-            containers, problems = leftovers.end_containers(self.plan, self.state.container)
+            containers, problems = leftovers.end_containers(
+                self.plan, self.state.container, 0.0 if rebooted else RELEASE_SECONDS
+            )
+            if problems and not rebooted:  # measured beside such a container nothing is worth anything
+                self._containers.stays = (
+                    f"containers of an earlier runner may still hold the accelerators: {'; '.join(problems)}"
+                )
         if ended or containers:
             self.options.note(
                 f"ended what an earlier runner left: {len(ended)} processes, {len(containers)} containers"

@@ -61,13 +61,15 @@ class Hooks:
     """What the caller does meanwhile, always in this thread.
 
     `output` takes each piece of output; `tick` runs about five times a second and may return a reason to stop;
-    `activity` returns a value whose change counts as a sign of life beside output; `started` gets the main pid.
+    `activity` returns a value whose change counts as a sign of life beside output; `started` gets the main pid;
+    `ended` is called when the main process has ended by itself, before what it left is ended.
     """
 
     output: Callable[[bytes], None]
     tick: Callable[[], Optional[Stop]] = lambda: None
     activity: Callable[[], Any] = lambda: None
     started: Callable[[int], None] = lambda _pid: None
+    ended: Callable[[], None] = lambda: None
 
 
 def supervise(spec: ProcessSpec, hooks: Hooks, clock: Callable[[], float] = time.monotonic) -> Ended:
@@ -103,6 +105,8 @@ class _Supervision:
             return ended
         try:
             ended.stop = self._watch(begun)
+            if ended.stop is None:
+                self._hooks.ended()
         finally:
             self._end(ended)
             self._selector.close()

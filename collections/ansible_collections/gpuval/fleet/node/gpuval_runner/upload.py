@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import http.client
 import random
+import socket
 import ssl
 import stat
 import threading
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,7 +27,11 @@ from gpuval_runner.files import digest, read_bounded, read_json, to_json, write_
 SCHEMA = "gpuval.store/1"
 MAX_STORE_BYTES = 4 << 20
 MAX_OBJECT_BYTES = 1 << 30
+MOST_ANSWER_BYTES = 1 << 16
 CONTENT_TYPES = {"records": "application/json", "series": "application/json", "logs": "text/plain; charset=utf-8"}
+
+#: How long a connection is kept for what comes next.
+IDLE_SECONDS = 0.5
 
 #: OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED.
 _TIME_CODES = (9, 10)
@@ -91,21 +97,86 @@ def http_sender(ca_file: Optional[str]) -> Send:
         context = ssl.create_default_context(cafile=ca_file)
     except OSError as error:
         raise StoreError(f"CA file {ca_file} of the store cannot be used: {error.strerror or error}") from error
-    opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))
+    return HttpSender(context)
 
-    def send(url: str, data: bytes, headers: Mapping[str, str], timeout: float) -> int:
+
+class HttpSender:
+    """PUT over HTTP(S). Each thread keeps its connection for what it sends next, until it calls :meth:`rest`."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self._context = context
+        self._opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))
+        self._own = threading.local()
+
+    def __call__(self, url: str, data: bytes, headers: Mapping[str, str], timeout: float) -> int:
+        try:
+            parts = urllib.parse.urlsplit(url)
+            if _by_proxy(parts):
+                return self._by_opener(url, data, headers, timeout)
+            return self._direct(parts, data, headers, timeout)
+        except OSError:
+            self.rest()
+            raise
+        except (http.client.HTTPException, ValueError) as error:
+            self.rest()
+            raise OSError(f"no valid answer ({type(error).__name__})") from None
+
+    def rest(self) -> None:
+        """Let go of this thread's connection: stages take hours, and a store has many nodes."""
+        connection = getattr(self._own, "connection", None)
+        self._own.connection = self._own.place = None
+        if connection is not None:
+            connection.close()
+
+    def _direct(self, parts: urllib.parse.SplitResult, data: bytes, headers: Mapping[str, str], timeout: float) -> int:
+        place = (parts.scheme, parts.hostname, parts.port)
+        target = urllib.parse.urlunsplit(("", "", parts.path or "/", parts.query, ""))
+        if getattr(self._own, "place", None) == place:
+            try:
+                return self._exchange(target, data, headers, timeout)
+            except (OSError, http.client.HTTPException):  # the store has closed it meanwhile: a PUT may be sent again
+                pass
+        self.rest()
+        if parts.scheme == "https":
+            fresh: http.client.HTTPConnection = http.client.HTTPSConnection(
+                parts.hostname or "", parts.port, timeout=timeout, context=self._context
+            )
+        else:
+            fresh = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)
+        self._own.connection, self._own.place = fresh, place
+        try:
+            fresh.connect()
+        except OSError as error:
+            raise urllib.error.URLError(error) from error
+        return self._exchange(target, data, headers, timeout)
+
+    def _exchange(self, target: str, data: bytes, headers: Mapping[str, str], timeout: float) -> int:
+        connection = self._own.connection
+        if connection.sock is not None:
+            connection.sock.settimeout(timeout)
+        try:
+            connection.request("PUT", target, body=data, headers=dict(headers))
+            answer = connection.getresponse()
+            answer.read(MOST_ANSWER_BYTES)
+        except OSError as error:
+            raise urllib.error.URLError(error) from error
+        if not answer.isclosed() or answer.will_close:  # more came than anybody reads, or the store wants an end
+            self.rest()
+        return answer.status
+
+    def _by_opener(self, url: str, data: bytes, headers: Mapping[str, str], timeout: float) -> int:
         request = urllib.request.Request(url, data=data, headers=dict(headers), method="PUT")  # noqa: S310 - http(s) only
         try:
-            with opener.open(request, timeout=timeout) as answer:
-                answer.read(1 << 16)
+            with self._opener.open(request, timeout=timeout) as answer:
+                answer.read(MOST_ANSWER_BYTES)
                 return answer.status
         except urllib.error.HTTPError as error:
             error.close()
             return error.code
-        except (http.client.HTTPException, ValueError) as error:
-            raise OSError(f"no valid answer ({type(error).__name__})") from None
 
-    return send
+
+def _by_proxy(parts: urllib.parse.SplitResult) -> bool:
+    return parts.scheme in urllib.request.getproxies() and not urllib.request.proxy_bypass(parts.netloc)
 
 
 @dataclass(frozen=True)
@@ -240,6 +311,12 @@ class _StoreFile:
             send = self._send
         return send(url, data, {"Content-Type": content_type}, timeout)
 
+    def rest(self) -> None:
+        """Have the calling thread let go of a connection that it keeps."""
+        let_go = getattr(self._send, "rest", None)
+        if let_go:
+            let_go()
+
 
 @dataclass
 class _Item:
@@ -292,7 +369,17 @@ class _Lane:
         return version == self._file.version and time.monotonic() < until
 
     def _run(self) -> None:
+        try:
+            self._work()
+        finally:
+            self._file.rest()
+
+    def _work(self) -> None:
+        kept = False
         while True:
+            if kept and not self._ready_within(IDLE_SECONDS):
+                self._file.rest()
+                kept = False
             if self._refused:
                 with contextlib.suppress(StoreError):  # told of when something is sent
                     self._file.current()  # new URLs may have come
@@ -307,6 +394,14 @@ class _Lane:
                 key = ready[0]
                 item = self._items[key]
             self._attempt(key, item)
+            kept = True
+
+    def _ready_within(self, limit: float) -> bool:
+        """Whether there is more to send by then; what a stage ends with comes within moments of each other."""
+        with self._condition:
+            if not self._items and not self._closed:
+                self._condition.wait(limit)
+            return bool(self._items) and time.monotonic() >= self._resume_at
 
     def _attempt(self, key: str, item: _Item) -> None:
         try:
@@ -374,7 +469,7 @@ class _Lane:
 def reason(error: Exception, url: str = "") -> str:
     """Return an error in words that cannot hold a URL."""
     cause = getattr(error, "reason", error)
-    if isinstance(cause, TimeoutError):
+    if isinstance(cause, (TimeoutError, socket.timeout)):  # two classes before Python 3.10
         return "timed out"
     if isinstance(cause, ssl.SSLCertVerificationError):
         clock = skew.in_words(skew.seconds_ahead(url)) if url and cause.verify_code in _TIME_CODES else ""

@@ -56,6 +56,8 @@ class ActionModule(ControllerAction):
             }
         if options["archive"]:
             entry.update(_take_in(project_path(options["archive"]), options["reference"], state))
+        elif not options["image"].get("id"):  # its task was ignored as unreachable, or saved nothing
+            raise images.ImagesError(f"{options['reference']} was not made: see above what its builder said")
         else:
             entry.update({key: options["image"][key] for key in ("id", "sha256", "bytes", "architecture")})
         entry["key"], told = images.object_keys(options["name"], entry["id"])

@@ -69,6 +69,7 @@ class ActionModule(ControllerAction):
             "sha256": archive["sha256"],
             "bytes": archive["bytes"],
             "image_id": image["id"] or "",
+            "runtime": options["runtime"],
         }
         sent = 0
         for _ in range(TRIES):

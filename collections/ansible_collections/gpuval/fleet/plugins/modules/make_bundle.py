@@ -12,8 +12,8 @@ module: make_bundle
 short_description: Make a bundle for a site without internet
 version_added: 0.1.0
 description:
-  - Packs the source tree, the Python packages as wheels, the collection, the model and the container images into one tar
-    with the SHA-256 of each file.
+  - Packs the source tree, the Python packages as wheels, the collection, the model and the container images into one
+    tar with the SHA-256 of each file.
   - C(make setup BUNDLE=) sets another checkout up from it, without any network.
   - Works in a checkout of gpuval, with its C(tools/bundle.py).
 author:

@@ -41,6 +41,11 @@ options:
     description: Id of the image in it; a node whose engine has it needs no archive.
     type: str
     default: ''
+  runtime:
+    description: The engine that is to have it; what another one has helps nobody.
+    type: str
+    choices: [docker, podman, auto]
+    default: auto
 """
 
 EXAMPLES = r"""
@@ -79,14 +84,14 @@ ANSWER_SECONDS = 30
 LEAST_FREE_BYTES = 256 << 20
 
 
-def look(directory, sha256, size, image_id):
+def look(directory, sha256, size, image_id, runtime="auto"):
     """What is here. A part that is whole becomes the archive; one that is wrong is removed."""
     base = base_directory(directory)
     make_private(base)
     folder = base / "images"
     make_private(folder)
     path, part = folder / f"{sha256}.tar", folder / f"{sha256}.tar.part"
-    if image_id and loaded(image_id):
+    if image_id and loaded(image_id, runtime):
         part.unlink(missing_ok=True)
         return {"changed": False, "state": "loaded", "part": str(part), "have": 0}
     if path.is_file() and path.stat().st_size == size and sha256_of(path) == sha256:
@@ -110,9 +115,9 @@ def look(directory, sha256, size, image_id):
     return {"changed": False, "state": "missing", "part": str(part), "have": have}
 
 
-def loaded(image_id):
-    """Whether an engine of this node has the image."""
-    for command in ("docker", "podman"):
+def loaded(image_id, runtime="auto"):
+    """Whether the engine that the runner will take has the image."""
+    for command in ("docker", "podman") if runtime == "auto" else (runtime,):
         if shutil.which(command) is None:
             continue
         try:
@@ -126,7 +131,8 @@ def loaded(image_id):
             )
         except (OSError, subprocess.TimeoutExpired):
             continue
-        return done.returncode == 0 and image_id.endswith(done.stdout.strip().removeprefix("sha256:"))
+        found = done.stdout.strip().removeprefix("sha256:")
+        return done.returncode == 0 and bool(found) and image_id.endswith(found)
     return False
 
 
@@ -137,6 +143,7 @@ def main():
             "sha256": {"type": "str", "required": True},
             "bytes": {"type": "int", "required": True},
             "image_id": {"type": "str", "default": ""},
+            "runtime": {"type": "str", "choices": ["docker", "podman", "auto"], "default": "auto"},
         },
         supports_check_mode=True,
     )
@@ -146,9 +153,8 @@ def main():
     if module.check_mode:
         module.exit_json(changed=True, state="missing", part="", have=0)
     try:
-        module.exit_json(
-            **look(parameters["directory"], parameters["sha256"], parameters["bytes"], parameters["image_id"])
-        )
+        wanted = (parameters[name] for name in ("directory", "sha256", "bytes", "image_id", "runtime"))
+        module.exit_json(**look(*wanted))
     except NodeError as error:
         module.fail_json(msg=str(error))
     except OSError as error:

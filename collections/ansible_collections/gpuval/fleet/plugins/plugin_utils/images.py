@@ -200,7 +200,7 @@ def _planned(
             "gpuval.fleet.build (make build) first"
         )
     if known.get("sha256") is None:  # built on the nodes themselves
-        return {"id": None, "archive": None}
+        return {"id": None, "archive": None, "pull": False}
     if wanted.id and wanted.id != known["id"]:
         raise ImagesError(
             f"the image {reference} in the store is {known['id'][:19]}, but gpuval_images.{wanted.name}.id is "

@@ -17,6 +17,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.watching import LAUNC
 
 AGAIN = "then validate again with --limit {node}"
 MESSAGE_CHARACTERS = 600
+#: Begins what is said of a node that the watch gave up.
+LOST = "lost contact: "
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,11 @@ def _known(name: str, remedy: str, *patterns: str) -> LaunchClass:
 
 #: In the order in which they are tried: a banner that a jump host or a full disk comes with must not hide the cause.
 CLASSES = (
+    _known(
+        "store_away",  # before what the store's connection says, which is not the node's
+        "see that the store answers (`make prepare`), check gpuval_s3_endpoint and its keys",
+        r"\A(?:Task failed: )?the store cannot be used",
+    ),
     _known(
         "wrong_host_key",
         "find out why the host key changed (a reinstalled node, another machine at this address) and accept the new "
@@ -57,6 +64,11 @@ CLASSES = (
         r"\A(?!.*open failed)(?=.*UNKNOWN port 65535).*",
     ),
     _known(
+        "booting",  # the login is refused too, but only until the node is up
+        "wait until the node is up; one that stays so hangs in its boot (or has /etc/nologin): look at its console",
+        r"System is (?:booting up|going down)|pam_nologin",
+    ),
+    _known(
         "login_denied",
         "check ansible_user, the key or password, and that the account may log in with a shell",
         r"Permission denied \((?:publickey|password|keyboard-interactive|gssapi|hostbased|,|-with-mic|-keyex)+\)",
@@ -67,7 +79,6 @@ CLASSES = (
         r"No supported authentication methods",
         r"Authentication (?:failed|failure)",
         r"UNPROTECTED PRIVATE KEY FILE",
-        r"System is booting up|pam_nologin",
     ),
     _known(
         "unknown_name",
@@ -148,6 +159,16 @@ CLASSES = (
         r"is at work on this node",
     ),
     _known(
+        "same_machine_twice",
+        "take one of the two names out of the inventory, or correct its address",
+        r"one machine is listed twice",
+    ),
+    _known(
+        "shared_folder",
+        "set gpuval_node_dir to a folder on a disk of the node's own",
+        r"is shared with another machine",
+    ),
+    _known(
         "foreign_work",
         "end what the message names, or take the node out of service for its owner first; -e gpuval_force=true runs "
         "all the same and measures both",
@@ -163,11 +184,6 @@ CLASSES = (
         "see what fills the memory or the process table of the node",
         r"Cannot allocate memory|\[Errno 12\]|Resource temporarily unavailable|fork: retry",
     ),
-    _known(
-        "store_away",
-        "see that the store answers (`make prepare`), check gpuval_s3_endpoint and its keys",
-        r"^the store cannot be used",
-    ),
     _known("not_linux", "take it out of the inventory", r"a node must run Linux"),
     _known(
         "no_ssh",
@@ -179,6 +195,15 @@ CLASSES = (
         "see in the log of sshd on the node why it turns the controller away (MaxStartups, algorithms); a lower number "
         "of forks asks fewer nodes at once",
         r"kex_exchange_identification|Unable to negotiate with|no matching (?:host key|key exchange|cipher)",
+    ),
+    _known(
+        "no_answer",
+        "look on the node for what hangs (processes in state D: ps -eo pid,stat,wchan,args | grep ' D', its disks and "
+        "drivers, its memory), end it or reboot",
+        r"Timed out after \d+ second",
+        r"no answer within \d+ s: is the node overloaded",
+        r"the node did not answer within \d+ s",
+        r"another launch or clean has been at work",
     ),
     _known(
         "lost_contact",
@@ -199,6 +224,7 @@ BEFORE_LOGIN = frozenset(
         "wrong_host_key",
         "unknown_host_key",
         "jump_host",
+        "booting",
         "login_denied",
         "unknown_name",
         "refused",
@@ -277,9 +303,20 @@ def described(launch: Mapping[str, Any]) -> dict[str, Any]:
     return {**launch, "message": told, "class": name, "remedy": launch.get("remedy") or known.remedy}
 
 
-def contact(message: str) -> dict[str, Any]:
-    """What a launch remembers under ``contact`` when the node, once started, could not be asked for its records."""
+def contact(message: str, before: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What a launch remembers under ``contact`` when the node, once started, could not be asked for its records.
+
+    One that was given up stays so until it answers (``before``): when it was last heard of says more than this.
+    """
+    if before and str(before.get("message", "")).startswith(LOST):
+        return dict(before)
     told = plain(message)
     known = classify("", f"{message}\n{told}")
     known = _NAMED["lost_contact"] if known.name == "not_started" else known
     return {"class": known.name, "message": told, "remedy": known.remedy}
+
+
+def heard_again(launch: Mapping[str, Any]) -> dict[str, Any]:
+    """The launch after a new record of its node: that it was given up for lost says nothing any more."""
+    lost = str((launch.get("contact") or {}).get("message", "")).startswith(LOST)
+    return {key: value for key, value in launch.items() if not (lost and key == "contact")}

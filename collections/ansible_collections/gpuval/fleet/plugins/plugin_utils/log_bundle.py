@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
 import json
+import secrets
 import tarfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ def archive_file(run_folder: Path, node: str) -> Path:
     return logs_folder(run_folder) / f"{node}.tar.gz"
 
 
-def bundle(run_folder: Path, run_id: str, nodes: list[str], store: Path, secrets: set[str]) -> dict[str, Any]:
+def bundle(run_folder: Path, run_id: str, nodes: list[str], store: Path, hidden: set[str]) -> dict[str, Any]:
     """Write MANIFEST, nodes.json and logs-<run_id>.tar.gz below logs/. Returns path, counts and nodes without evidence.
 
     `nodes` are those asked for now. A node that gave nothing now keeps what it gave earlier, and is named all the same.
@@ -59,24 +59,9 @@ def bundle(run_folder: Path, run_id: str, nodes: list[str], store: Path, secrets
     folder.mkdir(parents=True, exist_ok=True)
     told = {node: _told(run_folder, node) for node in sorted(nodes)}
     runs.write_json(folder / "nodes.json", {"run_id": run_id, "at": runs.now(), "nodes": told})
-    redact = Redaction(secrets)
     target = folder / f"logs-{run_id}.tar.gz"
-    files = {
-        f"logs/{path.name}": path.read_bytes() for path in sorted(folder.glob("*.tar.gz")) if path.name != target.name
-    }
-    files["nodes.json"] = (folder / "nodes.json").read_bytes()
-    for pattern in RESULTS:
-        for path in sorted(run_folder.glob(pattern)):
-            if path.is_file() and not path.is_symlink() and path.stat().st_size <= MAX_FILE_BYTES:
-                files[f"results/{path.relative_to(run_folder).as_posix()}"] = _clean(path.read_bytes(), redact)
-    for name in STORE_LOGS:
-        path = store / name
-        if path.is_file():
-            files[f"store/{name}"] = _clean(path.read_bytes()[-MAX_STORE_LOG_BYTES:], redact)
-    manifest = "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in sorted(files.items()))
-    files["MANIFEST"] = manifest.encode()
-    runs.write_bytes(folder / "MANIFEST", files["MANIFEST"])
-    runs.write_bytes(target, _packed(files, f"logs-{run_id}"))
+    digests = _pack(target, f"logs-{run_id}", _files(run_folder, target, store, Redaction(hidden)))
+    runs.write_bytes(folder / "MANIFEST", _manifest(digests))
     without = {node: entry["message"] for node, entry in told.items() if entry["state"] != GATHERED}
     return {"path": str(target), "bytes": target.stat().st_size, "nodes": len(told), "without": without}
 
@@ -92,17 +77,49 @@ def _clean(data: bytes, redact: Redaction) -> bytes:
     return redact(data.decode("utf-8", "replace")).encode("utf-8", "replace")
 
 
-def _packed(files: Mapping[str, bytes], top: str) -> bytes:
-    stream = io.BytesIO()
-    with (
-        gzip.GzipFile(fileobj=stream, mode="wb", compresslevel=6, mtime=int(time.time())) as packed,
-        tarfile.open(fileobj=packed, mode="w") as archive,
-    ):
-        for name, data in sorted(files.items()):
-            entry = tarfile.TarInfo(f"{top}/{name}")
-            entry.size, entry.mtime, entry.mode = len(data), int(time.time()), 0o644
-            archive.addfile(entry, io.BytesIO(data))
-    return stream.getvalue()
+def _files(run_folder: Path, target: Path, store: Path, redact: Redaction) -> Iterator[tuple[str, bytes]]:
+    """Names and contents, one at a time: together those of a hundred nodes are more than memory should hold."""
+    folder = logs_folder(run_folder)
+    for path in sorted(folder.glob("*.tar.gz")):
+        if path.name != target.name:
+            yield f"logs/{path.name}", path.read_bytes()
+    yield "nodes.json", (folder / "nodes.json").read_bytes()
+    seen = set()
+    for pattern in RESULTS:
+        for path in sorted(run_folder.glob(pattern)):
+            if path in seen or not path.is_file() or path.is_symlink() or path.stat().st_size > MAX_FILE_BYTES:
+                continue
+            seen.add(path)
+            yield f"results/{path.relative_to(run_folder).as_posix()}", _clean(path.read_bytes(), redact)
+    for name in STORE_LOGS:
+        path = store / name
+        if path.is_file():
+            yield f"store/{name}", _clean(path.read_bytes()[-MAX_STORE_LOG_BYTES:], redact)
+
+
+def _pack(target: Path, top: str, files: Iterator[tuple[str, bytes]]) -> dict[str, str]:
+    """Write the archive, the manifest as its last file. Returns the SHA-256 of each other file."""
+    draft, digests = target.with_name(f".{target.name}.{secrets.token_hex(4)}"), {}
+    try:
+        with tarfile.open(draft, "w:gz", compresslevel=6) as archive:
+            for name, data in files:
+                digests[name] = hashlib.sha256(data).hexdigest()
+                _add(archive, f"{top}/{name}", data)
+            _add(archive, f"{top}/MANIFEST", _manifest(digests))
+        draft.replace(target)
+    finally:
+        draft.unlink(missing_ok=True)
+    return digests
+
+
+def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mtime, entry.mode = len(data), int(time.time()), 0o644
+    archive.addfile(entry, io.BytesIO(data))
+
+
+def _manifest(digests: Mapping[str, str]) -> bytes:
+    return "".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items())).encode()
 
 
 def secrets_of_store(directory: Path) -> set[str]:

@@ -23,7 +23,7 @@ STAGE_DEFAULTS: dict[str, Any] = {
     "tags": [],
 }
 
-FACTS = "facts"
+FACTS, IMAGE = "facts", "image"
 CONTAINER_NUMBERS = {"shm_bytes": int, "memory_bytes": int, "cpus": float}
 CONTAINER_KEYS = {
     *CONTAINER_NUMBERS,
@@ -91,6 +91,18 @@ def select_stages(
             + (f" --skip-tags {','.join(sorted(unwanted))})" if unwanted else ")")
         )
     return [name for name in profile if name in chosen]
+
+
+def check_images(runtime: str, images: Mapping[str, str | None]) -> None:
+    """Raise PlanError where containers were asked for by name and no stage has an image: a typing error in
+    gpuval_images would else test the host's own software without a word. `images` by stage.
+    """
+    work = [stage for stage in images if stage not in (FACTS, IMAGE)]
+    if runtime in ("docker", "podman") and work and not any(images.values()):
+        raise PlanError(
+            f"gpuval_runtime is {runtime}, and none of {', '.join(work)} has an image: declare gpuval_images "
+            "(training, loading, inference), or set gpuval_runtime to host or auto"
+        )
 
 
 def narrows(stages: Sequence[str], profile: Sequence[str]) -> bool:

@@ -27,6 +27,7 @@ STATES = (
     "wrong_host_key",
     "unknown_host_key",
     "login_denied",
+    "booting",
     "unknown_name",
     "refused",
     "no_route",
@@ -347,6 +348,7 @@ def of_ssh_output(stderr: str, at: Where, seconds: float) -> Finding:
         last = one_line("; ".join([*reasons, last]), 400)
         return replace(denied(at, last), message=f"{at.user}@{at.address}{through}: {last}")
     remedies = {
+        "booting": "wait until the node is up; one that stays so hangs in its boot (or has /etc/nologin)",
         "refused": "start sshd on the node, or set ansible_port to the port it listens on",
         "timeout": "see that the node is powered on and the address right, and that no firewall drops the packets",
         "no_route": "check the address, the switch port and the routes to it",

@@ -105,7 +105,8 @@ class RunFolder:
     def begun_at(self, run: Mapping[str, Any]) -> str:
         """When the run's deadline began to count: for a node with its plan, which follows upon opening and preloading,
         and later still for nodes that join."""
-        return max([run["created_at"], *(plan["created_at"] for plan in self.read_plans().values())])
+        joined = (node["joined_at"] for node in run["nodes"].values() if node.get("joined_at"))
+        return max([run["created_at"], *joined, *(plan["created_at"] for plan in self.read_plans().values())])
 
     def read_launch(self, node: str) -> dict[str, Any]:
         """What is known of the node's last launch; nothing before the first."""
@@ -165,14 +166,16 @@ def known_run_ids(results: Path) -> list[str]:
 
 
 def active_run_ids(results: Path) -> list[str]:
-    """Runs that are neither finished nor past their deadline."""
+    """Runs that are neither finished nor past their deadline, as it counts for the nodes that began last."""
     found = []
     for run_id in known_run_ids(results):
+        folder = RunFolder(results / run_id)
         try:
-            run = RunFolder(results / run_id).read_run()
-        except (RunError, schemas.Invalid):
+            run = folder.read_run()
+            begun_at = folder.begun_at(run)
+        except (RunError, schemas.Invalid, ValueError):
             continue
-        if run["finished_at"] is None and seconds_since(run["created_at"]) < run["deadline_seconds"]:
+        if run["finished_at"] is None and seconds_since(begun_at) < run["deadline_seconds"]:
             found.append(run["run_id"])
     return found
 

@@ -20,7 +20,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import paramiko
+try:
+    import paramiko
+except ImportError:  # a controller of local nodes may lack it; OpenSSH does all of it, slower
+    paramiko = None
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import known_hosts, probe
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.known_hosts import CA, HostKey, Known, Pins
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.probe import REACHABLE, Finding, Policy, Where
@@ -164,6 +167,8 @@ class Prober:
         for setting in ("bindaddress", "bindinterface"):
             if at.settings.get(setting, ("none",))[0] not in ("none", ""):
                 return True
+        if paramiko is None:
+            return True
         kinds = {name for kind in policy.kinds for name in (RSA if kind == "ssh-rsa" else (kind,))}
         return bool(kinds) and not kinds & set(paramiko.Transport._preferred_keys)
 

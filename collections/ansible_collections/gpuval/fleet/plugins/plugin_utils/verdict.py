@@ -23,11 +23,18 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.summary import headli
 FACTS = "facts"
 STARTED = ("started", "finished")
 FAILED_STATES = ("failure", "crash", "timeout")
+IMAGE = "image"
+#: What the image stage says in its environment (`fault`) when the store, the registry or the archive is to blame.
+DELIVERY = "delivery"
 #: Faults of the node that say more than which stage met them first.
 _STAGE_CLASSES = frozenset({"no_engine", "disk_full", "read_only"})
 #: No last record came of these, so that a lost contact with the node explains them.
 _OPEN_STATES = ("missing", "pending", "running")
 MAX_GPUS_SHOWN = 64
+
+#: Other nodes that are the same machine, each with what says so.
+Twins = Mapping[str, Sequence[str]]
+SAME = "has the same "
 
 _USELESS_IDENTITY = frozenset(
     """
@@ -43,6 +50,7 @@ _USELESS_IDENTITY = frozenset(
 
 _AGAIN = "then validate again with --limit {node}"
 _LATE = "raise gpuval_deadline_seconds, " + _AGAIN
+_NOT_DELIVERED = f"see that the image is right and can be had: mend what the message names, {_AGAIN}"
 _STATE_REMEDY = {
     "failure": f"read nodes/{{node}}/{{stage}}.log, mend what the message names, {_AGAIN}",
     "crash": f"read the end of nodes/{{node}}/{{stage}}.log and the kernel log of the node, {_AGAIN}",
@@ -57,10 +65,8 @@ _STATE_REMEDY = {
 
 def judge(run: Mapping[str, Any], evidence: Evidence, criteria: Sequence[Check], *, judged_at: str) -> dict[str, Any]:
     """The report (``gpuval.report/1``) on ``run``, a document of ``gpuval.run/1``; ``judged_at`` is RFC 3339 UTC."""
-    owners = identity_owners(run, evidence)
-    nodes = [
-        judge_node(run, name, evidence, criteria, owners=owners) for name in sorted(run["nodes"], key=natural_order)
-    ]
+    twins = find_twins(run, evidence)
+    nodes = [judge_node(run, name, evidence, criteria, twins=twins) for name in sorted(run["nodes"], key=natural_order)]
     counted = Counter(node["verdict"] for node in nodes)
     report: dict[str, Any] = {
         "schema": "gpuval.report/1",
@@ -133,9 +139,9 @@ def judge_node(
     evidence: Evidence,
     criteria: Sequence[Check],
     *,
-    owners: Mapping[tuple[str, str], Sequence[str]] | None = None,
+    twins: Mapping[str, Twins] | None = None,
 ) -> dict[str, Any]:
-    """The report's entry of one node; ``owners`` (identity_owners) is what tells one machine listed twice."""
+    """The report's entry of one node; ``twins`` (find_twins) is what tells one machine listed twice."""
     expected = run["nodes"][name]
     records = evidence.records.get(name, {})
     records = {stage: records[stage] for stage in expected["stages"] if stage in records}
@@ -152,7 +158,7 @@ def judge_node(
     problems = _problems_of(name, expected["stages"], evidence)
     launch = evidence.launches.get(name)
     contact = (launch or {}).get("contact")
-    checks = [_launch_check(name, launch, records), *_identity_checks(name, facts, owners or {})]
+    checks = [_launch_check(name, launch, records), *_identity_checks(facts, (twins or {}).get(name, {}))]
     if not expected["stages"]:
         checks.append(_no_stage_check())
     if FACTS not in expected["stages"]:
@@ -198,14 +204,34 @@ def natural_order(name: str) -> list[tuple[int, int | str]]:
     return [(0, int(part)) if index % 2 else (1, part) for index, part in enumerate(parts)] + [(1, name)]
 
 
-def identity_owners(run: Mapping[str, Any], evidence: Evidence) -> dict[tuple[str, str], list[str]]:
-    """(what, value) of each known identity -> the nodes of the run that have it."""
+def find_twins(run: Mapping[str, Any], evidence: Evidence) -> dict[str, Twins]:
+    """Node -> the other nodes of the run that are the same machine, each with what says so."""
     owners: dict[tuple[str, str], list[str]] = defaultdict(list)
     for name, expected in run["nodes"].items():
         facts = evidence.records.get(name, {}).get(FACTS) if FACTS in expected["stages"] else None
         for key in _identity_values(facts):
             owners[key].append(name)
-    return owners
+    twins: dict[str, Twins] = defaultdict(lambda: defaultdict(list))
+    for (what, value), names in owners.items():
+        for name in names if len(names) > 1 else ():
+            for other in names:
+                if other != name:
+                    twins[name][other].append(f"{SAME}{what} {value}")
+    for name, launch in evidence.launches.items():
+        other = launch.get("twin")
+        # A machine that worked under both names is told by its facts; here one of the two names has nothing else.
+        if not isinstance(other, str) or other == name or not {other, name} <= run["nodes"].keys():
+            continue
+        if _began(run, name, evidence):
+            continue
+        for one, its_twin in ((name, other), (other, name)):
+            twins[one][its_twin].append(f"is the same machine: it was in the run as {other} when launched as {name}")
+    return twins
+
+
+def _began(run: Mapping[str, Any], name: str, evidence: Evidence) -> bool:
+    records = evidence.records.get(name, {})
+    return any(records[stage]["started_at"] is not None for stage in run["nodes"][name]["stages"] if stage in records)
 
 
 def _entry(name: str, stage: str, kind: str, verdict: str, **fields: Any) -> Entry:
@@ -232,6 +258,8 @@ def _launch_check(name: str, launch: Mapping[str, Any] | None, records: Mapping[
     if known["message"]:
         said += f": {one_line(known['message'], 400)}"
     remedy = one_line(known["remedy"], 400).replace("{node}", name)
+    if "validate again" not in remedy:  # a probe's remedy is its own
+        remedy = f"{remedy}, {_AGAIN.format(node=name)}"
     return _entry("launch", "", "launch", "missing", value=word, expected="started", reason=said, remedy=remedy)
 
 
@@ -259,6 +287,8 @@ def _state_check(
         reason = message if state == "success" else f"{state}: {message}" if message else state
     verdict = "pass" if state == "success" else "fail" if state in FAILED_STATES else "missing"
     remedy = "" if verdict == "pass" else _STATE_REMEDY[state].format(node=name, stage=stage)
+    if stage == IMAGE and state == "crash" and record["environment"].get("fault") == DELIVERY:
+        verdict, remedy = "missing", _NOT_DELIVERED.format(node=name)  # says nothing about the node
     if contact and state in _OPEN_STATES:
         reason += f"; the node could not be asked ({contact['class']}): {contact['message']}"
         remedy = str(contact["remedy"]).replace("{node}", name)
@@ -298,11 +328,8 @@ def _accelerator_check(subject: Subject, facts: Mapping[str, Any] | None) -> Ent
     return _entry("accelerator", FACTS, "identity", "pass", reason="a CPU node: no GPU hardware", **fields)
 
 
-def _identity_checks(
-    name: str, facts: Mapping[str, Any] | None, owners: Mapping[tuple[str, str], Sequence[str]]
-) -> list[Entry]:
-    known = _identity_values(facts)
-    if not known:
+def _identity_checks(facts: Mapping[str, Any] | None, twins: Twins) -> list[Entry]:
+    if not twins and not _identity_values(facts):
         if facts is None:
             return []
         return [
@@ -312,21 +339,20 @@ def _identity_checks(
                 remedy="make sure that /etc/machine-id is not empty and that the facts may read it",
             )
         ]  # fmt: skip
-    shared: dict[str, list[str]] = defaultdict(list)
-    for what, value in known:
-        for other in owners.get((what, value), ()):
-            if other != name:
-                shared[other].append(f"{what} {value}")
-    if not shared:
+    if not twins:
         return [_entry("identity", FACTS, "identity", "pass", expected="unique in the run", reason="unique in the run")]
-    others = sorted(shared, key=natural_order)
-    same = one_line(", ".join(shared[others[0]][:3]), 160)
+    others = sorted(twins, key=natural_order)
+    first, *more = sorted(twins[others[0]])[:3]
+    same = one_line(", ".join([first, *(told.removeprefix(SAME) for told in more)]), 240)
     named = ", ".join(others[:8]) + (f" and {len(others) - 8} more" if len(others) > 8 else "")
+    more_names = named.removeprefix(others[0]).removeprefix(", ")
+    first_name = f"{others[0]} (and {more_names})" if more_names else others[0]
     return [
         _entry(
             "identity", FACTS, "identity", "fail", value=named, expected="unique in the run",
-            reason=f"one machine listed twice: {named} has the same {same}",
-            remedy="give every machine one name in the inventory; cloned disks need a machine id of their own",
+            reason=f"one machine listed twice: {first_name} {same}",
+            remedy="give every machine one name in the inventory, and correct an address that is another's; cloned "
+            "disks need a machine id of their own",
         )
     ]  # fmt: skip
 

@@ -34,6 +34,9 @@ DAEMONS = frozenset(
         "gnome-shell",
     }
 )
+#: The kernel keeps so much of a process's name.
+COMM_CHARACTERS = 15
+_SHORT_DAEMONS = frozenset(name[:COMM_CHARACTERS] for name in DAEMONS)
 MARKER = b"GPUVAL_STAGE_ID="
 _CONTAINER = re.compile(r"(?:docker|libpod|cri-containerd|crio)[-/]([0-9a-f]{64})|/([0-9a-f]{64})(?:\.scope)?$")
 _HABANA_DEVICE = re.compile(r"/dev/(?:accel/accel\d+|hl\d+)$")
@@ -63,9 +66,10 @@ def accelerator_users(tree: Tree, run: Run, but_run: str = "") -> list[User]:
     found = {**_nvidia(run), **_amd(tree), **_gaudi(tree, run)}
     users = []
     for pid, named in sorted(found.items()):
-        name = tree.read(f"/proc/{pid}/comm") or named.rpartition("/")[2] or "a process"
+        comm, program = tree.read(f"/proc/{pid}/comm") or "", named.rpartition("/")[2]
+        name = comm or program or "a process"
         run_id = _run_id(tree, pid)
-        if name in DAEMONS or named.rpartition("/")[2] in DAEMONS or (but_run and run_id == but_run):
+        if comm in _SHORT_DAEMONS or program in DAEMONS or (but_run and run_id == but_run):
             continue
         container = _container(tree, pid)
         container, labelled = _container_name(run, container) if container else ("", "")

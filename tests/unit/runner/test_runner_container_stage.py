@@ -1,0 +1,101 @@
+"""How a container's stage ends when its engine stops to answer as it should."""
+
+import json
+import stat
+
+import pytest
+from gpuval_runner import container_stage
+from gpuval_runner import runner as runners
+from runner_kit import Node, stage
+
+IMAGE = [{"Id": "sha256:" + "a" * 64, "Architecture": "", "Config": {}}]
+#: An engine as far as these tests go; the files beside it say what it does.
+ENGINE = """#!/bin/sh
+here=$(dirname "$0"); echo "$*" >> "$here/asked"
+case "$1" in
+info) echo '{"ServerVersion": "1"}';;
+image) cat "$here/image";;
+create) echo c0ffee; touch "$here/there";;
+start) cat "$here/result" > "$(cat "$here/place")"; exit "$(cat "$here/code")";;
+inspect) cat "$here/state" || exit 1;;
+rm) [ -e "$here/stuck" ] || rm -f "$here/there";;
+ps) [ -e "$here/silent" ] && { echo 'Cannot connect' >&2; exit 1; }; [ -e "$here/there" ] && echo c0ffee; exit 0;;
+esac
+"""
+OVER = {"StartedAt": "2026", "Running": False, "Status": "exited", "ExitCode": 0}
+UNDER_WAY = {**OVER, "Running": True, "Status": "running"}
+
+
+@pytest.fixture
+def engine(tmp_path, monkeypatch):
+    """A folder with an engine called docker, before all others."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    command = folder / "docker"
+    command.write_text(ENGINE)
+    command.chmod(command.stat().st_mode | stat.S_IXUSR)
+    for name, text in (("image", json.dumps(IMAGE)), ("code", "0"), ("result", '{"state": "success"}')):
+        (folder / name).write_text(text)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.setattr(container_stage, "RELEASE_SECONDS", 0.3)
+    monkeypatch.setattr(runners, "RELEASE_SECONDS", 0.3)
+    monkeypatch.setattr(container_stage, "SETTLE_SECONDS", 0.1)
+    monkeypatch.setattr(container_stage, "PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(runners.descendants, "become_subreaper", lambda: None)
+    return folder
+
+
+@pytest.fixture
+def node(tmp_path, engine):
+    made = Node(tmp_path / "base", "r1")
+    made.put_plan(stage("a", image="i:1"), stage("b"), runtime="docker")
+    (engine / "place").write_text(str(made.files.work("a") / "result.json"))
+    yield made
+    made.close()
+
+
+def carried_out(node):
+    return runners.run(runners.Options(node.files, note=lambda _text: None))
+
+
+def test_an_end_that_the_engine_confirms_counts(engine, node):
+    (engine / "state").write_text(json.dumps(OVER))
+    assert carried_out(node) == 0
+    assert node.record("a")["state"] == "success"
+    assert not (engine / "there").exists()
+
+
+@pytest.mark.parametrize("state", [UNDER_WAY, {**OVER, "Status": "paused"}, None])
+def test_a_client_that_leaves_its_container_is_never_success(engine, node, state):
+    """It left with 0, and the stage even reported success: the work may still go on, or nobody knows."""
+    if state:
+        (engine / "state").write_text(json.dumps(state))
+    assert carried_out(node) == 1
+    record = node.record("a")
+    assert (record["state"], record["exit_code"]) == ("crash", None)
+    assert "docker lost the container's output" in record["message"]
+    assert not (engine / "there").exists()
+    assert node.record("b")["state"] == "success"
+
+
+@pytest.mark.parametrize("how", ["stuck", "silent"])
+def test_nothing_runs_beside_a_container_that_stays(engine, node, how):
+    (engine / "state").write_text(json.dumps(OVER))
+    (engine / how).touch()
+    assert carried_out(node) == 1
+    record = node.record("a")
+    assert record["state"] == "crash"
+    assert "could not be removed" in record["message"]
+    later = node.record("b")
+    assert later["state"] == "cancelled"
+    assert "container c0ffee may still hold the accelerators" in later["message"]
+    assert "docker rm --force c0ffee" in later["message"]
+
+    document = json.loads(node.files.plan.read_text())
+    node.files.plan.write_text(json.dumps({**document, "attempt": 2}))
+    assert carried_out(node) == 1
+    assert {node.record(name)["state"] for name in "ab"} == {"cancelled"}, "nor in a later attempt"
+
+    (engine / how).unlink()
+    node.files.plan.write_text(json.dumps({**document, "attempt": 3}))
+    assert carried_out(node) == 0
