@@ -18,6 +18,10 @@ def test_one_clean_takes_all_runs_of_this_controller_and_a_second_changes_nothin
         assert second.code == 0, second
         assert "changed=0" in second.output
         assert len(list(fleet.results.glob("2*/report.json"))) == 2, "results are kept"
+        assert len(list(fleet.store_data.glob("2*"))) == 2, "so are the records in the store"
+        third = fleet.play("gpuval.fleet.clean", "-e", "gpuval_clean_store=true")
+        assert third.code == 0, third
+        assert list(fleet.store_data.glob("2*")) == [], "unless it is said"
 
 
 def test_a_second_run_is_refused_while_the_first_is_at_work(new_fleet):

@@ -28,12 +28,6 @@ class ActionModule(ControllerAction):
         changed = run["finished_at"] is None
         if changed and not self.check_mode:
             folder.write_run({**run, "finished_at": runs.now()})
-        deleted = 0
-        if options["clean_store"] and not self.check_mode:
-            if access.embedded:
-                deleted = access.embedded.delete_folder(run["folder"])
-            else:
-                deleted = access.store().delete_prefix(f"{run['folder']}/")
         active = [other for other in runs.active_run_ids(results) if other != run_id]
         if active:
             self._display.warning(
@@ -45,6 +39,9 @@ class ActionModule(ControllerAction):
         if not self.check_mode:
             for other in run_ids:  # the nodes' halves go with the runs' folders there
                 changed |= RunKeys(results / other / ".state" / "ssh").remove()
+        deleted = 0
+        if options["clean_store"] and not self.check_mode:
+            deleted = sum(_delete_objects(access, runs.RunFolder(results / other)) for other in run_ids)
         return {
             "changed": changed or deleted > 0,
             "run_ids": run_ids,
@@ -52,6 +49,15 @@ class ActionModule(ControllerAction):
             "nodes": sorted({node for other in run_ids for node in holders(runs.RunFolder(results / other))}),
             "deleted_objects": deleted,
         }
+
+
+def _delete_objects(access, folder):
+    """Remove a run's objects from the store; returns how many."""
+    try:
+        name = folder.read_run()["folder"]
+    except (runs.RunError, schemas.Invalid):  # another one's that was never whole
+        return 0
+    return access.embedded.delete_folder(name) if access.embedded else access.store().delete_prefix(f"{name}/")
 
 
 def holders(folder):

@@ -30,7 +30,7 @@ def median(values: Sequence[float]) -> float:
 def first_and_last(values: Sequence[float]) -> tuple[float, float]:
     """Return where a training curve begins, and the mean of its noisy end.
 
-    The beginning is its first point: the untrained model. A mean of several would hide most of the fall of a large model,
+    The beginning is its first point: the untrained model. A mean of several would hide most of the fall of a large one,
     which learns the frequencies of tokens within five steps and then stands still for fifty. The end is a tenth of the
     points, at least 3, at most 20, and never more than half of the curve. Raises ``ValueError`` for an empty curve.
     """
