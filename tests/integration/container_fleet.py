@@ -7,8 +7,10 @@ with ContainerFleet(tmp_path, [Node("one"), Node("two", user="ops", sudo="free")
 
 import contextlib
 import os
+import socket
 import subprocess
 import sys
+import time
 
 import pytest
 from fleet_kit import ROOT, Fleet, until
@@ -18,9 +20,10 @@ sys.path.insert(0, str(ROOT / "roles/testbed/module_utils"))
 
 from testbed import Node, Testbed, TestbedError, engine_answers
 
-__all__ = ["ContainerFleet", "Node", "Testbed", "TestbedError", "engine_answers", "nap", "needs_docker"]
+__all__ = ["ContainerFleet", "Node", "Testbed", "TestbedError", "engine_answers", "free_pair", "nap", "needs_docker"]
 
 NODE_DIR = "/var/lib/gpuval"
+ASK_SECONDS = 0.5  # a command on a node costs this machine more than a look at a file
 
 
 def needs_docker():
@@ -30,6 +33,19 @@ def needs_docker():
     if os.environ.get("GPUVAL_TESTS_NEED_DOCKER"):
         pytest.fail("no Docker engine answers, and GPUVAL_TESTS_NEED_DOCKER says that one must")
     pytest.skip("no Docker engine answers: the nodes of these tests are containers (.ci/run brings one)")
+
+
+def free_pair():
+    """A port for an embedded store on all addresses; it takes the next one too."""
+    while True:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("0.0.0.0", 0))
+            port = first.getsockname()[1]
+            try:
+                second.bind(("0.0.0.0", port + 1))
+            except OSError:
+                continue
+            return port
 
 
 NAP = """
@@ -65,10 +81,13 @@ class ContainerFleet(Fleet):
         self.nodes = {name: self.bed.host_variables(name) for name in self.bed.nodes}
 
     def controller(self, name, nodes, **settings):
-        """Another controller, with results and a store of its own, that knows only these of the machines."""
+        """Another controller, with results and a store of its own, that knows only these of the machines.
+
+        `nodes` are names of this fleet's, or names with their variables.
+        """
         other = OtherController(self.root / name, settings={**self.settings, **settings})
         other.bed, other.away = self.bed, self.away
-        other.nodes = {node: self.nodes[node] for node in nodes}
+        other.nodes = dict(nodes) if isinstance(nodes, dict) else {node: self.nodes[node] for node in nodes}
         self.closed.append(other)
         return other
 
@@ -106,6 +125,7 @@ class ContainerFleet(Fleet):
         return self.bed.execute(node, "cat", f"{self.node_directory(node)}/runner.log")
 
     def _said(self, node, stage, attempt, saying):
+        time.sleep(ASK_SECONDS)
         try:
             text = self.bed.execute(node, "cat", f"{self.node_directory(node)}/logs/{stage}.log")
         except (TestbedError, OSError):
@@ -121,8 +141,6 @@ class ContainerFleet(Fleet):
                 playing.kill()
             if not self.home.exists():
                 return
-            for run in self.results.glob("[0-9]*"):  # by its id, clean also finds a launch that died at its first file
-                self.play("gpuval.fleet.clean", "-e", f"gpuval_run_id={run.name}", seconds=120)
             done = self.play("gpuval.fleet.clean", "-e", "cleanup_all_runs=true", seconds=120)
             self.end_connections()
             survivors = end_all_below(self.root)

@@ -3,54 +3,76 @@
 GPUVAL_FAULTS_TABLE=docs/faults.md writes the table of what became of each.
 """
 
+import itertools
 import os
 import re
 from pathlib import Path
 
 import faults_table
 import pytest
-from faults import FAULTS, FaultyFleet
+from faults import EVERY_FAULT, FAULTS, OTHER_RUNS, FaultyFleet
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """The fleet after its run, and how that ended."""
+    """The fleet after its runs, what the console said, and the rows of the table."""
     with FaultyFleet(tmp_path_factory.mktemp("faults")) as fleet:
         done = fleet.play_through()
-        rows = [faults_table.row_of(fault, fleet.verdict(fault.node)) for fault in FAULTS]
+        rows, said = faults_table.rows_of(FAULTS, fleet.report()), done.output
+        for other in OTHER_RUNS:
+            controller, ended = fleet.others[other.name]
+            rows += faults_table.rows_of(other.faults, controller.report())
+            said += ended.output
         if os.environ.get("GPUVAL_FAULTS_TABLE"):
             faults_table.write(Path(os.environ["GPUVAL_FAULTS_TABLE"]), rows)
-        yield fleet, done, {row.node: row for row in rows}
+        yield fleet, said, {row.node: row for row in rows}
 
 
-def test_no_node_drops_out_of_the_report(run):
-    fleet, done, _ = run
-    assert done.code != 0
+def test_no_node_drops_out_of_a_report(run):
+    fleet, *_ = run
     assert {node["name"] for node in fleet.report()["nodes"]} == {fault.node for fault in FAULTS}
+    for other in OTHER_RUNS:
+        controller, _ = fleet.others[other.name]
+        assert {node["name"] for node in controller.report()["nodes"]} == {fault.node for fault in other.faults}
 
 
-#: What is not as it must be yet: strict, so that it is taken out when it is.
-WRONG_YET = {"twice-a": "the name that came first passes, though nobody knows which of the two is the machine's"}
-
-
-def each(fault):
-    marks = [pytest.mark.xfail(reason=WRONG_YET[fault.node], strict=True)] if fault.node in WRONG_YET else []
-    return pytest.param(fault, id=fault.node, marks=marks)
-
-
-@pytest.mark.parametrize("fault", [each(fault) for fault in FAULTS])
+@pytest.mark.parametrize("fault", EVERY_FAULT, ids=lambda fault: fault.node)
 def test_what_becomes_of_the_node(run, fault):
-    fleet, done, rows = run
+    _, said, rows = run
     row = rows[fault.node]
-    assert row.verdict == fault.verdict, (row, fleet.verdict(fault.node))
+    assert row.verdict == fault.verdict, row
     if fault.says:
-        told = " ".join(
-            [row.message, *(line for line in done.output.splitlines() if line.startswith(f"- {fault.node} "))]
-        )
+        told = " ".join([row.message, *(line for line in said.splitlines() if line.startswith(f"- {fault.node} "))])
         assert re.search(fault.says, told, re.IGNORECASE), told
 
 
 def test_the_second_run_on_a_node_refuses_and_disturbs_nothing(run):
-    fleet, _, _ = run
+    fleet, *_ = run
     assert fleet.second.code != 0
     assert f"run {fleet.run_id} is at work on this node" in fleet.second.told
+
+
+def test_a_clean_does_not_wait_for_a_node_that_hangs(run):
+    fleet, *_ = run
+    assert fleet.hung_clean.code != 0
+    assert re.search(r"^- hung-launch left \(no_answer\): ", fleet.hung_clean.output, re.MULTILINE), fleet.hung_clean
+
+
+def test_one_at_a_time_is_never_two(run):
+    fleet, *_ = run
+    controller, _ = fleet.others["window"]
+    measured = ["window-1", "window-2", "window-3", "window-forced"]
+    times = sorted(
+        (controller.record(node, "facts")["started_at"], controller.record(node, "work")["finished_at"])
+        for node in measured
+    )
+    for (_, ended), (began, _) in itertools.pairwise(times):
+        assert ended <= began, times
+
+
+def test_a_controller_started_again_runs_nothing_twice(run):
+    fleet, *_ = run
+    controller, done = fleet.others["killed"]
+    assert done.code == 0, str(done)
+    for node in controller.nodes:
+        assert controller.runner_log(node).count("work: starts") == 1

@@ -69,6 +69,11 @@ def left_in(fleet):
     return sorted(str(path) for path in [*home, *fleet.node_base("node-1").rglob("*")])
 
 
+def files_of_the_run(fleet):
+    folder = fleet.run_folder
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def test_forms_find_a_secret_inside_other_encoded_text():
     import base64
 
@@ -139,7 +144,7 @@ def test_no_secret_is_said_or_written(boxed):
 
 def test_clean_leaves_nothing_and_the_second_time_changes_nothing(boxed):
     fleet, box, before, *_ = boxed
-    kept = {path: path.read_bytes() for path in fleet.run_folder.rglob("*") if path.is_file()}
+    kept = files_of_the_run(fleet)
     assert len(box.ports()) == 2, "the embedded store"
     first = fleet.play("gpuval.fleet.clean")
     assert first.code == 0, first
@@ -150,7 +155,9 @@ def test_clean_leaves_nothing_and_the_second_time_changes_nothing(boxed):
     assert second.code == 0, second
     assert second.recap("node-1")["changed"] == 0, second
     assert (box.processes(), box.ports(), box.temporary_files(), left_in(fleet)) == before
-    assert {path: path.read_bytes() for path in fleet.run_folder.rglob("*") if path.is_file()} == kept
+    results = files_of_the_run(fleet)
+    assert set(json.loads(results.pop(".state/cleaned.json"))) == {"node-1"}, "clean notes whom it cleaned"
+    assert results == kept
     assert not (fleet.root / "state/store/store.json").exists(), "the keys are gone"
     assert list((fleet.store_data / "models").iterdir()), "models are kept"
 

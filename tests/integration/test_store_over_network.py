@@ -1,27 +1,14 @@
 """The embedded store beyond the loopback: machines of their own write to it and load from it, with TLS."""
 
 import json
-import socket
 import subprocess
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.embedded_store import find_rclone
-from container_fleet import ContainerFleet, Node, nap
+from container_fleet import ContainerFleet, Node, free_pair, nap
 from test_logs import bundle_of
 
 STAGES = ["facts", "work", "loading"]
-
-
-def free_pair():
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("0.0.0.0", 0))
-            port = first.getsockname()[1]
-            try:
-                second.bind(("0.0.0.0", port + 1))
-            except OSError:
-                continue
-            return port
 
 
 @pytest.fixture(scope="module")

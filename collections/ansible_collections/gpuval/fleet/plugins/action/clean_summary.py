@@ -47,4 +47,6 @@ class ActionModule(ControllerAction):
         result = hostvars[name].get(variable) or {}
         if "outcome" in result:
             return result["outcome"]
+        if result.get("failed") and not result.get("unreachable"):  # it hung for longer than cleaning a node may take
+            return cleaning.answered(result)
         return cleaning.unreached(str(result.get("msg") or "the clean of this node did not take place"))

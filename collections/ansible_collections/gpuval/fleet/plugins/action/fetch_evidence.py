@@ -49,9 +49,8 @@ class ActionModule(ControllerAction):
         for _round in range(MAX_ROUNDS):
             answer = self._ask(launch["directory"], held, options, task_vars)
             if "error" in answer:
-                runs.write_json(
-                    folder.launch_file(node), {**launch, "contact": launch_classes.contact(answer["error"])}
-                )
+                contact = launch_classes.contact(answer["error"], launch.get("contact"))
+                runs.write_json(folder.launch_file(node), {**launch, "contact": contact})
                 self._display.warning(f"{node}: its evidence could not be fetched: {answer['error']}")
                 return {"changed": bool(taken), "fetched": taken, "msg": answer["error"]}
             for name, item in answer["files"].items():

@@ -45,6 +45,9 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.watching import (
 #: Nodes cancel by themselves at the deadline; their last records may still be on the way.
 DEADLINE_SLACK_SECONDS = 120
 PROGRESS_SECONDS = 30
+#: So many times rarer are looks at the store while launches take the controller's time: a stage that begins and ends
+#: meanwhile is read once, not four times.
+LAUNCHING_POLLS = 3
 #: What a controller that is killed forgets at most; it reads that again.
 REMEMBER_SECONDS = 10
 #: With less time left a plan is not started any more.
@@ -60,7 +63,7 @@ class ActionModule(ControllerAction):
         "poll_seconds": {"type": "float", "default": 2.0},
         "pull_seconds": {"type": "float", "default": 15.0},
         "silence_seconds": {"type": "float", "default": 90.0},
-        "lost_seconds": {"type": "float", "default": 600.0},
+        "lost_seconds": {"type": "float", "default": 1800.0},
         "launch_seconds": {"type": "float", "default": 180.0},
         "fetch_seconds": {"type": "float", "default": 300.0},
         "retries": {"type": "int", "default": 1},
@@ -186,7 +189,7 @@ class ActionModule(ControllerAction):
 
     def _pause(self):
         """Until the next round; what ended on a node meanwhile is taken in at once, and the next one has its turn."""
-        until = time.monotonic() + self.options["poll_seconds"]
+        until = time.monotonic() + self.options["poll_seconds"] * (LAUNCHING_POLLS if self._only_launches() else 1)
         while True:
             ended = self.tasks.wait(until - time.monotonic())
             now = time.monotonic()
@@ -194,8 +197,13 @@ class ActionModule(ControllerAction):
                 self._ended(outcome, now)
             if ended:
                 self._start_next(now)
-            if now >= until:
+            if now >= until or (ended and not self.tasks.busy):
                 return
+
+    def _only_launches(self):
+        """Whether launches are under way and no node waits for another's record to have its turn."""
+        views = self.views.values()
+        return any(view.busy == "launch" for view in views) and not any(view.to_start for view in views)
 
     def _decide(self, now):
         """Have done on nodes what is due; whether the watch is over."""
@@ -260,7 +268,8 @@ class ActionModule(ControllerAction):
         if outcome.kind == "fetch":
             away = outcome.failed or bool(view.launch.get("contact"))
             if outcome.failed:
-                view.launch = {**view.launch, "contact": launch_classes.contact(outcome.message)}
+                contact = launch_classes.contact(outcome.message, view.launch.get("contact"))
+                view.launch = {**view.launch, "contact": contact}
                 runs.write_json(self.run_folder.launch_file(view.name), view.launch)
             view.misses = view.misses + 1 if away else 0
             if not away:
@@ -301,7 +310,7 @@ class ActionModule(ControllerAction):
         told = last_sign(view, now)
         known = self.run_folder.read_launch(view.name)
         contact = known.get("contact") or launch_classes.contact("")
-        message = f"lost contact: {told}; {contact['message']}"
+        message = f"{launch_classes.LOST}{told}; {contact['message']}"
         view.launch = {**known, "contact": {**contact, "class": "lost_contact", "message": message}}
         runs.write_json(self.run_folder.launch_file(view.name), view.launch)
         self._display.warning(f"{view.name}: {message}")
@@ -360,6 +369,9 @@ class ActionModule(ControllerAction):
         view = self.views[node]
         if view.lost:
             view.lost, view.misses = False, 0
+        if now is not None and view.launch.get("contact"):
+            view.launch = launch_classes.heard_again(view.launch)
+            runs.write_json(self.run_folder.launch_file(node), view.launch)
         view.answered_at = now if now is not None else view.answered_at
         return note(view, stage, record, now if now is not None else time.monotonic())
 

@@ -18,8 +18,13 @@ from pathlib import Path
 #: What a runner command may take before it counts as hanging.
 RUNNER_SECONDS = 120
 
+#: How long a launch or a clean waits for others on the same machine.
+ONE_AT_ONCE_SECONDS = 120
+MAKE_TRIES = 100
+
 #: What a launch writes into the folder of a run, in this order.
 LAUNCH_FILES = frozenset({"runner.pyz", "workloads.zip", "store.json", "ca.pem", "rclone.conf", "plan.json"})
+BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 #: Folder with the SSH keys of the run; it can be there before a launch.
 KEYS = "ssh"
 
@@ -101,35 +106,112 @@ def _is_locked(path):
     return False
 
 
-def names_at_work(base, run_id, node):
-    """Other names under which this machine is at work in the same run: it stands in the inventory more than once."""
-    return [
-        path.name
-        for path in run_folders(base, run_id)
-        if path.parent.name == run_id and path.name != node and _is_locked(path)
-    ]
+def names_in_run(base, run_id, node, boot_id_file=BOOT_ID_FILE):
+    """Other names under which this machine is, or was, at work in the same run: it is in the inventory more than once.
+
+    Raises NodeError where another machine works in `base`: what it does would be taken for this one's.
+    """
+    boot = boot_id(boot_id_file)
+    names = []
+    for path in run_folders(base, run_id):
+        if path.name == node:
+            continue
+        its_boot = _boot_of(path)
+        if _is_locked(path):
+            if boot and its_boot and its_boot != boot:
+                raise NodeError(
+                    f"{base} is shared with another machine, on which {path.name} is at work: set gpuval_node_dir to a "
+                    "folder on a disk of the node's own"
+                )
+            names.append(path.name)
+        elif boot and its_boot == boot:
+            names.append(path.name)
+    return names
+
+
+def boot_id(path=BOOT_ID_FILE):
+    """Which boot of which machine this is; empty where the kernel does not tell."""
+    try:
+        return path.read_text(encoding="ascii", errors="replace").strip()[:64]
+    except OSError:
+        return ""
+
+
+def _boot_of(path):
+    """The boot in which a runner last began in the folder of a run; empty when none did, or it did not say."""
+    try:
+        return str(json.loads((path / "state.json").read_text(encoding="utf-8"))["boot"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+@contextlib.contextmanager
+def one_at_once(base, seconds=ONE_AT_ONCE_SECONDS):
+    """Launches and cleans on one machine, under whatever name, take turns: none sees another's half done.
+
+    Raises NodeError when the turn does not come, FileNotFoundError when `base` is gone.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        descriptor = os.open(base, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            if not _take(descriptor, deadline):
+                raise NodeError(
+                    f"another launch or clean has been at work in {base} for more than {seconds:.0f} s: see on the "
+                    "node what hangs (ps -eo pid,stat,etime,args | grep -i ansible), end it or reboot, and try again"
+                )
+            if not _is_still(descriptor, base):
+                continue  # a clean removed the folder meanwhile
+            yield
+            return
+        finally:
+            os.close(descriptor)
+
+
+def _take(descriptor, deadline):
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.05)
+        else:
+            return True
+
+
+def _is_still(descriptor, path):
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.lstat())
+    except FileNotFoundError:
+        return False
 
 
 @contextlib.contextmanager
 def one_launch_at_once(base):
-    """Two launches on one machine look at each other, instead of both finding it free."""
-    make_private(base)
-    descriptor = os.open(base, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)  # the launch as a whole has a deadline
-        yield
-    finally:
-        os.close(descriptor)
+    """`one_at_once` in a folder that is made for it."""
+    for _ in range(MAKE_TRIES):
+        make_private(base)
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(one_at_once(base))
+            except FileNotFoundError:  # a clean removed it again
+                continue
+            yield
+            return
+    raise NodeError(f"{base} is removed as often as it is made: is a clean under way? Launch again after it")
 
 
 def holds_only_launch(path):
     """Whether a launch died here before it wrote the plan: nothing was ever started."""
-    return {entry.name.removesuffix(".new") for entry in path.iterdir()} <= LAUNCH_FILES - {"plan.json"} | {KEYS}
+    drafts = {f"{name}.new" for name in LAUNCH_FILES}
+    return {entry.name for entry in path.iterdir()} <= LAUNCH_FILES - {"plan.json"} | drafts | {KEYS}
 
 
 def _begun(path):
-    """Whether what lies there without a plan is ours: the programs of a launch, or the keys of a run."""
-    return (path / "runner.pyz").is_file() or (path / KEYS / "gpuval.json").is_file()
+    """Whether what lies there without a plan is ours: the first file of a launch, also half, or the keys of a run."""
+    ours = (path / "runner.pyz", path / "runner.pyz.new", path / KEYS / "gpuval.json")
+    return any(file.is_file() and not file.is_symlink() for file in ours)
 
 
 def _names_itself(path):

@@ -73,6 +73,11 @@ kept:
   returned: success
   type: list
   elements: str
+left:
+  description: What could not be removed, ended or put back, and why.
+  returned: always
+  type: list
+  elements: str
 """
 
 import contextlib
@@ -87,6 +92,7 @@ from ansible_collections.gpuval.fleet.plugins.module_utils.node_directory import
     call_runner,
     check_private,
     holds_only_launch,
+    one_at_once,
     run_folders,
 )
 
@@ -133,26 +139,40 @@ def main():
     for run_id in run_ids:
         if not run_id or os.sep in run_id or run_id in (".", ".."):
             module.fail_json(msg=f"{run_id!r} is not a run id")
-    if not base.is_dir():
-        module.exit_json(changed=False, removed=[], killed=[], restored=[], kept=[])
-    try:
-        check_private(base)
-        folders = [folder for run_id in run_ids or [""] for folder in run_folders(base, run_id)]
-    except NodeError as error:
-        module.fail_json(msg=str(error), removed=[], killed=[])
+    nothing = {"removed": [], "killed": [], "restored": [], "kept": [], "left": []}
+    with contextlib.ExitStack() as stack:
+        try:
+            if base.is_dir():
+                check_private(base)
+            stack.enter_context(one_at_once(base))
+        except FileNotFoundError:  # nothing was ever there, or a clean of this machine's other name has removed it
+            module.exit_json(changed=False, **nothing)
+        except (NodeError, OSError) as error:
+            if not base.exists():
+                module.exit_json(changed=False, **nothing)
+            module.fail_json(msg=str(error), **nothing)
+        try:
+            outcome = clean(module, base, run_ids)
+        except NodeError as error:
+            module.fail_json(msg=str(error), **nothing)
+    left = outcome["left"]
+    if left:
+        message = f"could not be removed: {', '.join(map(str, left))}. Look for processes or mounts that hold them."
+        module.fail_json(msg=message, **outcome)
+    changed = bool(outcome["removed"] or outcome["killed"] or outcome["restored"])
+    module.exit_json(changed=changed, **outcome)
+
+
+def clean(module, base, run_ids):
+    """Remove these runs or all, and put the network back; check mode only looks."""
+    folders = [folder for run_id in run_ids or [""] for folder in run_folders(base, run_id)]
     if module.check_mode:
         put_back = restore_network(base, folders, dry=True)
-        module.exit_json(
-            changed=bool(folders or put_back["restored"]),
-            removed=[str(folder) for folder in folders],
-            killed=[],
-            restored=put_back["restored"],
-            kept=put_back["kept"],
-        )
+        return {**put_back, "left": [], "removed": [str(folder) for folder in folders], "killed": []}
     removed, killed, left = [], [], []
+    options = ["--keep-models"] if module.params["keep_models"] else []
+    options += ["--remove-images"] if module.params["remove_images"] else []
     for folder in folders:
-        options = ["--keep-models"] if module.params["keep_models"] else []
-        options += ["--remove-images"] if module.params["remove_images"] else []
         if holds_only_launch(folder):
             remove_launch(folder)
             removed.append(str(folder))
@@ -160,27 +180,13 @@ def main():
         try:
             answer = call_runner(folder, "clean", "--dir", str(folder), *options)
         except NodeError as error:
-            module.fail_json(msg=str(error), removed=removed, killed=killed)
+            left.append(f"{folder}: {error}")
+            continue
         removed += answer["removed"]
         killed += answer["killed"]
         left += answer["left"]
     put_back = restore_network(base, folders)
-    left += put_back["left"]
-    if left:
-        module.fail_json(
-            msg=f"could not be removed: {', '.join(map(str, left))}. Look for processes or mounts that hold them.",
-            removed=removed,
-            killed=killed,
-            restored=put_back["restored"],
-            kept=put_back["kept"],
-        )
-    module.exit_json(
-        changed=bool(removed or killed or put_back["restored"]),
-        removed=removed,
-        killed=killed,
-        restored=put_back["restored"],
-        kept=put_back["kept"],
-    )
+    return {**put_back, "left": [*left, *put_back["left"]], "removed": removed, "killed": killed}
 
 
 if __name__ == "__main__":

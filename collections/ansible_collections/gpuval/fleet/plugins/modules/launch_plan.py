@@ -83,6 +83,12 @@ launch:
     state:
       description: V(started), V(finished) when the plan was done already, or V(refused).
       type: str
+    class:
+      description: Why it was refused, in one word, where that is known here.
+      type: str
+    twin:
+      description: The other name of the run under which this machine is in it.
+      type: str
     message:
       description: Why.
       type: str
@@ -108,7 +114,7 @@ from ansible_collections.gpuval.fleet.plugins.module_utils.node_directory import
     base_directory,
     call_runner,
     make_private,
-    names_at_work,
+    names_in_run,
     one_launch_at_once,
     runs_at_work,
     within,
@@ -116,8 +122,9 @@ from ansible_collections.gpuval.fleet.plugins.module_utils.node_directory import
 )
 
 OLDEST_PYTHON = (3, 9)
-#: The whole launch on the node; the runner itself answers within seconds.
-LAUNCH_SECONDS = 240
+#: The whole launch on the node; the runner itself answers within seconds. Shorter than the controller's
+#: run_launch_seconds, which counts the connection too: otherwise the node's own word of what hangs would be lost.
+LAUNCH_SECONDS = 140
 MOST_NAMED = 8
 IN_THE_WAY = (
     "others use this node's accelerators or run here: {named}. Measuring beside them would mean nothing: stop them "
@@ -128,8 +135,8 @@ BUSY = (
     "clean playbook and -e gpuval_run_id={run}; -e gpuval_force=true runs all the same"
 )
 TWICE = (
-    "this machine is at work in this run already, as {name}: one machine is listed twice. Take one of the two names "
-    "out of the inventory, or correct its address"
+    "this machine is in this run already, as {name}: one machine is listed twice. Take one of the two names out of the "
+    "inventory, or correct its address"
 )
 
 
@@ -160,29 +167,30 @@ def place(parameters):
 def launch(parameters):
     """Start the plan unless somebody is in its way. Returns the folder, why not, and what the runner answered."""
     with one_launch_at_once(base_directory(parameters["directory"])):
-        refusal = "" if parameters["force"] else in_the_way(parameters)
+        refusal = {} if parameters["force"] else in_the_way(parameters)
         if refusal:
             return "", refusal, {}
         directory = place(parameters)
-        return str(directory), "", call_runner(directory, "start", "--dir", str(directory))
+        return str(directory), {}, call_runner(directory, "start", "--dir", str(directory))
 
 
 def in_the_way(parameters):
-    """Who is at work on this node, in words; empty when nobody."""
+    """Who is at work on this node, as part of the launch's outcome; empty when nobody."""
     run_id = parameters["plan"]["run_id"]
     others = runs_at_work_here(parameters)
     if others:
-        return BUSY.format(run=others[0])
-    names = names_at_work(base_directory(parameters["directory"]), run_id, parameters["plan"]["node"])
+        return {"message": BUSY.format(run=others[0])}
+    base = base_directory(parameters["directory"])
+    names = names_in_run(base, run_id, parameters["plan"]["node"])
     if names:
-        return TWICE.format(name=names[0])
+        return {"class": "same_machine_twice", "twin": names[0], "message": TWICE.format(name=names[0])}
     run = toolbox()
     users = [] if parameters["plan"]["accelerator"]["vendor"] == "cpu" else accelerator_users(Tree(), run, run_id)
     found = [str(user) for user in users] + foreign_runs(run, run_id)
     if not found:
-        return ""
+        return {}
     named = ", ".join(found[:MOST_NAMED]) + (f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else "")
-    return IN_THE_WAY.format(named=named)
+    return {"message": IN_THE_WAY.format(named=named)}
 
 
 def runs_at_work_here(parameters):
@@ -226,7 +234,7 @@ def main():
     except NodeError as error:
         module.fail_json(msg=str(error))
     if refusal:
-        module.exit_json(changed=False, directory="", launch={"state": "refused", "message": refusal})
+        module.exit_json(changed=False, directory="", launch={"state": "refused", **refusal})
     if answer["finished"] and not answer["started"]:
         state = "finished"
     elif answer["started"] or answer["already_running"]:

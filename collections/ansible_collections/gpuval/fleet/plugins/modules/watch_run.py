@@ -50,7 +50,7 @@ options:
   lost_seconds:
     description: After how long without a sign a node that cannot be asked either is given up.
     type: float
-    default: 600.0
+    default: 1800.0
   launch_seconds:
     description: How long one launch may take.
     type: float
