@@ -288,3 +288,15 @@ def test_a_node_of_another_play_is_never_asked_and_lost_by_silence_alone():
     node.askable = False
     assert watching.to_ask([node], 1000.0, silence=60, interval=15) == []
     assert watching.lost_contact(node, 1000.0, 600)
+
+
+def test_a_launch_that_ran_out_of_time_is_tried_again_but_not_for_ever():
+    slow = view({"state": "failed", "class": watching.SLOW})
+    slow.to_start, slow.tries, slow.tried_at = False, 1, 100.0
+    assert not slow.comes_again(101.0)
+    assert slow.comes_again(100.0 + watching.backoff(1))
+    slow.tries = watching.SLOW_TRIES
+    assert not slow.comes_again(1e6)
+    broken = view({"state": "failed", "class": "disk_full"})
+    broken.to_start, broken.tries, broken.tried_at = False, 1, 100.0
+    assert not broken.comes_again(1e6)

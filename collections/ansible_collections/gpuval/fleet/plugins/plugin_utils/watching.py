@@ -26,6 +26,9 @@ TRANSFER_STAGE = "image"
 #: Reasons for which a node is not tried again: only a person can mend them, and a login repeated may lock an account.
 HOPELESS = frozenset({"wrong_host_key", "unknown_host_key", "login_denied", "sudo_password_needed", "sudo_denied"})
 
+#: A launch that ran out of its time. One that hangs takes a worker of the controller for minutes, so it is not tried for ever.
+SLOW, SLOW_TRIES = "no_answer", 3
+
 
 @dataclass
 class NodeView:
@@ -106,10 +109,12 @@ class NodeView:
         return self.at_work
 
     def comes_again(self, now: float) -> bool:
-        """A node that was not reached may have come up since."""
-        if self.busy or self.to_start or self.launched or self.launch.get("state") != "unreachable":
+        """A node that was not reached may have come up since, and one that was too slow may be less busy."""
+        if self.busy or self.to_start or self.launched:
             return False
-        return self.launch.get("class") not in HOPELESS and now - self.tried_at >= backoff(self.tries)
+        slow = self.launch.get("class") == SLOW and self.tries < SLOW_TRIES
+        away = self.launch.get("state") == "unreachable" and self.launch.get("class") not in HOPELESS
+        return (slow or away) and now - self.tried_at >= backoff(self.tries)
 
 
 def backoff(misses: int) -> float:
