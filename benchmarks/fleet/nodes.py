@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 IMAGE = "gpuval-bench-node"
 START_SECONDS = 60
+END_SECONDS = 120
 
 
 def docker(*words: str, seconds: float = 120) -> str:
@@ -28,13 +30,10 @@ class Counts:
     connections: int
     sessions: int
     network_bytes: int
+    cpu_seconds: float
 
     def __sub__(self, other: Counts) -> Counts:
-        return Counts(*(mine - its for mine, its in zip(self.values, other.values, strict=True)))
-
-    @property
-    def values(self) -> tuple[int, ...]:
-        return (self.connections, self.sessions, self.network_bytes)
+        return Counts(*(mine - its for mine, its in zip(astuple(self), astuple(other), strict=True)))
 
 
 class Nodes:
@@ -73,10 +72,22 @@ class Nodes:
         self.close()
 
     def close(self) -> None:
-        ours = docker("ps", "-aq", "--filter", f"name={self.prefix}-").split()
-        if ours:
-            docker("rm", "-f", *ours, seconds=600)
-        docker("network", "rm", self.prefix)
+        deadline = time.monotonic() + END_SECONDS
+        while not self._removed():  # on a busy machine docker still unplugs a node that it has removed
+            if time.monotonic() > deadline:
+                print(f"left behind: containers or the network named {self.prefix}", file=sys.stderr)
+                return
+            time.sleep(3)
+
+    def _removed(self) -> bool:
+        try:
+            ours = docker("ps", "-aq", "--filter", f"name={self.prefix}-").split()
+            if ours:
+                docker("rm", "-f", *ours, seconds=600)
+            docker("network", "rm", self.prefix)
+        except SystemExit:
+            return False
+        return True
 
     def counts(self) -> Counts:
         """Of all nodes, since they started."""
@@ -86,6 +97,7 @@ class Nodes:
             connections=sum(log.count("Accepted publickey for") for log in logs),
             sessions=sum(log.count("Starting session: ") for log in logs),
             network_bytes=sum(self._network_bytes(pid) for pid in self._pids.values()),
+            cpu_seconds=sum(self._cpu_seconds(pid) for pid in self._pids.values()),
         )
 
     def _start(self, name: str) -> None:
@@ -129,3 +141,15 @@ class Nodes:
                 numbers = figures.split()
                 return int(numbers[0]) + int(numbers[8])
         return 0
+
+    @staticmethod
+    def _cpu_seconds(pid: int) -> float:
+        """Of all processes that ever ran in the container, by its control group (version 1 or 2)."""
+        for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if "cpuacct" in controllers.split(","):
+                return int(Path(f"/sys/fs/cgroup/cpuacct{path}/cpuacct.usage").read_text()) / 1e9
+            stat = Path(f"/sys/fs/cgroup{path}/cpu.stat")
+            if not controllers and stat.exists():
+                return int(stat.read_text().split()[1]) / 1e6
+        return 0.0

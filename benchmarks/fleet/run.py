@@ -34,13 +34,15 @@ SETTLE_SECONDS = 8
 
 @dataclass(frozen=True)
 class Result:
-    """One fleet. Seconds, bytes; `plan` is the longest sum of one node's sleeps."""
+    """One fleet. Seconds, bytes; `plan` is the longest sum of one node's stages by its records, `sleeps` as drawn."""
 
     nodes: int
     verdict: str
     wall: float
     plan: float
+    sleeps: float
     floor: float
+    floors: tuple[float, float]
     cpu: float
     memory: int
     resident: int
@@ -49,11 +51,14 @@ class Result:
     connections: int
     sessions: int
     network_bytes: int
+    node_cpu: float
+    floor_cpu: float
     tasks_per_node: float
     prepare: float
     check: float
     clean: float
     load: float
+    load_after: float
 
     @property
     def beyond(self) -> float:
@@ -115,14 +120,17 @@ def measured(nodes: Nodes, folder: Path, options: argparse.Namespace) -> Result:
         return measure(command, log, environment(folder), ROOT, PLAYBOOK_SECONDS)
 
     load = os.getloadavg()[0]
-    least = floor(nodes, options.forks)
     before = nodes.counts()
+    least = floor(nodes, options.forks)
+    plain, before = nodes.counts() - before, nodes.counts()
     prepare = check = Cost(0, 0.0, 0.0)
     if not options.only_validate:
         prepare, check = play("prepare"), play("validate", "--check")
         before = nodes.counts()
     validate = play("validate")
     seen: Counts = nodes.counts() - before
+    load_after = os.getloadavg()[0]
+    floors = (least, floor(nodes, options.forks))
     report = json.loads((folder / "results/latest/report.json").read_text())
     clean = play("clean")
     if clean.code:
@@ -134,8 +142,10 @@ def measured(nodes: Nodes, folder: Path, options: argparse.Namespace) -> Result:
         nodes=nodes.count,
         verdict=report["verdict"],
         wall=validate.wall_seconds,
-        plan=max(sum(each) for each in sleeps.values()),
-        floor=least,
+        plan=longest_plan(folder / "results/latest/nodes"),
+        sleeps=max(sum(each) for each in sleeps.values()),
+        floor=sum(floors) / 2,
+        floors=floors,
         cpu=validate.cpu_seconds,
         memory=validate.peak_shared,
         resident=validate.peak_resident,
@@ -144,11 +154,14 @@ def measured(nodes: Nodes, folder: Path, options: argparse.Namespace) -> Result:
         connections=seen.connections,
         sessions=seen.sessions,
         network_bytes=seen.network_bytes,
+        node_cpu=seen.cpu_seconds,
+        floor_cpu=plain.cpu_seconds,
         tasks_per_node=sum(tasks(folder / f"{name}.txt", nodes.names[-1]) for name in ("prepare", "validate", "clean")),
         prepare=prepare.wall_seconds,
         check=check.wall_seconds,
         clean=clean.wall_seconds,
         load=load,
+        load_after=load_after,
     )
 
 
@@ -160,6 +173,16 @@ def at_work(evidence: Path) -> tuple[float, float]:
         return [datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() for text in texts if text]
 
     return max(moments(STAGES[0], "started_at")) + SETTLE_SECONDS, max(moments(STAGES[-1], "finished_at"))
+
+
+def longest_plan(evidence: Path) -> float:
+    """The largest sum of what one node's stages took, by its own records."""
+    folders = [folder for folder in evidence.iterdir() if folder.is_dir()]
+    return max(sum(duration(folder / f"{stage}.json") for stage in ("facts", *STAGES)) for folder in folders)
+
+
+def duration(record: Path) -> float:
+    return float(json.loads(record.read_text())["duration_seconds"] or 0.0)
 
 
 def hosts(nodes: Nodes, sleeps: dict[str, list[float]]) -> dict[str, dict[str, object]]:
@@ -219,7 +242,8 @@ def tasks(log: Path, node: str) -> int:
 def row(result: Result) -> str:
     return (
         f"{result.nodes} nodes: {result.verdict}, {result.wall:.1f} s, plan {result.plan:.1f} s, floor "
-        f"{result.floor:.1f} s: {result.beyond:.1f} s beyond the plan are {result.ratio:.1f} floors"
+        f"{result.floor:.1f} s: {result.beyond:.1f} s beyond the plan are {result.ratio:.1f} floors; "
+        f"processor seconds: controller {result.cpu:.1f}, nodes {result.node_cpu:.1f}"
     )
 
 
@@ -232,13 +256,19 @@ def table(results: list[Result]) -> str:
         ("nodes", lambda r: f"{r.nodes}"),
         ("verdict", lambda r: r.verdict),
         ("load average before", lambda r: f"{r.load:.2f}"),
+        ("load average after", lambda r: f"{r.load_after:.2f}"),
         ("validate, s", lambda r: f"{r.wall:.1f}"),
         ("longest plan, s", lambda r: f"{r.plan:.1f}"),
+        ("its sleeps alone, s", lambda r: f"{r.sleeps:.1f}"),
         ("beyond the plan, s", lambda r: f"{r.beyond:.1f}"),
         ("floor, s", lambda r: f"{r.floor:.1f}"),
+        ("the same before and after", lambda r: "/".join(f"{each:.1f}" for each in r.floors)),
         ("ratio to the floor", lambda r: f"{r.ratio:.2f}"),
+        ("ratio, sleeps alone as the plan", lambda r: f"{(r.wall - r.sleeps) / r.floor:.2f}"),
         ("controller CPU, s", lambda r: f"{r.cpu:.1f}"),
         ("controller CPU per node, s", lambda r: f"{r.cpu / r.nodes:.3f}"),
+        ("nodes' CPU per node, s", lambda r: f"{r.node_cpu / r.nodes:.3f}"),
+        ("nodes' CPU per node in the floor, s", lambda r: f"{r.floor_cpu / r.nodes:.3f}"),
         ("memory (pages counted once), MB", lambda r: f"{r.memory / 1e6:.0f}"),
         ("memory (sum of RSS), MB", lambda r: f"{r.resident / 1e6:.0f}"),
         ("processes while nodes work", lambda r: shown(r.processes_at_work)),

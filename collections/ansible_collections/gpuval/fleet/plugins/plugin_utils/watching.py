@@ -26,7 +26,7 @@ TRANSFER_STAGE = "image"
 #: Reasons for which a node is not tried again: only a person can mend them, and a login repeated may lock an account.
 HOPELESS = frozenset({"wrong_host_key", "unknown_host_key", "login_denied", "sudo_password_needed", "sudo_denied"})
 
-#: A launch that ran out of its time. One that hangs takes a worker of the controller for minutes, so it is not tried for ever.
+#: A launch that ran out of its time. One that hangs takes a worker of the controller for minutes: not for ever.
 SLOW, SLOW_TRIES = "no_answer", 3
 
 
