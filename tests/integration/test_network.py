@@ -75,6 +75,7 @@ def found(fleet, level="fail"):
 
 
 def test_without_settings_nothing_is_changed_and_every_link_is_measured(fleet):
+    assert fleet.play("gpuval.fleet.probe").code == 0, "the keys are pinned before: that is a change"
     before = {name: shell(fleet, name, SNAPSHOT) for name in NODES}
     done = network(fleet)
     assert done.code == 0, str(done)
