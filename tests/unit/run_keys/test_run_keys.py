@@ -87,3 +87,9 @@ def test_names_are_looked_up_and_what_has_no_address_is_named(keys):
     with keys.locked():
         assert keys.resolved({"a": ["192.0.2.1"]}) == {"a": ["192.0.2.1"]}
         assert keys.resolved({"a": ["192.0.2.9"]}) == {"a": ["192.0.2.9"]}
+
+
+def test_without_the_library_the_message_names_it(monkeypatch):
+    monkeypatch.setattr(run_keys, "CRYPTOGRAPHY_ERROR", ImportError("No module named 'cryptography'"))
+    with pytest.raises(RunKeysError, match=r"cryptography.*Install it"):
+        run_keys.make_pair()

@@ -55,8 +55,7 @@ class Server:
 
 @pytest.fixture
 def serve(monkeypatch):
-    monkeypatch.setattr(downloads, "FIRST_WAIT", 0.01)
-    monkeypatch.setattr(downloads, "LONGEST_WAIT", 0.05)
+    monkeypatch.setattr(downloads, "PACE", downloads.Pace(first=0.01, longest=0.05))
     made = []
 
     def make(*answers, **options):

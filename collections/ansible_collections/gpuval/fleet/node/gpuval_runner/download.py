@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from gpuval_runner.errors import RunnerError, StoreError
-from gpuval_runner.upload import reason
+from gpuval_runner.upload import Pace, reason
 
 BLOCK_BYTES = 4 << 20
 STALL_SECONDS = 60.0
-FIRST_WAIT, LONGEST_WAIT = 1.0, 20.0
+PACE = Pace(first=1.0, longest=20.0)
 #: Failures in a row without a byte of progress; with the waits between them a store may be away for minutes.
 MAX_FAILURES = 12
 
@@ -71,7 +71,7 @@ def download(
             except _AwayError as error:
                 received += max(0, stream.tell() - before)
                 failures = 1 if stream.tell() > before else failures + 1
-                wait = min(LONGEST_WAIT, FIRST_WAIT * 2 ** (failures - 1)) * (0.5 + random.random() / 2)  # noqa: S311
+                wait = PACE.wait(failures, random.random())  # noqa: S311 - jitter
                 if failures >= MAX_FAILURES or time.monotonic() + wait >= deadline:
                     raise DownloadError(
                         f"{error} ({failures} times without progress, {stream.tell()} of {expected.bytes} bytes are "
@@ -120,7 +120,7 @@ def _receive(
 ) -> Any:
     """Append what the store sends; returns the hash of the whole file, a new one when the store begins anew."""
     at = stream.tell()
-    request = urllib.request.Request(url, headers={"Range": f"bytes={at}-"} if at else {})  # noqa: S310 - http(s) only
+    request = urllib.request.Request(url, headers={"Range": f"bytes={at}-"} if at else {})  # noqa: S310 - http(s), says load_store
     timeout = max(1.0, min(STALL_SECONDS, deadline - time.monotonic()))
     try:
         answer = opener.open(request, timeout=timeout)

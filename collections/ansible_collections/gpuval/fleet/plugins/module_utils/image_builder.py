@@ -157,7 +157,7 @@ def _unpack(tar, folder):
     if hasattr(tarfile, "data_filter"):
         tar.extractall(folder, filter="data")
     else:
-        tar.extractall(folder)  # noqa: S202 - the controller wrote it
+        tar.extractall(folder)  # noqa: S202 - this Python has no filter yet, and the controller wrote the archive
 
 
 def _end(text, limit=400):

@@ -6,13 +6,13 @@ Made for one store and trusted by nobody but its nodes and its controller. Its k
 from __future__ import annotations
 
 import ipaddress
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import MAX_SIGNED_SECONDS, StoreError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import files
 
 try:
     from cryptography import x509
@@ -182,14 +182,5 @@ def _write_pair(certificate_file, key_file, certificate, key):
     secret = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    _write(key_file, secret, 0o600)
-    _write(certificate_file, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
-
-
-def _write(path, data, mode):
-    draft = path.with_name(f"{path.name}.tmp")
-    draft.unlink(missing_ok=True)
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
-    with os.fdopen(descriptor, "wb") as stream:
-        stream.write(data)
-    draft.replace(path)
+    files.replace(key_file, secret, files.PRIVATE)
+    files.replace(certificate_file, certificate.public_bytes(serialization.Encoding.PEM), 0o644)

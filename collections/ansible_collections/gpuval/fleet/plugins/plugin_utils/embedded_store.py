@@ -11,7 +11,6 @@ on both: the certificates are `certificates.py`'s.
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import secrets
@@ -26,7 +25,7 @@ from pathlib import Path
 
 import psutil
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, Store, StoreError, StoreErrors
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import certificates
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import certificates, files
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.certificates import CertificateFiles
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_address import (
     HIGHEST_PORT,
@@ -240,27 +239,14 @@ class EmbeddedStore:
         return self._read() if self._file.exists() else State()
 
     def _write(self, state: State) -> None:
-        draft = self._file.with_suffix(".tmp")
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w") as stream:
-            json.dump(asdict(state), stream)
-        draft.replace(self._file)
+        files.replace(self._file, json.dumps(asdict(state)).encode(), files.PRIVATE)
 
     @contextmanager
     def _locked(self):
         """Two controllers on one folder start one store, not two."""
-        with (self.directory / "lock").open("a") as stream:
-            deadline = time.monotonic() + 3 * START_SECONDS
-            while True:
-                try:
-                    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > deadline:
-                        raise StoreError(
-                            f"another process holds {self.directory / 'lock'}: wait for it, or end it"
-                        ) from None
-                    time.sleep(0.1)
+        lock = self.directory / "lock"
+        late = StoreError(f"another process holds {lock}: wait for it, or end it")
+        with files.locked(lock, 3 * START_SECONDS, late):
             yield
 
     def _ensure(

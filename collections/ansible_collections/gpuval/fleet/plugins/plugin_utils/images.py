@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import MAX_SIGNED_SECONDS, Store, StoreError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import files, schemas
 
 SCHEMA = "gpuval.images/1"
 PREFIX = "images/"
@@ -261,7 +260,5 @@ def remember(state_dir: Path, entry: Mapping[str, Any]) -> bool:
     schemas.validate("images", document, what="the catalogue of images")
     path = catalogue_file(state_dir)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    draft = path.with_name(f"{path.name}.{os.getpid()}.new")
-    draft.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    draft.replace(path)
+    files.replace(path, f"{json.dumps(document, indent=1)}\n".encode())
     return True

@@ -5,17 +5,15 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
-import fcntl
 import fnmatch
 import hashlib
 import hmac
-import os
 import re
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import files
 
 CA, REVOKED = "@cert-authority", "@revoked"
 DEFAULT_PORT = 22
@@ -224,32 +222,22 @@ class Pins:
         return len(added)
 
     def _write(self, text: str) -> None:
-        draft = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        try:
-            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-            with os.fdopen(descriptor, "w") as stream:
-                stream.write(text)
-            draft.replace(self.path)
-        except OSError as error:
-            raise HostKeyError(f"{self.path} cannot be written: {error.strerror}. Set gpuval_state_dir.") from None
+        with self._writable():
+            files.replace(self.path, text.encode(), files.PRIVATE)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            stream = (self.path.parent / ".lock").open("a")
-        except OSError as error:
-            raise HostKeyError(f"{self.path} cannot be written: {error.strerror}. Set gpuval_state_dir.") from None
-        with stream:
-            self._lock(stream)
+        lock = self.path.parent / ".lock"
+        late = HostKeyError(f"another gpuval holds {lock} since {LOCK_SECONDS} s: end it")
+        with contextlib.ExitStack() as held:
+            with self._writable():
+                self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                held.enter_context(files.locked(lock, LOCK_SECONDS, late))
             yield
 
-    def _lock(self, stream: IO[str]) -> None:
-        deadline = time.monotonic() + LOCK_SECONDS
-        while True:
-            try:
-                return fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise HostKeyError(f"another gpuval holds {stream.name} since {LOCK_SECONDS} s: end it") from None
-            time.sleep(0.05)
+    @contextlib.contextmanager
+    def _writable(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise HostKeyError(f"{self.path} cannot be written: {error.strerror}. Set gpuval_state_dir.") from None

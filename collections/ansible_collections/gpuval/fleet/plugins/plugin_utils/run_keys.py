@@ -7,10 +7,8 @@ its own container from the files made here; no account of a node knows them.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import ipaddress
 import json
-import os
 import shutil
 import socket
 import threading
@@ -19,9 +17,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import files
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.known_hosts import host_id
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+try:
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    CRYPTOGRAPHY_ERROR = None
+except ImportError as error:  # reported with the name of the library, where keys are made; removing them needs none
+    CRYPTOGRAPHY_ERROR = error
 
 #: Where a container finds the folder, mounted read-only.
 INSIDE = "/opt/gpuval/ssh"
@@ -40,6 +45,8 @@ class Pair:
 
 
 def make_pair() -> Pair:
+    if CRYPTOGRAPHY_ERROR:
+        raise RunKeysError(f"keys are made with the Python library cryptography: {CRYPTOGRAPHY_ERROR}. Install it.")
     key = Ed25519PrivateKey.generate()
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
@@ -71,18 +78,9 @@ class RunKeys:
     def locked(self) -> Iterator[None]:
         """Nodes are served in parallel; the first makes the keys for all."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        deadline = time.monotonic() + LOCK_SECONDS
-        with (self.folder / "lock").open("a") as stream:
-            while True:
-                try:
-                    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > deadline:
-                        raise RunKeysError(
-                            f"{stream.name} is held since {LOCK_SECONDS} s: end the other gpuval"
-                        ) from None
-                    time.sleep(0.05)
+        lock = self.folder / "lock"
+        late = RunKeysError(f"{lock} is held since {LOCK_SECONDS} s: end the other gpuval")
+        with files.locked(lock, LOCK_SECONDS, late):
             yield
 
     def resolved(self, wanted: Mapping[str, list[str]]) -> dict[str, list[str]]:
@@ -93,7 +91,8 @@ class RunKeys:
             if known["wanted"] == wanted:
                 return known["addresses"]
         addresses = resolve(wanted)
-        _write(file, json.dumps({"wanted": wanted, "addresses": addresses}, indent=1))
+        text = json.dumps({"wanted": wanted, "addresses": addresses}, indent=1)
+        files.replace(file, text.encode(), files.PRIVATE)
         return addresses
 
     def _pair(self, path: Path) -> Pair:
@@ -101,17 +100,9 @@ class RunKeys:
         if not (path.exists() and public.exists()):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             pair = make_pair()
-            _write(path, pair.private)
-            _write(public, pair.public + "\n")
+            files.replace(path, pair.private.encode(), files.PRIVATE)
+            files.replace(public, f"{pair.public}\n".encode(), files.PRIVATE)
         return Pair(path.read_text(), public.read_text().strip())
-
-
-def _write(path: Path, text: str) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(descriptor, "w") as stream:
-        stream.write(text)
-    draft.replace(path)
 
 
 def resolve(wanted: Mapping[str, list[str]]) -> dict[str, list[str]]:

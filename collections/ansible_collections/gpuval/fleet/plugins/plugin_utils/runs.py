@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import files, schemas
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
@@ -147,9 +147,7 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_bytes(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    draft.write_bytes(data)
-    draft.replace(path)
+    files.replace(path, data)
 
 
 def latest_run_id(results: Path) -> str | None:

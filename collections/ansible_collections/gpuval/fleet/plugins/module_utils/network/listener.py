@@ -146,7 +146,7 @@ def _listen(port: int) -> socket.socket:
         where: Any = ("::", port)
     except OSError:
         link = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        where = ("0.0.0.0", port)  # noqa: S104 - it is there to be reached
+        where = ("0.0.0.0", port)  # noqa: S104 - other nodes are to reach it, at any address
     try:
         link.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         link.bind(where)

@@ -42,9 +42,10 @@ def _offsets(count: int, degree: int) -> list[int]:
     half = count // 2
     found = [max(1, round(half ** (step / max(1, wanted - 1)))) for step in range(wanted)]
     result: list[int] = []
-    for offset in found:
+    for wished in found:
+        offset = wished
         while offset in result and offset < half:
-            offset += 1  # noqa: PLW2901 - the next free one
+            offset += 1
         if offset not in result:
             result.append(offset)
     # exactly across gives one peer, not two

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import files
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.console import final_block
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.failed_nodes import failed_nodes_text
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.junit import junit_xml
@@ -55,13 +53,4 @@ def _dump(value: Any) -> str:
 
 def write_file(path: Path, text: str) -> None:
     """Replace ``path`` by ``text`` in UTF-8 with one rename."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as stream:
-            stream.write(text)
-            os.fchmod(stream.fileno(), 0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            Path(temporary).unlink()
-        raise
+    files.replace(path, text.encode("utf-8"), 0o644)

@@ -1,0 +1,52 @@
+"""Files of the controller that several processes read and write: replaced whole, and changed by one at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+PRIVATE = 0o600
+TURN_SECONDS = 0.05
+
+
+def replace(path: Path, data: bytes, mode: int | None = None) -> None:
+    """Replace a file atomically: a reader sees the old one or the new one, whole. Raises OSError, and leaves no draft.
+
+    Without a `mode` it is the one that the umask leaves of 0666.
+    """
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666 if mode is None else mode)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            if mode is not None:
+                os.fchmod(stream.fileno(), mode)
+            stream.write(data)
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def locked(path: Path, seconds: float, late: Exception) -> Iterator[None]:
+    """Hold a lock file, waiting for it at most so long; raises `late` when another process still holds it then."""
+    with path.open("a") as stream:
+        deadline = time.monotonic() + seconds
+        while not _taken(stream.fileno()):
+            if time.monotonic() > deadline:
+                raise late
+            time.sleep(TURN_SECONDS)
+        yield
+
+
+def _taken(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
