@@ -25,7 +25,8 @@ def read(path):
 @pytest.mark.parametrize("role", ROLES)
 def test_defaults_and_argument_specs_agree(role):
     defaults = read(FLEET / "roles" / role / "defaults" / "main.yml") or {}
-    options = read(FLEET / "roles" / role / "meta" / "argument_specs.yml")["argument_specs"]["main"]["options"]
+    specs = read(FLEET / "roles" / role / "meta" / "argument_specs.yml")["argument_specs"]
+    options = specs["settings" if role == "gpuval" else "main"]["options"]
     assert set(options) - OPTIONAL == set(defaults)
     for name, option in options.items():
         if "default" in option:
@@ -43,7 +44,7 @@ def test_a_role_names_its_variables_after_itself_and_is_linked(role):
 
 
 def test_secrets_are_marked():
-    options = read(FLEET / "roles" / "gpuval" / "meta" / "argument_specs.yml")["argument_specs"]["main"]["options"]
+    options = read(FLEET / "roles" / "gpuval" / "meta" / "argument_specs.yml")["argument_specs"]["settings"]["options"]
     secret = {name for name in options if name.endswith(("_key", "_token"))} | {"gpuval_store"}
     assert {name for name, option in options.items() if option.get("no_log")} == secret
 

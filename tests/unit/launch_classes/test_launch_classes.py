@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.modules import launch_plan
+from ansible_collections.gpuval.fleet.plugins.module_utils import placement
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import launch_classes, probe
 
 REAL = [
@@ -26,9 +26,9 @@ def test_a_real_text_has_its_class(case):
 
 
 OWN = [
-    ("refused", launch_plan.IN_THE_WAY.format(named="python3 (pid 7) on gpu:0"), "foreign_work"),
-    ("refused", launch_plan.BUSY.format(run="first"), "other_run"),
-    ("refused", launch_plan.TWICE.format(name="node-7"), "same_machine_twice"),
+    ("refused", placement.IN_THE_WAY.format(named="python3 (pid 7) on gpu:0"), "foreign_work"),
+    ("refused", placement.BUSY.format(run="first"), "other_run"),
+    ("refused", placement.TWICE.format(name="node-7"), "same_machine_twice"),
     (
         "failed",
         "/data/gpuval is shared with another machine, on which n1 is at work: set gpuval_node_dir to",

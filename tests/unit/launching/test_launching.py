@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible_collections.gpuval.fleet.plugins.module_utils import node_directory
-from ansible_collections.gpuval.fleet.plugins.modules import launch_plan
+from ansible_collections.gpuval.fleet.plugins.module_utils import node_directory, placement
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import launching, payload
 
 
 def test_the_archives_are_those_of_the_payload():
-    assert base64.b64decode(launching.archives()["runner"]) == payload.runner_pyz()
-    assert base64.b64decode(launching.archives()["workloads"]) == payload.workloads_zip()
+    for archives in (launching.archives(), {k: base64.b64decode(v) for k, v in launching.encoded_archives().items()}):
+        assert archives == {"runner": payload.runner_pyz(), "workloads": payload.workloads_zip()}
 
 
 @pytest.mark.parametrize("probed", [{}, {"nodes": {}}, {"nodes": {"n1": {"state": "reachable"}}}])
@@ -34,8 +33,8 @@ def test_a_node_ends_a_launch_that_hangs_well_before_the_controller_does():
     """Otherwise its own word of what hangs is lost."""
     role = Path(launching.__file__).parents[2] / "roles/run/defaults/main.yml"
     of_the_controller = yaml.safe_load(role.read_text())["run_launch_seconds"]
-    assert node_directory.RUNNER_SECONDS < launch_plan.LAUNCH_SECONDS <= of_the_controller - 30
-    assert node_directory.ONE_AT_ONCE_SECONDS < launch_plan.LAUNCH_SECONDS
+    assert node_directory.RUNNER_SECONDS < placement.LAUNCH_SECONDS <= of_the_controller - 30
+    assert node_directory.ONE_AT_ONCE_SECONDS < placement.LAUNCH_SECONDS
 
 
 def test_a_late_node_has_what_is_left_of_the_runs_time():

@@ -31,10 +31,15 @@ def test_the_same_content_gives_the_same_bytes(make, monkeypatch):
     assert dates == {(1980, 1, 1, 0, 0, 0)}
 
 
-def test_the_runner_holds_both_packages_and_starts_as_a_program():
+def test_the_runner_holds_what_it_shares_with_modules_and_starts_as_a_program():
     data = payload.runner_pyz()
     assert data.startswith(b"#!/usr/bin/env python3\n")
-    assert {"__main__.py", "gpuval_runner/cli.py", "gpuval_hardware/collect.py"} <= set(names(data))
+    assert {
+        "__main__.py",
+        "gpuval_runner/cli.py",
+        "gpuval_node/placement.py",
+        "gpuval_node/hardware/collect.py",
+    } <= set(names(data))
 
 
 def test_the_runner_brings_the_bytecode_of_this_python_beside_every_source():
@@ -99,9 +104,9 @@ def test_tests_and_caches_do_not_travel(tmp_path, monkeypatch):
 
 
 def test_an_incomplete_collection_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr(payload, "HARDWARE", tmp_path / "gone")
+    monkeypatch.setattr(payload, "WORKLOADS", tmp_path / "gone")
     with pytest.raises(FileNotFoundError, match="install it again"):
-        payload.runner_pyz()
+        payload.workloads_zip()
 
 
 @pytest.mark.parametrize("python", [sys.executable, oldest_python()], ids=["this", "3.9"])

@@ -271,9 +271,10 @@ def test_one_line(text, expected):
 
 
 def test_facts_are_written_as_a_result(tmp_path):
-    package = tmp_path / "gpuval_hardware"
-    package.mkdir()
-    (package / "__init__.py").touch()
+    package = tmp_path / "gpuval_node" / "hardware"
+    package.mkdir(parents=True)
+    for folder in (package.parent, package):
+        (folder / "__init__.py").touch()
     (package / "collect.py").write_text(
         "def facts_result(root, accelerator):\n"
         "    return {'state': 'failure', 'message': f'{root} {accelerator}', 'metrics': [], 'environment': {}}\n"

@@ -2,7 +2,7 @@ import copy
 import json
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.modules import launch_plan
+from ansible_collections.gpuval.fleet.plugins.module_utils import placement
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import schemas, verdict
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import Evidence
 from builders import (
@@ -357,7 +357,7 @@ def test_one_machine_listed_twice(what):
 def refused_as_twin(run, evidence, name, twin):
     """The launch of a name whose machine is in the run as another, as launch_plan leaves it."""
     evidence.records.pop(name)
-    message = launch_plan.TWICE.format(name=twin)
+    message = placement.TWICE.format(name=twin)
     evidence.launches[name] = {"state": "refused", "class": "same_machine_twice", "twin": twin, "message": message}
 
 

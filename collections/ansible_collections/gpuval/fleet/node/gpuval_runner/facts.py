@@ -15,7 +15,7 @@ def facts(root: str, accelerator: str) -> int:
 
     Returns 1 when the result is a failure, else 0.
     """
-    from gpuval_hardware.collect import facts_result
+    from gpuval_node.hardware.collect import facts_result
 
     result = facts_result(root=root, accelerator=accelerator)
     place = os.environ.get("GPUVAL_RESULT_FILE")

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import json
 
+from ansible import constants
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError, StoreErrors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import (
     images,
     launch_classes,
     launching,
+    node_program,
     plans,
     probe_target,
     runs,
@@ -61,6 +63,9 @@ class ActionModule(ControllerAction):
         "accept_new_host_keys": {"type": "bool", "default": True},
     }
 
+    #: Which Python of the node answered the launch.
+    found_python = ""
+
     def work(self, options, task_vars):
         node = task_vars["inventory_hostname"]
         folder = self.folder(options)
@@ -86,7 +91,10 @@ class ActionModule(ControllerAction):
             self._display.warning(f"{node}: not started ({launch['state']}): {launch['message']}")
         elif launch["at"] == known.get("at"):
             self._display.warning(f"{node}: {launch['message']}")
-        return {"changed": launch["state"] == "started", "launch": launch, "msg": launch["message"]}
+        result = {"changed": launch["state"] == "started", "launch": launch, "msg": launch["message"]}
+        if self.found_python:  # as modules do, so that the next one need not search
+            result["ansible_facts"] = {"discovered_interpreter_python": self.found_python}
+        return result
 
     def _still_away(self, folder, node, options, task_vars):
         """Why a node that the run's probe did not reach is not touched now either; None when it is to be launched.
@@ -180,12 +188,9 @@ class ActionModule(ControllerAction):
             "ca": ca,
             "rclone_config": reader,
             "force": options["force"],
-            **launching.archives(),
         }
         try:
-            outcome = self._execute_module(
-                module_name="gpuval.fleet.launch_plan", module_args=arguments, task_vars=task_vars
-            )
+            outcome = self._on_node(arguments, task_vars)
         except AnsibleConnectionFailure as error:
             return {**launch, "state": "unreachable", "message": str(error.message)}
         except AnsibleError as error:  # become, the interpreter, a temporary folder
@@ -199,10 +204,40 @@ class ActionModule(ControllerAction):
                 "state": "failed",
                 "message": f"{outcome.get('msg', 'the launch failed')} {detail}".strip(),
             }
+        self.found_python = outcome.get("python", "")
         launch = {**launch, **outcome["launch"], "directory": outcome["directory"], "runner": "alive"}
         if launch.get("store_reachable") is False and not beyond and access.firewall_hint():
             launch["message"] = f"{launch['message']}; {access.firewall_hint()}"
         return {**launch, "store_reachable": False} if beyond else launch
+
+    def _on_node(self, arguments, task_vars):
+        """Have it done over the standard input of the node's Python, or as a module where that takes no input."""
+        if not self._is_pipelining_enabled("new"):
+            return self._execute_module(
+                module_name="gpuval.fleet.launch_plan",
+                module_args={**arguments, **launching.encoded_archives()},
+                task_vars=task_vars,
+            )
+        interpreter = self._interpreter(task_vars)
+        command = node_program.command(interpreter, self._candidates(task_vars))
+        environment = self._compute_environment_string()
+        if environment:
+            command = f"export {environment}; {command}"
+        stream = node_program.data(arguments, **launching.archives())
+        done = self._low_level_execute_command(command, sudoable=True, in_data=stream)
+        return node_program.answer(done["rc"], done["stdout"], done["stderr"], interpreter)
+
+    @staticmethod
+    def _candidates(task_vars):
+        """Names under which a Python may be found, the preferred one first."""
+        return constants.config.get_config_value("INTERPRETER_PYTHON_FALLBACK", variables=task_vars)
+
+    def _interpreter(self, task_vars):
+        """The Python that is configured for the node, or was found there before; empty: it is still to be found."""
+        wanted = str(constants.config.get_config_value("INTERPRETER_PYTHON", variables=task_vars) or "auto")
+        if not wanted.startswith("auto"):
+            return self._templar.template(wanted)
+        return str((task_vars.get("ansible_facts") or {}).get("discovered_interpreter_python") or "")
 
 
 def _shown(plan):

@@ -16,12 +16,14 @@ REACHABLE = "reachable"
 
 
 @cache
-def archives() -> dict[str, str]:
-    """The runner and the workloads as base64, for a module's arguments."""
-    return {
-        "runner": base64.b64encode(payload.runner_pyz()).decode(),
-        "workloads": base64.b64encode(payload.workloads_zip()).decode(),
-    }
+def archives() -> dict[str, bytes]:
+    """The runner and the workloads, by the names that the module's arguments have."""
+    return {"runner": payload.runner_pyz(), "workloads": payload.workloads_zip()}
+
+
+def encoded_archives() -> dict[str, str]:
+    """The same as base64, for a module's arguments."""
+    return {name: base64.b64encode(data).decode() for name, data in archives().items()}
 
 
 @cache

@@ -13,7 +13,9 @@ from pathlib import Path
 COLLECTION = Path(__file__).resolve().parents[2]
 RUNNER = COLLECTION / "node" / "gpuval_runner"
 WORKLOADS = COLLECTION / "node" / "gpuval_workloads"
-HARDWARE = COLLECTION / "plugins" / "module_utils" / "hardware"
+MODULE_UTILS = COLLECTION / "plugins" / "module_utils"
+#: What a node's runner shares with modules, as the package `gpuval_node`.
+SHARED = ("hardware", "node_directory.py", "placement.py")
 
 SHEBANG = b"#!/usr/bin/env python3\n"
 ENTRY_POINT = b"import sys\n\nfrom gpuval_runner.cli import main\n\nsys.exit(main())\n"
@@ -28,11 +30,11 @@ Entry = tuple[str, bytes]
 
 
 def runner_pyz() -> bytes:
-    """Return the runner with the hardware package as a zip application, compiled for this version of Python too.
+    """Return the runner with what it shares with modules as a zip application, compiled for this version of Python too.
 
     Raises ``FileNotFoundError`` when either is missing.
     """
-    entries = [*_package(RUNNER, "gpuval_runner"), *_package(HARDWARE, "gpuval_hardware"), ("__main__.py", ENTRY_POINT)]
+    entries = [*_package(RUNNER, "gpuval_runner"), *_shared(), ("__main__.py", ENTRY_POINT)]
     return SHEBANG + _zip([*entries, *_bytecode(entries)])
 
 
@@ -52,6 +54,16 @@ def _package(folder: Path, name: str) -> list[Entry]:
     files = (path for path in folder.rglob("*") if path.is_file())
     wanted = (path for path in files if not LEFT_OUT & set(path.relative_to(folder).parts) and path.suffix != ".pyc")
     return [(f"{name}/{path.relative_to(folder).as_posix()}", path.read_bytes()) for path in wanted]
+
+
+def _shared() -> list[Entry]:
+    entries = [("gpuval_node/__init__.py", b"")]
+    for name in SHARED:
+        path = MODULE_UTILS / name
+        entries += (
+            _package(path, f"gpuval_node/{name}") if path.is_dir() else [(f"gpuval_node/{name}", path.read_bytes())]
+        )
+    return entries
 
 
 def _bytecode(entries: Iterable[Entry]) -> list[Entry]:

@@ -1,0 +1,154 @@
+"""What a launch does on the node: write a run's files, unless somebody is in the way, and start the runner.
+
+It arrives in two ways: in the runner's zip application over the standard input of a Python (`main`), which spares the
+node what a module costs, and as the module `launch_plan` where a connection or an escalation takes no such input.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from .hardware.tools import toolbox
+from .hardware.tree import Tree
+from .hardware.users import accelerator_users, foreign_runs
+from .node_directory import (
+    NodeError,
+    base_directory,
+    call_runner,
+    make_private,
+    names_in_run,
+    one_launch_at_once,
+    runs_at_work,
+    within,
+    write_private,
+)
+
+#: Begins the one line of standard output that is the answer: a login may say other things.
+ANSWER = "gpuval-launch: "
+#: The whole launch on the node; the runner itself answers within seconds. Shorter than the controller's
+#: run_launch_seconds, which counts the connection too: otherwise the node's own word of what hangs would be lost.
+LAUNCH_SECONDS = 140
+OLDEST_PYTHON = (3, 9)
+MOST_NAMED = 8
+IN_THE_WAY = (
+    "others use this node's accelerators or run here: {named}. Measuring beside them would mean nothing: stop them "
+    "(the clean playbook for runs of gpuval), or run all the same with -e gpuval_force=true"
+)
+BUSY = (
+    "run {run} is at work on this node, and two at once would measure each other: wait for it, or end it with the "
+    "clean playbook and -e gpuval_run_id={run}; -e gpuval_force=true runs all the same"
+)
+TWICE = (
+    "this machine is in this run already, as {name}: one machine is listed twice. Take one of the two names out of the "
+    "inventory, or correct its address"
+)
+
+
+def place(parameters, runner, workloads):
+    """Write the run's files. Returns the run's folder on the node."""
+    plan = parameters["plan"]
+    base = base_directory(parameters["directory"])
+    make_private(base)
+    directory = base / plan["run_id"] / plan["node"]
+    make_private(directory.parent)
+    make_private(directory)
+    files = {
+        "runner.pyz": runner,
+        "workloads.zip": workloads,
+        "store.json": json.dumps(parameters["store"]).encode(),
+    }
+    if parameters["ca"]:
+        files["ca.pem"] = parameters["ca"].encode()
+    if parameters["rclone_config"]:
+        files["rclone.conf"] = parameters["rclone_config"].encode()
+    if is_newer(plan, directory / "plan.json"):
+        files["plan.json"] = json.dumps(plan, indent=1).encode()
+    for name, data in files.items():
+        write_private(directory / name, data)
+    return directory
+
+
+def launch(parameters, runner, workloads):
+    """Start the plan unless somebody is in its way. Returns the folder, why not, and what the runner answered."""
+    with one_launch_at_once(base_directory(parameters["directory"])):
+        refusal = {} if parameters["force"] else in_the_way(parameters)
+        if refusal:
+            return "", refusal, {}
+        directory = place(parameters, runner, workloads)
+        return str(directory), {}, call_runner(directory, "start", "--dir", str(directory))
+
+
+def in_the_way(parameters):
+    """Who is at work on this node, as part of the launch's outcome; empty when nobody."""
+    run_id = parameters["plan"]["run_id"]
+    others = runs_at_work_here(parameters)
+    if others:
+        return {"message": BUSY.format(run=others[0])}
+    base = base_directory(parameters["directory"])
+    names = names_in_run(base, run_id, parameters["plan"]["node"])
+    if names:
+        return {"class": "same_machine_twice", "twin": names[0], "message": TWICE.format(name=names[0])}
+    run = toolbox()
+    users = [] if parameters["plan"]["accelerator"]["vendor"] == "cpu" else accelerator_users(Tree(), run, run_id)
+    found = [str(user) for user in users] + foreign_runs(run, run_id)
+    if not found:
+        return {}
+    named = ", ".join(found[:MOST_NAMED]) + (f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else "")
+    return {"message": IN_THE_WAY.format(named=named)}
+
+
+def runs_at_work_here(parameters):
+    base = base_directory(parameters["directory"])
+    return runs_at_work(base, parameters["plan"]["run_id"]) if base.is_dir() else []
+
+
+def is_newer(plan, path):
+    """Whether the node does not have this attempt yet: a plan under way is never replaced by itself."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))["attempt"] < plan["attempt"]
+    except (FileNotFoundError, ValueError, KeyError):
+        return True
+
+
+def check_python():
+    """Raise NodeError unless the runner can work with this Python and system."""
+    if sys.version_info < OLDEST_PYTHON:
+        raise NodeError(
+            f"Python {sys.version.split()[0]} is too old for the runner, which needs 3.9: install a newer one and set "
+            "ansible_python_interpreter"
+        )
+    if not sys.platform.startswith("linux"):
+        raise NodeError(f"a node must run Linux, this is {sys.platform}: a Mac can be the controller, not a node")
+
+
+def answer(parameters, runner, workloads):
+    """Launch, within a bound, and return what the module RETURNs. Raises NodeError."""
+    check_python()
+    directory, refusal, said = within(LAUNCH_SECONDS, launch, parameters, runner, workloads)
+    if refusal:
+        return {"changed": False, "directory": "", "launch": {"state": "refused", **refusal}}
+    if said["finished"] and not said["started"]:
+        state = "finished"
+    elif said["started"] or said["already_running"]:
+        state = "started"
+    else:
+        state = "refused"
+    outcome = {
+        "state": state,
+        "message": said.get("message", ""),
+        "pid": said.get("pid"),
+        "store_reachable": said.get("store_reachable"),
+    }
+    return {"changed": bool(said["started"]), "directory": directory, "launch": outcome}
+
+
+def main(runner, stream):
+    """Answer on standard output. The stream holds the parameters as a line of JSON, then the workloads."""
+    parameters = json.loads(stream.readline())
+    try:
+        told = answer(parameters, runner, stream.read())
+    except NodeError as error:
+        told = {"failed": True, "msg": str(error)}
+    print(ANSWER + json.dumps({**told, "python": sys.executable}), flush=True)

@@ -1,0 +1,41 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, gpuval contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: check_settings
+short_description: Check the settings of all nodes
+version_added: 0.1.0
+description:
+  - Holds the variables of every node of the play against what the roles declare, types and choices, before anything
+    is started.
+  - Warns of variables that begin with C(gpuval_) and are no setting.
+  - Every playbook begins with it.
+author:
+  - gpuval contributors (@gpuval)
+attributes:
+  check_mode:
+    support: full
+    description: Changes nothing.
+  diff_mode:
+    support: none
+    description: There is nothing to compare.
+"""
+
+EXAMPLES = r"""
+- name: Check the settings of all nodes
+  gpuval.fleet.check_settings:
+  run_once: true
+"""
+
+RETURN = r"""
+msg:
+  description: How many nodes' settings were checked.
+  returned: success
+  type: str
+"""

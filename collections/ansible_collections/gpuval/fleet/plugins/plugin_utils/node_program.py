@@ -1,0 +1,74 @@
+"""A program for a node over the standard input of its Python, and its answer: a module's work at a part of its cost.
+
+A module of Ansible unpacks itself and Ansible's libraries on the node at every call, and its interpreter is searched
+for in a session of its own. Here one session finds the interpreter and carries the runner, which then runs in memory.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.module_utils.placement import ANSWER, OLDEST_PYTHON
+
+OLDEST = ".".join(map(str, OLDEST_PYTHON))
+SAID_CHARACTERS = 800
+NOT_FOUND = 127
+
+#: Also an old Python takes it, so as to say that it is too old. The folder it begins in must not lend it modules.
+_BEGIN = f"""\
+import sys
+sys.path[:] = [folder for folder in sys.path if folder]
+import json
+def fail(text):
+    sys.stdout.write({ANSWER!r} + json.dumps(dict(failed=True, msg=text, python=sys.executable)) + chr(10))
+    sys.exit(0)
+if sys.version_info < {OLDEST_PYTHON!r}:
+    fail("Python " + sys.version.split()[0] + " is too old for the runner, which needs {OLDEST}: install a newer one "
+         "and set ansible_python_interpreter")
+if not sys.platform.startswith("linux"):
+    fail("a node must run Linux, this is " + sys.platform + ": a Mac can be the controller, not a node")
+import os
+stream = sys.stdin.buffer
+runner = stream.read(int(stream.readline()))
+handle = os.memfd_create("gpuval-runner")
+with open(handle, "wb", closefd=False) as memory:
+    memory.write(runner)
+sys.path.insert(0, "/proc/%d/fd/%d" % (os.getpid(), handle))
+from gpuval_node.placement import main
+main(runner, stream)
+"""
+
+
+def command(interpreter: str, candidates: Sequence[str]) -> str:
+    """The shell command that begins the program with an interpreter, or the first there is of the candidates."""
+    program = shlex.quote(f"exec({_BEGIN!r})")  # one line: the shell of a login may be one that takes no more
+    if interpreter:  # as Ansible takes it: it may hold ~ or arguments
+        return f"{interpreter} -c {program}"
+    names = " ".join(shlex.quote(name) for name in candidates)
+    search = f'for python in {names}; do command -v "$python" >/dev/null 2>&1 && exec "$python" -c {program}; done'
+    return f"{search}; echo No python interpreters found >&2; exit {NOT_FOUND}"
+
+
+def data(parameters: Mapping[str, Any], runner: bytes, workloads: bytes) -> bytes:
+    """What goes to its standard input."""
+    return b"".join((f"{len(runner)}\n".encode(), runner, json.dumps(parameters).encode(), b"\n", workloads))
+
+
+def answer(code: int, output: str, errors: str, interpreter: str = "") -> dict[str, Any]:
+    """What the program said, as a module's result; ``failed`` with what else was said when it said nothing."""
+    for line in reversed(output.splitlines()):
+        if line.startswith(ANSWER):
+            try:
+                told = json.loads(line[len(ANSWER) :])
+            except ValueError:
+                break
+            if isinstance(told, dict):
+                return told
+            break
+    said = (errors.strip() or output.strip())[-SAID_CHARACTERS:] or "it said nothing"
+    if code == NOT_FOUND and interpreter:
+        return {"failed": True, "msg": f"the module interpreter '{interpreter}' was not found on the node: {said}"}
+    return {"failed": True, "msg": f"the launch ended with exit code {code} on the node: {said}"}

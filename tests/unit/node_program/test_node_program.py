@@ -1,0 +1,115 @@
+"""The program that a launch sends to a node, run by a real shell and a real Python."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.module_utils.placement import ANSWER
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import node_program, payload
+from runner_kit import plan, stage
+
+PLAN = plan(stage("hello", "echo hello"), run_id="run-1", node="node-1")
+
+
+def parameters(base, **changes):
+    return {
+        "directory": str(base),
+        "plan": PLAN,
+        "store": {"schema": "gpuval.store/1", "put": {}},
+        "ca": "",
+        "rclone_config": "",
+        "force": True,
+        **changes,
+    }
+
+
+def sent(command, data, **options):
+    done = subprocess.run(
+        ["/bin/sh", "-c", command], input=data, capture_output=True, timeout=60, check=False, **options
+    )
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+def stream(base, **changes):
+    return node_program.data(parameters(base, **changes), payload.runner_pyz(), payload.workloads_zip())
+
+
+@pytest.fixture
+def base(tmp_path):
+    base = tmp_path / "base"
+    yield base
+    folder = base / "run-1" / "node-1"
+    if (folder / "runner.pyz").exists():
+        subprocess.run(
+            [sys.executable, folder / "runner.pyz", "cancel", "--dir", folder, "--wait", "10"], timeout=60, check=False
+        )
+
+
+@pytest.mark.parametrize("interpreter", [sys.executable, ""])
+def test_it_places_the_files_and_starts_the_runner(base, interpreter):
+    command = node_program.command(interpreter, ["python-not-there", sys.executable])
+    told = node_program.answer(*sent(command, stream(base)))
+    assert told["launch"]["state"] == "started", told
+    assert told["changed"] is True
+    assert told["python"] == sys.executable
+    folder = base / "run-1" / "node-1"
+    assert told["directory"] == str(folder)
+    assert (folder / "runner.pyz").read_bytes() == payload.runner_pyz()
+    assert (folder / "workloads.zip").read_bytes() == payload.workloads_zip()
+    assert json.loads((folder / "plan.json").read_text()) == PLAN
+    again = node_program.answer(*sent(command, stream(base)))
+    assert again["launch"]["state"] in {"started", "finished"}
+    assert again["changed"] is False
+
+
+def test_the_command_is_one_line_and_holds_no_parameter(base):
+    command = node_program.command("", ["python3"])
+    assert "\n" not in command
+    assert "run-1" not in command
+
+
+def test_modules_of_the_folder_it_begins_in_are_not_imported(base, tmp_path):
+    (tmp_path / "json.py").write_text("raise SystemExit('the wrong json')")
+    told = node_program.answer(*sent(node_program.command(sys.executable, []), stream(base), cwd=tmp_path))
+    assert told["launch"]["state"] == "started", told
+
+
+def test_what_a_login_says_around_the_answer_does_no_harm(base):
+    code, output, errors = sent(node_program.command(sys.executable, []), stream(base))
+    told = node_program.answer(code, f"Welcome!\n{output}have a nice day\n", errors)
+    assert told["launch"]["state"] == "started"
+
+
+def test_a_python_that_is_too_old_says_so(base):
+    older = node_program.command(sys.executable, []).replace("(3, 9)", "(9, 9)")
+    told = node_program.answer(*sent(older, stream(base)))
+    assert told["failed"]
+    assert "too old" in told["msg"]
+    assert not base.exists()
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    told = node_program.answer(*sent(node_program.command(sys.executable, []), stream(tmp_path / "file" / "base")))
+    assert told["failed"]
+    assert "cannot be made" in told["msg"]
+
+
+def test_no_interpreter_at_all():
+    code, output, errors = sent(node_program.command("", ["python-not-there"]), b"")
+    assert "No python interpreters found" in node_program.answer(code, output, errors)["msg"]
+
+
+def test_the_configured_interpreter_is_not_there():
+    code, output, errors = sent(node_program.command("/opt/none/bin/py", []), b"")
+    told = node_program.answer(code, output, errors, "/opt/none/bin/py")
+    assert "module interpreter '/opt/none/bin/py' was not found" in told["msg"]
+
+
+@pytest.mark.parametrize("output", ["", "Killed", f"{ANSWER}[1]", f"{ANSWER}{{"])
+def test_no_answer_is_a_failure_with_what_was_said(output):
+    told = node_program.answer(137, output, "out of memory")
+    assert told["failed"]
+    assert "exit code 137" in told["msg"]
+    assert "out of memory" in told["msg"]
