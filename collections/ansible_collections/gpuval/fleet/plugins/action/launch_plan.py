@@ -14,13 +14,11 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils import (
     launching,
     node_program,
     plans,
-    probe_target,
     runs,
     schemas,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import EXPECTED, RUN_OPTIONS, ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.known_hosts import HostKeyError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import (
     STORE_OPTION,
@@ -59,8 +57,7 @@ class ActionModule(ControllerAction):
         "images": {"type": "dict", "default": {}},
         "attempt": {"type": "int", "default": 1},
         "stages": {"type": "list", "elements": "str", "default": []},
-        "probe_timeout_seconds": {"type": "float", "default": 4.0},
-        "accept_new_host_keys": {"type": "bool", "default": True},
+        **launching.PROBE_OPTIONS,
     }
 
     #: Which Python of the node answered the launch.
@@ -81,8 +78,16 @@ class ActionModule(ControllerAction):
             failed = {"node": node, "attempt": options["attempt"], "stages": options["stages"], "at": runs.now()}
             runs.write_json(folder.launch_file(node), {**failed, "state": "failed", "message": str(error)})
             raise
-        launch = self._still_away(folder, node, options, task_vars)
-        if launch is None:
+        away = launching.still_away(folder, node, options, task_vars, self._task.connection)
+        if away:
+            launch = {
+                "node": node,
+                "attempt": options["attempt"],
+                "stages": options["stages"],
+                "at": runs.now(),
+                **away,
+            }
+        else:
             launch = self._launch(folder, run, node, plan, options, task_vars)
         launch = launch_classes.described({**launch, "message": one_line(launch["message"], 4000)})
         launch = keep_started(known, launch)
@@ -95,28 +100,6 @@ class ActionModule(ControllerAction):
         if self.found_python:  # as modules do, so that the next one need not search
             result["ansible_facts"] = {"discovered_interpreter_python": self.found_python}
         return result
-
-    def _still_away(self, folder, node, options, task_vars):
-        """Why a node that the run's probe did not reach is not touched now either; None when it is to be launched.
-
-        One that comes up late is probed as the others were: Ansible's own connection takes no new host key.
-        """
-        probe_file = folder.state / launching.PROBE_FILE
-        if launching.away(runs.read_json(probe_file) if probe_file.exists() else {}, node) is None:
-            return None
-        launch = {"node": node, "attempt": options["attempt"], "stages": options["stages"], "at": runs.now()}
-        try:
-            finding = probe_target.again(
-                probe_target.of(node, task_vars["hostvars"][node], self._task.connection),
-                options["store"]["state_dir"],
-                task_vars.get("ansible_inventory_sources") or [],
-                timeout=options["probe_timeout_seconds"],
-                accept_new=options["accept_new_host_keys"],
-            )
-        except HostKeyError as error:
-            return {**launch, "state": "failed", "message": str(error)}
-        away = launching.away({"nodes": {node: finding.document()}}, node)
-        return {**launch, **away} if away else None
 
     def _plan(self, folder, run, node, options):
         """The plan of the first attempt is kept; a later attempt is a part of it."""

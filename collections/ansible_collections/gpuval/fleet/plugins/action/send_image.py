@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import time
 
@@ -31,6 +30,7 @@ class ActionModule(ControllerAction):
         "transfer": {"type": "str", "choices": ["auto", "store", "ssh"], "default": "auto"},
         "directory": {"type": "str", "default": ""},
         "timeout_seconds": {"type": "float", "default": 3600.0},
+        **launching.PROBE_OPTIONS,
     }
 
     def work(self, options, task_vars):
@@ -38,8 +38,9 @@ class ActionModule(ControllerAction):
         reachable = StoreAccess(options["store"]).reachable_from_nodes(self._connection.transport)
         if options["transfer"] == "store" or (options["transfer"] == "auto" and reachable):
             return {"changed": False, "msg": "the node gets its images from the store"}
-        if self._away(options, task_vars["inventory_hostname"]):
-            return {"changed": False, "brought": False, "msg": "the node does not answer, the probe said"}
+        node = task_vars["inventory_hostname"]
+        if launching.still_away(self.folder(options), node, options, task_vars, self._task.connection):
+            return {"changed": False, "brought": False, "msg": "the node does not answer"}
         state = project_path(options["store"]["state_dir"])
         plan = images.image_plan(
             options["images"], options["runtime"], images.read_catalogue(state), options["references"]
@@ -52,14 +53,9 @@ class ActionModule(ControllerAction):
                     sent[reference] = self._send(options, state, image, deadline, task_vars)
         except (AnsibleConnectionFailure, AnsibleError, images.ImagesError) as error:
             message = one_line(f"its images could not be brought over the connection: {error}", 1000)
-            self._display.warning(f"{task_vars['inventory_hostname']}: {message}")
+            self._display.warning(f"{node}: {message}")
             return {"changed": any(sent.values()), "brought": False, "sent_bytes": sum(sent.values()), "msg": message}
         return {"changed": any(sent.values()), "brought": True, "sent_bytes": sum(sent.values())}
-
-    def _away(self, options, node):
-        """Whether the probe of the run found that the node is not to be touched."""
-        probe = self.folder(options).state / launching.PROBE_FILE if options["run_id"] else None
-        return bool(probe and probe.exists() and launching.away(json.loads(probe.read_text()), node))
 
     def _send(self, options, state, image, deadline, task_vars):
         archive = image["archive"]
@@ -105,7 +101,7 @@ class ActionModule(ControllerAction):
                 if time.monotonic() > deadline:
                     raise images.ImagesError(
                         f"{at / 1e9:.1f} of {size / 1e9:.1f} GB came in time and are kept: run again, or give "
-                        "image_send_seconds more"
+                        "run_send_seconds more"
                     )
                 command = f"dd of={shlex.quote(part)} oflag=seek_bytes seek={at} {DD}"
                 done = self._low_level_execute_command(command, in_data=piece)

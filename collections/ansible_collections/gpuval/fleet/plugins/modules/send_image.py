@@ -51,8 +51,8 @@ options:
 EXAMPLES = r"""
 - name: Bring the images to nodes that do not reach the store
   ansible.builtin.import_role:
-    name: gpuval.fleet.image
-    tasks_from: send
+    name: gpuval.fleet.run
+    tasks_from: watch
 """
 
 RETURN = r"""

@@ -51,14 +51,6 @@ options:
     description: After how long without a sign a node that cannot be asked either is given up.
     type: float
     default: 1800.0
-  launch_seconds:
-    description: How long one launch may take.
-    type: float
-    default: 180.0
-  fetch_seconds:
-    description: How long one fetch may take.
-    type: float
-    default: 300.0
   retries:
     description: How often a stage is relaunched.
     type: int
@@ -75,10 +67,26 @@ options:
     description: Task file whose only task launches the plan of a host.
     type: path
     required: true
+  launch_seconds:
+    description: How long one launch may take.
+    type: float
+    default: 180.0
   fetch_tasks:
     description: Task file whose only task fetches the evidence of a host.
     type: path
     required: true
+  fetch_seconds:
+    description: How long one fetch may take.
+    type: float
+    default: 300.0
+  send_tasks:
+    description: Task file whose only task sends images to a host, before the launch, if the store does not.
+    type: path
+    required: true
+  send_seconds:
+    description: How long sending images to one node may take.
+    type: float
+    default: 3600.0
 """
 
 EXAMPLES = r"""

@@ -8,11 +8,18 @@ from functools import cache
 from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, Store
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import payload, schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import payload, probe_target, runs, schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.known_hosts import HostKeyError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import RunFolder
 
 #: Where the reason lies why a node was not even tried.
 PROBE_FILE = "probe.json"
 REACHABLE = "reachable"
+#: What an action needs to probe a node again.
+PROBE_OPTIONS = {
+    "probe_timeout_seconds": {"type": "float", "default": 4.0},
+    "accept_new_host_keys": {"type": "bool", "default": True},
+}
 
 
 @cache
@@ -46,6 +53,30 @@ def away(probed: Mapping[str, Any], node: str) -> dict[str, Any] | None:
         return None
     known = {"state": "unreachable", "class": str(found["state"]), "message": str(found.get("message") or "")}
     return {**known, "remedy": str(found["remedy"])} if found.get("remedy") else known
+
+
+def still_away(
+    folder: RunFolder, node: str, options: Mapping[str, Any], task_vars: Mapping[str, Any], connection: str
+) -> dict[str, Any] | None:
+    """Why a node that the run's probe did not reach is not touched now either, as part of a launch; None when it may.
+
+    One that comes up late is probed as the others were: Ansible's own connection takes no new host key. The options
+    hold PROBE_OPTIONS and the store's.
+    """
+    probe_file = folder.state / PROBE_FILE
+    if away(runs.read_json(probe_file) if probe_file.exists() else {}, node) is None:
+        return None
+    try:
+        finding = probe_target.again(
+            probe_target.of(node, task_vars["hostvars"][node], connection),
+            options["store"]["state_dir"],
+            task_vars.get("ansible_inventory_sources") or [],
+            timeout=options["probe_timeout_seconds"],
+            accept_new=options["accept_new_host_keys"],
+        )
+    except HostKeyError as error:
+        return {"state": "failed", "message": str(error)}
+    return away({"nodes": {node: finding.document()}}, node)
 
 
 def remaining_seconds(run: Mapping[str, Any], begun_seconds_ago: float) -> float:

@@ -1,0 +1,53 @@
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""One task on every node, for each of some items: in one task of the play, that costs nothing where there is no item."""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+
+from ansible import context
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.node_tasks import MOST_WORKERS, NodeTasks
+
+WAIT_SECONDS = 5.0
+MOST_NAMED = 5
+
+
+class ActionModule(ControllerAction):
+    OPTIONS = {
+        "tasks": {"type": "path", "required": True},
+        "items": {"type": "list", "elements": "dict", "required": True},
+        "seconds": {"type": "float", "required": True},
+        "required": {"type": "bool", "default": False},
+    }
+
+    def work(self, options, task_vars):
+        nodes = list(task_vars["ansible_play_hosts"])
+        tasks = NodeTasks(self, task_vars, min(context.CLIARGS.get("forks") or 5, MOST_WORKERS))
+        todo = {node: deque(options["items"]) for node in nodes}
+        changed, failed = False, {}
+
+        def go_on(node):
+            if todo[node]:
+                variables = {"on_nodes_item": todo[node].popleft()}
+                tasks.submit(node, "item", Path(options["tasks"]), variables, options["seconds"])
+
+        try:
+            for node in nodes:
+                go_on(node)
+            while tasks.busy:
+                for outcome in tasks.wait(WAIT_SECONDS):
+                    changed = changed or bool((outcome.result or {}).get("changed"))
+                    if outcome.failed or outcome.unreachable:
+                        failed[outcome.node] = outcome.message
+                        self._display.warning(f"{outcome.node}: {self._task.name}: {outcome.message}")
+                    else:
+                        go_on(outcome.node)
+        finally:
+            tasks.close()
+        result = {"changed": changed, "failed_nodes": failed}
+        if failed and (options["required"] or len(failed) == len(nodes)):
+            named = ", ".join(list(failed)[:MOST_NAMED]) + (" and others" if len(failed) > MOST_NAMED else "")
+            return {**result, "failed": True, "msg": f"failed on {len(failed)} of {len(nodes)} node(s): {named}"}
+        return result

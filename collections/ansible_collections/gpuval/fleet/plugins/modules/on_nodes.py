@@ -1,0 +1,60 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, gpuval contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: on_nodes
+short_description: Have a task done on every node, for each of some items
+version_added: 0.1.0
+description:
+  - Nodes work side by side, the items of one node one after the other. A node that fails one leaves its others out.
+  - A loop or a condition of Ansible costs the controller a process per node even where there is nothing to do.
+author:
+  - gpuval contributors (@gpuval)
+attributes:
+  check_mode:
+    support: full
+    description: The task is done in check mode.
+  diff_mode:
+    support: none
+    description: There is nothing to compare.
+options:
+  tasks:
+    description: Task file with one task, that finds its item in the variable C(on_nodes_item).
+    type: path
+    required: true
+  items:
+    description: What is to be done.
+    type: list
+    elements: dict
+    required: true
+  seconds:
+    description: How long one item may take on one node.
+    type: float
+    required: true
+  required:
+    description: Fail if it failed on any node. Otherwise it is a warning, unless it failed on all of them.
+    type: bool
+    default: false
+"""
+
+EXAMPLES = r"""
+- name: Build on every node
+  gpuval.fleet.on_nodes:
+    tasks: "{{ role_path }}/tasks/on_node.yml"
+    items: "{{ container_image_chosen.make }}"
+    seconds: 7200
+  run_once: true
+"""
+
+RETURN = r"""
+failed_nodes:
+  description: What went wrong, by node.
+  returned: always
+  type: dict
+"""

@@ -1,0 +1,456 @@
+"""The watch over a run: start each node's plan in its turn, read what changed in the store, judge, start again.
+
+One LIST a round shows what changed, only that is read. How a plan gets to its node, and how a node is asked for what
+the store does not have, is the placement's: over SSH, or by the API of a cluster.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError, StoreErrors
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import (
+    launch_classes,
+    launching,
+    retry,
+    runs,
+    verdict,
+)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.criteria import Check
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import (
+    MAX_RECORD_BYTES,
+    Evidence,
+    parse_key,
+    take_record,
+)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.node_tasks import Outcome
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import StoreAccess, put_run
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watching import (
+    LAUNCHED,
+    NodeView,
+    keep_started,
+    last_sign,
+    lost_contact,
+    note,
+    progress,
+    to_ask,
+    to_launch,
+    to_restart,
+)
+
+#: Nodes cancel by themselves at the deadline; their last records may still be on the way.
+DEADLINE_SLACK_SECONDS = 120
+PROGRESS_SECONDS = 30
+#: So many times rarer are looks at the store while launches take the controller's time: a stage that begins and ends
+#: meanwhile is read once, not four times.
+LAUNCHING_POLLS = 3
+#: What a controller that is killed forgets at most; it reads that again.
+REMEMBER_SECONDS = 10
+#: With less time left a plan is not started any more.
+LEAST_SECONDS = 30
+
+
+LIMIT_OPTIONS = {
+    "poll_seconds": {"type": "float", "default": 2.0},
+    "pull_seconds": {"type": "float", "default": 15.0},
+    "silence_seconds": {"type": "float", "default": 90.0},
+    "lost_seconds": {"type": "float", "default": 1800.0},
+    "retries": {"type": "int", "default": 1},
+    "max_nodes_at_once": {"type": "int", "default": 0},
+    "max_transfers": {"type": "int", "default": 16},
+}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How often is looked, how long is waited (seconds), and how many nodes at once; 0 is all of them."""
+
+    poll_seconds: float
+    pull_seconds: float
+    silence_seconds: float
+    lost_seconds: float
+    retries: int
+    max_nodes_at_once: int
+    max_transfers: int
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Limits:
+        """From an action's options, as LIMIT_OPTIONS declares them."""
+        return cls(**{name: options[name] for name in LIMIT_OPTIONS})
+
+
+class Placement(Protocol):
+    """How plans get to nodes. Launches and fetches go on beside the watch; `wait` tells how they ended.
+
+    A launch leaves the node's launch file and its plan in the run's folder. An outcome's `kind` is `launch`, `fetch`,
+    or `state`: what else became known of a node, as part of a launch, under `launch` of its result; and `records` of
+    its result are records that came by another way than the store.
+    """
+
+    #: Nodes that can be worked on, and all that the play was begun with.
+    present: set[str]
+    everyone: set[str]
+
+    @property
+    def busy(self) -> bool: ...
+
+    def launch(self, view: NodeView, order: Mapping[str, Any], seconds: float) -> None:
+        """Start the plan; the order may name an attempt and its stages. `seconds` is what is left of the run's time."""
+
+    def fetch(self, view: NodeView) -> None:
+        """Ask the node for records that the store does not have."""
+
+    def wait(self, seconds: float) -> list[Outcome]:
+        """At most so long, at once when something has ended."""
+
+
+class RunWatch:
+    """One controller's watch over one run."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        folder: runs.RunFolder,
+        access: StoreAccess,
+        checks: Sequence[Check],
+        placement: Placement,
+        display: Any,
+    ) -> None:
+        self.options = limits
+        self.run_folder = folder
+        self.run_info = folder.read_run()
+        self.checks = checks
+        self.access = access
+        self.store = access.store()
+        self.placement = placement
+        self.display = display
+
+    def carry_out(self) -> list[str]:
+        """Until all nodes are over or the deadline has passed. Returns the nodes on which a plan was started."""
+        put_run(self.store, self.run_info)
+        self.memory = self._remembered()
+        problems = self.run_folder.problems_file
+        self.evidence = Evidence(problems=runs.read_json(problems) if problems.exists() else [])
+        now = time.monotonic()
+        self.started = now - runs.seconds_since(self.run_info["created_at"])
+        self.begun = now - self._begun_seconds_ago()
+        self.deadline = self.begun + self.run_info["deadline_seconds"] + DEADLINE_SLACK_SECONDS
+        self.views = self._views()
+        self.changed = []
+        self.judged = {}
+        for key in list(self.memory["seen"]):
+            self._take(key, self._kept(key))
+        self._remember_times(now)
+        self.remembered_at = now
+        try:
+            for line in self._round(now):  # who was done while no controller looked needs no launch
+                self._say(line)
+        except (StoreError, *StoreErrors) as error:
+            self._say(f"the store does not answer yet: {error}")
+        self._plan_starts(now)
+        self._watch()
+        self._remember()
+        return sorted(set(self.changed))
+
+    def _begun_seconds_ago(self):
+        """Since when the run's time counts: since its first launch, or since the last nodes joined it."""
+        if self.memory["begun_at"] is None:
+            self.memory["begun_at"] = runs.now()
+        joined = [node["joined_at"] for node in self.run_info["nodes"].values() if node.get("joined_at")]
+        return runs.seconds_since(max([self.memory["begun_at"], *joined]))
+
+    def _plan_starts(self, now):
+        """Whose plan this controller starts, or takes up; nodes that the probe did not reach are left alone for now."""
+        present, everyone = self.placement.present, self.placement.everyone
+        probe_file = self.run_folder.state / launching.PROBE_FILE
+        probed = runs.read_json(probe_file) if probe_file.exists() else {}
+        for view in self.views.values():
+            view.askable = view.name in present
+            if view.name not in everyone or view.complete:
+                continue
+            if view.name not in present:
+                told = "a task before the launch failed on this node: see what it said above"
+                self._launch_failed(view, {"state": "failed", "message": told}, now)
+                continue
+            away = launching.away(probed, view.name)
+            if away:
+                self._launch_failed(view, away, now)
+            else:
+                view.to_start = True
+
+    def _watch(self):
+        """Until all nodes are over or the deadline has passed."""
+        spoke = float("-inf")
+        away_since = None
+        while True:
+            now = time.monotonic()
+            try:
+                lines = self._round(now)
+                if away_since is not None:
+                    self._say(f"the store answers again after {now - away_since:.0f} s")
+                    away_since = None
+            except (StoreError, *StoreErrors) as error:
+                lines = []
+                if away_since is None:
+                    away_since = now
+                    self._say(f"the store does not answer, nodes go on and keep their records: {error}")
+                self._revive()
+            for line in lines:
+                self._say(line)
+            if lines or now - spoke >= PROGRESS_SECONDS:
+                self._say(progress(list(self.views.values()), now - self.started))
+                spoke = now
+            if self.run_folder.read_run()["finished_at"] is not None:
+                self._say("the run was closed by another command: the watch ends")
+                return
+            if self._decide(now):
+                return
+            if now - self.remembered_at >= REMEMBER_SECONDS:
+                self._remember()
+                self.remembered_at = now
+            self._pause()
+
+    def _pause(self):
+        """Until the next round; what ended on a node meanwhile is taken in at once, and the next one has its turn."""
+        until = time.monotonic() + self.options.poll_seconds * (LAUNCHING_POLLS if self._only_launches() else 1)
+        while True:
+            ended = self.placement.wait(until - time.monotonic())
+            now = time.monotonic()
+            for outcome in ended:
+                self._ended(outcome, now)
+            if ended:
+                self._start_next(now)
+            if now >= until or (ended and not self.placement.busy):
+                return
+
+    def _only_launches(self):
+        """Whether launches are under way and no node waits for another's record to have its turn."""
+        views = self.views.values()
+        return any(view.busy == "launch" for view in views) and not any(view.to_start for view in views)
+
+    def _decide(self, now):
+        """Have done on nodes what is due; whether the watch is over."""
+        views = list(self.views.values())
+        for view in views:
+            if not view.lost and lost_contact(view, now, self.options.lost_seconds):
+                self._lose(view, now)
+        if now > self.deadline:
+            self._end_late(now)
+            return True
+        for name, order in self._relaunches().items():
+            self._launch(name, order, now)
+        self._start_next(now)
+        silence, interval = self.options.silence_seconds, self.options.pull_seconds
+        for name in to_ask(views, now, silence=silence, interval=interval):
+            view = self.views[name]
+            view.busy, view.asked_at = "fetch", now
+            self.placement.fetch(view)
+        if all(view.over for view in views):
+            for view in views:
+                if view.given_up:
+                    self._say(f"{view.name}: its runner ends whenever it is started: read its runner.log on the node")
+            return True
+        return False
+
+    def _end_late(self, now):
+        for view in self.views.values():
+            if view.to_start:
+                told = "its turn did not come before the run's deadline: raise gpuval_deadline_seconds"
+                self._launch_failed(view, {"state": "failed", "message": told}, now)
+        late = [view.name for view in self.views.values() if view.launched and not (view.complete or view.given_up)]
+        seconds = self.run_info["deadline_seconds"]
+        self._say(f"the deadline of {seconds:.0f} s has passed; not done: {', '.join(late) or 'what never started'}")
+
+    def _start_next(self, now):
+        options = self.options
+        chosen = to_launch(
+            list(self.views.values()), now, at_once=options.max_nodes_at_once, transfers=options.max_transfers
+        )
+        for name in chosen:
+            self._launch(name, {}, now)
+
+    def _launch(self, name, order, now):
+        view = self.views[name]
+        left = launching.remaining_seconds(self.run_info, now - self.begun)
+        if left < LEAST_SECONDS:
+            return
+        view.to_start, view.busy = False, "launch"
+        self.placement.launch(view, order, left)
+
+    def _ended(self, outcome, now):
+        """A launch or a fetch has ended; what it did stands in the launch file."""
+        view = self.views[outcome.node]
+        view.busy = ""
+        before, view.launch = view.launch, self.run_folder.read_launch(view.name) or view.launch
+        if self.run_folder.plan_file(view.name).exists():
+            view.plan = self.run_folder.read_plan(view.name)
+        if outcome.kind == "fetch":
+            away = outcome.failed or bool(view.launch.get("contact"))
+            if outcome.failed:
+                contact = launch_classes.contact(outcome.message, view.launch.get("contact"))
+                view.launch = {**view.launch, "contact": contact}
+                runs.write_json(self.run_folder.launch_file(view.name), view.launch)
+            view.misses = view.misses + 1 if away else 0
+            if not away:
+                view.answered_at = now
+                if view.lost:
+                    view.lost = False
+                    self._say(f"{view.name}: answers again")
+            return
+        view.tried_at, view.changed_at = now, max(view.changed_at, now)
+        if outcome.failed:  # before the launch itself had its say, or later than its time
+            state = "unreachable" if outcome.unreachable else "failed"
+            self._launch_failed(view, {"state": state, "message": outcome.message}, now)
+        elif view.launch.get("state") in LAUNCHED:
+            view.tries = 0
+            if outcome.result and outcome.result.get("changed"):
+                self.changed.append(view.name)
+        else:
+            self._not_started(view, before)
+
+    def _launch_failed(self, view, found, now):
+        before, known = view.launch, self.run_folder.read_launch(view.name)
+        launch = {"node": view.name, "attempt": 1, "stages": [], "at": runs.now(), **found}
+        if known:
+            launch.update(attempt=known.get("attempt", 1), stages=known.get("stages", []))
+        view.launch = keep_started(known, launch_classes.described(launch))
+        view.to_start, view.tried_at = False, now
+        runs.write_json(self.run_folder.launch_file(view.name), view.launch)
+        self._not_started(view, before)
+
+    def _not_started(self, view, before):
+        view.tries += 1
+        said = (view.launch.get("state"), view.launch.get("message"))
+        if said != (before.get("state"), before.get("message")) or view.tries == 1:
+            self.display.warning(f"{view.name}: not started ({said[0]}): {said[1]}")
+
+    def _lose(self, view, now):
+        view.lost = True
+        told = last_sign(view, now)
+        known = self.run_folder.read_launch(view.name)
+        contact = known.get("contact") or launch_classes.contact("")
+        message = f"{launch_classes.LOST}{told}; {contact['message']}"
+        view.launch = {**known, "contact": {**contact, "class": "lost_contact", "message": message}}
+        runs.write_json(self.run_folder.launch_file(view.name), view.launch)
+        self.display.warning(f"{view.name}: {message}")
+
+    def _relaunches(self):
+        """Attempt 2 for stages that may be measured again, and resumption where a runner is gone."""
+        orders = {}
+        reachable = [view for view in self.views.values() if view.askable and not view.busy]
+        for name in to_restart(reachable):
+            view = self.views[name]
+            self._say(f"{name}: its runner is gone, the plan is taken up where it stands")
+            view.restarts += 1
+            self.memory["restarts"][name] = view.restarts
+            orders[name] = {"attempt": view.launch.get("attempt", 1), "stages": view.launch.get("stages", [])}
+        if not self.options.retries:
+            return orders
+        for view in reachable:
+            if view.launch.get("attempt", 1) > 1 or not view.launched or not view.complete:
+                continue
+            if self.judged.get(view.name) == view.changed_at:
+                continue  # nothing new since: judging every node at every poll costs a hundred nodes seconds
+            self.judged[view.name] = view.changed_at
+            node = verdict.judge_node(self.run_info, view.name, self.evidence, self.checks)
+            failed = verdict.failed_criteria(node, self.checks)
+            stages = retry.stages_to_retry(view.plan["stages"], view.records, failed, 1 + self.options.retries)
+            if stages:
+                self._say(f"{view.name}: {', '.join(stages)} again, as attempt 2")
+                orders[view.name] = {"attempt": view.launch.get("attempt", 1) + 1, "stages": stages}
+        return orders
+
+    def _round(self, now):
+        lines = []
+        for entry in self.store.list(f"{self.run_info['folder']}/records/"):
+            if self.memory["seen"].get(entry.key) == entry.stamp:
+                continue
+            raw = self.store.get(entry.key, max_bytes=MAX_RECORD_BYTES)
+            self.memory["seen"][entry.key] = entry.stamp
+            line = self._take(entry.key, raw, now)
+            if line:
+                lines.append(line)
+        return lines
+
+    def _take(self, key, raw, now=None):
+        if raw is None:
+            return None
+        before = len(self.evidence.problems)
+        record = take_record(self.evidence, self.run_info, key, raw)
+        if record is None:
+            new = self.evidence.problems[before:]
+            return "; ".join(f"refused: {problem['node'] or key!r}: {problem['reason']}" for problem in new) or None
+        node, stage = record["node"], record["stage"]
+        runs.write_json(self.run_folder.evidence_file(node, stage), record)
+        view = self.views[node]
+        if view.lost:
+            view.lost, view.misses = False, 0
+        if now is not None and view.launch.get("contact"):
+            view.launch = launch_classes.heard_again(view.launch)
+            runs.write_json(self.run_folder.launch_file(node), view.launch)
+        view.answered_at = now if now is not None else view.answered_at
+        return note(view, stage, record, now if now is not None else time.monotonic())
+
+    def _kept(self, key):
+        """A record read in an earlier round of this or another controller; None when it was refused then."""
+        place = parse_key(self.run_info["folder"], key)
+        if place is None:
+            return None
+        try:
+            return self.run_folder.evidence_file(place[2], place[1]).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def _views(self):
+        launches, plans = self.run_folder.read_launches(), self.run_folder.read_plans()
+        views = {}
+        for name, expected in self.run_info["nodes"].items():
+            plan = plans.get(name) or {
+                "stages": [{"name": stage, "expected_seconds": None} for stage in expected["stages"]]
+            }
+            launch = launches.get(name, {"state": "unknown", "message": "the node was never started"})
+            views[name] = NodeView(name, plan, launch, restarts=self.memory["restarts"].get(name, 0))
+        return views
+
+    def _remember_times(self, now):
+        """When each node was heard of and asked: the watch is left and begun again for the sake of other nodes."""
+        for view in self.views.values():
+            view.changed_at = self.started + self.memory["changed"].get(view.name, now - self.started)
+            asked = self.memory["asked"].get(view.name)
+            view.asked_at = None if asked is None else self.started + asked
+
+    def _revive(self):
+        """The embedded store is ours to keep alive; an S3 service is waited for."""
+        if self.access.embedded is None:
+            return
+        try:
+            if self.access.embedded.start():
+                self._say("the embedded store was started again")
+            self.store = self.access.store()  # with the keys of now: a clean of another run may have changed them
+        except StoreError as error:
+            self._say(str(error))
+
+    @property
+    def _memory_file(self):
+        return self.run_folder.state / "watch.json"
+
+    def _remembered(self):
+        # times in seconds since the run was opened
+        empty = {"seen": {}, "restarts": {}, "changed": {}, "asked": {}, "begun_at": None}
+        try:
+            return {**empty, **runs.read_json(self._memory_file)}
+        except FileNotFoundError:
+            return empty
+
+    def _remember(self):
+        views = self.views.values()
+        self.memory["changed"] = {view.name: view.changed_at - self.started for view in views}
+        self.memory["asked"] = {view.name: view.asked_at - self.started for view in views if view.asked_at is not None}
+        runs.write_json(self._memory_file, self.memory)
+        runs.write_json(self.run_folder.problems_file, self.evidence.problems)
+
+    def _say(self, line):
+        self.display.display(line)

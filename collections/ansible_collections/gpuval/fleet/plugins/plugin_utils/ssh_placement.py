@@ -1,0 +1,80 @@
+"""How plans get to nodes over SSH: by Ansible's own tasks on them, each with a time limit, some at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ansible import context
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.node_tasks import MOST_WORKERS, NodeTasks, Outcome
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watching import FINAL_STATES, TRANSFER_STAGE, NodeView
+
+SHOW_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Work:
+    """A task file with one task, and how many seconds it may take on one node."""
+
+    file: Path
+    seconds: float
+
+
+class SshPlacement:
+    """A `Placement`. `work` has the kinds launch, fetch and send: images that do not come by the store."""
+
+    def __init__(self, action: Any, task_vars: Mapping[str, Any], work: Mapping[str, Work]) -> None:
+        self.present = set(task_vars["ansible_play_hosts"])
+        self.everyone = set(task_vars["ansible_play_hosts_all"])
+        self._names = list(task_vars["ansible_play_hosts"])
+        self._work = work
+        self._tasks = NodeTasks(action, task_vars, min(context.CLIARGS.get("forks") or 5, MOST_WORKERS))
+        #: Launches that wait for the node's images, with when they were ordered and what was left then.
+        self._ordered: dict[str, tuple[Mapping[str, Any], float, float]] = {}
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._tasks.busy)
+
+    def plans(self) -> Iterator[Outcome]:
+        """Have each node's plan made, for check mode."""
+        for name in self._names:
+            self._tasks.submit(name, "launch", self._work["launch"].file, {"run_launch": {}}, SHOW_SECONDS)
+        while self.busy:
+            yield from self._tasks.wait(SHOW_SECONDS)
+
+    def launch(self, view: NodeView, order: Mapping[str, Any], seconds: float) -> None:
+        """Start the plan, after images that go over the connection: a node that is slow to take them delays nobody."""
+        if TRANSFER_STAGE in view.stages and view.state(TRANSFER_STAGE) not in FINAL_STATES:
+            self._ordered[view.name] = (order, time.monotonic(), seconds)
+            self._submit(view.name, "send", {})
+        else:
+            self._launch(view.name, order, seconds)
+
+    def fetch(self, view: NodeView) -> None:
+        self._submit(view.name, "fetch", {"run_fetch": {}})
+
+    def wait(self, seconds: float) -> list[Outcome]:
+        ended = []
+        for outcome in self._tasks.wait(seconds):
+            if outcome.result and outcome.result.get("interpreter"):
+                self._tasks.use_interpreter(outcome.node, outcome.result["interpreter"])
+            if outcome.kind == "send":  # what became of its images, its image stage says in a record
+                order, at, left = self._ordered.pop(outcome.node)
+                self._launch(outcome.node, order, max(1.0, left - (time.monotonic() - at)))
+            else:
+                ended.append(outcome)
+        return ended
+
+    def close(self) -> None:
+        self._tasks.close()
+
+    def _launch(self, name: str, order: Mapping[str, Any], seconds: float) -> None:
+        self._submit(name, "launch", {"run_launch": {**order, "deadline_seconds": seconds}})
+
+    def _submit(self, name: str, kind: str, variables: Mapping[str, Any]) -> None:
+        work = self._work[kind]
+        self._tasks.submit(name, kind, work.file, variables, work.seconds)

@@ -1,0 +1,59 @@
+"""One task on every node, side by side, without a process of Ansible for a node that has nothing to do."""
+
+from fleet_kit import Fleet
+
+PLAY = """
+- hosts: all
+  gather_facts: false
+  tasks:
+    - name: Make what is asked for
+      gpuval.fleet.on_nodes:
+        tasks: "{{ playbook_dir }}/one.yml"
+        items: "{{ wanted }}"
+        seconds: 30
+        required: "{{ required | default(false) }}"
+      run_once: true
+      register: made
+
+    - name: Show it
+      ansible.builtin.debug:
+        msg: "failed nodes: {{ made.failed_nodes | sort | join(',') }}"
+      run_once: true
+"""
+ONE = """
+- name: Make one
+  ansible.builtin.file:
+    path: "{{ playbook_dir }}/{{ inventory_hostname }}/{{ on_nodes_item.name }}"
+    state: touch
+"""
+
+
+def played(root, *wanted, folders=("node-1", "node-2"), **variables):
+    (root / "play.yml").write_text(PLAY)
+    (root / "one.yml").write_text(ONE)
+    for folder in folders:
+        (root / folder).mkdir()
+    fleet = Fleet(root, nodes={"node-1": {}, "node-2": {}})
+    words = [word for name, value in {"wanted": [{"name": name} for name in wanted], **variables}.items()
+             for word in ("-e", f"{{{name!r}: {value!r}}}")]  # fmt: skip
+    return fleet.play(str(root / "play.yml"), *words)
+
+
+def test_every_item_is_done_on_every_node(tmp_path):
+    done = played(tmp_path, "a", "b")
+    assert done.code == 0, done
+    assert {path.name for node in ("node-1", "node-2") for path in (tmp_path / node).iterdir()} == {"a", "b"}
+    assert len(list(tmp_path.glob("node-*/*"))) == 4
+
+
+def test_a_node_that_fails_is_named_and_stops_nobody(tmp_path):
+    done = played(tmp_path, "a", "b", folders=("node-1",))
+    assert done.code == 0, done
+    assert "failed nodes: node-2" in done.output
+    assert {path.name for path in (tmp_path / "node-1").iterdir()} == {"a", "b"}
+
+
+def test_where_it_is_required_one_failure_fails(tmp_path):
+    done = played(tmp_path, "a", folders=("node-1",), required=True)
+    assert done.code != 0
+    assert "failed on 1 of 2 node(s): node-2" in done.output
