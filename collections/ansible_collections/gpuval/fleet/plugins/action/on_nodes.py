@@ -1,5 +1,5 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""One task on every node, for each of some items: in one task of the play, that costs nothing where there is no item."""
+"""One task on every node, for each of some items, as one task of the play: where there is no item it costs nothing."""
 
 from __future__ import annotations
 

@@ -35,6 +35,7 @@ class ActionModule(ControllerAction):
         placement = SshPlacement(self, task_vars, work)
         try:
             if self.check_mode:
+                launching.warm_schema()
                 return self._show(placement)
             access = StoreAccess(options["store"])
             launching.warm(access.connection())

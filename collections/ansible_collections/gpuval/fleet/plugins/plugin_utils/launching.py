@@ -43,6 +43,11 @@ def warm(connection: Connection) -> None:
     """Do before the workers are forked what each of them would do for itself."""
     archives()
     client(connection).sign_put("warm", 60)  # opens no connection; the first signature costs as much as ten others
+    warm_schema()
+
+
+def warm_schema() -> None:
+    """A schema is checked itself when it is first used, which takes longer than any plan."""
     schemas.validator("plan")
 
 
