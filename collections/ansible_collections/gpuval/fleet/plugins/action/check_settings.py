@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from ansible.errors import AnsibleActionFail, AnsibleError
-from ansible.executor.process import worker as ansible_worker
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import settings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.host_values import templar_of, values_of
 
 MOST_NAMED = 5
 
@@ -18,7 +18,7 @@ class ActionModule(ControllerAction):
         strange: set[str] = set()
         seen = {}
         for node in task_vars["ansible_play_hosts"]:
-            values = self._values(node, task_vars)
+            values = values_of(self, node, task_vars)
             strange.update(name for name in values if name.startswith(settings.PREFIX))
             chosen = settings.changed(values, known)
             key = repr(sorted(chosen.items()))
@@ -29,27 +29,17 @@ class ActionModule(ControllerAction):
                 wrong.setdefault(problem, []).append(node)
         for name in settings.unknown(strange, known):
             self._display.warning(f"no setting of gpuval: {name}")
+        count = len(task_vars["ansible_play_hosts"])
         if wrong:
-            lines = [f"{_shown(nodes)}: {problem}" for problem, nodes in wrong.items()]
-            raise AnsibleActionFail("the settings are wrong, nothing was started: " + "; ".join(lines))
-        return {"changed": False, "msg": f"settings of {len(task_vars['ansible_play_hosts'])} node(s) checked"}
-
-    def _values(self, node, task_vars):
-        """All variables of a node, untemplated."""
-        worker = ansible_worker.current_worker
-        if worker is None:  # not one of ansible-playbook's: the variables of the first node stand for all
-            return task_vars
-        manager = worker._variable_manager
-        return manager.get_vars(
-            play=self._task.get_play(),
-            host=manager._inventory.get_host(node),
-            task=self._task,
-            _hosts=task_vars["ansible_play_hosts"],
-            _hosts_all=task_vars["ansible_play_hosts_all"],
-        )
+            by_nodes: dict[str, list[str]] = {}
+            for problem, nodes in wrong.items():
+                by_nodes.setdefault(_shown(nodes, count), []).append(problem)
+            lines = [f"{nodes}: {'; '.join(problems)}" for nodes, problems in by_nodes.items()]
+            raise AnsibleActionFail("the settings are wrong, nothing was started. " + ". ".join(lines))
+        return {"changed": False, "msg": f"settings of {count} node(s) checked"}
 
     def _problems(self, values, chosen, known):
-        templar = self._templar.copy_with_new_env(available_variables=values)
+        templar = templar_of(self, values)
         told, templated = [], {}
         for name, raw in chosen.items():
             try:
@@ -59,6 +49,7 @@ class ActionModule(ControllerAction):
         return told + settings.problems(templated, known)
 
 
-def _shown(nodes):
-    more = f" and {len(nodes) - MOST_NAMED} more" if len(nodes) > MOST_NAMED else ""
-    return ", ".join(nodes[:MOST_NAMED]) + more
+def _shown(nodes, count):
+    if len(nodes) == count:
+        return "all nodes"
+    return ", ".join(nodes[:MOST_NAMED]) + (f" and {len(nodes) - MOST_NAMED} more" if len(nodes) > MOST_NAMED else "")

@@ -1,0 +1,18 @@
+"""Wrong settings end a run before anything is started, for whichever node they were made."""
+
+from fleet_kit import Fleet
+
+
+def test_a_wrong_setting_of_one_node_is_named_with_it_and_nothing_is_started(tmp_path):
+    fleet = Fleet(tmp_path, nodes={"node-1": {}, "node-2": {"gpuval_runtime": "dokcer"}})
+    done = fleet.play()
+    assert done.code != 0
+    assert "node-2: value of gpuval_runtime must be one of" in " ".join(done.output.split())
+    assert not fleet.results.exists()
+
+
+def test_a_template_that_cannot_be_made_out_is_named(tmp_path):
+    fleet = Fleet(tmp_path, nodes={"node-1": {"gpuval_retries": "{{ none_such }}"}})
+    done = fleet.play()
+    assert done.code != 0
+    assert "gpuval_retries cannot be made out" in " ".join(done.output.split())
