@@ -231,10 +231,11 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def tasks(log: Path, node: str) -> int:
-    """Tasks that Ansible ran for a node, by its recap."""
+    """Tasks that Ansible ran for a node, by its recap, which leaves out a node that none ran for."""
     if not log.exists():
         return 0
-    counts = [line for line in log.read_text(errors="replace").splitlines() if line.startswith(f"{node} ")]
+    recap = log.read_text(errors="replace").rpartition("PLAY RECAP")[2]
+    counts = [line for line in recap.splitlines() if line.startswith(f"{node} ")]
     words = dict(word.split("=") for word in counts[-1].partition(":")[2].split()) if counts else {}
     return sum(int(words.get(name, 0)) for name in ("ok", "failed", "unreachable"))
 
