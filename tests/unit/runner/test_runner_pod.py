@@ -1,8 +1,10 @@
 import json
 import re
+import shutil
+import sys
 
 import pytest
-from runner_kit import RECORD_SCHEMA, stage, until
+from runner_kit import RECORD_SCHEMA, SUCCEED, stage, until
 
 
 @pytest.fixture
@@ -137,3 +139,48 @@ def test_a_missing_termination_log_is_no_failure(node):
     done = node.call("pod", "--stage", "a", environment={"GPUVAL_TERMINATION_LOG": "/no/such/place"})
     assert done.returncode == 0
     assert node.record("a")["state"] == "success"
+
+
+def test_the_images_interpreter_and_the_names_of_the_mounts(node, pod, tmp_path):
+    python = tmp_path / "images-python"
+    python.symlink_to(sys.executable)
+    for name in ("runner.pyz", "workloads.zip"):
+        (node.files.root / f"..{name}").touch()
+        (node.files.root / name).symlink_to(f"..{name}")
+    command = ["sh", "-c", f"echo python {{python}} {{runner}} {{workloads}}; {SUCCEED}"]
+    node.put_plan(stage("a", command, image="any", container={"python": str(python)}), runtime="pod")
+    done, _ = pod("a")
+    assert f"python {python} {node.files.runner} {node.files.workloads}\n" in done.stdout
+    assert node.record("a")["image"] == "any"
+
+
+def test_shared_memory_that_an_earlier_stage_left_is_cleared(node, pod, tmp_path):
+    shared = tmp_path / "shm"
+    shared.mkdir()
+    (shared / "left").write_text("x")
+    node.put_plan(stage("a", f"ls {shared}; touch {shared}/own; {SUCCEED}"), runtime="pod")
+    done, _ = pod("a", "--clear", str(shared))
+    assert "left" not in done.stdout
+    assert [path.name for path in shared.iterdir()] == ["own"]
+    assert pod("a", "--clear", str(tmp_path / "none"))[0].returncode == 0
+
+
+def test_a_second_attempt_in_a_new_pod_knows_the_first(node, pod):
+    """The state of the first pod is gone: what the controller has of it comes beside the plan."""
+    node.put_plan(stage("a_b", "exit 1"), stage("b"), stage("c", needs=["b"]), runtime="pod")
+    for name in ("a_b", "b", "c"):
+        pod(name)
+    earlier = node.records()
+    for folder in ("records", "logs", "work"):
+        shutil.rmtree(node.files.root / folder)
+    for path in (node.files.state, node.files.lock):
+        path.unlink(missing_ok=True)
+    for name, record in earlier.items():
+        (node.files.root / f"record-{name.replace('_', '-')}.json").write_text(json.dumps(record))
+    node.put_plan(stage("a_b"), stage("c", needs=["b"]), runtime="pod", attempt=2)
+    assert pod("a_b")[0].returncode == 0
+    record = node.record("a_b")
+    assert (record["state"], record["attempt"]) == ("success", 2)
+    assert [kept["state"] for kept in record["attempts"]] == ["crash"]
+    assert pod("c", "--last")[0].returncode == 0, "what it needs succeeded in the first pod"
+    assert node.record("b")["attempt"] == 1

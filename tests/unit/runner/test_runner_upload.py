@@ -1,6 +1,7 @@
 import json
 import ssl
 import subprocess
+import threading
 import time
 
 import pytest
@@ -235,3 +236,16 @@ def test_a_missing_ca_file_is_named(node):
     uploader.put("records/a", b"1")
     assert "CA file" in until(uploader.problems)[0]
     uploader.close()
+
+
+def test_closed_it_has_no_threads_left(uploader):
+    """In an image without libgcc_s, Python aborts when it has to end threads at its own end."""
+
+    def sending():
+        return [thread for thread in threading.enumerate() if thread.name == "upload"]
+
+    uploader.put("records/a", b"{}")
+    assert uploader.flush(5, 5) == []
+    assert sending()
+    uploader.close()
+    assert not sending()

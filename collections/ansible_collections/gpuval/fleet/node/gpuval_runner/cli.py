@@ -76,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_directory,
         help="where plan.json, store.json, rclone.conf and workloads.zip are (default: --dir)",
     )
+    sub.add_argument("--clear", type=_directory, help="folder to empty first: shared memory of earlier stages")
     sub.add_argument("--plan", type=Path)
     sub.add_argument("--store", type=Path)
     sub = command("facts", _facts, "find out what this node is; the result goes to GPUVAL_RESULT_FILE")
@@ -171,11 +172,10 @@ def _image(options: argparse.Namespace) -> int:
 
 
 def _pod(options: argparse.Namespace) -> int:
-    from gpuval_runner.pod import run_pod
-    from gpuval_runner.runner import Options
+    from gpuval_runner.pod import PodOptions, run_pod
 
     return run_pod(
-        Options(
+        PodOptions(
             directory=NodeDirectory(options.dir),
             plan_file=options.plan,
             store_file=options.store,
@@ -183,6 +183,7 @@ def _pod(options: argparse.Namespace) -> int:
         ),
         options.stage,
         options.last,
+        options.clear,
     )
 
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional
 
-from gpuval_runner import descendants, machine
+from gpuval_runner import descendants, machine, scratch
 from gpuval_runner import plan as plans
-from gpuval_runner.files import to_json
+from gpuval_runner.files import read_bounded, to_json, write_atomically
+from gpuval_runner.layout import STAGE_NAME, NodeDirectory
 from gpuval_runner.lock import Lock
 from gpuval_runner.outcome import Stop
 from gpuval_runner.plan import Plan, Stage
-from gpuval_runner.record import Record
+from gpuval_runner.record import MAX_RECORD_BYTES, Record
 from gpuval_runner.runner import Options, Runner, Told, finish_uploads, make_uploader, told_by_signals
 from gpuval_runner.text import one_line
 from gpuval_runner.upload import Uploader
@@ -23,33 +24,66 @@ TERMINATION_LOG = "/dev/termination-log"
 TERMINATION_VARIABLE = "GPUVAL_TERMINATION_LOG"
 MAX_TERMINATION_BYTES = 2048
 LOCK_SECONDS = 60.0
+#: Records of earlier attempts, which ran in pods that are gone, beside the plan.
+EARLIER_RECORD = "record-{}.json"
 
 
-def run_pod(options: Options, stage: str, last: bool) -> int:
+@dataclass(frozen=True)
+class PodOptions(Options):
+    """The programs by the names they are mounted under: what those link to has the time of the mount in its name."""
+
+    @property
+    def workloads(self) -> Path:
+        given = self._given("workloads.zip")
+        return given if given.exists() else super().workloads
+
+    @property
+    def runner(self) -> Path:
+        given = self._given("runner.pyz")
+        return given if given.exists() else super().runner
+
+
+def run_pod(options: Options, stage: str, last: bool, clear: Optional[Path] = None) -> int:
     """Run one stage in a container. Returns 0 once its record is made; with `last`, 1 unless every stage succeeded.
+
+    What earlier containers left in the folder `clear` (shared memory) is removed first.
 
     Raises ``PlanError`` and ``StoreError`` for what it was given, ``LockHeldError`` when another container is at it.
     """
     plan = plans.load(options.plan)
-    plan.stage(stage)
+    own = plan.stage(stage)
+    if own.image:  # whose interpreter is the one that runs here
+        plan = replace(plan, python=own.container.python)
     descendants.become_subreaper()
     options = replace(options, private_store=False, tee=_tee)
     directory = options.directory
     directory.make()
     with Lock.take(directory.lock, LOCK_SECONDS), told_by_signals() as told:
+        for problem in scratch.empty_directory(clear) if clear and clear.is_dir() else ():
+            options.note(f"not removed: {problem}")
+        take_up_earlier(options.plan.parent, directory)
         uploader = make_uploader(options)
         try:
             runner = _PodRunner(options, plan, uploader, told, stage)
             record = runner.carry_out_one()
-            finish_uploads(uploader, options.note, Told())
+            uploaded = finish_uploads(uploader, options.note, Told())
         finally:
             if uploader:
                 uploader.close()
-        if uploader is None:
+        if not uploaded:
             print_record(record)
         write_termination(record, Path(os.environ.get(TERMINATION_VARIABLE, TERMINATION_LOG)))
         outcome = machine.outcome(runner.stage_states().get(s.name, "pending") for s in plan.stages)
     return 1 if last and outcome != "success" else 0
+
+
+def take_up_earlier(source: Path, directory: NodeDirectory) -> None:
+    """Put records of earlier attempts, as the controller has them, where the runner looks; those of this pod stay."""
+    before, after = EARLIER_RECORD.split("{}")
+    for path in sorted(source.glob(EARLIER_RECORD.format("*"))):
+        stage = path.name[len(before) : -len(after)].replace("-", "_")
+        if STAGE_NAME.fullmatch(stage) and not directory.record(stage).exists():
+            write_atomically(directory.record(stage), read_bounded(path.resolve(), MAX_RECORD_BYTES))
 
 
 def print_record(record: Record) -> None:

@@ -130,15 +130,16 @@ def make_uploader(options: Options) -> Optional[Uploader]:
     return Uploader(options.store, Ledger(options.directory.uploaded), private=options.private_store)
 
 
-def finish_uploads(uploader: Optional[Uploader], note: Note, told: Told) -> None:
-    """Give the store a bounded time to take what it lacks."""
+def finish_uploads(uploader: Optional[Uploader], note: Note, told: Told) -> bool:
+    """Give the store a bounded time to take what it lacks. Returns whether it has everything now."""
     if uploader is None:
-        return
+        return False
     left = uploader.flush(AWAY_FLUSH_SECONDS if told.signal else FLUSH_SECONDS, AWAY_FLUSH_SECONDS)
     for problem in uploader.problems():
         note(problem)
     if left:
         note(f"not uploaded: {', '.join(sorted(left))}: fetch them over the management connection")
+    return not left
 
 
 def newer_plan(path: Path, plan: Plan) -> bool:

@@ -32,6 +32,8 @@ CONTENT_TYPES = {"records": "application/json", "series": "application/json", "l
 
 #: How long a connection is kept for what comes next.
 IDLE_SECONDS = 0.5
+#: How long a lane is waited for when it is closed.
+END_SECONDS = 1.0
 
 #: OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED.
 _TIME_CODES = (9, 10)
@@ -274,9 +276,14 @@ class Uploader:
             time.sleep(0.05)
 
     def close(self) -> None:
-        """Stop sending; what is under way may finish after this returns."""
+        """Stop sending; what is still under way after a moment may finish after this returns.
+
+        A thread that Python itself ends, at its own end, needs a library that small images lack: the process aborts.
+        """
         for lane in self._lanes.values():
             lane.close()
+        for lane in self._lanes.values():
+            lane.join(END_SECONDS)
 
 
 class _StoreFile:
@@ -363,6 +370,9 @@ class _Lane:
         with self._condition:
             self._closed = True
             self._condition.notify_all()
+
+    def join(self, seconds: float) -> None:
+        self._thread.join(seconds)
 
     def _is_refused(self, key: str) -> bool:
         version, until = self._refused.get(key, (-1, 0.0))

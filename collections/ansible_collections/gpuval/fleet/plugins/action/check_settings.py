@@ -15,12 +15,14 @@ class ActionModule(ControllerAction):
     def work(self, options, task_vars):
         known = settings.declared()
         wrong: dict[str, list[str]] = {}
+        placed: set[str] = set()
         strange: set[str] = set()
         seen = {}
         for node in task_vars["ansible_play_hosts"]:
             values = values_of(self, node, task_vars)
             strange.update(name for name in values if name.startswith(settings.PREFIX))
             chosen = settings.changed(values, known)
+            placed.add(str(values.get("gpuval_placement")))
             key = repr(sorted(chosen.items()))
             plain = "{{" not in key and "{%" not in key
             if not (plain and key in seen):
@@ -30,6 +32,11 @@ class ActionModule(ControllerAction):
         for name in settings.unknown(strange, known):
             self._display.warning(f"no setting of gpuval: {name}")
         count = len(task_vars["ansible_play_hosts"])
+        if len(placed) > 1:
+            wrong[
+                "gpuval_placement is not the same for all: validate SSH hosts and clusters one after the other, "
+                "with gpuval_hosts or --limit"
+            ] = task_vars["ansible_play_hosts"]
         if wrong:
             by_nodes: dict[str, list[str]] = {}
             for problem, nodes in wrong.items():

@@ -28,16 +28,6 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import (
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watching import LAUNCHED, keep_started
 
-#: A node may still write this long after the run's deadline: what it cancels then is evidence too.
-SIGNED_SLACK_SECONDS = 3600
-
-#: Said before the node is blamed for a model that it cannot get.
-NO_MODEL = (
-    "the embedded store answers on the controller's own loopback only, so this node cannot load the model: set "
-    "gpuval_store_address to the address by which the nodes reach this controller, or gpuval_s3_endpoint to an S3 "
-    "service that both reach, or leave loading and inference out with --skip-tags"
-)
-
 
 class ActionModule(ControllerAction):
     _requires_connection = True
@@ -68,7 +58,11 @@ class ActionModule(ControllerAction):
         folder = self.folder(options)
         if self.check_mode:
             plan = self._plan(folder, options["run"], node, options)
-            return {"changed": True, "plan": plan, "diff": {"before": "", "after": _shown(plan), "after_header": node}}
+            return {
+                "changed": True,
+                "plan": plan,
+                "diff": {"before": "", "after": launching.shown(plan), "after_header": node},
+            }
         run, known = folder.read_run(), folder.read_launch(node)
         if known.get("attempt", 1) > options["attempt"]:  # a controller that takes the run up starts at 1 again
             options = {**options, "attempt": known["attempt"], "stages": known["stages"]}
@@ -150,11 +144,11 @@ class ActionModule(ControllerAction):
         # A store on the controller's loopback: such a node writes nothing, and is asked for its records.
         beyond = not access.reachable_from_nodes(self._connection.transport)
         if beyond and "loading" in names:
-            return {**launch, "state": "refused", "message": NO_MODEL}
+            return {**launch, "state": "refused", "message": launching.NO_MODEL}
         try:
             store = launching.client(access.connection())
             writable = [] if beyond else names
-            valid = run["deadline_seconds"] + SIGNED_SLACK_SECONDS
+            valid = run["deadline_seconds"] + launching.SIGNED_SLACK_SECONDS
             urls = signed_urls(store, run["folder"], node, writable, valid)
             if not beyond and images.archives(plan.get("images", {})):
                 urls["downloads"] = images.signed_downloads(store, plan["images"], valid)
@@ -221,10 +215,3 @@ class ActionModule(ControllerAction):
         if not wanted.startswith("auto"):
             return self._templar.template(wanted)
         return str((task_vars.get("ansible_facts") or {}).get("discovered_interpreter_python") or "")
-
-
-def _shown(plan):
-    return "".join(
-        f"{stage['name']}: {' '.join(stage['command'])} (at most {stage['timeout_seconds']} s)\n"
-        for stage in plan["stages"]
-    )

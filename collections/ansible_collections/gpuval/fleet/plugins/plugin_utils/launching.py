@@ -15,6 +15,15 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import RunFolder
 #: Where the reason lies why a node was not even tried.
 PROBE_FILE = "probe.json"
 REACHABLE = "reachable"
+#: A node may still write this long after the run's deadline: what it cancels then is evidence too.
+SIGNED_SLACK_SECONDS = 3600
+
+#: Said before the node is blamed for a model that it cannot get.
+NO_MODEL = (
+    "the embedded store answers on the controller's own loopback only, so this node cannot load the model: set "
+    "gpuval_store_address to the address by which the nodes reach this controller, or gpuval_s3_endpoint to an S3 "
+    "service that both reach, or leave loading and inference out with --skip-tags"
+)
 #: What an action needs to probe a node again.
 PROBE_OPTIONS = {
     "probe_timeout_seconds": {"type": "float", "default": 4.0},
@@ -87,3 +96,11 @@ def still_away(
 def remaining_seconds(run: Mapping[str, Any], begun_seconds_ago: float) -> float:
     """What is left of the run's time for a node whose turn comes now."""
     return float(run["deadline_seconds"]) - max(0.0, begun_seconds_ago)
+
+
+def shown(plan: Mapping[str, Any]) -> str:
+    """A plan for people, a line for each stage."""
+    return "".join(
+        f"{stage['name']}: {' '.join(stage['command'])} (at most {stage['timeout_seconds']} s)\n"
+        for stage in plan["stages"]
+    )

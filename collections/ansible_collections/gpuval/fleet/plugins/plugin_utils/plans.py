@@ -196,3 +196,16 @@ def build(
 def again(plan: Mapping[str, Any], names: Sequence[str], attempt: int) -> dict[str, Any]:
     """The plan that runs only `names` once more, as `attempt`."""
     return {**plan, "attempt": attempt, "stages": [item for item in plan["stages"] if item["name"] in set(names)]}
+
+
+def with_needs(stages: Sequence[Mapping[str, Any]], names: Iterable[str]) -> list[str]:
+    """The named stages with all that they need, directly or not, in the order of the plan."""
+    needs = {stage["name"]: stage["needs"] for stage in stages}
+    chosen: set[str] = set()
+    todo = list(names)
+    while todo:
+        name = todo.pop()
+        if name in needs and name not in chosen:
+            chosen.add(name)
+            todo += needs[name]
+    return [stage["name"] for stage in stages if stage["name"] in chosen]

@@ -86,8 +86,8 @@ class Placement(Protocol):
     """How plans get to nodes. Launches and fetches go on beside the watch; `wait` tells how they ended.
 
     A launch leaves the node's launch file and its plan in the run's folder. An outcome's `kind` is `launch`, `fetch`,
-    or `state`: what else became known of a node, as part of a launch, under `launch` of its result; and `records` of
-    its result are records that came by another way than the store.
+    or `state`: what else became known of a node, its launch file's new content under `launch` of the result, and under
+    `records`, by key, records that came by another way than the store.
     """
 
     #: Nodes that can be worked on, and all that the play was begun with.
@@ -96,6 +96,12 @@ class Placement(Protocol):
 
     @property
     def busy(self) -> bool: ...
+
+    def begin(self, views: Mapping[str, NodeView]) -> None:
+        """Called once, with what is known of the nodes, before the first of them is launched."""
+
+    def again(self, view: NodeView) -> dict[str, Any] | None:
+        """The order of a further launch for a node whose attempt ended by no fault of its own; None for no launch."""
 
     def launch(self, view: NodeView, order: Mapping[str, Any], seconds: float) -> None:
         """Start the plan; the order may name an attempt and its stages. `seconds` is what is left of the run's time."""
@@ -150,6 +156,7 @@ class RunWatch:
                 self._say(line)
         except (StoreError, *StoreErrors) as error:
             self._say(f"the store does not answer yet: {error}")
+        self.placement.begin(self.views)
         self._plan_starts(now)
         self._watch()
         self._remember()
@@ -283,6 +290,9 @@ class RunWatch:
     def _ended(self, outcome, now):
         """A launch or a fetch has ended; what it did stands in the launch file."""
         view = self.views[outcome.node]
+        if outcome.kind == "state":
+            self._changed(view, outcome.result or {}, now)
+            return
         view.busy = ""
         before, view.launch = view.launch, self.run_folder.read_launch(view.name) or view.launch
         if self.run_folder.plan_file(view.name).exists():
@@ -310,6 +320,20 @@ class RunWatch:
                 self.changed.append(view.name)
         else:
             self._not_started(view, before)
+
+    def _changed(self, view, result, now):
+        """Something became known of a node by its placement: how its launch stands, and records it did not write."""
+        for key, raw in result.get("records", {}).items():
+            line = self._take(key, raw, now)
+            if line:
+                self._say(line)
+        launch = result.get("launch")
+        if launch and launch != view.launch:
+            before, view.launch = view.launch, dict(launch)
+            runs.write_json(self.run_folder.launch_file(view.name), view.launch)
+            told = [item.get("contact", {}).get("message") or item.get("message") for item in (launch, before)]
+            if told[0] and told[0] != told[1]:
+                self._say(f"{view.name}: {told[0]}")
 
     def _launch_failed(self, view, found, now):
         before, known = view.launch, self.run_folder.read_launch(view.name)
@@ -347,6 +371,12 @@ class RunWatch:
             view.restarts += 1
             self.memory["restarts"][name] = view.restarts
             orders[name] = {"attempt": view.launch.get("attempt", 1), "stages": view.launch.get("stages", [])}
+        for view in reachable:
+            order = self.placement.again(view) if view.over and not view.complete else None
+            if order:
+                self._say(f"{view.name}: launched again, as attempt {order['attempt']}")
+                view.ended = False
+                orders[view.name] = order
         if not self.options.retries:
             return orders
         for view in reachable:

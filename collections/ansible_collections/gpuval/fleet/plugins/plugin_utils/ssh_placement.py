@@ -10,7 +10,7 @@ from typing import Any
 
 from ansible import context
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.node_tasks import MOST_WORKERS, NodeTasks, Outcome
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watching import FINAL_STATES, TRANSFER_STAGE, NodeView
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watching import NodeView
 
 SHOW_SECONDS = 60
 
@@ -46,9 +46,15 @@ class SshPlacement:
         while self.busy:
             yield from self._tasks.wait(SHOW_SECONDS)
 
+    def begin(self, views: Mapping[str, NodeView]) -> None:
+        """Nothing: the connections are Ansible's."""
+
+    def again(self, _view: NodeView) -> None:
+        """A runner that is gone is started again by the watch itself."""
+
     def launch(self, view: NodeView, order: Mapping[str, Any], seconds: float) -> None:
         """Start the plan, after images that go over the connection: a node that is slow to take them delays nobody."""
-        if TRANSFER_STAGE in view.stages and view.state(TRANSFER_STAGE) not in FINAL_STATES:
+        if view.brings_images:
             self._ordered[view.name] = (order, time.monotonic(), seconds)
             self._submit(view.name, "send", {})
         else:

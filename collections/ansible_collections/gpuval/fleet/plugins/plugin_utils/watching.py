@@ -54,6 +54,10 @@ class NodeView:
     misses: int = 0
     answered_at: float | None = None
     lost: bool = False
+    #: Whether it is bringing images, where that is no stage of its plan but the cluster's business; else None.
+    bringing: bool | None = None
+    #: Nothing more comes of this attempt, although its plan is not done: its pod is gone.
+    ended: bool = False
 
     @property
     def stages(self) -> list[str]:
@@ -89,7 +93,7 @@ class NodeView:
         """Nothing more is to be expected of the node."""
         if self.busy or self.to_start:
             return False
-        return not self.launched or self.complete or self.given_up or self.lost
+        return not self.launched or self.complete or self.given_up or self.lost or self.ended
 
     @property
     def heard_at(self) -> float:
@@ -104,9 +108,14 @@ class NodeView:
     @property
     def transferring(self) -> bool:
         """It takes one of the places of `gpuval_max_transfers`: from its launch until its images are there."""
-        if TRANSFER_STAGE not in self.stages or self.state(TRANSFER_STAGE) in FINAL_STATES:
-            return False
-        return self.at_work
+        return self.brings_images and self.at_work
+
+    @property
+    def brings_images(self) -> bool:
+        """Its images are still to be brought."""
+        if self.bringing is not None:
+            return self.bringing
+        return TRANSFER_STAGE in self.stages and self.state(TRANSFER_STAGE) not in FINAL_STATES
 
     def comes_again(self, now: float) -> bool:
         """A node that was not reached may have come up since, and one that was too slow may be less busy."""
@@ -137,7 +146,7 @@ def to_launch(views: Sequence[NodeView], now: float, *, at_once: int = 0, transf
     for view in waiting:
         if at_once and working >= at_once:
             break
-        brings = TRANSFER_STAGE in view.stages and view.state(TRANSFER_STAGE) not in FINAL_STATES
+        brings = view.brings_images
         if brings and transfers and transferring >= transfers:
             continue
         working, transferring = working + 1, transferring + brings

@@ -1,13 +1,14 @@
 """Why a node of a cluster did not work, as one word with a remedy, from what the Kubernetes API says. Pure.
 
-The same kind of class as `launch_classes` has for SSH. A text that nothing matches has no class here: an unknown failure
-is never taken for a known one.
+The same kind of class as `launch_classes` has for SSH. A text that nothing matches has no class: an unknown failure is
+never taken for a known one.
 """
 
 from __future__ import annotations
 
 import re
 
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import ClusterError, Forbidden
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.launch_classes import AGAIN, LaunchClass
 
 
@@ -38,7 +39,6 @@ OF_NODES = (
     _known("wrong_hostname", "give the node a kubernetes.io/hostname label of its own; the Job is pinned by it"),
     _known("no_gpu_resource", "see that driver and device plugin run on the node"),
     _known("gpus_partitioned", "give the node back its whole GPUs (MIG mode off, no time slicing or MPS)"),
-    _known("too_few_gpus", "see which GPU the device plugin does not offer, and why"),
 )
 
 #: What scheduler, kubelet and controllers say of a pod or Job. In the order in which they are tried.
@@ -71,8 +71,8 @@ OF_PODS = (
     ),
     _known(
         "registry_away",
-        "see that the node reaches the registry (name service, proxy, firewall, rate limit); a lower gpuval_max_transfers "
-        "asks it for less at once",
+        "see that the node reaches the registry (name service, proxy, firewall, rate limit); a lower "
+        "gpuval_max_transfers asks it for less at once",
         r"\bpull\b.*(?:dial tcp|i/o timeout|no such host|connection refused|TLS handshake|deadline exceeded"
         r"|toomanyrequests|\b429\b|x509:|connection reset|\bEOF\b)",
     ),
@@ -196,9 +196,8 @@ OF_PODS = (
 
 #: What the API server says to the controller.
 OF_API = (
-    _known(
-        "forbidden", "grant the rule that the message names (docs/kubernetes.md has the whole Role)", r"\bforbidden\b"
-    ),
+    _known("forbidden", "grant the rule that the message names (docs/kubernetes.md has the whole Role)"),
+    _known("api_refused", "mend what the message names"),
     _known("api_away", "see that the controller reaches the API server with this kubeconfig (kubectl version)"),
 )
 
@@ -212,12 +211,18 @@ def named(name: str) -> LaunchClass | None:
 
 
 def classify(reason: str, message: str = "") -> LaunchClass | None:
-    """The class of what the API says of a pod, Job or event: its `reason` and message; None when neither is known.
+    """The class of what the cluster says of a pod, Job or event; None when it is not known.
 
-    Messages are tried before reasons: `ErrImagePull` says less than what the registry answered.
+    What the registry answered says more than `ErrImagePull`: the order of OF_PODS sees to that.
     """
     text = f"{reason}: {message}"
-    for known in (*OF_PODS, *OF_API):
-        if known.pattern is not None and known.pattern.search(text):
-            return known
-    return None
+    return next((known for known in OF_PODS if known.pattern is not None and known.pattern.search(text)), None)
+
+
+def of_error(error: ClusterError) -> LaunchClass:
+    """The class of a request that failed. Texts of SSH (`Connection refused`) would lead astray here."""
+    if isinstance(error, Forbidden):
+        return _NAMED["forbidden"]
+    if 400 <= error.code < 500 and error.code != 429:
+        return classify("", str(error)) or _NAMED["api_refused"]
+    return _NAMED["api_away"]

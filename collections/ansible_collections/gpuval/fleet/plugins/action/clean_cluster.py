@@ -1,0 +1,40 @@
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Remove what runs made in a cluster, and see that it is gone."""
+
+from __future__ import annotations
+
+from ansible.errors import AnsibleActionFail
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import cleaning
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.options import CLUSTER_OPTIONS, access_of
+
+
+class ActionModule(ControllerAction):
+    OPTIONS = {
+        **CLUSTER_OPTIONS,
+        "run_ids": {"type": "list", "elements": "str", "default": []},
+        "volumes": {"type": "bool", "default": False},
+        "deadline_seconds": {"type": "int", "default": 180},
+    }
+
+    def work(self, options, task_vars):
+        run_ids, trial = options["run_ids"], self.check_mode
+        try:
+            with Cluster(access_of(options)) as cluster:
+                cleaned = cleaning.clean(
+                    cluster, run_ids, options["deadline_seconds"], trial=trial, volumes=options["volumes"]
+                )
+        except ClusterError as error:
+            raise AnsibleActionFail(str(error)) from None
+        lines = cleaning.lines(run_ids, cleaned, options["namespace"], trial=trial)
+        self._display.display("\n".join(lines))
+        before = "".join(f"{kind} {name}\n" for kind, found in cleaned.removed.items() for name in found)
+        return {
+            "changed": bool(cleaned.count),
+            "failed": bool(cleaned.left),
+            "removed": cleaned.removed,
+            "left": [left.document() for left in cleaned.left],
+            "diff": {"before": before, "after": ""},
+            "msg": "; ".join(lines),
+        }

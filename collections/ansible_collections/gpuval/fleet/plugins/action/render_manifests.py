@@ -1,0 +1,98 @@
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Write everything that a run would make in a cluster into one file, made by what makes it there."""
+
+from __future__ import annotations
+
+from ansible_collections.gpuval.fleet.plugins.action.watch_jobs import ActionModule as Jobs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import files, launching, plans, runs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import manifests, rendering
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.inventory import VARIABLE
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import (
+    STORE_OPTION,
+    StoreAccess,
+    rclone_config,
+    signed_urls,
+)
+
+
+class ActionModule(Jobs):
+    OPTIONS = {
+        **RUN_OPTIONS,
+        "run": {"type": "dict", "default": {}},
+        "store": STORE_OPTION,
+        "namespace": {"type": "str", "default": "gpuval"},
+        "make_namespace": {"type": "bool", "default": True},
+        "path": {"type": "path", "default": ""},
+    }
+
+    def work(self, options, task_vars):
+        run = options["run"] if self.check_mode else self.folder(options).read_run()
+        nodes = {name: task_vars["hostvars"][name].get(VARIABLE) or {} for name in task_vars["ansible_play_hosts"]}
+        missing = [name for name, known in nodes.items() if known.get("exists") is False]
+        if missing:
+            self._display.warning(f"left out, since the cluster does not have them: {', '.join(missing)}")
+        sign = self._secrets(run, options)
+        placements = [
+            self._placement(name, known, run, options, task_vars, sign)
+            for name, known in nodes.items()
+            if name not in missing
+        ]
+        archives = launching.archives()
+        code = manifests.Code(archives["runner"], archives["workloads"])
+        objects = manifests.everything(run["run_id"], options["namespace"], code, placements, options["make_namespace"])
+        told = {
+            "nodes": [item.plan["node"] for item in placements],
+            "missing": missing,
+            "diff": {"before": "", "after": rendering.summary(objects), "after_header": "manifests"},
+        }
+        if self.check_mode:
+            return {**told, "changed": True, "path": "", "msg": f"{len(objects)} objects"}
+        path = project_path(options["path"]) if options["path"] else self.folder(options).path / "manifests.yml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.replace(path, rendering.to_yaml(objects).encode(), files.PRIVATE)
+        message = (
+            f"{len(objects)} objects for {len(placements)} node(s) in {path}: it holds signed URLs, which are secrets. "
+            f"Apply it with kubectl apply -f {path}, then validate with -e gpuval_run_id={run['run_id']}"
+        )
+        return {**told, "changed": True, "path": str(path), "msg": message}
+
+    def _secrets(self, run, options):
+        """What signs for a node: its URLs, the models' reading key and the store's authority, for a list of stages."""
+        if self.check_mode:
+            return lambda _name, _stages: {}
+        access = StoreAccess(options["store"])
+        client, ca = access.store(), access.ca()
+        reachable = access.reachable_from_nodes("kubernetes")
+        valid = run["deadline_seconds"] + launching.SIGNED_SLACK_SECONDS
+
+        def sign(name, stages):
+            loads = "loading" in stages
+            if loads and not reachable:
+                raise plans.PlanError(launching.NO_MODEL)
+            return {
+                "store": signed_urls(client, run["folder"], name, stages if reachable else [], valid),
+                "rclone_config": rclone_config(access.reader()) if loads else "",
+                "ca": ca,
+            }
+
+        return sign
+
+    def _placement(self, name, known, run, options, task_vars, sign):
+        order = self._order(name, run, run["deadline_seconds"], task_vars)
+        path = None if self.check_mode else self.folder(options).plan_file(name)
+        if path and path.exists():
+            plan = self.folder(options).read_plan(name)
+        else:
+            plan = manifests.pod_plan(order.plan, order.settings)
+            if path:  # the run goes on with it, whoever applies the file
+                runs.write_json(path, plan)
+        target = manifests.Target(
+            known.get("name") or name,
+            known.get("hostname", ""),
+            known.get("machine_id", ""),
+            manifests.whole_numbers(known["allocatable"]) if "allocatable" in known else None,
+        )
+        given = sign(name, [stage["name"] for stage in plan["stages"]])
+        return manifests.Placement(target, order.settings, plan, order.sku, **given)

@@ -1,0 +1,118 @@
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Carry a run out on a cluster: one process makes the Jobs of all nodes in their turn, and watches all of them."""
+
+from __future__ import annotations
+
+from ansible.errors import AnsibleActionFail, AnsibleError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import criteria, launching, plans, runs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import pod_settings
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.options import CLUSTER_OPTIONS, access_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.placement import (
+    ClusterPlacement,
+    Order,
+    StoreForPods,
+)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.host_values import templar_of, values_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.run_watch import LIMIT_OPTIONS, Limits, RunWatch
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION, StoreAccess, rclone_config
+
+#: The variables of a node that make its plan and its pod.
+VARIABLES = (
+    "run_workloads",
+    "gpuval_pods",
+    "gpuval_sku",
+    "gpuval_heartbeat_seconds",
+    "gpuval_workload_python",
+    "gpuval_models_dir",
+    "gpuval_container",
+)
+
+
+class ActionModule(ControllerAction):
+    OPTIONS = {
+        **RUN_OPTIONS,
+        **LIMIT_OPTIONS,
+        **CLUSTER_OPTIONS,
+        "run": {"type": "dict", "default": {}},
+        "store": STORE_OPTION,
+        "criteria": {"type": "list", "elements": "path", "default": []},
+    }
+
+    def work(self, options, task_vars):
+        run = options["run"] if self.check_mode else self.folder(options).read_run()
+        deadline = run["deadline_seconds"]
+
+        def order(name):
+            return self._order(name, run, deadline, task_vars)
+
+        if self.check_mode:
+            return self._show(order, task_vars)
+        folder, access = self.folder(options), StoreAccess(options["store"])
+        store = StoreForPods(
+            client=access.store(),
+            reader=rclone_config(access.reader()),
+            ca=access.ca() or "",
+            reachable=access.reachable_from_nodes("kubernetes"),
+            valid_seconds=deadline + launching.SIGNED_SLACK_SECONDS,
+        )
+        checks = criteria.load([*criteria.shipped_files(), *options["criteria"]])
+        try:
+            with Cluster(access_of(options)) as cluster:
+                return self._watch(options, task_vars, cluster, run, folder, access, store, checks, order)
+        except ClusterError as error:
+            raise AnsibleActionFail(str(error)) from None
+
+    def _watch(self, options, task_vars, cluster, run, folder, access, store, checks, order):
+        placement = ClusterPlacement(
+            cluster,
+            run,
+            folder,
+            store,
+            order,
+            task_vars["ansible_play_hosts"],
+            task_vars["ansible_play_hosts_all"],
+            self._display.warning,
+        )
+        try:
+            watch = RunWatch(Limits.of(options), folder, access, checks, placement, self._display)
+            started = watch.carry_out()
+        finally:
+            placement.close()
+        return {"changed": bool(started), "started": started, "requests": placement.requests}
+
+    def _order(self, name, run, deadline, task_vars):
+        values = values_of(self, name, task_vars)
+        templar = templar_of(self, values)
+        try:
+            chosen = {key: templar.template(values[key]) for key in VARIABLES}
+        except AnsibleError as error:
+            raise plans.PlanError(f"{name}: {error.message}") from None
+        expected = run["nodes"][name]
+        plan = plans.build(
+            plans.Settings(
+                run_id=run["run_id"],
+                node=name,
+                created_at=runs.now(),
+                deadline_seconds=deadline,
+                heartbeat_seconds=float(chosen["gpuval_heartbeat_seconds"]),
+                runtime="host",
+                sku=expected["sku"],
+                gpu_count=expected["gpu_count"],
+                python=chosen["gpuval_workload_python"],
+                models_dir=chosen["gpuval_models_dir"] or None,
+                container=chosen["gpuval_container"],
+            ),
+            expected["stages"],
+            chosen["run_workloads"],
+        )
+        return Order(plan, pod_settings.parse(chosen["gpuval_pods"]), expected["sku"])
+
+    def _show(self, order, task_vars):
+        """Check mode: what each node would be asked to do."""
+        for name in task_vars["ansible_play_hosts"]:
+            plan = order(name).plan
+            if self._task.diff:
+                self._display.display(f"{name}:\n{launching.shown(plan)}")
+        return {"changed": True, "started": [], "msg": f"plans of {len(task_vars['ansible_play_hosts'])} node(s)"}

@@ -1,0 +1,24 @@
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Options of the actions that work on a Kubernetes cluster."""
+
+from __future__ import annotations
+
+
+class ModuleDocFragment:
+    DOCUMENTATION = r"""
+options:
+  kubeconfig:
+    description:
+      - File with the clusters and the logins to them.
+      - Empty is E(KUBECONFIG), else C(~/.kube/config), else the service account inside a cluster.
+    type: path
+    default: ''
+  context:
+    description: Which of its contexts; empty is the current one.
+    type: str
+    default: ''
+  namespace:
+    description: Namespace of the runs.
+    type: str
+    default: gpuval
+"""

@@ -1,0 +1,204 @@
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: kubernetes_nodes
+short_description: Nodes of a Kubernetes cluster
+version_added: 0.1.0
+author: gpuval contributors (@gpuval)
+description:
+  - Asks the API server for its nodes, once, and makes a host of each.
+  - With O(expected), the nodes of that list are the hosts, also those that the cluster does not have (yet).
+  - Every host has C(gpuval_placement) V(kubernetes), and C(kubernetes_node) with what the cluster says of it, such as
+    C(exists), C(ready), C(unschedulable), C(taints), C(conditions), C(labels), C(addresses), C(capacity),
+    C(allocatable) and C(kubelet_version).
+  - Groups are those of O(group), O(label_groups), C(type_p5_48xlarge) for an instance type and C(sku_h200) for a SKU.
+  - C(gpuval_sku) is set for the group of the SKU. C(gpuval_gpu_count) is set for the group of nodes of one kind, to the
+    most GPUs that one of them has. Both give way to any C(group_vars), where what was ordered is to be said.
+  - Any text of the cluster is data, never a template.
+requirements:
+  - kubernetes (Python library)
+options:
+  plugin:
+    description: Name of this plugin.
+    required: true
+    choices: [gpuval.fleet.kubernetes_nodes]
+  kubeconfig:
+    description:
+      - The kubeconfig, relative to this file. Empty is C(KUBECONFIG), C(~/.kube/config), or the service account of the
+        pod that this runs in.
+      - Set as C(gpuval_kubeconfig) for all hosts. C(-e gpuval_kubeconfig=...) wins.
+    type: str
+    default: ""
+  context:
+    description: Context of the kubeconfig; empty is its current one. Set as C(gpuval_kube_context); C(-e) wins.
+    type: str
+    default: ""
+  selector:
+    description:
+      - Label selector of the nodes. Nodes that O(expected) lists need not match it.
+    type: str
+    default: "!node-role.kubernetes.io/control-plane"
+  expected:
+    description:
+      - The nodes that were ordered, as a list of names or the path of a list, relative to this file, in the form that
+        P(gpuval.fleet.node_list#inventory) reads. Ranges are possible, V(node-[001:100]).
+      - Of a CSV file C(sku), C(gpu_count), C(rack), C(unique_id) and further columns count; how SSH would reach a node
+        does not.
+      - Nodes beyond it are named in a warning and left out.
+    type: raw
+  others:
+    description: Take nodes that match O(selector) and are not in O(expected) as well.
+    type: bool
+    default: false
+  skus:
+    description:
+      - For each SKU, what its nodes have. The first that fits counts; all of its patterns must match.
+      - Keys are labels of the node, or V(product) (the GPU model that a label names), V(instance_type) and V(resource)
+        (the node offers it); values are shell patterns in which case does not count.
+      - A node that none fits has the GPU model as SKU if a label names it, V(NVIDIA-H100-80GB-HBM3) as
+        V(h100-80gb-hbm3), else V(auto).
+    type: dict
+    default: {}
+  label_groups:
+    description:
+      - Labels that make groups, and the prefix of the group's name. Default are the node pools of GKE, EKS, DOKS, AKS
+        and Karpenter as C(pool), and V(topology.kubernetes.io/zone) as C(zone).
+    type: dict
+  group:
+    description: A group for all nodes.
+    type: str
+    default: nodes
+"""
+
+EXAMPLES = r"""
+# hosts.yml: every node with an NVIDIA GPU
+plugin: gpuval.fleet.kubernetes_nodes
+context: training-cluster
+selector: nvidia.com/gpu.present=true
+
+# hosts.yml: exactly the nodes that were ordered, also those that never joined
+plugin: gpuval.fleet.kubernetes_nodes
+kubeconfig: ~/.kube/hall-3
+expected: ["gpu-[001:100]"]
+skus:
+  h200: {product: "*H200*"}
+  mi300x: {resource: amd.com/gpu, doks.digitalocean.com/gpu-model: mi300x}
+"""
+
+from pathlib import Path
+
+import yaml
+from ansible.errors import AnsibleParserError
+from ansible.plugins.inventory import BaseInventoryPlugin
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Access, Cluster, ClusterError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.inventory import fleet
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.nodes import describe
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.node_list import Node, NodeListError, parse
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import NODE
+
+
+class InventoryModule(BaseInventoryPlugin):
+    NAME = "gpuval.fleet.kubernetes_nodes"
+
+    def verify_file(self, path):
+        if not super().verify_file(path) or not path.endswith((".yml", ".yaml")):
+            return False
+        try:
+            document = yaml.safe_load(Path(path).read_text())
+        except (OSError, ValueError, yaml.YAMLError):
+            return False
+        return isinstance(document, dict) and document.get("plugin") == self.NAME
+
+    def parse(self, inventory, loader, path, cache=True):
+        super().parse(inventory, loader, path, cache)
+        self._read_config_data(path)
+        base = Path(path).absolute().parent
+        try:
+            expected = self._expected(base)
+            found, others = self._found(base, listed=expected is not None)
+        except (ClusterError, NodeListError) as error:
+            raise AnsibleParserError(f"{path}: {error}") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise AnsibleParserError(f"{path}: the list of expected nodes cannot be read: {error}") from None
+        made = fleet(
+            found, expected, others=others, skus=self._skus(path), label_groups=self.get_option("label_groups")
+        )
+        if not made.hosts:
+            raise AnsibleParserError(
+                f"{path}: the cluster has no node that matches {self.get_option('selector')!r}: change `selector`, or "
+                "name the nodes in `expected`"
+            )
+        if made.beyond:
+            self.display.warning(
+                f"{path}: {len(made.beyond)} node(s) of the cluster are not in `expected` and left out "
+                f"(`others: true` takes those that match `selector`): {_shown(made.beyond)}"
+            )
+        if made.missing:
+            self.display.warning(
+                f"{path}: the cluster lacks {len(made.missing)} expected node(s): {_shown(made.missing)}"
+            )
+        self._add(made, base)
+
+    def _expected(self, base: Path) -> list[Node] | None:
+        """The nodes of the list, or None when every node that is found is meant."""
+        given = self.get_option("expected")
+        if given is None:
+            return None
+        if isinstance(given, str):
+            file = base / Path(given).expanduser()
+            return parse(file.read_text(encoding="utf-8"), str(file))
+        if not isinstance(given, list) or not all(isinstance(name, (str, int)) for name in given):
+            raise NodeListError("`expected` is a list of names, or the path of a list")
+        return parse("\n".join(str(name) for name in given), "expected")
+
+    def _found(self, base: Path, *, listed: bool) -> tuple[list[dict], set[str]]:
+        """Descriptions of nodes, and the names of those that the selector chooses."""
+        extra = self._vars or {}
+        kubeconfig = str(extra.get("gpuval_kubeconfig") or self._kubeconfig(base))
+        context = str(extra.get("gpuval_kube_context") or self.get_option("context"))
+        selector = self.get_option("selector")
+        chosen = set()
+        with Cluster(Access(kubeconfig, context)) as cluster:
+            # What a list names needs no labels: it is looked for among all nodes.
+            items, _version = cluster.list("Node", selector="" if listed else selector)
+            if listed and self.get_option("others"):
+                chosen = {node["metadata"]["name"] for node in cluster.list("Node", selector=selector)[0]}
+        found = [describe(node) for node in items]
+        return [one for one in found if NODE.fullmatch(one["name"])], chosen
+
+    def _kubeconfig(self, base: Path) -> str:
+        given = self.get_option("kubeconfig")
+        return str(base / Path(given).expanduser()) if given else ""
+
+    def _skus(self, path) -> dict[str, dict[str, str]]:
+        skus = self.get_option("skus") or {}
+        for sku, rule in skus.items():
+            if not isinstance(rule, dict) or not rule:
+                raise AnsibleParserError(
+                    f"{path}: skus.{sku} maps labels, product, instance_type or resource to patterns, such as "
+                    '{product: "*H200*"}'
+                )
+        return {str(sku): {str(key): str(value) for key, value in rule.items()} for sku, rule in skus.items()}
+
+    def _add(self, made, base: Path) -> None:
+        group = self.inventory.add_group(self.get_option("group"))
+        settings = {"gpuval_kubeconfig": self._kubeconfig(base), "gpuval_kube_context": self.get_option("context")}
+        for key, value in settings.items():
+            if value:
+                self.inventory.set_variable(group, key, value)
+        for host in made.hosts:
+            self.inventory.add_host(host.name, group=group)
+            for name in host.groups:
+                self.inventory.add_child(self.inventory.add_group(name), host.name)
+            for key, value in host.variables.items():
+                self.inventory.set_variable(host.name, key, value)
+        for name, variables in made.group_variables.items():
+            for key, value in variables.items():
+                self.inventory.set_variable(name, key, value)
+
+
+def _shown(names) -> str:
+    more = f" and {len(names) - 10} more" if len(names) > 10 else ""
+    return ", ".join(names[:10]) + more

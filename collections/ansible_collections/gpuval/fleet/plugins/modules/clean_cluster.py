@@ -1,0 +1,63 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, gpuval contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: clean_cluster
+short_description: Remove what runs made in a Kubernetes cluster
+version_added: 0.1.0
+description:
+  - Deletes the Jobs, Pods, Secrets and ConfigMaps of runs by their label, waits until they are gone and fails when
+    something is left, which it names.
+  - Other runs, the namespace and labels of nodes are left alone.
+author:
+  - gpuval contributors (@gpuval)
+extends_documentation_fragment:
+  - gpuval.fleet.cluster
+attributes:
+  check_mode:
+    support: full
+    description: Says what would be removed.
+  diff_mode:
+    support: full
+    description: Lists what is removed.
+options:
+  run_ids:
+    description: The runs to remove. Empty removes all runs of the namespace, whoever started them.
+    type: list
+    elements: str
+    default: []
+  volumes:
+    description: Remove the volumes and claims that the runs made for their models as well.
+    type: bool
+    default: false
+  deadline_seconds:
+    description: How long to wait until everything is gone.
+    type: int
+    default: 180
+requirements:
+  - kubernetes (Python library, on the controller)
+"""
+
+EXAMPLES = r"""
+- name: Clean the cluster of one run
+  gpuval.fleet.clean_cluster:
+    run_ids: [20261120-201500-3f2a]
+"""
+
+RETURN = r"""
+removed:
+  description: Names of what was removed, by kind.
+  returned: success
+  type: dict
+left:
+  description: What is left, each with C(kind), C(name), C(why) and C(remedy).
+  returned: success
+  type: list
+  elements: dict
+"""

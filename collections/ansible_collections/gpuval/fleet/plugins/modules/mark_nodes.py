@@ -1,0 +1,79 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, gpuval contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: mark_nodes
+short_description: Write verdicts on the nodes of a Kubernetes cluster
+version_added: 0.1.0
+description:
+  - Labels each node of a run with its verdict (C(gpuval.io/verdict)) and the run (C(gpuval.io/run)), and notes when
+    that was (annotation C(gpuval.io/validated-at)).
+  - With O(taint), nodes that failed are tainted C(gpuval.io/failed) with V(NoSchedule); pods of later runs tolerate it.
+author:
+  - gpuval contributors (@gpuval)
+extends_documentation_fragment:
+  - gpuval.fleet.run
+  - gpuval.fleet.cluster
+attributes:
+  check_mode:
+    support: full
+    description: Says what would be changed.
+  diff_mode:
+    support: full
+    description: Shows labels, annotations and taint of gpuval on each node that is changed.
+options:
+  state:
+    description:
+      - V(present) writes the verdicts of the report.
+      - V(absent) takes labels, annotations and the taint off; with O(run_id) only those of that run.
+    type: str
+    default: present
+    choices: [present, absent]
+  nodes:
+    description: Only these nodes. Empty is all of the run, or with O(state=absent) all of the cluster.
+    type: list
+    elements: str
+    default: []
+  taint:
+    description:
+      - Taint nodes that failed, and take the taint off nodes that passed.
+      - When V(false), taints are left as they are, but for O(state=absent).
+    type: bool
+    default: false
+requirements:
+  - kubernetes (Python library, on the controller)
+"""
+
+EXAMPLES = r"""
+- name: Keep other work off nodes that failed
+  gpuval.fleet.mark_nodes:
+    taint: true
+
+- name: Take all marks off
+  gpuval.fleet.mark_nodes:
+    state: absent
+"""
+
+RETURN = r"""
+nodes:
+  description: Names of the nodes that were changed.
+  returned: success
+  type: list
+  elements: str
+missing:
+  description: Nodes that the cluster does not have.
+  returned: success
+  type: list
+  elements: str
+busy:
+  description: Nodes that were changed by others each time; the task fails.
+  returned: success
+  type: list
+  elements: str
+"""

@@ -1,0 +1,61 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, gpuval contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: prepare_cluster
+short_description: See that gpuval may do on a cluster what it needs
+version_added: 0.1.0
+description:
+  - Writes the least Role that gpuval needs, for an administrator of the cluster to apply.
+  - Asks the cluster whether all of it is allowed, with one request, and names the rules that are missing.
+author:
+  - gpuval contributors (@gpuval)
+extends_documentation_fragment:
+  - gpuval.fleet.cluster
+attributes:
+  check_mode:
+    support: full
+    description: Asks the cluster, writes and makes nothing.
+  diff_mode:
+    support: full
+    description: Shows the Role.
+options:
+  make_namespace:
+    description: Make the namespace when it is missing.
+    type: bool
+    default: false
+  marks:
+    description: Verdicts are to be written on nodes.
+    type: bool
+    default: false
+  volumes:
+    description: The model cache is NFS with mount options, which takes a volume and a claim.
+    type: bool
+    default: false
+  role_file:
+    description: Where the Role is written.
+    type: path
+    required: true
+requirements:
+  - kubernetes (Python library, on the controller)
+"""
+
+EXAMPLES = r"""
+- name: Prepare the cluster
+  gpuval.fleet.prepare_cluster:
+    role_file: .gpuval/role.yml
+  run_once: true
+"""
+
+RETURN = r"""
+role_file:
+  description: Where the Role lies.
+  returned: success
+  type: str
+"""

@@ -1,0 +1,88 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, gpuval contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: watch_jobs
+short_description: Make a Job for each node of a cluster and watch them until every node is done
+version_added: 0.1.0
+description:
+  - Makes each node's Job when its turn comes, so that neither registry nor store is overrun.
+  - Follows Jobs, Pods, Nodes and Events by the watch API, and reads records in the store.
+  - Judges a node when its plan is done, and launches again the stages that are to be measured once more.
+  - Takes records and logs from the output of pods that cannot reach the store.
+  - Started again after the controller was killed, it takes the run up where it stands.
+author:
+  - gpuval contributors (@gpuval)
+extends_documentation_fragment:
+  - gpuval.fleet.run
+  - gpuval.fleet.store
+  - gpuval.fleet.criteria
+  - gpuval.fleet.cluster
+requirements:
+  - kubernetes (Python library, on the controller)
+attributes:
+  check_mode:
+    support: full
+    description: Makes the plans and starts nothing.
+  diff_mode:
+    support: full
+    description: Shows the stages of the plans in check mode.
+options:
+  run:
+    description: The run, in check mode, where it is not written.
+    type: dict
+    default: {}
+  poll_seconds:
+    description: How often the store is asked what changed.
+    type: float
+    default: 2.0
+  pull_seconds:
+    description: How often a node that cannot reach the store is asked.
+    type: float
+    default: 15.0
+  silence_seconds:
+    description: How long a node may be silent before the output of its pod is looked at.
+    type: float
+    default: 90.0
+  lost_seconds:
+    description: After how long without a sign a node that cannot be asked either is given up.
+    type: float
+    default: 1800.0
+  retries:
+    description: How often a stage is relaunched.
+    type: int
+    default: 1
+  max_nodes_at_once:
+    description: How many nodes work at once; V(0) is all of them.
+    type: int
+    default: 0
+  max_transfers:
+    description: How many nodes bring images at once; V(0) is all of them.
+    type: int
+    default: 16
+"""
+
+EXAMPLES = r"""
+- name: Watch the run on the cluster
+  ansible.builtin.import_role:
+    name: gpuval.fleet.run
+    tasks_from: watch
+"""
+
+RETURN = r"""
+started:
+  description: Nodes on which a plan was started.
+  returned: success
+  type: list
+  elements: str
+requests:
+  description: How many requests the API server had to answer.
+  returned: success
+  type: int
+"""

@@ -1,0 +1,630 @@
+"""The API of a Kubernetes cluster: JSON in, JSON out, each call with a deadline, errors that say what to do.
+
+The library `kubernetes` finds the cluster and logs in (kubeconfig, exec plugins, certificates, in-cluster). Its typed
+models are left alone: a thousand nodes as plain dicts fit into memory.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import logging
+import os
+import random
+import re
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import permissions
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.permissions import Asked
+
+try:
+    import urllib3
+except ImportError as error:  # reported with the name of the library, where a cluster is reached
+    URLLIB3_ERROR: ImportError | None = error
+else:
+    URLLIB3_ERROR = None
+
+Manifest = dict[str, Any]
+
+#: One call, its repetitions included.
+DEADLINE_SECONDS = 60.0
+CONNECT_SECONDS = 10.0
+READ_SECONDS = 30.0
+#: Between two tries: doubled each time, up to the second.
+FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.25, 8.0
+PAGE = 500
+MAX_LOG_BYTES = 16 << 20
+#: What is read of an answer that is an error.
+MAX_STATUS_BYTES = 1 << 16
+RETRIED = frozenset({429, 500, 502, 503, 504})
+#: Credentials that an exec plugin or a file hands out expire: they are read again this often in a call.
+MAX_LOGINS = 2
+
+#: A connection that died in silence (a NAT that forgot it) is noticed after 30 + 3 x 10 seconds.
+_KEEPALIVE = [(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1), (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)] + [
+    (socket.IPPROTO_TCP, getattr(socket, name), value)
+    for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+    if hasattr(socket, name)
+]
+
+#: How access control words a refusal; other refusals (quota, Pod Security) are answers to what was asked.
+_NOT_ALLOWED = re.compile(r"\bcannot [a-z]+ (resource|path)\b")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Where the objects of a kind are in the API."""
+
+    name: str
+    group: str
+    plural: str
+    namespaced: bool = True
+    #: Only its metadata is of use: what a Secret holds is not fetched.
+    metadata_only: bool = False
+
+    @property
+    def root(self) -> str:
+        return f"/apis/{self.group}/v1" if self.group else "/api/v1"
+
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind("Job", "batch", "jobs"),
+        Kind("Pod", "", "pods"),
+        Kind("Node", "", "nodes", namespaced=False),
+        Kind("Secret", "", "secrets", metadata_only=True),
+        Kind("ConfigMap", "", "configmaps", metadata_only=True),
+        Kind("Namespace", "", "namespaces", namespaced=False),
+        Kind("Event", "", "events"),
+        Kind("PersistentVolume", "", "persistentvolumes", namespaced=False, metadata_only=True),
+        Kind("PersistentVolumeClaim", "", "persistentvolumeclaims", metadata_only=True),
+    )
+}
+
+_JSON = "application/json"
+_METADATA = f"{_JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{_JSON}"
+
+
+class ClusterError(Exception):
+    """The cluster was not reached, or said no. `code` is the HTTP status, 0 when there was none."""
+
+    def __init__(self, message: str, code: int = 0) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Forbidden(ClusterError):  # noqa: N818  (what the answer is)
+    """A rule is missing; `asked` is what it would have to allow, `rule` its YAML."""
+
+    def __init__(self, asked: Sequence[Asked], namespace: str, said: str = "") -> None:
+        super().__init__(permissions.explain(asked, namespace) + (f"\n(the cluster said: {said})" if said else ""), 403)
+        self.asked = list(asked)
+        self.rule = permissions.rule_text(asked)
+
+
+class Refused(ClusterError):  # noqa: N818  (what the answer is)
+    """The cluster does not take the object: a quota, Pod Security, a field."""
+
+
+class Gone(ClusterError):  # noqa: N818  (what the answer is)
+    """The resource version is too old: list again."""
+
+
+class Missing(ClusterError):  # noqa: N818  (what the answer is)
+    """There is no such object or namespace."""
+
+
+class Exists(ClusterError):  # noqa: N818  (what the answer is)
+    """There is an object of that name that is not the one wanted."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """How a cluster is reached. `kubeconfig` "": KUBECONFIG, ~/.kube/config, else from inside the cluster."""
+
+    kubeconfig: str = ""
+    context: str = ""
+    namespace: str = "gpuval"
+
+
+class Cluster:
+    """One cluster and namespace. May be used by several threads."""
+
+    def __init__(
+        self,
+        access: Access,
+        *,
+        deadline_seconds: float = DEADLINE_SECONDS,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self.access, self.namespace = access, access.namespace
+        self.deadline_seconds = deadline_seconds
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        self.asked: Counter[Asked] = Counter()
+        self._client = _log_in(access)
+        self._logins = 1
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._client.rest_client.pool_manager.clear()
+
+    # What is asked of a cluster
+
+    def create(self, manifest: Mapping[str, Any]) -> Manifest:
+        """Create an object and return it.
+
+        One that is there already with the same labels is the same one: the answer to an earlier try was lost, or this
+        run is taken up again; then what is returned is trimmed. Raises ``Exists``, ``Refused``, ``Forbidden``.
+        """
+        kind = KINDS[manifest["kind"]]
+        asked = Asked("create", kind.group, kind.plural)
+        try:
+            return _document(self._call(asked, "POST", self._path(kind), body=manifest))
+        except Exists:
+            if kind.name == "Namespace":
+                return dict(manifest)
+            return self._same(kind, manifest)
+
+    def _same(self, kind: Kind, manifest: Mapping[str, Any]) -> Manifest:
+        name = manifest["metadata"]["name"]
+        items, _ = self.list(kind.name, fields=f"metadata.name={name}")
+        if not items:
+            raise Exists(f"{kind.name} {name} was there a moment ago and is being deleted: try again", 409)
+        known = items[0]["metadata"]
+        labels = known.get("labels") or {}
+        wanted = manifest["metadata"].get("labels") or {}
+        if any(labels.get(key) != value for key, value in wanted.items()):
+            raise Exists(f"{kind.name} {name} in the namespace {self.namespace} is not of this run", 409)
+        if known.get("deletionTimestamp"):
+            raise Exists(f"{kind.name} {name} is being deleted: try again when it is gone", 409)
+        return items[0]
+
+    def list(self, kind: str, selector: str = "", limit: int = PAGE, fields: str = "") -> tuple[list[Manifest], str]:
+        """All objects of a kind, trimmed, and the resource version they are of. `limit` is the size of a page."""
+        place = KINDS[kind]
+        asked = Asked("list", place.group, place.plural)
+        query = {"labelSelector": selector, "fieldSelector": fields, "limit": str(limit)}
+        accept = _METADATA if place.metadata_only else _JSON
+        items: list[Manifest] = []
+        while True:
+            try:
+                page = _document(self._call(asked, "GET", self._path(place), query, accept=accept))
+            except Gone:
+                if "continue" not in query:
+                    raise
+                del query["continue"]  # the list took longer than its version is kept: from the start
+                items = []
+                continue
+            items += [trim(kind, item) for item in page["items"] or []]
+            following = page["metadata"].get("continue")
+            if not following:
+                return items, page["metadata"]["resourceVersion"]
+            query["continue"] = following
+
+    def exists(self, kind: str, name: str) -> bool:
+        """Whether there is an object of that name. Asks as a list does: no rule of its own."""
+        items, _ = self.list(kind, fields=f"metadata.name={name}")
+        return bool(items)
+
+    def delete_all(self, kind: str, selector: str, fields: str = "") -> None:
+        """Delete what a selector chooses, and what belongs to it. Returns before it is gone."""
+        if not selector and not fields:
+            raise ValueError("everything of a kind is never deleted")
+        place = KINDS[kind]
+        asked = Asked("deletecollection", place.group, place.plural)
+        query = {"labelSelector": selector, "fieldSelector": fields}
+        options = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
+        self._call(asked, "DELETE", self._path(place), query, body=options)
+
+    def delete(self, kind: str, name: str) -> None:
+        """Delete one object; none is no error. Asks as ``delete_all`` does: no rule of its own."""
+        self.delete_all(kind, "", fields=f"metadata.name={name}")
+
+    def patch(self, kind: str, name: str, body: Mapping[str, Any]) -> Manifest:
+        """Merge a patch (RFC 7386) into an object and return it, trimmed.
+
+        Raises ``Exists`` when the patch names a resource version that the object no longer has.
+        """
+        place = KINDS[kind]
+        asked = Asked("patch", place.group, place.plural)
+        path = f"{self._path(place)}/{name}"
+        answer = self._call(asked, "PATCH", path, body=body, content_type="application/merge-patch+json")
+        return trim(kind, _document(answer))
+
+    def log(self, pod: str, container: str, limit_bytes: int = MAX_LOG_BYTES, tail_lines: int | None = None) -> str:
+        """The output of a container, at most so many bytes; empty while it has not started."""
+        asked = Asked("get", "", "pods", "log")
+        query = {"container": container, "limitBytes": str(limit_bytes)}
+        if tail_lines is not None:
+            query["tailLines"] = str(tail_lines)
+        path = f"{self._path(KINDS['Pod'])}/{pod}/log"
+        try:
+            answer = self._call(asked, "GET", path, query, accept="*/*", most_bytes=limit_bytes)
+        except Refused as error:
+            if error.code == 400 and ("waiting to start" in str(error) or "PodInitializing" in str(error)):
+                return ""
+            raise
+        return answer.data.decode("utf-8", "replace")
+
+    def check(self, needed: Sequence[Asked]) -> None:
+        """Raise ``Forbidden`` with all rules that are missing for what is needed. One request.
+
+        A cluster that does not know all its rules (webhooks) is believed: what it refuses is seen when it is asked."""
+        review = {
+            "kind": "SelfSubjectRulesReview",
+            "apiVersion": "authorization.k8s.io/v1",
+            "spec": {"namespace": self.namespace},
+        }
+        path = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
+        status = _document(self._call(permissions.REVIEW, "POST", path, body=review))["status"]
+        if status.get("incomplete"):
+            return
+        if lacking := permissions.lacking(status.get("resourceRules") or [], needed):
+            raise Forbidden(lacking, self.namespace)
+
+    def watch(
+        self, kind: str, selector: str, fields: str, version: str, *, seconds: float, silence_seconds: float
+    ) -> Watch:
+        """Open a watch from a resource version; the server ends it after `seconds`. Silence for longer than
+        `silence_seconds` breaks it. Raises ``Gone`` when the version is too old."""
+        place = KINDS[kind]
+        query = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "labelSelector": selector,
+            "fieldSelector": fields,
+            "resourceVersion": version,
+            "timeoutSeconds": str(max(1, int(seconds))),
+        }
+        asked = Asked("watch", place.group, place.plural)
+        for login in range(MAX_LOGINS + 1):
+            known = self._logins
+            try:
+                answer = self._once(
+                    asked, "GET", self._path(place), query, None, _JSON, _JSON, silence_seconds, stream=True
+                )
+            except (urllib3.exceptions.HTTPError, OSError) as error:
+                raise self._unreachable(error) from None
+            if answer.status != 401 or login == MAX_LOGINS:
+                break
+            self._log_in_again(known)
+        if answer.status >= 300:
+            raise self._error(asked, answer, _status(answer))
+        return Watch(answer)
+
+    # How it is asked
+
+    def _path(self, kind: Kind) -> str:
+        if not kind.namespaced:
+            return f"{kind.root}/{kind.plural}"
+        return f"{kind.root}/namespaces/{self.namespace}/{kind.plural}"
+
+    def _call(
+        self,
+        asked: Asked,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        *,
+        accept: str = _JSON,
+        content_type: str = _JSON,
+        most_bytes: int | None = None,
+    ) -> _Answer:
+        """One request, repeated until it is answered or the deadline is over."""
+        ends = time.monotonic() + self.deadline_seconds
+        tries = logins = 0
+        while True:
+            tries, known = tries + 1, self._logins
+            wait = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0 ** min(tries - 1, 16))
+            wait *= random.uniform(0.8, 1.2)  # noqa: S311  (so that clients do not come back together)
+            left = max(0.1, ends - time.monotonic())
+            try:
+                answer = self._once(
+                    asked,
+                    method,
+                    path,
+                    query,
+                    body,
+                    accept,
+                    content_type,
+                    min(READ_SECONDS, left),
+                    most_bytes=most_bytes,
+                )
+            except (urllib3.exceptions.HTTPError, OSError) as error:
+                problem: ClusterError = self._unreachable(error)
+                if _hopeless(error):
+                    raise problem from None
+            else:
+                if answer.status < 300:
+                    return answer
+                problem = self._error(asked, answer, _status(answer))
+                if answer.status == 401 and logins < MAX_LOGINS:
+                    logins += 1
+                    self._log_in_again(known)
+                    wait = 0.0 if logins == 1 else wait
+                elif answer.status not in RETRIED:
+                    raise problem
+                if answer.retry_after is not None:
+                    wait = answer.retry_after
+            if time.monotonic() + wait > ends:
+                raise problem from None
+            if wait:
+                self._sleep(wait)
+
+    def _once(
+        self,
+        asked: Asked,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        body: Mapping[str, Any] | None,
+        accept: str,
+        content_type: str,
+        read_seconds: float,
+        *,
+        stream: bool = False,
+        most_bytes: int | None = None,
+    ) -> Any:
+        with self._lock:  # a login that has expired is renewed once, not by each thread
+            self.asked[asked] += 1
+            client = self._client
+            headers = {"Accept": accept, "User-Agent": "gpuval"}
+            queries = [(key, value) for key, value in (query or {}).items() if value]
+            try:
+                client.update_params_for_auth(headers, queries, ["BearerToken"])
+            except Exception as error:  # whatever a plugin of the operator's raises
+                raise ClusterError(f"the login to the cluster failed: {error}") from None
+        url = client.configuration.host + path + (f"?{urlencode(queries)}" if queries else "")
+        data = None
+        if body is not None:
+            headers["Content-Type"] = content_type
+            data = json.dumps(body, separators=(",", ":")).encode()
+        response = client.rest_client.pool_manager.request(
+            method,
+            url,
+            body=data,
+            headers=headers,
+            timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=read_seconds),
+            retries=False,
+            redirect=False,
+            preload_content=False,
+        )
+        if stream and response.status < 300:
+            return response
+        try:
+            limit = most_bytes if response.status < 300 else MAX_STATUS_BYTES
+            content = response.read(limit) if limit is not None else response.read()
+            complete = limit is None or len(content) < limit
+        except BaseException:
+            response.close()
+            raise
+        if complete:
+            response.release_conn()
+        else:
+            response.close()  # the rest of it is not wanted
+        return _Answer(response.status, content, _seconds(response.headers.get("Retry-After")))
+
+    def _log_in_again(self, known: int) -> None:
+        """Read the credentials again, unless another thread has since the login of that number."""
+        with self._lock:
+            if self._logins == known:
+                self._client = _log_in(self.access)
+                self._logins += 1
+
+    def _unreachable(self, error: Exception) -> ClusterError:
+        host = self._client.configuration.host
+        return ClusterError(
+            f"{host} does not answer: {_plain(error)}: check the kubeconfig, its context, and the network"
+        )
+
+    def _error(self, asked: Asked, answer: Any, status: Mapping[str, Any]) -> ClusterError:
+        said = str(status.get("message") or f"HTTP {answer.status}")
+        reason, code = status.get("reason"), answer.status
+        what = f"{asked.verb} {asked.full_resource}"
+        if code == 401:
+            return ClusterError("the cluster does not know this user: the credentials are wrong or have expired", 401)
+        if code == 403:
+            if _NOT_ALLOWED.search(said) or reason != "Forbidden":
+                return Forbidden([asked], self.namespace, said)
+            return Refused(said, 403)
+        if code == 404:
+            if asked.verb == "create" and "namespaces" in said:
+                return Missing(f"{said}: make the namespace, or set gpuval_namespace", 404)
+            return Missing(f"{what}: {said}", 404)
+        if code == 409:
+            return Exists(f"{what}: {said}", 409)
+        if code == 410:
+            return Gone(said, 410)
+        if code in (400, 413, 422):
+            return Refused(f"{what}: {said}", code)
+        return ClusterError(f"{what}: {said} (HTTP {code})", code)
+
+
+@dataclass(frozen=True)
+class _Answer:
+    status: int
+    data: bytes
+    retry_after: float | None
+
+
+class Watch:
+    """An open watch: its events, until the server ends it. ``close`` may be called by another thread."""
+
+    def __init__(self, response: Any) -> None:
+        self._response = response
+        self._closed = False
+
+    def __iter__(self) -> Iterator[Manifest]:
+        """Raises ``ClusterError`` when the connection breaks."""
+        rest = b""
+        try:
+            for data in self._response.stream(1 << 16, decode_content=True):
+                *lines, rest = (rest + data).split(b"\n")
+                for line in lines:
+                    if line.strip():
+                        yield json.loads(line)
+        except (urllib3.exceptions.HTTPError, OSError, ValueError, AttributeError) as error:
+            # urllib3 raises the last two when another thread closes what it reads from.
+            if not self._closed:
+                raise ClusterError(f"the watch broke: {_plain(error)}") from None
+        finally:
+            self._response.close()
+
+    def close(self) -> None:
+        self._closed = True
+        shutdown = getattr(self._response, "shutdown", None)
+        try:
+            if shutdown:
+                shutdown()  # wakes the thread that reads; closing alone would wait for it
+            else:
+                self._response.connection.sock.shutdown(socket.SHUT_RD)
+        except (OSError, AttributeError, ValueError):
+            return  # it has ended by itself
+
+
+def trim(kind: str, item: Manifest) -> Manifest:
+    """An object without what nobody here reads: it may be held a thousand times."""
+    meta = {key: value for key, value in item["metadata"].items() if key not in ("managedFields", "selfLink")}
+    if kind in ("Secret", "ConfigMap"):
+        return {"metadata": meta}
+    kept = {
+        key: value for key, value in item.items() if key not in ("kind", "apiVersion", "metadata", "spec", "status")
+    }
+    result: Manifest = {**kept, "metadata": meta}
+    spec, status = item.get("spec") or {}, item.get("status") or {}
+    if kind == "Pod":
+        meta.pop("annotations", None)
+        containers = {
+            part: [{"name": one["name"], "image": one.get("image", "")} for one in spec.get(part) or []]
+            for part in ("initContainers", "containers")
+        }
+        result["metadata"]["annotations"] = _ours(item["metadata"].get("annotations"))
+        return {**result, "spec": {"nodeName": spec.get("nodeName", ""), **containers}, "status": status}
+    if kind == "Node":
+        left_out = ("images", "volumesInUse", "volumesAttached", "config", "daemonEndpoints")
+        return {**result, "spec": spec, "status": {key: value for key, value in status.items() if key not in left_out}}
+    if kind == "Job":
+        result["metadata"]["annotations"] = _ours(item["metadata"].get("annotations"))
+        kept_spec = {key: value for key, value in spec.items() if key not in ("template", "selector")}
+        return {**result, "spec": kept_spec, "status": status}
+    return {**result, **{key: item[key] for key in ("spec", "status") if key in item}}
+
+
+def _ours(annotations: Mapping[str, str] | None) -> dict[str, str]:
+    return {key: value for key, value in (annotations or {}).items() if key.startswith("gpuval.io/")}
+
+
+def label_selector(labels: Mapping[str, str]) -> str:
+    return ",".join(f"{key}={value}" for key, value in labels.items())
+
+
+def _document(answer: _Answer) -> Manifest:
+    try:
+        document = json.loads(answer.data)
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        raise ClusterError("what answers is no Kubernetes API server (a proxy, a login page?): check the kubeconfig")
+    return document
+
+
+def _status(answer: Any) -> Mapping[str, Any]:
+    try:
+        status = json.loads(answer.data)
+    except (ValueError, AttributeError):
+        return {}
+    return status if isinstance(status, dict) else {}
+
+
+def _seconds(text: str | None) -> float | None:
+    try:
+        return max(0.0, float(text)) if text else None
+    except ValueError:
+        return None
+
+
+def _plain(error: BaseException) -> str:
+    reason = getattr(error, "reason", None)
+    text = str(reason if isinstance(reason, BaseException) else error)
+    return re.sub(r"^<[^>]*>: ?|^\S*Connection\(.*?\): ?", "", text)
+
+
+def _hopeless(error: Exception) -> bool:
+    """Whether waiting helps nobody: a certificate that does not fit, no TLS on that port, a file that is missing."""
+    if isinstance(error, OSError):
+        return True
+    return isinstance(error, urllib3.exceptions.SSLError) and "EOF" not in str(error)
+
+
+@functools.cache
+def _library(name: str) -> Any:
+    if URLLIB3_ERROR is not None:
+        raise ClusterError(f"kubernetes is needed on the controller: pip install kubernetes ({URLLIB3_ERROR})")
+    try:
+        # A second and 40 MB: only where a cluster is reached.
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ClusterError(f"kubernetes is needed on the controller: pip install kubernetes ({error})") from None
+
+
+def _log_in(access: Access) -> Any:
+    client, config = _library("kubernetes.client"), _library("kubernetes.config")
+    configuration = client.Configuration()
+    path = access.kubeconfig or os.environ.get("KUBECONFIG", "") or "~/.kube/config"
+    there = any(Path(part).expanduser().is_file() for part in path.split(os.pathsep) if part)
+    with _complaints() as complaints:
+        try:
+            if there:
+                config.load_kube_config(path, access.context or None, configuration, persist_config=False)
+            elif access.kubeconfig or access.context:
+                raise ClusterError(f"there is no kubeconfig {path}")
+            else:
+                config.load_incluster_config(configuration)
+        except config.ConfigException as error:
+            if there:
+                raise ClusterError(f"{path}: {error}") from None
+            raise ClusterError(
+                f"no cluster to reach: no kubeconfig ({path}) and not inside a cluster: set gpuval_kubeconfig"
+            ) from None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ClusterError(f"{path} is no kubeconfig that can be read: {error}") from None
+    if complaints and not configuration.api_key and not configuration.cert_file:
+        raise ClusterError(f"the login to the cluster failed: {complaints[0]}")
+    configuration.socket_options = _KEEPALIVE
+    configuration.connection_pool_maxsize = 16
+    return client.ApiClient(configuration)
+
+
+class _complaints(logging.Handler):  # noqa: N801  (used as a context manager)
+    """What the library only logs: a plugin that failed to log in."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
+
+    def __enter__(self) -> list[str]:
+        logging.getLogger().addHandler(self)
+        return self.said
+
+    def __exit__(self, *exception: object) -> None:
+        logging.getLogger().removeHandler(self)

@@ -1,0 +1,143 @@
+"""What a run made in a cluster, removed: by its label, waited for until it is gone, and what is left named."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import names
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, Forbidden
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
+
+#: In the order of deletion: a Job that is there would make its pod again.
+KINDS = ("Job", "Pod", "Secret", "ConfigMap")
+#: Only where a run made a volume of its own, so that no other cluster must allow it.
+VOLUMES = ("PersistentVolumeClaim", "PersistentVolume")
+#: Between two looks at what is still there, in seconds: doubled each time, up to the second.
+FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.5, 5.0
+SHOWN = 5
+
+_FORCE = (
+    "bring the node back, or, when the machine is certainly off: kubectl -n {namespace} delete pod {name} "
+    "--force --grace-period=0"
+)
+
+
+@dataclass(frozen=True)
+class Left:
+    """An object that is still there, why, and what to do."""
+
+    kind: str
+    name: str
+    why: str
+    remedy: str
+
+    def document(self) -> dict[str, str]:
+        return {"kind": self.kind, "name": self.name, "why": self.why, "remedy": self.remedy}
+
+
+@dataclass
+class Cleaned:
+    """removed: names by kind, in check mode those that would be removed. left: what is still there at the deadline."""
+
+    removed: dict[str, list[str]] = field(default_factory=dict)
+    left: list[Left] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        return sum(len(found) for found in self.removed.values())
+
+
+def clean(
+    cluster: Cluster,
+    run_ids: Sequence[str],
+    deadline_seconds: float,
+    *,
+    trial: bool = False,
+    volumes: bool = False,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = time.sleep,
+) -> Cleaned:
+    """Remove what these runs made in the cluster's namespace; no `run_ids`: what any run made.
+
+    Other runs are left alone: everything is chosen by the run's label. A kind that may not be listed or deleted does
+    not keep the others from being removed. Raises ``ClusterError`` when the cluster does not answer.
+    """
+    ends = clock() + deadline_seconds
+    selectors = list(dict.fromkeys(map(names.run_selector, run_ids))) or [names.ALL_RUNS]
+    result = Cleaned()
+    open_kinds = []
+    for kind in (*KINDS, *(VOLUMES if volumes else ())):
+        try:
+            found = _there(cluster, kind, selectors)
+            if found and not trial:
+                _delete(cluster, kind, selectors)
+                open_kinds.append(kind)
+        except Forbidden as error:
+            result.left.append(Left(kind, "", f"no {kind} can be cleaned: {one_line(str(error), 300)}", str(error)))
+            continue
+        if found:
+            result.removed[kind] = sorted(item["metadata"]["name"] for item in found)
+    wait = FIRST_WAIT_SECONDS
+    while open_kinds:
+        still = {kind: found for kind in open_kinds if (found := _there(cluster, kind, selectors))}
+        open_kinds = list(still)
+        if not still:
+            break
+        if clock() + wait > ends:
+            _tell_left(result, still, cluster.namespace)
+            break
+        sleep(wait)
+        wait = min(LONGEST_WAIT_SECONDS, wait * 2)
+        for kind, found in still.items():
+            if any(not item["metadata"].get("deletionTimestamp") for item in found):
+                _delete(cluster, kind, selectors)  # made since, by a controller that was still at it
+    return result
+
+
+def _there(cluster: Cluster, kind: str, selectors: Iterable[str]) -> list[dict[str, Any]]:
+    return [item for selector in selectors for item in cluster.list(kind, selector)[0]]
+
+
+def _delete(cluster: Cluster, kind: str, selectors: Iterable[str]) -> None:
+    for selector in selectors:
+        cluster.delete_all(kind, selector)
+
+
+def _tell_left(result: Cleaned, still: Mapping[str, list[dict[str, Any]]], namespace: str) -> None:
+    for kind, found in still.items():
+        gone = set(result.removed.get(kind, ())) - {item["metadata"]["name"] for item in found}
+        result.removed[kind] = sorted(gone)
+        result.left += [_left(kind, item, namespace) for item in found]
+    result.removed = {kind: found for kind, found in result.removed.items() if found}
+
+
+def _left(kind: str, item: Mapping[str, Any], namespace: str) -> Left:
+    meta = item["metadata"]
+    name, host = str(meta["name"]), str((item.get("spec") or {}).get("nodeName") or "")
+    holders = [str(holder) for holder in meta.get("finalizers") or ()]
+    again = f"clean again, or look at it: kubectl -n {namespace} get {kind.lower()} {name} -o yaml"
+    if not meta.get("deletionTimestamp"):
+        return Left(kind, name, "it is made again and again, or was not deleted: a controller may be at work", again)
+    if kind == "Pod" and host:
+        return Left(kind, name, f"the node {host} has not ended it", _FORCE.format(namespace=namespace, name=name))
+    if holders:
+        return Left(kind, name, f"held by {', '.join(holders)}", again)
+    return Left(kind, name, "its deletion takes longer than gpuval waited", again)
+
+
+def lines(run_ids: Sequence[str], cleaned: Cleaned, namespace: str, *, trial: bool = False) -> list[str]:
+    """What the operator is told."""
+    what = f"{'run' if len(run_ids) == 1 else 'runs'} {', '.join(run_ids)}" if run_ids else "all runs"
+    counts = ", ".join(f"{len(found)} {kind}{'s' * (len(found) > 1)}" for kind, found in cleaned.removed.items())
+    verb = "would be removed" if trial else "removed"
+    head = f"CLEAN: {what} in namespace {namespace}: {f'{verb}: {counts}' if counts else 'nothing was there'}"
+    told = [
+        f"- {left.kind} {left.name or '*'} is left: {left.why}" + (f": {left.remedy}" if left.name else "")
+        for left in cleaned.left[:SHOWN]
+    ]
+    if len(cleaned.left) > SHOWN:
+        told.append(f"- and {len(cleaned.left) - SHOWN} more")
+    return [head, *told]

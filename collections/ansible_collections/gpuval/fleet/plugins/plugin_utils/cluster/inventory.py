@@ -1,0 +1,132 @@
+"""From the nodes of a cluster, and the list of those that are expected, to hosts, groups and variables. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import nodes
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import PodSettings
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.node_list import Node, group_name
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.verdict import natural_order
+
+#: Variables of every host: Ansible itself runs nothing on a node of a cluster.
+PLACED = {"ansible_connection": "local", "gpuval_placement": "kubernetes"}
+#: The host variable that holds what the cluster says of the node.
+VARIABLE = "kubernetes_node"
+#: Labels that make groups: pools of the managed services, and zones.
+LABEL_GROUPS = {
+    "cloud.google.com/gke-nodepool": "pool",
+    "doks.digitalocean.com/node-pool": "pool",
+    "eks.amazonaws.com/nodegroup": "pool",
+    "karpenter.sh/nodepool": "pool",
+    "kubernetes.azure.com/agentpool": "pool",
+    "topology.kubernetes.io/zone": "zone",
+}
+
+
+@dataclass(frozen=True)
+class Host:
+    name: str
+    groups: tuple[str, ...] = ()
+    variables: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """`group_variables` by group: weaker than any `group_vars` file, so that what was ordered can be said there."""
+
+    hosts: tuple[Host, ...]
+    group_variables: dict[str, dict[str, Any]]
+    missing: tuple[str, ...] = ()
+    #: Nodes that were found, but are not expected, and so no hosts.
+    beyond: tuple[str, ...] = ()
+
+
+def fleet(
+    found: Iterable[Mapping[str, Any]],
+    expected: Sequence[Node] | None = None,
+    *,
+    others: frozenset[str] | set[str] | None = None,
+    skus: Mapping[str, Mapping[str, str]] | None = None,
+    label_groups: Mapping[str, str] | None = None,
+) -> Fleet:
+    """The hosts of an inventory, in the order of the list, or by name without one.
+
+    `found` are descriptions (see `nodes.describe`). With a list, its nodes are the hosts, whether they were found or
+    not, and of the rest only those whose names are in `others`.
+    """
+    known = {str(description["name"]): description for description in found}
+    listed = {node.name: node for node in expected or ()}
+    rest = [name for name in sorted(known, key=natural_order) if name not in listed]
+    joining = rest if expected is None else [name for name in rest if name in (others or ())]
+    chosen = {name: known[name] for name in (*listed, *joining) if name in known}
+    ordered = {
+        name: str(node.variables["gpuval_sku"]) for name, node in listed.items() if "gpuval_sku" in node.variables
+    }
+    sku = {name: ordered.get(name) or nodes.sku_of(description, skus or {}) for name, description in chosen.items()}
+    counted = _counted(chosen, sku)
+    hosts, group_variables = [], {}
+    for name in (*listed, *joining):
+        description, node = chosen.get(name), listed.get(name)
+        groups = list(node.groups) if node else []
+        variables = _listed_variables(node)
+        if description is None:
+            variables[VARIABLE] = {"exists": False, "reason": f"the cluster has no node {name}"}
+        else:
+            variables[VARIABLE] = {"exists": True, **description}
+            if sku[name] != "auto" and name not in ordered:
+                group = group_name("sku", sku[name])
+                groups.append(group)
+                group_variables.setdefault(group, {})["gpuval_sku"] = sku[name]
+            groups += _label_groups(description, LABEL_GROUPS if label_groups is None else label_groups)
+            group, count = counted.get(name, ("", 0))
+            if group:
+                groups.append(group)
+                group_variables.setdefault(group, {})["gpuval_gpu_count"] = count
+        hosts.append(Host(name, tuple(dict.fromkeys(groups)), {**variables, **PLACED}))
+    missing = tuple(name for name in listed if name not in known)
+    beyond = () if expected is None else tuple(name for name in rest if name not in chosen)
+    return Fleet(tuple(hosts), group_variables, missing, beyond)
+
+
+def _listed_variables(node: Node | None) -> dict[str, Any]:
+    """What the list says of a node, but for how SSH would reach it."""
+    if node is None:
+        return {}
+    return {key: value for key, value in node.variables.items() if not key.startswith("ansible_")}
+
+
+def _label_groups(description: Mapping[str, Any], wanted: Mapping[str, str]) -> list[str]:
+    labels, instance = description["labels"], description["instance_type"]
+    named = [group_name(prefix, labels[label]) for label, prefix in wanted.items() if labels.get(label)]
+    return [*named, *([group_name("type", instance)] if instance else [])]
+
+
+def _counted(chosen: Mapping[str, Mapping[str, Any]], sku: Mapping[str, str]) -> dict[str, tuple[str, int]]:
+    """For each node with GPUs, the group of its like and the most GPUs that one of them has.
+
+    A node that lost a GPU says itself that it has seven; that it was ordered with eight its neighbours know. Its like
+    are the nodes of its instance type, or where that says little (k3s has one for all) of its SKU, or of its vendor.
+    """
+    like: dict[str, str] = {}
+    skus_of_type: dict[str, set[str]] = {}
+    for name, description in chosen.items():
+        skus_of_type.setdefault(description["instance_type"], set()).add(sku[name])
+    most: dict[str, int] = {}
+    for name, description in chosen.items():
+        if sku[name] == "cpu":
+            continue
+        have = nodes.gpus(description, PodSettings(), sku[name])
+        instance = description["instance_type"]
+        if not have.resource:
+            continue
+        if instance and len(skus_of_type[instance]) == 1:
+            like[name] = group_name("type", instance)
+        elif sku[name] != "auto":
+            like[name] = group_name("sku", sku[name])
+        else:
+            like[name] = group_name("gpu", have.vendor)
+        most[like[name]] = max(most.get(like[name], 0), have.capacity // have.replicas)
+    return {name: (group, most[group]) for name, group in like.items() if most[group]}

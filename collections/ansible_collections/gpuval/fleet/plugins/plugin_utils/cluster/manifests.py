@@ -1,0 +1,603 @@
+"""From settings, plans and signed URLs to the objects of a run in a cluster. Pure.
+
+What is printed and what is applied are made by the same functions.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import plans
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import names
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import (
+    ANNOTATIONS,
+    LABELS,
+    REQUESTS,
+    ManifestError,
+    PodSettings,
+    resource_of,
+    tolerations,
+)
+
+Manifest = dict[str, Any]
+
+#: Where a pod finds what it was given, its state between stages, and the models.
+GIVEN = "/opt/gpuval"
+STATE = "/var/lib/gpuval/state"
+MODELS = "/var/lib/gpuval/models"
+SHM = "/dev/shm"  # noqa: S108 - the pod's own
+MACHINE_ID = "machine-id"
+#: A ConfigMap or Secret may hold 1 MiB.
+MOST_BYTES = 900_000
+#: What the runner needs beside a stage's own grace: ending what it left, and the last uploads.
+END_SECONDS = 75
+HOSTNAME_LABEL = "kubernetes.io/hostname"
+SYS_ADMIN = "SYS_ADMIN"
+#: What a container engine can give a stage and a pod cannot, by what is to be said instead.
+NOT_IN_PODS = {
+    "ulimits": "limits of processes come from the nodes' container runtime",
+    "user": "set gpuval_pods.run_as_user, one for all stages, which share their state",
+    "devices": "devices come from device plugins: name their resource in gpuval_pods.resources",
+    "ipc": "a pod's stages have /dev/shm of their own: set shm_bytes",
+    "arguments": "there is no engine to give them to",
+    "ssh_keys": "keys of the run are for SSH hosts",
+}
+
+
+@dataclass(frozen=True)
+class Target:
+    """A node of the cluster: its name, its label of the host name, its machine id, its extended resources.
+
+    Without `allocatable` nobody knows the last.
+    """
+
+    name: str
+    hostname: str = ""
+    machine_id: str = ""
+    allocatable: Mapping[str, int] | None = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """The run as its objects know it; `code` is the name of its ConfigMap of programs."""
+
+    run_id: str
+    namespace: str
+    code: str
+
+
+@dataclass(frozen=True)
+class PlanPlace:
+    """Where a plan lies in the cluster."""
+
+    config_map: str
+    key: str
+
+
+@dataclass(frozen=True)
+class Code:
+    """The programs that travel to the pods."""
+
+    runner: bytes
+    workloads: bytes
+
+
+@dataclass(frozen=True)
+class Placement:
+    """One attempt on one node. `store` is the document store.json, empty where pods do not reach the store."""
+
+    target: Target
+    settings: PodSettings
+    plan: Mapping[str, Any]
+    sku: str = "auto"
+    store: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    rclone_config: str = field(default="", repr=False)
+    ca: str = ""
+    earlier: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
+
+
+def target_of(node: Mapping[str, Any]) -> Target:
+    """A Node object of the API, as a target."""
+    labels, status = node["metadata"].get("labels") or {}, node.get("status") or {}
+    return Target(
+        name=node["metadata"]["name"],
+        hostname=labels.get(HOSTNAME_LABEL, ""),
+        machine_id=str((status.get("nodeInfo") or {}).get("machineID") or ""),
+        allocatable=whole_numbers(status.get("allocatable") or {}),
+    )
+
+
+def whole_numbers(quantities: Mapping[str, Any]) -> dict[str, int]:
+    """The extended resources among a node's quantities, which are counted in whole ones."""
+    return {name: int(value) for name, value in quantities.items() if "/" in name and str(value).isdigit()}
+
+
+def pod_plan(plan: Mapping[str, Any], settings: PodSettings) -> dict[str, Any]:
+    """Return a plan as a pod carries it out: every stage with an image and its interpreter, none that brings images.
+
+    Raises ManifestError for what a pod cannot give.
+    """
+    stages = [_pod_stage(stage, settings) for stage in plan["stages"] if stage["name"] != plans.IMAGE]
+    if not stages:
+        raise ManifestError("the plan has no stage but image, and the cluster brings images by itself")
+    models = MODELS
+    if {"claim", "nfs"} & set(settings.model_cache):  # others write there too
+        models = f"{MODELS}/{names.label_value(plan['node'])}"
+    return {**plan, "runtime": "pod", "python": settings.python, "models_dir": models, "images": {}, "stages": stages}
+
+
+def namespace(name: str, jobs: Iterable[Manifest] = ()) -> Manifest:
+    """The namespace, with the Pod Security Standard that these Jobs need. No run's: no clean deletes it."""
+    levels = [security_level(job["spec"]["template"]["spec"]) for job in jobs]
+    labels = names.owner_labels()
+    if levels:
+        labels["pod-security.kubernetes.io/enforce"] = max(levels, key=LEVELS.index)
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+
+
+def security_level(spec: Mapping[str, Any]) -> str:
+    """The strictest Pod Security Standard that takes a pod of ours: restricted, baseline or privileged."""
+    volumes = {kind for volume in spec["volumes"] for kind in volume}
+    contexts = [made["securityContext"] for made in (*spec.get("initContainers", ()), *spec["containers"])]
+    added = {name for context in contexts for name in context["capabilities"].get("add", ())}
+    if (
+        spec.get("hostNetwork")
+        or "hostPath" in volumes
+        or added - _BASELINE
+        or any("privileged" in c for c in contexts)
+    ):
+        return "privileged"
+    plain = "nfs" not in volumes and not added - {"NET_BIND_SERVICE"}
+    return "restricted" if plain and spec["securityContext"].get("runAsNonRoot") else "baseline"
+
+
+LEVELS = ("restricted", "baseline", "privileged")
+_BASELINE = {
+    *("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE"),
+    *("SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"),
+}
+
+
+def code_config_map(run_id: str, namespace: str, runner: bytes, workloads: bytes) -> Manifest:
+    """The programs, once for a run. Its name goes with its content: a run taken up by other programs gets its own."""
+    size = len(runner) + len(workloads)
+    if size > MOST_BYTES:
+        raise ManifestError(f"runner and workloads are {size} bytes, and a ConfigMap takes 1 MiB")
+    content = {"runner.pyz": _encoded(runner), "workloads.zip": _encoded(workloads)}
+    name = names.run_name(run_id, f"code-{names.digest(''.join(content.values()), 8)}")
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": _metadata(run_id, namespace, name),
+        "immutable": True,
+        "binaryData": content,
+    }
+
+
+def plan_config_maps(
+    run_id: str, namespace: str, pod_plans: Iterable[Mapping[str, Any]]
+) -> tuple[list[Manifest], dict[tuple[str, int], PlanPlace]]:
+    """Plans of many nodes in as few ConfigMaps as they fit into, and where each lies by node and attempt."""
+    maps: list[Manifest] = []
+    places: dict[tuple[str, int], PlanPlace] = {}
+    batch: dict[str, str] = {}
+    owners: dict[str, tuple[str, int]] = {}
+    size = 0
+
+    def close() -> None:
+        nonlocal size
+        if not batch:
+            return
+        content = "\n".join(f"{key} {text}" for key, text in sorted(batch.items()))
+        name = names.run_name(run_id, f"plans-{names.digest(content, 10)}")
+        maps.append(
+            {
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "metadata": _metadata(run_id, namespace, name),
+                "immutable": True,
+                "data": dict(batch),
+            }
+        )
+        places.update({owner: PlanPlace(name, key) for key, owner in owners.items()})
+        batch.clear()
+        owners.clear()
+        size = 0
+
+    for plan in pod_plans:
+        text = json.dumps(plan, separators=(",", ":"))
+        key = f"{names.label_value(plan['node'])}.{plan['attempt']}.json"
+        length = len(text.encode()) + len(key)
+        if length > MOST_BYTES:
+            raise ManifestError(f"the plan of {plan['node']} has {length} bytes, and a ConfigMap takes 1 MiB")
+        if size + length > MOST_BYTES:
+            close()
+        batch[key] = text
+        owners[key] = (plan["node"], plan["attempt"])
+        size += length
+    close()
+    return maps, places
+
+
+def node_secret(
+    run_id: str,
+    namespace: str,
+    node: str,
+    attempt: int,
+    store: Mapping[str, Any],
+    rclone_config: str = "",
+    ca: str = "",
+    machine_id: str = "",
+    earlier: Iterable[Mapping[str, Any]] = (),
+) -> Manifest:
+    """What one attempt on one node is given beside its plan: signed URLs, the models' reading key, whose machine it is.
+
+    `earlier` are the records of earlier attempts: the new pod knows nothing of the old one.
+    """
+    content = {MACHINE_ID: f"{machine_id}\n" if machine_id else ""}  # empty, it hides the one of the image
+    if store:
+        content["store.json"] = json.dumps(store, separators=(",", ":"))
+    if rclone_config:
+        content["rclone.conf"] = rclone_config
+    if ca:
+        content["ca.pem"] = ca
+    for record in earlier:
+        content[f"record-{names.container_name(record['stage'])}.json"] = json.dumps(record, separators=(",", ":"))
+    size = sum(len(text.encode()) for text in content.values())
+    if size > MOST_BYTES:
+        raise ManifestError(f"what {node} is given has {size} bytes, and a Secret takes 1 MiB: validate it anew")
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": _node_metadata(run_id, namespace, node, attempt),
+        "type": "Opaque",
+        "immutable": True,
+        "data": {key: _encoded(text.encode()) for key, text in content.items()},
+    }
+
+
+def model_volumes(run_id: str, namespace: str, settings: PodSettings) -> list[Manifest]:
+    """Volume and claim of the run for a model cache on NFS with mount options, which a pod itself cannot name."""
+    nfs = settings.model_cache.get("nfs")
+    if not nfs or not nfs.get("mount_options"):
+        return []
+    name = _claim_name(run_id, nfs)
+    size = str(nfs.get("size", "1Ti"))
+    common = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+    volume = _metadata(run_id, namespace, name)
+    del volume["namespace"]  # volumes have none
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": volume,
+            "spec": {
+                **common,
+                "capacity": {"storage": size},
+                "persistentVolumeReclaimPolicy": "Retain",
+                "mountOptions": list(nfs["mount_options"]),
+                "nfs": {"server": nfs["server"], "path": nfs["path"]},
+                "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": name, "namespace": namespace},
+            },
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": _metadata(run_id, namespace, name),
+            "spec": {**common, "volumeName": name, "resources": {"requests": {"storage": size}}},
+        },
+    ]
+
+
+def node_job(
+    run: Run,
+    settings: PodSettings,
+    target: Target,
+    plan: Mapping[str, Any],
+    place: PlanPlace,
+    sku: str = "auto",
+) -> Manifest:
+    """The Job of one attempt on one node. `plan` is one of :func:`pod_plan`."""
+    node, attempt = plan["node"], plan["attempt"]
+    metadata = _node_metadata(run.run_id, run.namespace, node, attempt)
+    metadata["labels"] = {**settings.labels, **metadata["labels"]}
+    metadata["annotations"] = {**settings.annotations, **metadata["annotations"]}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": metadata,
+        "spec": {
+            "completions": 1,
+            "parallelism": 1,
+            "backoffLimit": 0,
+            "activeDeadlineSeconds": math.ceil(plan["deadline_seconds"] + settings.deadline_slack_seconds),
+            "template": {
+                "metadata": {
+                    "labels": {**LABELS, **metadata["labels"]},
+                    "annotations": {**ANNOTATIONS, **metadata["annotations"]},
+                },
+                "spec": _pod_spec(run, settings, target, plan, place, sku),
+            },
+        },
+    }
+
+
+def everything(
+    run_id: str, namespace_name: str, code: Code, placements: Sequence[Placement], make_namespace: bool = False
+) -> list[Manifest]:
+    """All objects of a run, in the order in which they are to be applied."""
+    made = code_config_map(run_id, namespace_name, code.runner, code.workloads)
+    run = Run(run_id, namespace_name, made["metadata"]["name"])
+    maps, places = plan_config_maps(run_id, namespace_name, [item.plan for item in placements])
+    volumes = {
+        (manifest["kind"], manifest["metadata"]["name"]): manifest
+        for item in placements
+        for manifest in model_volumes(run_id, namespace_name, item.settings)
+    }
+    jobs = [job_of(run, item, places[item.plan["node"], item.plan["attempt"]]) for item in placements]
+    return [
+        *([namespace(namespace_name, jobs)] if make_namespace else []),
+        made,
+        *maps,
+        *volumes.values(),
+        *(secret_of(run, item) for item in placements),
+        *jobs,
+    ]
+
+
+def secret_of(run: Run, item: Placement) -> Manifest:
+    """The Secret of a placement."""
+    return node_secret(
+        run.run_id,
+        run.namespace,
+        item.plan["node"],
+        item.plan["attempt"],
+        item.store,
+        item.rclone_config,
+        item.ca,
+        item.target.machine_id,
+        item.earlier,
+    )
+
+
+def job_of(run: Run, item: Placement, place: PlanPlace) -> Manifest:
+    """The Job of a placement."""
+    return node_job(run, item.settings, item.target, item.plan, place, item.sku)
+
+
+def _pod_stage(stage: Mapping[str, Any], settings: PodSettings) -> dict[str, Any]:
+    name, asked = stage["name"], dict(stage.get("container") or {})
+    image = stage["image"] or settings.image
+    if not image:
+        raise ManifestError(
+            f"stage {name} has no image, and in a cluster every stage runs in one: set gpuval_pods.image "
+            "(any with Python 3.9 or newer), or name the stage's own in gpuval_images"
+        )
+    if name.endswith("_"):
+        raise ManifestError(f"stage {name}: in a cluster the name of a stage may not end with _")
+    for key, instead in NOT_IN_PODS.items():
+        if asked.get(key):
+            raise ManifestError(f"stage {name} asks for container.{key}, which a pod does not have: {instead}")
+    if asked.get("network") and not (asked["network"] == "host" and settings.host_network):
+        raise ManifestError(
+            f"stage {name} asks for container.network, which a pod does not have: set gpuval_pods.host_network"
+        )
+    container = {**asked, "python": asked.get("python") or settings.python}
+    needs = [needed for needed in stage["needs"] if needed != plans.IMAGE]
+    return {**stage, "image": image, "container": container, "needs": needs}
+
+
+def _pod_spec(
+    run: Run, settings: PodSettings, target: Target, plan: Mapping[str, Any], place: PlanPlace, sku: str
+) -> dict[str, Any]:
+    resource = resource_of(settings, sku, target.allocatable)
+    gpus = _gpu_count(resource, target, plan)
+    volumes, inside = _host_volumes(plan["stages"])
+    containers = [
+        _container(
+            settings, stage, resource if gpus else "", gpus, inside[stage["name"]], last=stage is plan["stages"][-1]
+        )
+        for stage in plan["stages"]
+    ]
+    identity: dict[str, Any] = {"runAsUser": settings.run_as_user, "runAsGroup": settings.run_as_user}
+    if settings.run_as_user:
+        identity.update(
+            {"runAsNonRoot": True, "fsGroup": settings.run_as_user, "fsGroupChangePolicy": "OnRootMismatch"}
+        )
+    spec: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": math.ceil(max(s["grace_seconds"] for s in plan["stages"])) + END_SECONDS,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": {**identity, "seccompProfile": {"type": "RuntimeDefault"}},
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": _only(target)}},
+        "tolerations": tolerations(settings, resource),
+        "containers": containers[-1:],
+        "volumes": [
+            {"name": "given", "projected": _given(run, plan, place)},
+            {"name": "state", "emptyDir": {}},
+            {"name": "models", **_model_volume(run.run_id, settings)},
+            {"name": "shm", "emptyDir": _shm(settings, plan["stages"])},
+            *volumes,
+        ],
+    }
+    if len(containers) > 1:
+        spec["initContainers"] = containers[:-1]
+    if settings.node_selector:
+        spec["nodeSelector"] = dict(settings.node_selector)
+    if settings.host_network:
+        spec.update({"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"})
+    if settings.runtime_class:
+        spec["runtimeClassName"] = settings.runtime_class
+    if settings.priority_class:
+        spec["priorityClassName"] = settings.priority_class
+    if settings.image_pull_secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in settings.image_pull_secrets]
+    return spec
+
+
+def _container(
+    settings: PodSettings,
+    stage: Mapping[str, Any],
+    resource: str,
+    gpus: int,
+    inside: Sequence[Mapping[str, Any]],
+    *,
+    last: bool,
+) -> dict[str, Any]:
+    asked = stage["container"]
+    command = [asked["python"], f"{GIVEN}/runner.pyz", "pod", "--dir", STATE, "--source", GIVEN, "--clear", SHM]
+    command += ["--stage", stage["name"], *(["--last"] if last else [])]
+    made = {
+        "name": names.container_name(stage["name"]),
+        "image": stage["image"],
+        "command": command,
+        "workingDir": STATE,
+        "env": [{"name": name, "value": value} for name, value in {"HOME": STATE, **settings.environment}.items()],
+        "resources": _resources(settings, asked, resource, gpus),
+        "securityContext": _security(settings, asked),
+        # What a runner that could not even begin has to say.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [
+            {"name": "given", "mountPath": GIVEN, "readOnly": True},
+            # The image's own is the same on all nodes: they would be one machine.
+            {"name": "given", "mountPath": "/etc/machine-id", "subPath": MACHINE_ID, "readOnly": True},
+            {"name": "state", "mountPath": STATE},
+            {"name": "models", "mountPath": MODELS},
+            {"name": "shm", "mountPath": SHM},
+            *inside,
+        ],
+    }
+    return {**made, "imagePullPolicy": settings.image_pull_policy} if settings.image_pull_policy else made
+
+
+def _resources(settings: PodSettings, asked: Mapping[str, Any], resource: str, gpus: int) -> dict[str, Any]:
+    limits = {name: str(value) for name, value in settings.resources.get("limits", {}).items()}
+    requests = {name: value for name, value in REQUESTS.items() if name not in limits}
+    requests.update({name: str(value) for name, value in settings.resources.get("requests", {}).items()})
+    for key, name in (("memory_bytes", "memory"), ("cpus", "cpu")):
+        if asked.get(key):
+            limits[name] = requests[name] = f"{asked[key]:g}" if name == "cpu" else str(asked[key])
+    if resource:
+        limits[resource] = str(gpus)
+    # What cannot be shared has one number for both.
+    for name in {name for name in (*limits, *requests) if "/" in name}:
+        limits[name] = requests[name] = limits.get(name, requests.get(name))
+    return {"requests": requests, **({"limits": limits} if limits else {})}
+
+
+def _security(settings: PodSettings, asked: Mapping[str, Any]) -> dict[str, Any]:
+    added = sorted({*settings.capabilities, *(asked.get("capabilities") or ())})
+    privileged = bool(settings.privileged or asked.get("privileged"))
+    made: dict[str, Any] = {"capabilities": {"drop": ["ALL"], **({"add": added} if added else {})}}
+    if privileged:
+        made["privileged"] = True
+    if not privileged and SYS_ADMIN not in added:  # else the API refuses it
+        made["allowPrivilegeEscalation"] = False
+    return made
+
+
+def _gpu_count(resource: str, target: Target, plan: Mapping[str, Any]) -> int:
+    """The whole of it: what the node has; where that is nothing or not known, what was declared."""
+    if not resource:
+        return 0
+    count = (target.allocatable or {}).get(resource) or plan["accelerator"]["count"]
+    if not count and target.allocatable is None:
+        raise ManifestError(
+            f"{target.name}: nobody knows how many {resource} it has: set gpuval_gpu_count, or take the nodes from the "
+            "cluster's own inventory"
+        )
+    return count or 1  # declared to have some, and none is there: the scheduler says so
+
+
+def _only(target: Target) -> dict[str, Any]:
+    term: dict[str, Any] = {
+        "matchFields": [{"key": "metadata.name", "operator": "In", "values": [target.name]}],
+    }
+    if target.hostname:
+        term["matchExpressions"] = [{"key": HOSTNAME_LABEL, "operator": "In", "values": [target.hostname]}]
+    return {"nodeSelectorTerms": [term]}
+
+
+def _given(run: Run, plan: Mapping[str, Any], place: PlanPlace) -> dict[str, Any]:
+    secret = names.object_name(run.run_id, plan["node"], plan["attempt"])
+    return {
+        "defaultMode": 0o444,  # only this pod sees it, and its stages may be any user
+        "sources": [
+            {"configMap": {"name": run.code}},
+            {"configMap": {"name": place.config_map, "items": [{"key": place.key, "path": "plan.json"}]}},
+            {"secret": {"name": secret}},
+        ],
+    }
+
+
+def _model_volume(run_id: str, settings: PodSettings) -> dict[str, Any]:
+    ((kind, asked),) = settings.model_cache.items()
+    if kind == "host_path":
+        return {"hostPath": {"path": asked, "type": "DirectoryOrCreate"}}
+    if kind == "claim":
+        return {"persistentVolumeClaim": {"claimName": asked}}
+    if kind == "nfs" and asked.get("mount_options"):
+        return {"persistentVolumeClaim": {"claimName": _claim_name(run_id, asked)}}
+    if kind == "nfs":
+        return {"nfs": {"server": asked["server"], "path": asked["path"]}}
+    made = {"sizeLimit": str(asked["size"])} if asked.get("size") else {}
+    return {"emptyDir": {**made, "medium": "Memory"} if asked.get("memory") else made}
+
+
+def _claim_name(run_id: str, nfs: Mapping[str, Any]) -> str:
+    return names.run_name(run_id, f"models-{names.digest(json.dumps(nfs, sort_keys=True), 6)}")
+
+
+def _shm(settings: PodSettings, stages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """One for all stages, as large as the one that asks for most."""
+    asked = [stage["container"].get("shm_bytes") for stage in stages]
+    most = max((size for size in (settings.shm_bytes, *asked) if size), default=None)
+    return {"medium": "Memory", **({"sizeLimit": str(most)} if most else {})}
+
+
+def _host_volumes(
+    stages: Iterable[Mapping[str, Any]],
+) -> tuple[list[dict[str, Any]], dict[str, list[dict[str, Any]]]]:
+    """Folders of the node that stages ask for: as volumes of the pod, and by stage where they are mounted."""
+    volumes: dict[str, dict[str, Any]] = {}
+    mounts: dict[str, list[dict[str, Any]]] = {}
+    for stage in stages:
+        mounts[stage["name"]] = []
+        for volume in stage["container"].get("volumes") or ():
+            path, inside, *rest = volume.split(":")
+            if not path.startswith("/"):
+                raise ManifestError(f"stage {stage['name']}: container.volumes: {path} is no folder of the node")
+            made = volumes.setdefault(path, {"name": f"host-{len(volumes)}", "hostPath": {"path": path}})
+            options = rest[0].split(",") if rest else []
+            mounts[stage["name"]].append(
+                {"name": made["name"], "mountPath": inside, **({"readOnly": True} if "ro" in options else {})}
+            )
+    return list(volumes.values()), mounts
+
+
+def _metadata(run_id: str, namespace: str, name: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "namespace": namespace,
+        "labels": names.run_labels(run_id),
+        "annotations": names.run_annotations(run_id),
+    }
+
+
+def _node_metadata(run_id: str, namespace: str, node: str, attempt: int) -> dict[str, Any]:
+    return {
+        "name": names.object_name(run_id, node, attempt),
+        "namespace": namespace,
+        "labels": names.node_labels(run_id, node, attempt),
+        "annotations": names.node_annotations(run_id, node),
+    }
+
+
+def _encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")

@@ -1,0 +1,157 @@
+"""A run's verdict on the nodes of a cluster: labels, an annotation and, when asked, a taint. Set and removed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import names
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, Exists, Missing
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import FAILED_TAINT
+
+VERDICT_LABEL = "gpuval.io/verdict"
+TIME_ANNOTATION = "gpuval.io/validated-at"
+LABELS = (VERDICT_LABEL, names.RUN_LABEL)
+ANNOTATIONS = (names.RUN_ANNOTATION, TIME_ANNOTATION)
+NO_SCHEDULE = "NoSchedule"
+FAIL, PASS = "FAIL", "PASS"
+#: How often a change is tried again that met another of the same node.
+ROUNDS = 4
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What a node is to bear. `at`: when the run was judged, RFC 3339 UTC."""
+
+    verdict: str
+    run_id: str
+    at: str
+
+
+@dataclass(frozen=True)
+class Change:
+    """A merge patch of one node, and what it changes, for people."""
+
+    node: str
+    patch: dict[str, Any]
+    before: str
+    after: str
+
+
+@dataclass
+class Marked:
+    """changes: by node. missing: nodes that the cluster has not. busy: nodes that others kept changing."""
+
+    changes: dict[str, Change] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+    busy: list[str] = field(default_factory=list)
+
+
+def change(node: Mapping[str, Any], mark: Mark | None, *, taint: bool = False) -> Change | None:
+    """What makes a Node bear `mark`, or no mark at all; None when it is so already.
+
+    With `taint` a node that failed gets one and a node that passed loses it; INCOMPLETE leaves it as it is, since
+    nothing was proven. Without `taint` it is left alone. No mark means no taint either.
+    """
+    meta = node["metadata"]
+    labels = {key: (meta.get("labels") or {}).get(key) for key in LABELS}
+    notes = {key: (meta.get("annotations") or {}).get(key) for key in ANNOTATIONS}
+    taints = list((node.get("spec") or {}).get("taints") or ())
+    if mark is None:
+        labels_wanted = dict.fromkeys(LABELS)
+        notes_wanted = dict.fromkeys(ANNOTATIONS)
+    else:
+        labels_wanted = {VERDICT_LABEL: mark.verdict, names.RUN_LABEL: names.label_value(mark.run_id)}
+        notes_wanted = {names.RUN_ANNOTATION: mark.run_id, TIME_ANNOTATION: mark.at}
+    taints_wanted = _taints(taints, mark, taint)
+    patch: dict[str, Any] = {}
+    for part, now, wanted in (("labels", labels, labels_wanted), ("annotations", notes, notes_wanted)):
+        different = {key: value for key, value in wanted.items() if now[key] != value}
+        if different:
+            patch.setdefault("metadata", {})[part] = different
+    if taints_wanted != taints:
+        # A patch replaces the whole list: it must be the one that was read, or another's taint would be lost.
+        patch.setdefault("metadata", {})["resourceVersion"] = meta["resourceVersion"]
+        patch["spec"] = {"taints": taints_wanted}
+    if not patch:
+        return None
+    return Change(
+        meta["name"], patch, _shown(labels, notes, taints), _shown(labels_wanted, notes_wanted, taints_wanted)
+    )
+
+
+def _taints(taints: list[dict[str, Any]], mark: Mark | None, asked: bool) -> list[dict[str, Any]]:
+    others = [taint for taint in taints if taint.get("key") != FAILED_TAINT]
+    if mark is None or (asked and mark.verdict == PASS):
+        return others
+    if not asked or mark.verdict != FAIL:
+        return taints
+    own = {"key": FAILED_TAINT, "value": names.label_value(mark.run_id), "effect": NO_SCHEDULE}
+    old = [taint for taint in taints if taint.get("key") == FAILED_TAINT]
+    return taints if old == [own] else [*others, own]
+
+
+def _shown(labels: Mapping[str, Any], notes: Mapping[str, Any], taints: Iterable[Mapping[str, Any]]) -> str:
+    """What of a node is ours, as YAML."""
+    told = {
+        "labels": {key: value for key, value in labels.items() if value is not None},
+        "annotations": {key: value for key, value in notes.items() if value is not None},
+        "taints": [
+            f"{taint['key']}={taint.get('value', '')}:{taint.get('effect')}"
+            for taint in taints
+            if taint.get("key") == FAILED_TAINT
+        ],
+    }
+    return yaml.safe_dump({key: value for key, value in told.items() if value} or None, sort_keys=True)
+
+
+def is_marked(node: Mapping[str, Any], run_id: str = "") -> bool:
+    """Whether a Node bears a mark, of this run or of any."""
+    labels = node["metadata"].get("labels") or {}
+    if run_id:
+        return labels.get(names.RUN_LABEL) == names.label_value(run_id)
+    tainted = any(taint.get("key") == FAILED_TAINT for taint in (node.get("spec") or {}).get("taints") or ())
+    return tainted or any(key in labels for key in LABELS)
+
+
+def set_marks(cluster: Cluster, marks: Mapping[str, Mark | None], *, taint: bool, trial: bool = False) -> Marked:
+    """Bring nodes to their marks: one list of all nodes, one patch for each that is not so. Raises ``ClusterError``."""
+    result = Marked()
+    nodes = {node["metadata"]["name"]: node for node in cluster.list("Node")[0]}
+    result.missing = sorted(set(marks) - set(nodes))
+    todo = [name for name in marks if name in nodes]
+    for turn in range(ROUNDS):
+        again = []
+        for name in todo:
+            wanted = change(nodes[name], marks[name], taint=taint)
+            if wanted is None:
+                continue
+            try:
+                if not trial:
+                    cluster.patch("Node", name, wanted.patch)
+            except Exists:  # somebody else changed it since it was read
+                again.append(name)
+            except Missing:
+                result.missing.append(name)
+            else:
+                result.changes[name] = wanted
+        todo = again
+        if not todo or turn == ROUNDS - 1:
+            break
+        fresh = {node["metadata"]["name"]: node for node in cluster.list("Node")[0]}
+        result.missing += [name for name in todo if name not in fresh]
+        nodes, todo = fresh, [name for name in todo if name in fresh]
+    result.busy = todo
+    return result
+
+
+def remove_marks(cluster: Cluster, wanted: Iterable[str] = (), run_id: str = "", *, trial: bool = False) -> Marked:
+    """Take the marks off these nodes, else off all; with `run_id` only those of that run."""
+    listed = cluster.list("Node")[0]
+    chosen = set(wanted) or {node["metadata"]["name"] for node in listed}
+    marked = {node["metadata"]["name"] for node in listed if is_marked(node, run_id)}
+    result = set_marks(cluster, dict.fromkeys(sorted(chosen & marked)), taint=True, trial=trial) if marked else Marked()
+    result.missing = sorted(chosen - {node["metadata"]["name"] for node in listed})
+    return result

@@ -1,0 +1,84 @@
+"""Labels and names of what a run makes in a cluster. Two runs, or two nodes, never share a name."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+NAME_LABEL = "app.kubernetes.io/name"
+MANAGED_LABEL = "app.kubernetes.io/managed-by"
+RUN_LABEL = "gpuval.io/run"
+NODE_LABEL = "gpuval.io/node"
+ATTEMPT_LABEL = "gpuval.io/attempt"
+#: The exact values, which a label may be too short for.
+RUN_ANNOTATION = "gpuval.io/run-id"
+NODE_ANNOTATION = "gpuval.io/node-name"
+OWNER = "gpuval"
+
+#: Selects what any run has made.
+ALL_RUNS = f"{MANAGED_LABEL}={OWNER}"
+
+LONGEST = 63
+_LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+
+
+def digest(text: str, length: int) -> str:
+    """The first `length` digits of the SHA-256 in hexadecimal."""
+    return hashlib.sha256(text.encode()).hexdigest()[:length]
+
+
+def label_value(text: str) -> str:
+    """Return the text as a label's value: itself where it is one, else cut, with a hash of the whole."""
+    if _LABEL.fullmatch(text):
+        return text
+    readable = re.sub(r"[^A-Za-z0-9._-]", "-", text)[: LONGEST - 11].strip("._-")
+    return f"{readable or 'x'}-{digest(text, 10)}"
+
+
+def owner_labels() -> dict[str, str]:
+    """Labels of everything that gpuval makes."""
+    return {NAME_LABEL: OWNER, MANAGED_LABEL: OWNER}
+
+
+def run_labels(run_id: str) -> dict[str, str]:
+    """Labels of everything that belongs to a run."""
+    return {**owner_labels(), RUN_LABEL: label_value(run_id)}
+
+
+def node_labels(run_id: str, node: str, attempt: int) -> dict[str, str]:
+    """Labels of what belongs to one attempt on one node."""
+    return {**run_labels(run_id), NODE_LABEL: label_value(node), ATTEMPT_LABEL: str(attempt)}
+
+
+def run_annotations(run_id: str) -> dict[str, str]:
+    return {RUN_ANNOTATION: run_id}
+
+
+def node_annotations(run_id: str, node: str) -> dict[str, str]:
+    return {**run_annotations(run_id), NODE_ANNOTATION: node}
+
+
+def run_selector(run_id: str) -> str:
+    """Selects what a run has made, and nothing of another run."""
+    return f"{ALL_RUNS},{RUN_LABEL}={label_value(run_id)}"
+
+
+def run_name(run_id: str, what: str) -> str:
+    """Name of an object that a run has one of. `what` is part of a DNS label of at most 40 characters."""
+    return f"gpuval-{digest(run_id, 10)}-{what}"
+
+
+def object_name(run_id: str, node: str, attempt: int) -> str:
+    """Name of the Job of an attempt on a node, and of its Secret: a DNS label."""
+    readable = re.sub(r"[^a-z0-9]+", "-", node.lower())[:30].strip("-") or "node"
+    return run_name(run_id, f"{readable}-{digest(node, 6)}-{attempt}")
+
+
+def container_name(stage: str) -> str:
+    """Name of a stage's container; a stage's name has no hyphen."""
+    return stage.replace("_", "-")
+
+
+def stage_of(container: str) -> str:
+    """The stage whose container has this name."""
+    return container.replace("-", "_")

@@ -1,0 +1,325 @@
+"""What a Node object says: a description for people and playbooks, and whether work can be placed on it. Pure."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import classes, pod_settings
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import CPU, RESOURCES, PodSettings
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.probe import REACHABLE, Finding
+
+HOSTNAME = "kubernetes.io/hostname"
+INSTANCE_TYPE = "node.kubernetes.io/instance-type"
+CORDONED = "node.kubernetes.io/unschedulable"
+_VENDORS = {resource: vendor for vendor, resource in RESOURCES.items()}
+#: Labels that name the GPU model: NVIDIA's feature discovery, AMD's node labeller, GKE, DOKS.
+PRODUCT_LABELS = (
+    "nvidia.com/gpu.product",
+    "amd.com/gpu.product-name",
+    "beta.amd.com/gpu.product-name",
+    "cloud.google.com/gke-accelerator",
+    "doks.digitalocean.com/gpu-model",
+)
+#: Conditions that are bad when True; the node's own taints keep pods away then. The scheduler lets pods with requests
+#: pass memory pressure.
+PRESSURES = ("DiskPressure", "PIDPressure", "NetworkUnavailable")
+#: Taints that only repeat what a condition or `spec.unschedulable` says, which comes with a reason.
+_REPEATED = frozenset(
+    {
+        CORDONED,
+        "node.kubernetes.io/not-ready",
+        "node.kubernetes.io/unreachable",
+        "node.kubernetes.io/disk-pressure",
+        "node.kubernetes.io/memory-pressure",
+        "node.kubernetes.io/pid-pressure",
+        "node.kubernetes.io/network-unavailable",
+    }
+)
+_KEEPING_AWAY = ("NoSchedule", "NoExecute")
+_MESSAGE_CHARACTERS = 300
+_PCI_VENDORS = {"10de": "nvidia", "1002": "amd", "1da3": "gaudi"}
+#: Node feature discovery by its default (class and vendor) or by vendor alone, as the vendors' operators set it up.
+_PCI = re.compile(r"feature\.node\.kubernetes\.io/pci-(?:(?:03|0b40|12)[0-9a-f]{0,2}_)?(10de|1002|1da3)\.present")
+_PLUGIN_HELP = {
+    "nvidia": "see the driver (nvidia-smi) and the device plugin on the node (kubectl get pods -A -o wide "
+    "--field-selector spec.nodeName={node} | grep nvidia, then its log)",
+    "amd": "see the driver (amd-smi) and the device plugin on the node (kubectl get pods -A -o wide "
+    "--field-selector spec.nodeName={node} | grep amdgpu, then its log)",
+    "gaudi": "see the driver (hl-smi) and the device plugin on the node (kubectl get pods -A -o wide "
+    "--field-selector spec.nodeName={node} | grep habanalabs, then its log)",
+    "": "see that driver and device plugin run on the node (kubectl get pods -A -o wide "
+    "--field-selector spec.nodeName={node})",
+}
+
+
+def describe(node: Mapping[str, Any]) -> dict[str, Any]:
+    """A Node object without what nobody here reads (images, managed fields): a few hundred bytes to a few KiB."""
+    meta, spec, status = node.get("metadata") or {}, node.get("spec") or {}, node.get("status") or {}
+    labels, info = dict(meta.get("labels") or {}), status.get("nodeInfo") or {}
+    conditions = {
+        str(one.get("type")): {
+            "status": str(one.get("status")),
+            "reason": one_line(one.get("reason") or "", 80),
+            "message": one_line(one.get("message") or "", _MESSAGE_CHARACTERS),
+            "since": str(one.get("lastTransitionTime") or ""),
+        }
+        for one in status.get("conditions") or []
+    }
+    return {
+        "name": str(meta.get("name")),
+        "hostname": labels.get(HOSTNAME, ""),
+        "instance_type": labels.get(INSTANCE_TYPE, ""),
+        "created": str(meta.get("creationTimestamp") or ""),
+        "deleting_since": str(meta.get("deletionTimestamp") or ""),
+        "ready": conditions.get("Ready", {}).get("status") == "True",
+        "unschedulable": bool(spec.get("unschedulable")),
+        "taints": [
+            {key: str(taint.get(key) or "") for key in ("key", "value", "effect")} for taint in spec.get("taints") or []
+        ],
+        "conditions": conditions,
+        "labels": labels,
+        "addresses": {str(one.get("type")): str(one.get("address")) for one in status.get("addresses") or []},
+        "capacity": dict(status.get("capacity") or {}),
+        "allocatable": dict(status.get("allocatable") or {}),
+        "kubelet_version": str(info.get("kubeletVersion") or ""),
+        "container_runtime": str(info.get("containerRuntimeVersion") or ""),
+        "operating_system": str(info.get("operatingSystem") or labels.get("kubernetes.io/os") or ""),
+        "architecture": str(info.get("architecture") or labels.get("kubernetes.io/arch") or ""),
+        "kernel_version": str(info.get("kernelVersion") or ""),
+        "os_image": str(info.get("osImage") or ""),
+        "machine_id": str(info.get("machineID") or ""),
+        "provider_id": str(spec.get("providerID") or ""),
+    }
+
+
+# --- GPUs ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """Whole GPUs of a node. `resource` and `vendor` are empty when nothing says what it has."""
+
+    resource: str = ""
+    vendor: str = ""
+    #: The resource is known to the kubelet, even if it counts 0.
+    offered: bool = False
+    capacity: int = 0
+    allocatable: int = 0
+    #: How many pods one GPU is handed out to; more than 1 when the device plugin shares them.
+    replicas: int = 1
+    #: Resources of partitions (MIG), by name.
+    partitions: tuple[str, ...] = ()
+
+
+def gpus(description: Mapping[str, Any], settings: PodSettings, sku: str = "auto") -> Gpus:
+    """The GPUs that a node offers, by the resource that its pods ask for; of a node without any, the one it should."""
+    capacity, labels = description["capacity"], description["labels"]
+    allocatable = {name: count(value) for name, value in description["allocatable"].items()}
+    chosen = pod_settings.resource_of(settings, sku, allocatable)
+    if not chosen and settings.resource is None and sku != CPU:
+        known = sorted((name for name in _VENDORS if name in capacity), key=lambda name: -count(capacity[name]))
+        chosen = (known or [RESOURCES.get(vendor_by_labels(labels), "")])[0]
+    vendor = _VENDORS.get(chosen, "")
+    replicas = count(labels.get("nvidia.com/gpu.replicas")) if vendor == "nvidia" else 1
+    return Gpus(
+        resource=chosen,
+        vendor=vendor,
+        offered=chosen in capacity,
+        capacity=count(capacity.get(chosen)),
+        allocatable=allocatable.get(chosen, 0),
+        replicas=max(1, replicas),
+        partitions=tuple(sorted(name for name, value in capacity.items() if _partition(name, value))),
+    )
+
+
+def _partition(name: str, value: Any) -> bool:
+    return name.startswith("nvidia.com/mig-") and count(value) > 0
+
+
+def count(quantity: Any) -> int:
+    """A quantity of whole things (`"8"`); 0 for none, and for what is no whole number."""
+    text = str(quantity if quantity is not None else "")
+    return int(text) if re.fullmatch(r"\d{1,9}", text) else 0
+
+
+def vendor_by_labels(labels: Mapping[str, str]) -> str:
+    """Whose GPU the labels say is in the node, whether its driver works or not; empty when they say nothing."""
+    for key, value in labels.items():
+        found = _PCI.fullmatch(key)
+        if found and value == "true":
+            return _PCI_VENDORS[found[1]]
+    for vendor, resource in RESOURCES.items():
+        if labels.get(f"{resource}.present") == "true" or f"{resource}.product" in labels:
+            return vendor
+    if labels.get("feature.node.kubernetes.io/amd-gpu") == "true" or "amd.com/gpu.product-name" in labels:
+        return "amd"
+    if "cloud.google.com/gke-accelerator" in labels:
+        return "nvidia"
+    brand = labels.get("doks.digitalocean.com/gpu-brand", "")
+    return brand if brand in RESOURCES else ""
+
+
+def product(labels: Mapping[str, str]) -> str:
+    """The GPU model as a label names it, `NVIDIA-H100-80GB-HBM3`; empty without such a label."""
+    return next((labels[key] for key in PRODUCT_LABELS if labels.get(key)), "")
+
+
+def sku_of(description: Mapping[str, Any], rules: Mapping[str, Mapping[str, str]]) -> str:
+    """The SKU of a node: the first of `rules` of which all patterns match, else made from its GPU model, else `auto`.
+
+    A rule maps labels, or `product`, `resource` and `instance_type`, to shell patterns (case counts for neither).
+    """
+    model = product(description["labels"])
+    for sku, wanted in rules.items():
+        if wanted and all(_matches(description, model, key, pattern) for key, pattern in wanted.items()):
+            return sku
+    name = re.sub(r"-(?:SHARED|MIG-.*)$", "", model.replace("_", "-"), flags=re.IGNORECASE).lower()
+    for prefix in ("nvidia-", "amd-instinct-", "amd-"):
+        name = name.removeprefix(prefix)
+    return name or "auto"
+
+
+def _matches(description: Mapping[str, Any], model: str, key: str, pattern: str) -> bool:
+    if key == "resource":
+        return count(description["capacity"].get(str(pattern))) > 0
+    known = {"product": model, "instance_type": description["instance_type"]}
+    value = known[key] if key in known else description["labels"].get(key)
+    return value is not None and fnmatch.fnmatchcase(value.lower(), str(pattern).lower())
+
+
+# --- taints ----------------------------------------------------------------------------------------------------------
+
+
+def untolerated(
+    taints: Iterable[Mapping[str, str]], tolerations: Sequence[Mapping[str, Any]]
+) -> list[Mapping[str, str]]:
+    """The taints that keep a pod with these tolerations off the node."""
+    return [
+        taint
+        for taint in taints
+        if taint["effect"] in _KEEPING_AWAY and not any(pod_settings.covers(one, taint) for one in tolerations)
+    ]
+
+
+def taint_text(taint: Mapping[str, str]) -> str:
+    """As kubectl writes it: `nvidia.com/gpu=present:NoSchedule`."""
+    value = f"={taint['value']}" if taint["value"] else ""
+    return f"{taint['key']}{value}:{taint['effect']}"
+
+
+# --- finding ---------------------------------------------------------------------------------------------------------
+
+
+def finding(
+    name: str,
+    description: Mapping[str, Any] | None,
+    *,
+    sku: str = "auto",
+    expected_gpus: int | None = None,
+    settings: PodSettings | None = None,
+) -> Finding:
+    """Whether a pod of gpuval can be placed on the node: `reachable`, or the class that says why not.
+
+    `description` is None for a node that the cluster does not have; `settings` are those of `gpuval_pods`. A node that
+    offers fewer GPUs than expected is reachable, with a message: it works with those it has, and its facts
+    prove the rest.
+    """
+    if description is None:
+        return _found(name, "node_missing", f"the cluster has no node {name}")
+    settings = settings or PodSettings()
+    about = _of_node(name, description, settings)
+    if about is not None:
+        return about
+    have = gpus(description, settings, sku)
+    tolerations = pod_settings.tolerations(settings, have.resource)
+    away = [
+        taint_text(taint) for taint in untolerated(description["taints"], tolerations) if taint["key"] not in _REPEATED
+    ]
+    if away:
+        return _found(name, "tainted", f"no toleration covers its taint {', '.join(away)}")
+    if sku == CPU or settings.resource == "":
+        return Finding(REACHABLE, "")
+    return _of_gpus(name, description, have, sku, expected_gpus) or Finding(REACHABLE, "")
+
+
+def _of_node(name: str, description: Mapping[str, Any], settings: PodSettings) -> Finding | None:
+    """What is wrong with the node whatever it is to do."""
+    if description["deleting_since"]:
+        return _found(name, "node_missing", f"it is being deleted since {description['deleting_since']}")
+    if description["operating_system"] not in ("", "linux"):
+        return Finding("not_linux", f"it runs {description['operating_system']}", "take it out of the inventory")
+    if not description["ready"]:
+        return _found(name, "node_not_ready", _condition("Ready", description["conditions"].get("Ready")))
+    for kind in PRESSURES:
+        known = description["conditions"].get(kind)
+        if known and known["status"] == "True":
+            return _found(name, "node_pressure", _condition(kind, known))
+    cordon = {"key": CORDONED, "value": "", "effect": "NoSchedule"}
+    if description["unschedulable"] and untolerated([cordon], settings.tolerations):
+        others = [taint for taint in description["taints"] if taint["key"] not in _REPEATED]
+        beside = f", and has the taint {', '.join(map(taint_text, others))}" if others else ""
+        return _found(name, "cordoned", f"it is cordoned: nothing new is scheduled on it{beside}")
+    if not description["hostname"]:
+        return _found(name, "wrong_hostname", f"it has no label {HOSTNAME}, by which a Job is pinned to it")
+    labels = description["labels"]
+    lacking = [f"{key}={value}" for key, value in settings.node_selector.items() if labels.get(key) != value]
+    if lacking:
+        return _found(name, "not_selected", f"it has not the label {', '.join(lacking)} of gpuval_pods.node_selector")
+    return None
+
+
+def _of_gpus(name: str, description: Mapping[str, Any], have: Gpus, sku: str, expected: int | None) -> Finding | None:
+    """What is wrong with its GPUs. A node of which nobody says that it has any is taken for a CPU node."""
+    if expected == 0:
+        return None
+    vendor = have.vendor or vendor_by_labels(description["labels"])
+    help_text = _PLUGIN_HELP[vendor].replace("{node}", name)
+    word = have.resource or "GPU resource"
+    if not have.allocatable:
+        if have.partitions:
+            shown = ", ".join(have.partitions[:3])
+            return _found(name, "gpus_partitioned", f"its GPUs are partitioned ({shown}): it offers no whole one")
+        if not (have.capacity or expected or sku != "auto" or vendor_by_labels(description["labels"])):
+            return None
+        if have.capacity:
+            told = f"none of its {have.capacity} {word} is healthy by the device plugin"
+        elif have.offered:
+            told = f"it offers 0 {word}: the device plugin is gone, or finds no GPU that works"
+        else:
+            told = f"it offers no {word}: no device plugin has registered on it (node created {description['created']})"
+        return Finding("no_gpu_resource", told, f"{help_text}, {classes.AGAIN.replace('{node}', name)}")
+    if have.replicas > 1:
+        told = f"the device plugin hands each of its GPUs to {have.replicas} pods: what is measured would be shared"
+        return _found(name, "gpus_partitioned", told)
+    if expected and have.allocatable < expected:
+        of = f" (capacity {have.capacity})" if have.capacity != have.allocatable else ""
+        told = f"{have.allocatable} {word} allocatable{of}, {expected} expected"
+        return Finding(REACHABLE, told, f"{help_text}, {classes.AGAIN.replace('{node}', name)}")
+    return None
+
+
+def _condition(kind: str, known: Mapping[str, str] | None) -> str:
+    if known is None:
+        return f"its kubelet never reported {kind}"
+    since = f" since {known['since']}" if known["since"] else ""
+    told = ": ".join(text for text in (known["reason"], known["message"]) if text)
+    return f"{kind} is {known['status']}{since}" + (f": {told}" if told else "")
+
+
+def _found(name: str, state: str, message: str) -> Finding:
+    return Finding(state, one_line(message, 500), classes.named(state).remedy.replace("{node}", name))
+
+
+def finding_for(
+    name: str, node: Mapping[str, Any] | None, settings: PodSettings, sku: str, expected_gpus: int | None
+) -> dict[str, str] | None:
+    """Class, message and remedy of a Node object that no pod can be placed on; None when one can."""
+    found = finding(name, describe(node) if node else None, sku=sku, expected_gpus=expected_gpus, settings=settings)
+    if found.state == REACHABLE:
+        return None
+    return {"class": found.state, "message": found.message, "remedy": found.remedy}

@@ -1,0 +1,142 @@
+"""What gpuval asks of a cluster, held against the Role that allows it. Pure but for reading the Role's file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+ROLE_FILE = Path(__file__).resolve().parents[3] / "roles" / "kubernetes" / "files" / "role.yml"
+
+#: The namespace that stands in the file.
+FILE_NAMESPACE = "gpuval"
+
+
+class Asked(NamedTuple):
+    """One request as access control sees it."""
+
+    verb: str
+    group: str
+    resource: str
+    subresource: str = ""
+
+    @property
+    def full_resource(self) -> str:
+        return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
+
+
+#: Every authenticated user may ask what he may do (ClusterRole system:basic-user).
+REVIEW = Asked("create", "authorization.k8s.io", "selfsubjectrulesreviews")
+
+#: What has no namespace, of all that gpuval asks for.
+CLUSTER_SCOPED = frozenset({"nodes", "namespaces", "persistentvolumes"})
+
+
+def documents(namespace: str) -> list[dict[str, Any]]:
+    """The manifests of the Role, for a namespace."""
+    found = []
+    for document in yaml.safe_load_all(ROLE_FILE.read_text(encoding="utf-8")):
+        _rename(document["metadata"], namespace)
+        for subject in document.get("subjects", []):
+            _rename(subject, namespace)
+        found.append(document)
+    return found
+
+
+def _rename(part: dict[str, Any], namespace: str) -> None:
+    if part.get("namespace") == FILE_NAMESPACE:
+        part["namespace"] = namespace
+
+
+def printed(namespace: str) -> str:
+    """The Role as it is shown, with its comments, for a namespace."""
+    text = ROLE_FILE.read_text(encoding="utf-8")
+    head, first, rest = text.partition("---\n")
+    # The comment above speaks of the file; what follows is YAML, in which only the namespace is another.
+    return head + first + rest.replace(f"namespace: {FILE_NAMESPACE}\n", f"namespace: {namespace}\n")
+
+
+def granted(roles: Iterable[Mapping[str, Any]]) -> set[Asked]:
+    """Everything that Roles and ClusterRoles allow, one by one."""
+    found = set()
+    for role in roles:
+        if role["kind"] not in ("Role", "ClusterRole"):
+            continue
+        for asked in _spelled_out(role["rules"]):
+            if role["kind"] == "Role" and asked.resource in CLUSTER_SCOPED:
+                continue  # a Role says nothing about what has no namespace
+            found.add(asked)
+    return found
+
+
+def _spelled_out(rules: Iterable[Mapping[str, Any]]) -> Iterator[Asked]:
+    for rule in rules:
+        for group in rule["apiGroups"]:
+            for full in rule["resources"]:
+                resource, _, subresource = full.partition("/")
+                yield from (Asked(verb, group, resource, subresource) for verb in rule["verbs"])
+
+
+def not_granted(roles: Iterable[Mapping[str, Any]], asked: Iterable[Asked]) -> list[Asked]:
+    """What was asked and the roles do not allow."""
+    return sorted(set(asked) - granted(roles) - {REVIEW})
+
+
+def unused(roles: Iterable[Mapping[str, Any]], asked: Iterable[Asked]) -> list[Asked]:
+    """What the roles allow and nobody asked."""
+    return sorted(granted(roles) - set(asked))
+
+
+def lacking(rules: Sequence[Mapping[str, Any]], needed: Iterable[Asked]) -> list[Asked]:
+    """What is needed and not in the rules that a cluster says hold for this user (they may have wildcards)."""
+    return sorted({asked for asked in needed if not any(_covers(rule, asked) for rule in rules)})
+
+
+def _covers(rule: Mapping[str, Any], asked: Asked) -> bool:
+    def has(key: str, *values: str) -> bool:
+        return any(value in (rule.get(key) or []) for value in ("*", *values))
+
+    if rule.get("resourceNames"):
+        return False
+    wide = (f"*/{asked.subresource}",) if asked.subresource else ()
+    return has("verbs", asked.verb) and has("apiGroups", asked.group) and has("resources", asked.full_resource, *wide)
+
+
+def rule_text(asked: Iterable[Asked]) -> str:
+    """The rules of a Role that would allow this, as YAML."""
+    verbs: dict[tuple[str, str], list[str]] = {}
+    for item in sorted(set(asked)):
+        verbs.setdefault((item.group, item.full_resource), []).append(item.verb)
+    lines = []
+    for (group, resource), names in verbs.items():
+        lines += [f'- apiGroups: ["{group}"]', f'  resources: ["{resource}"]']
+        lines.append("  verbs: [" + ", ".join(f'"{name}"' for name in names) + "]")
+    return "\n".join(lines)
+
+
+def explain(asked: Sequence[Asked], namespace: str) -> str:
+    """Which rule a Role, or a ClusterRole, lacks."""
+    parts = []
+    inside = [item for item in asked if item.resource not in CLUSTER_SCOPED]
+    outside = [item for item in asked if item.resource in CLUSTER_SCOPED]
+    if inside:
+        parts.append(f"a Role in the namespace {namespace} needs this rule:\n{rule_text(inside)}")
+    if outside:
+        parts.append(f"a ClusterRole needs this rule:\n{rule_text(outside)}")
+    what = ", ".join(f"{item.verb} {item.full_resource}" for item in asked)
+    return f"this user may not {what}; " + "\n".join(parts)
+
+
+def needed(*, makes_namespace: bool = False, marks_nodes: bool = False, makes_volumes: bool = False) -> list[Asked]:
+    """Everything that a run and its clean ask of a cluster, as the Role's file has it."""
+    wanted = {
+        "gpuval-controller": True,
+        "gpuval-nodes": True,
+        "gpuval-namespace": makes_namespace,
+        "gpuval-marks": marks_nodes,
+        "gpuval-volumes": makes_volumes,
+    }
+    roles = [role for role in documents(FILE_NAMESPACE) if wanted.get(role["metadata"]["name"])]
+    return sorted(granted(roles))

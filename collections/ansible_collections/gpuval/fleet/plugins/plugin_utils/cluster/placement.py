@@ -1,0 +1,385 @@
+"""How plans get to the nodes of a cluster: a Job for each, made in its turn; the watch API says what becomes of it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store, StoreError, StoreErrors
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import launch_classes, launching, plans, runs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import (
+    classes,
+    manifests,
+    names,
+    nodes,
+    pod_records,
+    pods,
+)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import PodSettings
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.streams import Streams
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import clean_text
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.node_tasks import Outcome
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import object_key, signed_urls
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watching import FINAL_STATES, LAUNCHED, NodeView
+
+FIRST_LIST_SECONDS = 60.0
+#: The last record of a stage may come to the store after the news that its pod has ended.
+SETTLE_SECONDS = 6.0
+#: Longest time without a look at what only passing time changes.
+TICK_SECONDS = 2.0
+#: How long a watch may be away before that is told.
+TROUBLE_SECONDS = 30.0
+MAX_ATTEMPTS = 2
+LOG_BYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to run on one node: its plan as SSH would have it, and what its pod is like."""
+
+    plan: Mapping[str, Any]
+    settings: PodSettings
+    sku: str
+
+
+@dataclass(frozen=True)
+class StoreForPods:
+    """`client` signs; `reader` and `ca` go to the pods; a store on the controller's loopback is not `reachable`."""
+
+    client: Store
+    reader: str
+    ca: str
+    reachable: bool
+    valid_seconds: float
+
+
+class ClusterPlacement:
+    """A `Placement`. Everything is made with labels of the run, and made again it is found to be there already."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        run: Mapping[str, Any],
+        folder: runs.RunFolder,
+        store: StoreForPods,
+        orders: Callable[[str], Order],
+        present: Iterable[str],
+        everyone: Iterable[str],
+        warn: Callable[[str], None],
+        limits: pods.Limits | None = None,
+    ) -> None:
+        self.present, self.everyone = set(present), set(everyone)
+        self._cluster, self._run, self._folder, self._store = cluster, run, folder, store
+        self._orders, self._warn = orders, warn
+        self._fold = pods.Fold(limits or pods.Limits())
+        self._streams: Streams | None = None
+        self._nodes: dict[str, Mapping[str, Any]] = {}
+        self._views: Mapping[str, NodeView] = {}
+        self._known: dict[str, Order] = {}
+        self._places: dict[tuple[str, int], manifests.PlanPlace] = {}
+        self._outcomes: deque[Outcome] = deque()
+        self._ended_at: dict[tuple[str, int], float] = {}
+        #: Stages that a pod that is over left open by no fault of their own, by node and attempt.
+        self._settled: dict[tuple[str, int], list[str]] = {}
+        self._looked_at = float("-inf")
+        self._told: dict[str, str] = {}
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._outcomes)
+
+    @property
+    def requests(self) -> int:
+        """How many requests the API server had to answer so far."""
+        return sum(self._cluster.asked.values())
+
+    # -- before the first launch
+
+    def begin(self, views: Mapping[str, NodeView]) -> None:
+        """Learn what is in the cluster, and put there what all pods share."""
+        self._views = views
+        for view in views.values():
+            view.bringing = True
+            self._fold.expect(view.name, view.stages)
+        selector = names.run_selector(self._run["run_id"])
+        self._streams = Streams(
+            self._cluster,
+            [("Job", selector), ("Pod", selector), ("Node", ""), ("Event", "", "involvedObject.kind!=Node")],
+        )
+        self._wait_for_lists()
+        archives = launching.archives()
+        code = manifests.code_config_map(
+            self._run["run_id"], self._cluster.namespace, archives["runner"], archives["workloads"]
+        )
+        self._cluster.create(code)
+        self._code = code["metadata"]["name"]
+        todo = [name for name in views if name in self.present and not views[name].complete]
+        self._place_plans(todo)
+        volumes = {
+            volume["metadata"]["name"] + volume["kind"]: volume
+            for name in todo
+            if name in self._known
+            for volume in manifests.model_volumes(
+                self._run["run_id"], self._cluster.namespace, self._known[name].settings
+            )
+        }
+        for volume in volumes.values():
+            self._cluster.create(volume)
+
+    def _wait_for_lists(self) -> None:
+        """Until each kind was listed once: a node that is not among them is not there."""
+        deadline = time.monotonic() + FIRST_LIST_SECONDS
+        missing = {"Job", "Pod", "Node", "Event"}
+        while missing:
+            for kind, change, thing in self._streams.take(1.0):
+                if change == "SYNC":
+                    missing.discard(kind)
+                self._fold_in(kind, change, thing)
+            if missing and time.monotonic() > deadline:
+                told = "; ".join(why for _seconds, why in self._streams.trouble().values())
+                raise ClusterError(
+                    f"the cluster gave no list of {', '.join(sorted(missing))} within {FIRST_LIST_SECONDS:.0f} s: {told}"
+                )
+
+    def _place_plans(self, chosen: Iterable[str]) -> None:
+        """Plans of many nodes in few objects."""
+        made = {}
+        for name in chosen:
+            try:
+                made[name] = self._order(name).plan
+            except plans.PlanError as error:
+                self._warn(f"{name}: {error}")
+        self._put_plans(made.values())
+
+    def _put_plans(self, made: Iterable[Mapping[str, Any]]) -> None:
+        objects, places = manifests.plan_config_maps(self._run["run_id"], self._cluster.namespace, list(made))
+        for thing in objects:
+            self._cluster.create(thing)
+        self._places.update(places)
+
+    def _order(self, name: str) -> Order:
+        if name not in self._known:
+            order = self._orders(name)
+            path = self._folder.plan_file(name)
+            if path.exists():
+                plan = self._folder.read_plan(name)
+            else:
+                plan = manifests.pod_plan(order.plan, order.settings)
+                runs.write_json(path, plan)
+            self._known[name] = Order(plan, order.settings, order.sku)
+        return self._known[name]
+
+    # -- launches
+
+    def launch(self, view: NodeView, order: Mapping[str, Any], _seconds: float) -> None:
+        """Make the node's Job; how it ended comes with `wait`."""
+        known = self._folder.read_launch(view.name)
+        attempt, stages = order.get("attempt", 1), list(order.get("stages", []))
+        if known.get("attempt", 1) > attempt:  # a controller that takes the run up starts at 1 again
+            attempt, stages = known["attempt"], known["stages"]
+        launch = {"node": view.name, "attempt": attempt, "stages": stages, "at": runs.now()}
+        try:
+            launch = self._made(view, launch)
+        except ClusterError as error:
+            known = classes.of_error(error)
+            launch = {**launch, "state": "failed", "message": str(error), "class": known.name, "remedy": known.remedy}
+        except (plans.PlanError, StoreError, *StoreErrors) as error:
+            launch = {**launch, "state": "failed", "message": str(error)}
+        launch = launch_classes.described(launch)
+        runs.write_json(self._folder.launch_file(view.name), launch)
+        view.ended = False
+        self._outcomes.append(
+            Outcome(view.name, "launch", result={"changed": launch["state"] == "started"}, message=launch["message"])
+        )
+
+    def _made(self, view: NodeView, launch: dict[str, Any]) -> dict[str, Any]:
+        name, attempt = view.name, launch["attempt"]
+        order = self._order(name)
+        node = self._nodes.get(name)
+        finding = nodes.finding_for(name, node, order.settings, order.sku, self._run["nodes"][name]["gpu_count"])
+        if finding:
+            return {**launch, "state": "unreachable", **finding}
+        plan = order.plan
+        if attempt > 1:
+            if order.settings.loses_models:
+                launch["stages"] = plans.with_needs(plan["stages"], launch["stages"])
+            plan = plans.again(plan, launch["stages"], attempt)
+        if (name, attempt) not in self._places:
+            self._put_plans([plan])
+        store, run_id = self._store, self._run["run_id"]
+        stages = [stage["name"] for stage in plan["stages"]]
+        if not store.reachable and "loading" in stages:
+            return {**launch, "state": "refused", "message": launching.NO_MODEL}
+        urls = signed_urls(
+            store.client, self._run["folder"], name, stages if store.reachable else [], store.valid_seconds
+        )
+        target = manifests.target_of(node)
+        secret = manifests.node_secret(
+            run_id,
+            self._cluster.namespace,
+            name,
+            attempt,
+            urls,
+            store.reader if "loading" in stages else "",
+            store.ca,
+            target.machine_id,
+            earlier=[dict(record) for record in view.records.values()] if attempt > 1 else (),
+        )
+        job = manifests.node_job(
+            manifests.Run(run_id, self._cluster.namespace, self._code),
+            order.settings,
+            target,
+            plan,
+            self._places[name, attempt],
+            order.sku,
+        )
+        self._cluster.create(secret)
+        self._cluster.create(job)
+        if attempt == 1:
+            store.client.put(f"{self._run['folder']}/plans/{name}.json", json.dumps(plan).encode(), "application/json")
+        started = {**launch, "state": "started", "message": "", "job": job["metadata"]["name"], "runner": "alive"}
+        return started if store.reachable else {**started, "store_reachable": False}
+
+    def again(self, view: NodeView) -> dict[str, Any] | None:
+        """A node whose pod was evicted, lost or never started, by no fault of its stages, has one more turn."""
+        attempt = view.launch.get("attempt", 1)
+        placed = self._fold.placed(view.name, time.monotonic(), attempt)
+        left = self._settled.get((view.name, attempt))
+        if not left or not _comes_again(placed):
+            return None
+        return {"attempt": attempt + 1, "stages": [stage for stage in view.stages if stage in left]}
+
+    # -- what becomes of them
+
+    def fetch(self, view: NodeView) -> None:
+        """Records from the output of the node's pod, for one that cannot reach the store."""
+        result = self._from_output(view, view.launch.get("attempt", 1))
+        if result:
+            self._outcomes.append(Outcome(view.name, "state", result={"records": result}))
+        self._outcomes.append(Outcome(view.name, "fetch", result={}))
+
+    def wait(self, seconds: float) -> list[Outcome]:
+        """News of the cluster, at most so long."""
+        until = time.monotonic() + max(0.0, seconds)
+        while True:
+            ended = list(self._outcomes)
+            self._outcomes.clear()
+            now = time.monotonic()
+            touched: set[str] = set()
+            for event in self._streams.take(0.0 if ended else max(0.0, min(until - now, TICK_SECONDS))):
+                touched |= self._fold_in(*event)
+            now = time.monotonic()
+            if now - self._looked_at >= TICK_SECONDS:  # tolerances run out without any news
+                touched, self._looked_at = set(self._views), now
+            for name in touched & set(self._views):
+                outcome = self._state(self._views[name], now)
+                if outcome:
+                    ended.append(outcome)
+            self._tell_trouble()
+            if ended or now >= until:
+                return ended
+
+    def _fold_in(self, kind: str, change: str, thing: Mapping[str, Any]) -> set[str]:
+        if kind == "Node" and change != "SYNC":
+            name = thing["metadata"]["name"]
+            if change == "DELETED":
+                self._nodes.pop(name, None)
+            else:
+                self._nodes[name] = thing
+        return self._fold.take(kind, change, thing, time.monotonic())
+
+    def _state(self, view: NodeView, now: float) -> Outcome | None:
+        """What the cluster says of a node that was launched, where that is new."""
+        if view.launch.get("state") not in LAUNCHED or view.busy:
+            return None
+        attempt = view.launch.get("attempt", 1)
+        placed = self._fold.placed(view.name, now, attempt)
+        view.bringing = not placed.started and not placed.over
+        result: dict[str, Any] = {}
+        view.ended = False
+        if placed.over and not view.complete:
+            result = self._after(view, placed, now)
+            if not view.ended:
+                return None
+        launch = pod_records.launch_of(placed, view.launch)
+        if launch != view.launch:
+            result["launch"] = launch
+        return Outcome(view.name, "state", result=result) if result else None
+
+    def _after(self, view: NodeView, placed: pods.Placed, now: float) -> dict[str, Any]:
+        """The pod has ended and stages lack their last record: wait for it, then look at the output, then say why."""
+        key = (view.name, placed.attempt)
+        if key in self._settled:
+            view.ended = True
+            return {}
+        if now - self._ended_at.setdefault(key, now) < SETTLE_SECONDS:
+            return {}
+        view.ended = True
+        records = self._from_output(view, placed.attempt)
+        known = {**view.records, **{json.loads(raw)["stage"]: json.loads(raw) for raw in records.values()}}
+        plan = self._order(view.name).plan
+        if placed.attempt > 1:
+            plan = plans.again(plan, view.launch.get("stages") or view.stages, placed.attempt)
+        owed, at = pod_records.owed(placed, plan, known, runs.now()), runs.now()
+        self._settled[key] = [*owed.cut_off, *owed.not_run]
+        made = owed.records
+        if not _comes_again(placed):
+            made = made + [pod_records.not_run_record(placed, plan, stage, at) for stage in owed.not_run]
+        for record in made:
+            key_of = object_key(self._run["folder"], "records", record["stage"], view.name)
+            records[key_of] = json.dumps(record).encode()
+        for key_of, raw in records.items():  # whoever reads the store later finds them too
+            self._store.client.put(key_of, raw, "application/json")
+        if placed.job and placed.phase != "ended":
+            self._cluster.delete("Job", placed.job)  # one that waits for ever holds the node's GPUs
+        return {"records": records}
+
+    def _from_output(self, view: NodeView, attempt: int) -> dict[str, bytes]:
+        """By key: records that the pod printed and that are newer than what is known; its output becomes the logs."""
+        placed = self._fold.placed(view.name, time.monotonic(), attempt)
+        found: dict[str, bytes] = {}
+        if not placed.pod:
+            return found
+        for stage, container in placed.stages.items():
+            known = view.records.get(stage, {})
+            if container.state == "waiting" or (
+                known.get("state") in FINAL_STATES and known.get("attempt", 1) >= attempt
+            ):
+                continue
+            try:
+                text = self._cluster.log(placed.pod, names.container_name(stage), limit_bytes=LOG_BYTES)
+            except ClusterError as error:
+                self._say_once(view.name, f"{view.name}: the output of {stage} cannot be read: {error}")
+                continue
+            for name, raw in pod_records.records_from_log(text, [stage]).items():
+                found[object_key(self._run["folder"], "records", name, view.name)] = raw
+            log = self._folder.evidence_file(view.name, stage, "logs")
+            if text and not log.exists():
+                lines = (clean_text(line) for line in text.splitlines())
+                runs.write_bytes(log, ("\n".join(lines) + "\n").encode())
+        return found
+
+    def _tell_trouble(self) -> None:
+        """Nothing is lost by a watch that is away for a while; who waits wants to know why nothing happens."""
+        for kind, (seconds, why) in self._streams.trouble().items():
+            if seconds > TROUBLE_SECONDS:
+                self._say_once(f"watch of {kind}", f"the cluster does not say what becomes of its {kind}s: {why}")
+
+    def _say_once(self, name: str, line: str) -> None:
+        if self._told.get(name) != line:
+            self._told[name] = line
+            self._warn(line)
+
+    def close(self) -> None:
+        if self._streams is not None:
+            self._streams.stop()
+
+
+def _comes_again(placed: pods.Placed) -> bool:
+    """Whether its attempt ended by what another attempt may well be spared."""
+    return placed.over and placed.attempt < MAX_ATTEMPTS and placed.trouble is not None and placed.trouble.again

@@ -1,0 +1,149 @@
+"""Which class a text of scheduler, kubelet or controllers has at the place where it was said. Pure.
+
+The classes and their remedies are those of `classes.py`; beside them stand the few that only a pod's own state tells.
+Patterns are held against real texts of Kubernetes, containerd and the device plugins (tests/unit/cluster/test_pods.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import classes
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.launch_classes import AGAIN, LaunchClass
+
+
+def _known(name: str, remedy: str, *patterns: str) -> LaunchClass:
+    return LaunchClass(
+        name, f"{remedy}, {AGAIN}", re.compile("|".join(patterns), re.IGNORECASE | re.DOTALL) if patterns else None
+    )
+
+
+#: The runtime could not give a container its accelerators: of all that keeps one from starting, this is the node's own.
+ACCELERATOR_RUNTIME = _known(
+    "accelerator_runtime",
+    "repair driver and container toolkit of the node (nvidia-smi, rocm-smi or hl-smi on it; the pods of the device "
+    "plugin or GPU operator)",
+    r"nvidia-container-(?:cli|runtime|toolkit)",
+    r"\bNVML\b|driver (?:error|not loaded|rpc error)|driver/library version mismatch",
+    r"no-gpu-has-|unresolvable CDI devices|failed to inject (?:CDI )?devices|/dev/(?:nvidia|kfd|dri/|accel|hl)",
+)
+IMAGE_WITHOUT_PYTHON = _known(
+    "image_without_python",
+    "use an image that has Python 3.9 or newer, or name its interpreter in gpuval_pods.python",
+    r"python[0-9.]*\W.{0,60}(?:executable file not found|no such file or directory)",
+)
+#: Classes that have no text of their own: the state of pod and Job tells them.
+CONTAINER_LOST = _known(
+    "container_lost", "see in the node's journal why its containers vanished (a reboot, a restarted runtime)"
+)
+CONTAINER_FAILED = _known("container_failed", "read the log of the stage and the kernel log of the node")
+RUNNER_REFUSED = _known("runner_refused", "read the log of the stage: the runner says what it was not given")
+NODE_REFUSED = _known("node_refused", "the kubelet did not take the pod: mend what the message names")
+JOB_DELETED = _known("job_deleted", "find out who deleted the Job (audit log, a clean of another controller)")
+NO_POD = _known("no_pod", "see whether the cluster's Job controller is at work (kubectl describe job)")
+NOT_STARTING = _known("not_starting", "see what the kubelet waits for (kubectl describe pod, the kubelet's journal)")
+SUSPENDED = _known("suspended", "let the queue admit the Job, or take the namespace out of its care")
+
+OWN = {
+    known.name: known
+    for known in (
+        *(ACCELERATOR_RUNTIME, IMAGE_WITHOUT_PYTHON, CONTAINER_LOST, CONTAINER_FAILED, RUNNER_REFUSED, NODE_REFUSED),
+        *(JOB_DELETED, NO_POD, NOT_STARTING, SUSPENDED),
+    )
+}
+
+IMAGE_NAMES = ("disk_full", "image_name", "image_denied", "image_not_found", "registry_away", "image_pull")
+START_NAMES = ("disk_full", "container_refused")
+REFUSED_NAMES = ("quota", "pod_refused")
+
+_AVAILABLE = re.compile(r"^\s*\d+/\d+ nodes are available:\s*")
+_TAINT = re.compile(r"taint(?:\(s\))? \{([^:}]*)")
+_COUNT = re.compile(r"^\d+ ")
+#: What the scheduler says of every node but the one that the pod is pinned to.
+_FOREIGN = re.compile(
+    r"didn't match Pod's node affinity/selector|didn't satisfy plugin\(s\) \[[^\]]*NodeAffinity|didn't match PreFilter"
+)
+_LACKING = re.compile(r"Insufficient (?:nvidia\.com|amd\.com|habana\.ai|gpu\.intel\.com)/")
+_HEALTH_TAINT = re.compile(r"node\.kubernetes\.io/(?:not-ready|unreachable|network-unavailable)")
+_PRESSURE_TAINT = re.compile(r"node\.kubernetes\.io/(?:memory|disk|pid)-pressure")
+_CORDON = re.compile(r"were unschedulable|node\.kubernetes\.io/unschedulable")
+_VOLUME = re.compile(r"persistentvolume|volume node affinity|volume\(s\)|max volume count", re.IGNORECASE)
+
+
+def named(name: str) -> LaunchClass:
+    """The class of that name, of the pods' own or of `classes.py`."""
+    known = OWN.get(name) or classes.named(name)
+    if known is None:
+        raise KeyError(name)
+    return known
+
+
+def image(reason: str, message: str) -> LaunchClass:
+    """Why a container's image is not there."""
+    return _first(IMAGE_NAMES, f"pull: {reason}: {message}") or named("image_pull")
+
+
+def start(message: str) -> LaunchClass:
+    """Why the container runtime did not bring a container to life."""
+    for known in (ACCELERATOR_RUNTIME, IMAGE_WITHOUT_PYTHON):
+        if known.pattern is not None and known.pattern.search(message):
+            return known
+    return _first(START_NAMES, message) or named("container_refused")
+
+
+def refused(message: str) -> LaunchClass:
+    """Why a Job may not create its pod."""
+    return _first(REFUSED_NAMES, message) or named("pod_refused")
+
+
+def _first(names: Sequence[str], text: str) -> LaunchClass | None:
+    for known in classes.OF_PODS:
+        if known.name in names and known.pattern is not None and known.pattern.search(text):
+            return known
+    return None
+
+
+def unschedulable(name: str, message: str, node: Mapping[str, Any] | None) -> tuple[LaunchClass, str]:
+    """Class and the scheduler's own reason for the one node that a pod is pinned to.
+
+    The scheduler tells the reasons of all nodes together, and asks for taints before it asks which node the pod wants:
+    those of other nodes are told apart by what is known of this one. `node`: ``unschedulable``, ``taints`` (keys) and
+    ``hostname`` (its label); None: not known to the cluster.
+    """
+    text = _AVAILABLE.sub("", message.partition("preemption:")[0].strip()).rstrip(". ")
+    reasons = re.split(r", (?=\d+ )", text)
+    foreign = [reason for reason in reasons if _FOREIGN.search(reason)]
+    own = [reason for reason in reasons if reason not in foreign and _concerns(reason, node)]
+    if own or not foreign:
+        told = "; ".join(_COUNT.sub("", reason) for reason in own or reasons)
+        return named(_scheduling(told)), told
+    if node is None:
+        return named("node_missing"), "the cluster has no node of this name"
+    if node.get("hostname") not in (None, name):
+        return named("wrong_hostname"), f"its label kubernetes.io/hostname is {node['hostname']!r}"
+    return named("not_selected"), _COUNT.sub("", foreign[0])
+
+
+def _scheduling(told: str) -> str:
+    for pattern, name in (
+        (_LACKING, "gpus_taken"),
+        (_HEALTH_TAINT, "node_not_ready"),
+        (_PRESSURE_TAINT, "node_pressure"),
+        (_CORDON, "cordoned"),
+        (re.compile("untolerated taint|didn't tolerate"), "tainted"),
+        (_VOLUME, "storage"),
+    ):
+        if pattern.search(told):
+            return name
+    return "unschedulable"
+
+
+def _concerns(reason: str, node: Mapping[str, Any] | None) -> bool:
+    if node is None:
+        return True
+    if "were unschedulable" in reason:
+        return bool(node["unschedulable"])
+    taint = _TAINT.search(reason)
+    return taint is None or taint[1].strip() in node["taints"]

@@ -1,0 +1,192 @@
+"""Records from what a pod left behind, when its runner could not bring them to the store. Pure.
+
+What comes out is as untrusted as what a node uploads: it goes through ``evidence.take_record``.
+
+Which stage of a dead pod gets a record of the controller's: one whose container ended by a fault that speaks about the
+node (killed for want of memory, killed by a signal, an exit code without a word, accelerators that its runtime could
+not provide) is a ``crash``; one whose runner left its last word has the state that this names, without figures. A pod
+that was evicted, displaced, deleted or lost with its node, one that never got its image or its place, and one that the
+deadline ended prove nothing: their stages stay as they are, and missing evidence makes the node INCOMPLETE.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pods import Container, Placed, spoken
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import MAX_RECORD_BYTES
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watching import FINAL_STATES
+
+MAX_ATTEMPTS = 9
+MAX_COMMAND_WORDS, MAX_WORD = 256, 8192
+#: In the environment of a record that the runner did not write.
+RECORDED_BY = "recorded_by"
+_SOURCE = "recorded by the controller from the state of the pod"
+
+_MARKER = re.compile(r"-----(BEGIN|END) GPUVAL RECORD ([a-z][a-z0-9_]{0,31})-----\s*")
+
+
+@dataclass(frozen=True)
+class Owed:
+    """What is known of the stages of a pod that is no more.
+
+    records: documents of gpuval.record/1. cut_off: stages that were at work and whose end proves nothing. not_run:
+    stages whose container never ran. Another attempt runs these two as well as those that retry.py names.
+    """
+
+    records: list[dict[str, Any]] = field(default_factory=list)
+    cut_off: list[str] = field(default_factory=list)
+    not_run: list[str] = field(default_factory=list)
+
+
+def owed(placed: Placed, plan: Mapping[str, Any], records: Mapping[str, Mapping[str, Any]], at: str) -> Owed:
+    """What a pod that is over leaves open. `records` by stage, as they were taken in; `at`: the time, RFC 3339 UTC."""
+    found = Owed()
+    if not placed.over:
+        return found
+    for stage in plan["stages"]:
+        name = stage["name"]
+        before, container = records.get(name), placed.stages.get(name)
+        if before is not None and before["attempt"] >= placed.attempt and before["state"] in FINAL_STATES:
+            continue
+        record = record_from_termination(container, plan, name, placed.attempt, at, before) if container else None
+        if record is None and placed.trouble and placed.trouble.evidence and placed.trouble.stage == name:
+            record = _crash(placed, container, plan, name, at, before)
+        if record is not None:
+            found.records.append(record)
+        elif container is not None and container.ran:
+            found.cut_off.append(name)
+        else:
+            found.not_run.append(name)
+    return found
+
+
+def record_from_termination(
+    container: Container,
+    plan: Mapping[str, Any],
+    stage: str,
+    attempt: int,
+    at: str,
+    before: Mapping[str, Any] | None = None,
+) -> dict[str, Any] | None:
+    """The record that a stage's last word stands for; None without one. `before`: what the store has of the stage.
+
+    Success is only taken from a container that ended in peace: the last one says 1 when another stage failed.
+    """
+    said = spoken(stage, container)
+    if said is None or (said["state"] == "success" and container.exit_code not in (0, 1)):
+        return None
+    message = "; ".join(filter(None, [said["message"], f"{_SOURCE}: its figures did not arrive"]))
+    return _record(
+        container, plan, stage, attempt, at, before, said["state"], message, said["exit_code"], said["signal"]
+    )
+
+
+def not_run_record(placed: Placed, plan: Mapping[str, Any], stage: str, at: str) -> dict[str, Any]:
+    """The record of a stage that will not be run any more because its pod died before: skipped."""
+    why = placed.trouble.message if placed.trouble else "its pod ended"
+    message = f"its container was not started: {why}; {_SOURCE}"
+    return _record(None, plan, stage, placed.attempt, at, None, "skipped", message, None, None)
+
+
+def launch_of(placed: Placed, launch: Mapping[str, Any]) -> dict[str, Any]:
+    """The launch to remember, as launch_classes.described and the verdict know it.
+
+    `failed` with class, message and remedy where a pod never ran and will not; `started` where one did, with what
+    ended it as ``contact``, which explains the records that are missing. Else as it was, with the pod's phase.
+    """
+    trouble = placed.trouble
+    reason = {"class": trouble.name, "message": trouble.message, "remedy": trouble.remedy} if trouble else {}
+    kept = {key: value for key, value in launch.items() if key != "contact"} | {"class": None, "remedy": None}
+    if placed.started or (placed.over and trouble is not None and trouble.evidence):
+        lost = {"contact": reason} if trouble is not None and not trouble.evidence else {}
+        return {**kept, **lost, "state": "started", "attempt": placed.attempt, "message": ""}
+    if placed.over and trouble is not None:
+        return {**kept, **reason, "state": "failed", "attempt": placed.attempt}
+    return {**kept, "message": f"{placed.phase}: {trouble.message}" if trouble else placed.phase}
+
+
+def records_from_log(text: str, stages: Sequence[str] | None = None) -> dict[str, bytes]:
+    """Records that a container printed (see the runner's pod.py), by stage: the last whole one of each, unchecked.
+
+    `stages`: only these. What is cut off, or larger than a record may be, is left out.
+    """
+    found: dict[str, bytes] = {}
+    inside, lines = "", []
+    for line in text.split("\n"):
+        marker = _MARKER.fullmatch(line)
+        if marker is None:
+            if inside:
+                lines.append(line)
+        elif marker[1] == "BEGIN":  # one that is still open was cut off
+            inside, lines = marker[2], []
+        else:
+            data = "\n".join(lines).strip().encode("utf-8", "surrogatepass")
+            wanted = stages is None or inside in stages
+            if inside == marker[2] and wanted and len(data) <= MAX_RECORD_BYTES:
+                found[inside] = data
+            inside, lines = "", []
+    return found
+
+
+def _crash(placed, container, plan, stage, at, before):
+    trouble = placed.trouble
+    message = f"{trouble.message}; {_SOURCE}"
+    tail = one_line(container.message, 300) if container and container.reason not in trouble.message else ""
+    if tail and tail not in message:
+        message += f"; last words: {tail}"
+    code = container.exit_code if container else None
+    signal = container.signal if container else None
+    return _record(container, plan, stage, placed.attempt, at, before, "crash", message, code, signal)
+
+
+def _record(container, plan, stage, attempt, at, before, state, message, exit_code, signal):
+    declared = next(item for item in plan["stages"] if item["name"] == stage)
+    started = container.started_at if container else None
+    finished = (container.finished_at if container else None) or at
+    document = {
+        "schema": "gpuval.record/1",
+        "run_id": plan["run_id"],
+        "node": plan["node"],
+        "stage": stage,
+        "workload": declared["workload"],
+        "command": [str(word)[:MAX_WORD] for word in declared["command"][:MAX_COMMAND_WORDS]],
+        "image": declared["image"],
+        "metrics": [],
+        "fingerprints": {},
+        "environment": {},
+        "artifacts": [],
+        "attempts": [],
+        "started_at": started,
+    }
+    if before is not None and before["attempt"] == attempt:
+        document.update(before)
+        started = before["started_at"] or started
+    elif before is not None:
+        document["attempts"] = [*before["attempts"], {**before, "attempts": []}][-MAX_ATTEMPTS:]
+    return {
+        **document,
+        "attempt": attempt,
+        "state": state,
+        "message": one_line(message, 4000),
+        "environment": {**document["environment"], RECORDED_BY: "controller"},
+        "started_at": started,
+        "updated_at": at,
+        "finished_at": finished,
+        "duration_seconds": _seconds(started, finished),
+        "exit_code": exit_code,
+        "signal": signal,
+    }
+
+
+def _seconds(started: str | None, finished: str) -> float | None:
+    """From the cluster's wall clock: nothing better is left."""
+    if started is None:
+        return None
+    first, last = (datetime.fromisoformat(moment.replace("Z", "+00:00")) for moment in (started, finished))
+    return max(0.0, (last - first).total_seconds())

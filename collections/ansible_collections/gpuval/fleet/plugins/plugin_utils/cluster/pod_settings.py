@@ -1,0 +1,116 @@
+"""What `gpuval_pods` asks of the pods of a run, checked and with its defaults. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import plans, schemas
+
+#: Taint that a failed node may be given; who validates again tolerates it.
+FAILED_TAINT = "gpuval.io/failed"
+RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu", "gaudi": "habana.ai/gaudi"}
+CPU = "cpu"
+REQUESTS = {"cpu": "1", "memory": "2Gi"}
+NUMBERS = {"shm_bytes": int, "run_as_user": int, "deadline_slack_seconds": float}
+FLAGS = ("host_network", "privileged")
+#: Measuring nodes are not emptied by an autoscaler, and a mesh's proxy would outlive the work.
+ANNOTATIONS = {
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    "karpenter.sh/do-not-disrupt": "true",
+    "linkerd.io/inject": "disabled",
+}
+LABELS = {"sidecar.istio.io/inject": "false"}
+
+
+class ManifestError(plans.PlanError):
+    """The settings make no pod; the message says what to change."""
+
+
+@dataclass(frozen=True)
+class PodSettings:
+    """`gpuval_pods` with its defaults. Sizes in bytes, times in seconds; empty and None are: not asked for."""
+
+    image: str = ""
+    image_pull_policy: str = ""
+    image_pull_secrets: Sequence[str] = ()
+    resource: str | None = None
+    resources: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: {"requests": REQUESTS})
+    tolerations: Sequence[Mapping[str, Any]] = ()
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    shm_bytes: int | None = None
+    model_cache: Mapping[str, Any] = field(default_factory=lambda: {"empty_dir": {}})
+    host_network: bool = False
+    privileged: bool = False
+    run_as_user: int = 0
+    capabilities: Sequence[str] = ()
+    runtime_class: str = ""
+    priority_class: str = ""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    python: str = "python3"
+    deadline_slack_seconds: float = 900.0
+
+    @property
+    def loses_models(self) -> bool:
+        """Whether the model cache goes with the pod: a second attempt has to fill it again."""
+        return "empty_dir" in self.model_cache
+
+
+def parse(asked: Mapping[str, Any]) -> PodSettings:
+    """Check `gpuval_pods`. Raises ManifestError, which names the key."""
+    said = {
+        key: _plain(value) for key, value in asked.items() if value is not None and (value != "" or key == "resource")
+    }
+    for key, kind in NUMBERS.items():
+        if isinstance(said.get(key), str):  # as templates leave them
+            try:
+                said[key] = kind(said[key])
+            except ValueError:
+                raise ManifestError(f"gpuval_pods.{key}: {said[key]!r} is not a number") from None
+    for key in FLAGS:
+        if isinstance(said.get(key), str) and said[key].lower() in ("true", "false"):
+            said[key] = said[key].lower() == "true"
+    try:
+        schemas.validate("pods", said, what="gpuval_pods")
+    except schemas.Invalid as error:
+        raise ManifestError(str(error)) from error
+    return PodSettings(**said)
+
+
+def resource_of(settings: PodSettings, sku: str, allocatable: Mapping[str, int] | None = None) -> str:
+    """Return the extended resource that the node's accelerators are; empty where it has none."""
+    if settings.resource is not None:
+        return settings.resource
+    if sku == CPU:
+        return ""
+    if sku in RESOURCES:
+        return RESOURCES[sku]
+    return next((name for name in RESOURCES.values() if (allocatable or {}).get(name)), "")
+
+
+def tolerations(settings: PodSettings, resource: str) -> list[dict[str, Any]]:
+    """Return what a pod tolerates: what was asked, the taint that keeps others off the accelerators, and our own."""
+    own = [key for key in (resource, FAILED_TAINT) if key]
+    return [*(dict(item) for item in settings.tolerations), *({"key": key, "operator": "Exists"} for key in own)]
+
+
+def covers(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
+    """Whether a toleration lets a pod onto a node with this taint, by the rules of the scheduler."""
+    if toleration.get("effect") not in (None, "", taint.get("effect")):
+        return False
+    key, exists = toleration.get("key"), toleration.get("operator", "Equal") == "Exists"
+    if not key:
+        return exists
+    return key == taint.get("key") and (exists or toleration.get("value", "") == (taint.get("value") or ""))
+
+
+def _plain(value: Any) -> Any:
+    """Plain containers: Ansible's own know where a text came from, and JSON and YAML need not."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, str) else value

@@ -1,0 +1,219 @@
+"""What happens in a cluster, told without asking for each object: one list and one watch for each kind.
+
+Nothing is lost and nothing is told twice, whatever becomes of the connections: a watch goes on from the last resource
+version; where that is Gone, the kind is listed again and compared with what was told.
+"""
+
+from __future__ import annotations
+
+import queue
+import random
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import (
+    Cluster,
+    ClusterError,
+    Exists,
+    Forbidden,
+    Gone,
+    Manifest,
+    Missing,
+    Refused,
+    Watch,
+    trim,
+)
+
+#: The server ends a watch after so long; a new one is one request.
+WATCH_SECONDS = 900.0
+#: Bookmarks come each minute: a watch that is silent for longer is broken.
+SILENCE_SECONDS = 180.0
+FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.2, 20.0
+#: A watch that broke sooner was no success: the next try waits for longer.
+SOON_SECONDS = 5.0
+STOP_SECONDS = 5.0
+
+#: Answers that do not change by asking again.
+_FINAL = (Forbidden, Refused, Missing, Exists)
+
+Told = tuple[str, str, Manifest]
+
+
+@dataclass
+class _Stream:
+    kind: str
+    selector: str = ""
+    fields: str = ""
+    #: Objects that were told, by uid: their version and what a DELETED must say.
+    known: dict[str, Manifest] = field(default_factory=dict)
+    version: str = ""
+    watch: Watch | None = None
+    thread: threading.Thread | None = None
+    #: Since when it cannot be followed, and why; one value, read by another thread.
+    trouble: tuple[float, str] | None = None
+    #: How many changes were told.
+    told: int = 0
+
+
+class Streams:
+    """Follows kinds of objects from its making until ``stop``.
+
+    `wanted`: (kind, label selector) or (kind, label selector, field selector), each kind once.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        wanted: Iterable[Sequence[str]],
+        *,
+        watch_seconds: float = WATCH_SECONDS,
+        silence_seconds: float = SILENCE_SECONDS,
+    ) -> None:
+        self._cluster = cluster
+        self._watch_seconds, self._silence_seconds = watch_seconds, silence_seconds
+        self._queue: queue.SimpleQueue[Told | ClusterError] = queue.SimpleQueue()
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        self._streams = [_Stream(*one) for one in wanted]
+        for stream in self._streams:
+            stream.thread = threading.Thread(
+                target=self._follow, args=(stream,), name=f"watch-{stream.kind}", daemon=True
+            )
+            stream.thread.start()
+
+    def __enter__(self) -> Streams:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+    def take(self, timeout: float) -> list[Told]:
+        """What has happened since the last call: (kind, ADDED, MODIFIED, DELETED or SYNC, object).
+
+        Waits at most `timeout` seconds for the first; may be empty. SYNC says that all objects of a kind there are have
+        been told. A DELETED that was missed names the object only (name, namespace, uid, labels, annotations). Raises
+        ``Forbidden`` and other answers that stay as they are; what was told before comes first.
+        """
+        told: list[Told] = []
+        try:
+            while True:
+                item = self._queue.get(timeout=timeout) if not told else self._queue.get_nowait()
+                if isinstance(item, ClusterError):
+                    if told:
+                        self._queue.put(item)  # comes next; its stream has ended and tells nothing more
+                        return told
+                    raise item
+                told.append(item)
+        except queue.Empty:
+            return told
+
+    def trouble(self) -> dict[str, tuple[float, str]]:
+        """Kinds that cannot be followed just now: for how many seconds, and why."""
+        troubles = {one.kind: one.trouble for one in self._streams}
+        return {kind: (time.monotonic() - told[0], told[1]) for kind, told in troubles.items() if told}
+
+    def stop(self) -> None:
+        """End the watches; returns after at most `STOP_SECONDS`."""
+        with self._lock:
+            self._stopped.set()
+            watches = [one.watch for one in self._streams if one.watch]
+        for watch in watches:
+            watch.close()
+        ends = time.monotonic() + STOP_SECONDS
+        for stream in self._streams:
+            if stream.thread:
+                stream.thread.join(max(0.0, ends - time.monotonic()))
+
+    # In the thread of a stream
+
+    def _follow(self, stream: _Stream) -> None:
+        failures = 0  # in a row, none of which brought anything
+        while not self._stopped.is_set():
+            began, told = time.monotonic(), stream.told
+            try:
+                if not stream.version:
+                    self._list(stream)
+                self._watch(stream)
+            except Gone:
+                stream.version = ""
+                failures += 1  # a server whose lists are too old for its watches is not to be flooded
+            except _FINAL as error:
+                self._queue.put(error)
+                return
+            except ClusterError as error:
+                if self._stopped.is_set():
+                    return
+                if error.code == 401:  # it has logged in again by then
+                    self._queue.put(error)
+                    return
+                progress = stream.told > told or time.monotonic() - began >= SOON_SECONDS
+                failures = 1 if progress else failures + 1
+                if failures > 1:  # one connection that breaks is nothing to speak of
+                    stream.trouble = (stream.trouble[0] if stream.trouble else began, str(error))
+            else:
+                failures = 0 if time.monotonic() - began >= SOON_SECONDS or stream.told > told else failures + 1
+            if failures > 1:
+                seconds = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0 ** min(failures, 16))
+                self._stopped.wait(seconds * random.uniform(0.5, 1.0))  # noqa: S311  (watches come back one by one)
+
+    def _list(self, stream: _Stream) -> None:
+        items, version = self._cluster.list(stream.kind, stream.selector, fields=stream.fields)
+        there = {item["metadata"]["uid"]: item for item in items}
+        # First what vanished: a new object may have the name of an old one.
+        for uid in [uid for uid in stream.known if uid not in there]:
+            self._queue.put((stream.kind, "DELETED", stream.known.pop(uid)))
+        for item in items:
+            self._tell(stream, item)
+        stream.version = version
+        self._queue.put((stream.kind, "SYNC", {"metadata": {"resourceVersion": version}}))
+
+    def _watch(self, stream: _Stream) -> None:
+        # Not all at once: else they would end and begin together for ever.
+        seconds = self._watch_seconds * random.uniform(0.8, 1.0)  # noqa: S311
+        watch = self._cluster.watch(
+            stream.kind,
+            stream.selector,
+            stream.fields,
+            stream.version,
+            seconds=seconds,
+            silence_seconds=min(self._silence_seconds, seconds + 30.0),
+        )
+        with self._lock:
+            stream.watch = watch
+            if self._stopped.is_set():
+                watch.close()
+        stream.trouble = None
+        try:
+            for event in watch:
+                self._note(stream, event)
+        finally:
+            stream.watch = None
+
+    def _note(self, stream: _Stream, event: Mapping[str, Any]) -> None:
+        name, item = event["type"], event["object"]
+        if name == "ERROR":
+            said = str(item.get("message") or "the watch ended with an error")
+            if item.get("code") == 410 or item.get("reason") in ("Expired", "Gone"):
+                raise Gone(said, 410)
+            raise ClusterError(said, int(item.get("code") or 0))
+        version = item["metadata"]["resourceVersion"]
+        if name == "DELETED":
+            if stream.known.pop(item["metadata"]["uid"], None) is not None:
+                stream.told += 1
+                self._queue.put((stream.kind, "DELETED", trim(stream.kind, item)))
+        elif name in ("ADDED", "MODIFIED"):
+            self._tell(stream, trim(stream.kind, item))
+        stream.version = version
+
+    def _tell(self, stream: _Stream, item: Manifest) -> None:
+        meta = item["metadata"]
+        known = stream.known.get(meta["uid"])
+        if known and known["metadata"]["resourceVersion"] == meta["resourceVersion"]:
+            return
+        kept = ("name", "namespace", "uid", "labels", "annotations", "resourceVersion")
+        stream.known[meta["uid"]] = {"metadata": {key: meta[key] for key in kept if key in meta}}
+        stream.told += 1
+        self._queue.put((stream.kind, "MODIFIED" if known else "ADDED", item))

@@ -1,0 +1,176 @@
+"""Each fault of a simulated cluster, from the Job to its class: API server, watch and fold together."""
+
+import time
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import names, pod_records
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Access, Cluster
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pods import Fold, Limits
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.streams import Streams
+from cluster_kit import ClusterKit, Fault, StageEnd
+
+RUN, AT = "20261120-201500-3f2a", "2026-11-20T20:21:00Z"
+STAGES = ("facts", "training", "loading")
+IMAGE = "registry.test/gpuval:1"
+SOON = Limits(*[0.3] * 8)
+PLAN = {
+    "run_id": RUN,
+    "node": "",
+    "stages": [{"name": stage, "workload": stage, "command": ["true"], "image": None} for stage in STAGES],
+}
+
+
+def job(node, attempt=1, stages=STAGES, **spec):
+    labels, notes = names.node_labels(RUN, node, attempt), names.node_annotations(RUN, node)
+    resources = {"limits": {"nvidia.com/gpu": "8"}, "requests": {"nvidia.com/gpu": "8"}}
+    *first, last = [
+        {"name": stage, "image": IMAGE, "args": ["--stage", stage], "resources": resources} for stage in stages
+    ]
+    pod = {
+        "restartPolicy": "Never",
+        "nodeSelector": {"kubernetes.io/hostname": node},
+        "initContainers": first,
+        "containers": [last],
+    }
+    meta = {"name": names.object_name(RUN, node, attempt), "labels": labels, "annotations": notes}
+    template = {"metadata": {"labels": labels, "annotations": notes}, "spec": pod}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {**meta, "namespace": "gpuval"},
+        "spec": {"backoffLimit": 0, **spec, "template": template},
+    }
+
+
+class Watched:
+    """A cluster, a watch and a fold of what it tells."""
+
+    def __init__(self, kit, cluster, limits):
+        self.kit, self.cluster, self.fold = kit, cluster, Fold(limits)
+        selector = names.run_selector(RUN)
+        self.streams = Streams(cluster, [("Job", selector), ("Pod", selector), ("Node", ""), ("Event", "")])
+
+    def submit(self, node, attempt=1, **spec):
+        self.fold.expect(node, STAGES)
+        self.cluster.create(job(node, attempt, **spec))
+
+    def until(self, true_of, node, seconds=8.0, attempt=None):
+        ends = time.monotonic() + seconds
+        while not true_of(placed := self.fold.placed(node, time.monotonic(), attempt)):
+            assert time.monotonic() < ends, placed
+            for kind, change, obj in self.streams.take(0.05):
+                self.fold.take(kind, change, obj, time.monotonic())
+        return placed
+
+    def over(self, node, attempt=None):
+        return self.until(lambda placed: placed.over, node, attempt=attempt)
+
+
+@pytest.fixture
+def watched(tmp_path):
+    with (
+        ClusterKit(tmp_path, stage_seconds=0.02, eviction_seconds=0.1, retry_seconds=0.1, grace_seconds=0.02) as kit,
+        Cluster(Access(str(kit.kubeconfig), "", "gpuval")) as cluster,
+    ):
+        kit.add_nodes(3)
+        watched = Watched(kit, cluster, SOON)
+        with watched.streams:
+            yield watched
+
+
+NODE = "node-001"
+
+
+@pytest.mark.parametrize(
+    ("fault", "name", "stage", "evidence"),
+    [
+        (Fault("image_pull", stage="training"), "image_not_found", "training", False),
+        (Fault("image_pull"), "image_not_found", "facts", False),
+        (Fault("invalid_image"), "image_name", "facts", False),
+        (Fault("create_container", stage="training"), "container_refused", "training", False),
+        (Fault("run_container"), "image_without_python", "facts", False),
+        (
+            Fault("unschedulable", message="0/3 nodes are available: 1 Insufficient nvidia.com/gpu."),
+            "gpus_taken",
+            None,
+            False,
+        ),
+        (Fault("quota"), "quota", None, False),
+        (Fault("evicted", stage="training"), "evicted", "training", False),
+        (Fault("preempted", stage="training"), "preempted", "training", False),
+        (Fault("drained", stage="training"), "drained", "training", False),
+        (Fault("oom", stage="training"), "oom_killed", "training", True),
+        (Fault("exit", stage="training", exit_code=139), "container_failed", "training", True),
+        (Fault("exit", stage="training", exit_code=2), "runner_refused", "training", False),
+        (Fault("node_lost", stage="training"), "node_lost", "training", False),
+        (Fault("node_deleted", stage="training"), "node_lost", "training", False),
+        (Fault("admission"), "gpu_allocation", None, False),
+        (Fault("deleted", stage="training"), "pod_deleted", "training", False),
+    ],
+    ids=lambda value: f"{value.kind}-{value.stage or 'first'}" if isinstance(value, Fault) else "",
+)
+def test_a_fault_is_classed(watched, fault, name, stage, evidence):
+    watched.kit.fault(NODE, fault)
+    watched.submit(NODE)
+    placed = watched.over(NODE)
+    trouble = placed.trouble
+    assert (trouble.name, trouble.final, trouble.evidence) == (name, True, evidence)
+    assert stage is None or trouble.stage == stage
+    assert trouble.message and "{node}" not in trouble.remedy
+    owed = pod_records.owed(placed, {**PLAN, "node": NODE}, {}, AT)
+    assert [record["stage"] for record in owed.records] == (["training"] if evidence else [])
+
+
+def test_a_healthy_node_has_no_trouble(watched):
+    watched.submit(NODE)
+    placed = watched.over(NODE)
+    assert (placed.trouble, [one.exit_code for one in placed.stages.values()]) == (None, [0, 0, 0])
+
+
+def test_the_deadline_of_a_job(watched):
+    watched.kit.fault(NODE, Fault("hang", stage="training"))
+    watched.submit(NODE, activeDeadlineSeconds=1)
+    placed = watched.over(NODE)
+    assert (placed.trouble.name, placed.trouble.stage) == ("deadline_exceeded", "training")
+
+
+def test_a_stage_that_failed_is_no_trouble_of_the_pod(watched):
+    said = '{"stage":"loading","state":"failure","exit_code":1,"signal":null,"message":"too few bytes"}'
+    ends = {"loading": StageEnd(exit_code=1, termination=said)}
+    watched.kit.on_stage = lambda run, moment: ends.get(run.stage) if moment == "end" else None
+    watched.submit(NODE)
+    placed = watched.over(NODE)
+    assert placed.trouble is None
+    (record,) = pod_records.owed(placed, {**PLAN, "node": NODE}, {"facts": DONE, "training": DONE}, AT).records
+    assert (record["stage"], record["state"]) == ("loading", "failure")
+
+
+DONE = {"state": "success", "attempt": 1}
+
+
+def test_a_fault_that_mends_itself_in_time_is_borne(watched):
+    watched.fold.limits = Limits()
+    watched.kit.fault(NODE, Fault("image_pull", times=1))
+    watched.submit(NODE)
+    watched.until(lambda placed: placed.trouble is not None, NODE)
+    watched.kit.mend(NODE)
+    assert watched.over(NODE).trouble is None
+
+
+def test_a_second_attempt_follows_an_eviction(watched):
+    watched.kit.fault(NODE, Fault("evicted", stage="training", attempt=1))
+    watched.submit(NODE)
+    assert watched.over(NODE).trouble.again
+    watched.submit(NODE, attempt=2)
+    assert watched.over(NODE, attempt=2).trouble is None
+    assert watched.fold.placed(NODE, 0.0).attempt == 2
+
+
+def test_nothing_is_lost_when_the_watch_breaks(watched):
+    watched.kit.stage_seconds_of["training"] = 0.5
+    watched.kit.fault(NODE, Fault("oom", stage="training"))
+    watched.submit(NODE)
+    watched.until(lambda placed: placed.started, NODE)
+    watched.kit.drop_watches()
+    watched.kit.compact()
+    assert watched.over(NODE).trouble.name == "oom_killed"

@@ -1,0 +1,293 @@
+"""What is made of a pod that could not bring its records to the store."""
+
+import contextlib
+import io
+import json
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import evidence, launch_classes, plans, retry
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import pod_records
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pods import Container, Placed, Trouble
+from gpuval_runner import pod as runner_pod
+from gpuval_runner.record import Record
+
+RUN, NODE, AT = "20261120-201500-3f2a", "gpu-pool-7x2vd", "2026-11-20T20:21:00Z"
+STAGES = ("facts", "training", "loading", "inference")
+SETTINGS = plans.Settings(
+    run_id=RUN, node=NODE, created_at=AT, deadline_seconds=7200, heartbeat_seconds=15, runtime="pod", sku="h100",
+    gpu_count=8, python="python3", models_dir="/models",
+)  # fmt: skip
+PLAN = plans.build(SETTINGS, STAGES, {stage: {"command": ["{python}", stage]} for stage in STAGES})
+
+WAITS = Container("waiting", "PodInitializing")
+DONE = Container("ended", "Completed", "", 0, None, "2026-11-20T20:15:00Z", "2026-11-20T20:16:00Z")
+OOM = Container("ended", "OOMKilled", "", 137, "SIGKILL", "2026-11-20T20:16:00Z", "2026-11-20T20:20:30Z")
+KILLED = Trouble("oom_killed", "OOMKilled: the kernel killed the container of training", "more", "training",
+                 final=True, evidence=True)  # fmt: skip
+EVICTED = Trouble("evicted", "Evicted: low on memory", "free it, ...", "training", final=True, again=True)
+
+
+def placed(trouble=None, attempt=1, over=True, **stages):
+    containers = {stage: stages.get(stage, WAITS) for stage in STAGES}
+    started = any(container.ran for container in containers.values())
+    return Placed(NODE, attempt, "ended", trouble=trouble, stages=containers, started=started, over=over)
+
+
+def record(stage, state="success", attempt=1, **more):
+    return json.loads(
+        Record(
+            RUN, NODE, stage, stage, attempt, state, started_at=AT, finished_at=AT, updated_at=AT, **more
+        ).encode()
+    )  # fmt: skip
+
+
+def last_word(stage, state, message="", code=0, signal=None):
+    said = {"stage": stage, "state": state, "exit_code": code, "signal": signal, "message": message}
+    return Container("ended", "Completed", json.dumps(said), 0, None, "2026-11-20T20:16:00Z", "2026-11-20T20:20:30Z")
+
+
+def take(document):
+    """As the watch takes in a node's record."""
+    run = {"run_id": RUN, "folder": RUN, "nodes": {NODE: {"stages": list(STAGES)}}}
+    taken = evidence.Evidence()
+    key = f"{RUN}/records/{document['stage']}/{NODE}.json"
+    assert evidence.take_record(taken, run, key, json.dumps(document).encode()), taken.problems
+    return document
+
+
+# --- what is owed ----------------------------------------------------------------------------------------------------
+
+
+def test_a_stage_killed_for_memory_is_a_crash_and_later_ones_never_ran():
+    known = {"facts": record("facts"), "training": record("training", "running", metrics=[])}
+    owed = pod_records.owed(placed(KILLED, facts=DONE, training=OOM), PLAN, known, AT)
+    (crash,) = map(take, owed.records)
+    assert (crash["stage"], crash["state"], crash["exit_code"], crash["signal"]) == (
+        "training",
+        "crash",
+        137,
+        "SIGKILL",
+    )
+    assert "OOMKilled" in crash["message"] and "by the controller" in crash["message"]
+    assert crash["environment"][pod_records.RECORDED_BY] == "controller"
+    assert crash["command"] == []  # as the node wrote it
+    assert (owed.cut_off, owed.not_run) == ([], ["loading", "inference"])
+
+
+def test_what_the_node_measured_before_it_died_is_kept():
+    metric = {"name": "training_tokens_per_second", "value": 9.5, "unit": "1/s", "scope": "node"}
+    known = {"training": record("training", "running", metrics=[metric])}
+    (crash,) = pod_records.owed(placed(KILLED, facts=DONE, training=OOM), PLAN, known, AT).records
+    assert crash["metrics"] == [metric]
+    assert crash["started_at"] == AT
+
+
+def test_a_crash_without_any_record_has_the_times_of_its_container():
+    (crash,) = map(take, pod_records.owed(placed(KILLED, training=OOM), PLAN, {}, AT).records)
+    assert (crash["started_at"], crash["finished_at"]) == ("2026-11-20T20:16:00Z", "2026-11-20T20:20:30Z")
+    assert crash["duration_seconds"] == 270
+    assert crash["command"] == ["{python}", "training"]
+
+
+@pytest.mark.parametrize("name", ["evicted", "preempted", "node_lost", "pod_deleted", "deadline_exceeded"])
+def test_a_disruption_is_no_evidence(name):
+    trouble = Trouble(name, "...", "...", "training", final=True)
+    known = {"facts": record("facts"), "training": record("training", "running")}
+    killed = Container("ended", "Error", "", 137, "SIGKILL", "2026-11-20T20:16:00Z", "2026-11-20T20:20:30Z")
+    owed = pod_records.owed(placed(trouble, facts=DONE, training=killed), PLAN, known, AT)
+    assert owed.records == []
+    assert (owed.cut_off, owed.not_run) == (["training"], ["loading", "inference"])
+
+
+def test_a_pod_that_never_ran_owes_nothing_but_its_stages():
+    trouble = Trouble("image_not_found", "...", "...", "facts", final=True)
+    owed = pod_records.owed(placed(trouble), PLAN, {}, AT)
+    assert (owed.records, owed.cut_off, owed.not_run) == ([], [], list(STAGES))
+
+
+def test_accelerators_that_the_runtime_could_not_give_are_a_crash_without_a_start():
+    trouble = Trouble("accelerator_runtime", "RunContainerError: nvml error", "...", "facts", final=True, evidence=True)
+    owed = pod_records.owed(
+        placed(trouble, facts=Container("waiting", "RunContainerError", "nvml error")), PLAN, {}, AT
+    )
+    (crash,) = map(take, owed.records)
+    assert (crash["stage"], crash["state"], crash["started_at"]) == ("facts", "crash", None)
+    assert crash["duration_seconds"] is None
+    assert pod_records.launch_of(placed(trouble), {"state": "unknown"})["state"] == "started"
+
+
+def test_a_pod_at_work_owes_nothing():
+    assert pod_records.owed(placed(KILLED, over=False, training=OOM), PLAN, {}, AT) == pod_records.Owed()
+
+
+def test_a_record_that_arrived_says_more_than_the_pod():
+    known = {stage: record(stage) for stage in STAGES} | {"training": record("training", "crash", message="its own")}
+    assert pod_records.owed(placed(KILLED, training=OOM), PLAN, known, AT) == pod_records.Owed()
+
+
+def test_a_record_of_an_earlier_attempt_becomes_its_history():
+    known = {"training": record("training", "timeout")}
+    owed = pod_records.owed(placed(KILLED, attempt=2, training=OOM), plans.again(PLAN, ["training"], 2), known, AT)
+    (crash,) = map(take, owed.records)
+    assert (crash["attempt"], [one["state"] for one in crash["attempts"]]) == (2, ["timeout"])
+
+
+def test_a_retry_takes_up_the_crash_and_what_never_ran():
+    owed = pod_records.owed(placed(KILLED, facts=DONE, training=OOM), PLAN, {"facts": record("facts")}, AT)
+    records = {"facts": record("facts")} | {one["stage"]: one for one in owed.records}
+    again = retry.stages_to_retry(PLAN["stages"], records, [])
+    assert [*again, *owed.cut_off, *owed.not_run] == ["training", "loading", "inference"]
+
+
+def test_what_will_never_run_is_skipped():
+    skipped = take(pod_records.not_run_record(placed(KILLED, training=OOM), PLAN, "loading", AT))
+    assert (skipped["state"], skipped["started_at"], skipped["duration_seconds"]) == ("skipped", None, None)
+    assert "OOMKilled" in skipped["message"]
+
+
+# --- last words ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", ["success", "failure", "crash", "timeout", "skipped", "cancelled"])
+def test_the_last_word_of_a_runner_stands_for_its_record(state):
+    container = last_word("training", state, "loss is 3.2", 9, "SIGTERM")
+    made = take(pod_records.record_from_termination(container, PLAN, "training", 1, AT))
+    assert (made["state"], made["exit_code"], made["signal"], made["metrics"]) == (state, 9, "SIGTERM", [])
+    assert made["message"].startswith("loss is 3.2; recorded by the controller")
+    owed = pod_records.owed(placed(facts=DONE, training=container), PLAN, {}, AT)
+    assert [one["state"] for one in owed.records] == [state]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Traceback (most recent call last):",
+        "[]",
+        "[" * 4000,
+        '{"stage":"loading","state":"success"}',
+        '{"stage":"training","state":"running"}',
+        '{"stage":"training","state":["success"]}',
+        '{"stage":"training","state":"success","message":"' + "x" * 5000 + '"}',
+    ],
+)
+def test_what_is_no_last_word_stands_for_nothing(text):
+    container = Container("ended", "Completed", text, 0, None, AT, AT)
+    assert pod_records.record_from_termination(container, PLAN, "training", 1, AT) is None
+
+
+def test_hostile_last_words_are_cleaned_and_follow_the_schema():
+    said = {"stage": "training", "state": "failure", "exit_code": 1 << 70, "signal": "x" * 99, "message": "\x1b[2Jno\n"}
+    container = Container("ended", "Completed", json.dumps(said), 0, None, AT, AT)
+    made = take(pod_records.record_from_termination(container, PLAN, "training", 1, AT))
+    assert (made["exit_code"], made["signal"]) == (None, None)
+    assert made["message"].startswith("no; ")
+
+
+def test_success_is_not_taken_from_a_container_that_was_killed():
+    text = last_word("training", "success").message
+    container = Container("ended", "Error", text, 137, "SIGKILL", AT, AT)
+    assert pod_records.record_from_termination(container, PLAN, "training", 1, AT) is None
+
+
+def test_the_tail_of_the_log_is_told_with_a_crash():
+    trouble = Trouble("container_failed", "killed by SIGSEGV", "...", "training", final=True, evidence=True)
+    dead = Container("ended", "Error", "CUDA error: unspecified launch failure", 139, "SIGSEGV", AT, AT)
+    (crash,) = pod_records.owed(placed(trouble, training=dead), PLAN, {}, AT).records
+    assert "unspecified launch failure" in crash["message"]
+
+
+def test_the_last_word_that_the_runner_writes_is_read(tmp_path):
+    made = Record(RUN, NODE, "training", "training", 1, "crash", "killed by SIGKILL " * 400, signal="SIGKILL")
+    runner_pod.write_termination(made, tmp_path / "log")
+    container = Container("ended", "Completed", (tmp_path / "log").read_text(), 0, None, AT, AT)
+    taken = pod_records.record_from_termination(container, PLAN, "training", 1, AT)
+    assert (taken["state"], taken["signal"]) == ("crash", "SIGKILL")
+
+
+# --- logs ------------------------------------------------------------------------------------------------------------
+
+
+def printed(*records):
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        for one in records:
+            print("some output", end="")
+            runner_pod.print_record(one)
+    return out.getvalue()
+
+
+def test_records_that_the_runner_prints_are_read_again():
+    text = printed(Record(RUN, NODE, "facts", "facts", 1, "success"), Record(RUN, NODE, "training", "t", 1, "crash"))
+    found = pod_records.records_from_log(text)
+    assert {stage: json.loads(data)["state"] for stage, data in found.items()} == {
+        "facts": "success",
+        "training": "crash",
+    }
+    assert list(pod_records.records_from_log(text.replace("\n", "\r\n"), ["training"])) == ["training"]
+
+
+def test_the_last_whole_record_counts():
+    text = printed(*(Record(RUN, NODE, "facts", "facts", number, "success") for number in (1, 2)))
+    assert json.loads(pod_records.records_from_log(text)["facts"])["attempt"] == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "-----BEGIN GPUVAL RECORD facts-----\n{}",
+        "{}\n-----END GPUVAL RECORD facts-----",
+        "-----BEGIN GPUVAL RECORD facts-----\n{}\n-----END GPUVAL RECORD training-----",
+        "-----BEGIN GPUVAL RECORD ../etc-----\n{}\n-----END GPUVAL RECORD ../etc-----",
+        "x-----BEGIN GPUVAL RECORD facts-----\n{}\n-----END GPUVAL RECORD facts-----",
+        "-----BEGIN GPUVAL RECORD facts-----\n" + "x" * (1 << 20) + "x\n-----END GPUVAL RECORD facts-----",
+    ],
+)
+def test_what_is_no_whole_record_is_left_out(text):
+    assert pod_records.records_from_log(text) == {}
+
+
+def test_a_record_that_was_cut_off_does_not_hide_the_next():
+    cut = "-----BEGIN GPUVAL RECORD facts-----\n{"
+    text = f"{cut}\n-----BEGIN GPUVAL RECORD facts-----\n{{}}\n-----END GPUVAL RECORD facts-----\n"
+    assert pod_records.records_from_log(text) == {"facts": b"{}"}
+
+
+def test_a_log_full_of_beginnings_is_read_in_one_pass():
+    assert pod_records.records_from_log("-----BEGIN GPUVAL RECORD facts-----\n" * 200_000) == {}
+
+
+# --- launches --------------------------------------------------------------------------------------------------------
+
+
+def test_a_pod_that_never_ran_is_a_failed_launch_with_class_and_remedy():
+    trouble = Trouble("image_denied", "ErrImagePull: 401", "name a secret", "facts", final=True)
+    launch = pod_records.launch_of(placed(trouble), {"state": "unknown", "at": AT})
+    assert launch == {
+        "state": "failed", "at": AT, "attempt": 1,
+        "class": "image_denied", "message": "ErrImagePull: 401", "remedy": "name a secret",
+    }  # fmt: skip
+    assert launch_classes.described(launch)["class"] == "image_denied"
+    assert launch_classes.described(launch)["remedy"] == "name a secret"
+
+
+def test_a_pod_that_ran_was_launched_and_its_end_explains_what_is_missing():
+    launch = pod_records.launch_of(placed(EVICTED, training=OOM), {"state": "unknown"})
+    assert launch["state"] == "started"
+    assert launch["contact"] == {"class": "evicted", "message": EVICTED.message, "remedy": EVICTED.remedy}
+    assert "contact" not in pod_records.launch_of(placed(KILLED, training=OOM), launch)
+
+
+def test_a_pod_that_waits_leaves_its_launch_as_it_is():
+    waits = Placed(NODE, 1, "pending", trouble=Trouble("gpus_taken", "Insufficient nvidia.com/gpu", "..."))
+    launch = pod_records.launch_of(waits, {"state": "unknown"})
+    assert (launch["state"], launch["message"]) == ("unknown", "pending: Insufficient nvidia.com/gpu")
+
+
+@pytest.mark.parametrize("trouble", [None, EVICTED, KILLED])
+@pytest.mark.parametrize("container", [WAITS, OOM])
+@pytest.mark.parametrize("over", [True, False])
+def test_a_launch_that_was_looked_at_twice_is_the_same(trouble, container, over):
+    seen = placed(trouble, over=over, training=container)
+    launch = launch_classes.described(pod_records.launch_of(seen, {"state": "started", "at": AT}))
+    assert launch_classes.described(pod_records.launch_of(seen, launch)) == launch

@@ -1,0 +1,590 @@
+"""What Jobs, Pods, Nodes and Events say about a node. Texts are those of Kubernetes 1.30 to 1.36 and of containerd."""
+
+import json
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import classes, names, pod_classes, pods
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pods import Fold, Limits
+
+TEXTS = json.loads((Path(__file__).parent / "data" / "pod_texts.json").read_text())
+RUN, NODE = "20261120-201500-3f2a", "gpu-pool-7x2vd"
+STAGES = ("facts", "training", "gpu_memory")
+JOB = names.object_name(RUN, NODE, 1)
+POD = f"{JOB}-h7k2p"
+IMAGE = "registry.example/gpuval/training@sha256:" + "a" * 64
+
+
+def cases(section):
+    return [tuple(case.values()) for case in TEXTS[section]]
+
+
+def meta(name, attempt=1, **more):
+    return {
+        "name": name,
+        "uid": f"uid-{name}",
+        "namespace": "gpuval",
+        "creationTimestamp": "2026-11-20T20:15:10Z",
+        "labels": names.node_labels(RUN, NODE, attempt),
+        "annotations": names.node_annotations(RUN, NODE),
+        **more,
+    }
+
+
+def job(attempt=1, conditions=(), suspend=False, **status):
+    return {
+        "kind": "Job",
+        "metadata": meta(names.object_name(RUN, NODE, attempt), attempt),
+        "spec": {"backoffLimit": 0, "suspend": suspend},
+        "status": {"conditions": list(conditions), **status},
+    }
+
+
+def condition(kind, reason="", message="", status="True"):
+    return {"type": kind, "status": status, "reason": reason, "message": message}
+
+
+def waiting(reason, message=""):
+    return {"waiting": {"reason": reason, "message": message}}
+
+
+def running(at="2026-11-20T20:16:00Z"):
+    return {"running": {"startedAt": at}}
+
+
+def ended(code=0, reason=None, message="", at="2026-11-20T20:20:00Z", **more):
+    reason = reason or ("Completed" if code == 0 else "Error")
+    state = {"exitCode": code, "reason": reason, "startedAt": "2026-11-20T20:16:00Z", "finishedAt": at}
+    return {"terminated": {**state, **({"message": message} if message else {}), **more}}
+
+
+def pod(states=(), phase="Pending", host=NODE, conditions=(), reason="", message="", attempt=1, name=POD, **more):
+    states = [*states, *[waiting("PodInitializing")] * (len(STAGES) - len(states))]
+    reported = [
+        {"name": names.container_name(stage), "state": state, "restartCount": 0, "image": IMAGE}
+        for stage, state in zip(STAGES, states)
+    ]
+    *first, last = [{"name": names.container_name(stage), "image": IMAGE} for stage in STAGES]
+    scheduled = [condition("PodScheduled")] if host else []
+    status = {"phase": phase, "conditions": [*scheduled, *conditions]}
+    if host:
+        status |= {"initContainerStatuses": reported[:-1], "containerStatuses": reported[-1:]}
+    if reason:
+        status |= {"reason": reason, "message": message}
+    spec = {"initContainers": first, "containers": [last], **({"nodeName": host} if host else {})}
+    return {"kind": "Pod", "metadata": meta(name, attempt, **more), "spec": spec, "status": status}
+
+
+def node(ready="True", reason="KubeletReady", message="kubelet is posting ready status", name=NODE, **spec):
+    return {
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+        "spec": spec,
+        "status": {"conditions": [condition("Ready", reason, message, ready)]},
+    }
+
+
+def event(reason, message, kind="Pod", name=POD):
+    return {"kind": "Event", "reason": reason, "message": message, "involvedObject": {"kind": kind, "name": name}}
+
+
+LOST = node("Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
+
+
+class Cluster:
+    """A fold, and a clock to turn."""
+
+    def __init__(self, *objects, limits=None):
+        self.fold, self.now = Fold(limits), 1000.0
+        self.fold.expect(NODE, STAGES)
+        self.see(node(), job(), *objects)
+
+    def see(self, *objects, change="MODIFIED"):
+        for obj in objects:
+            self.fold.take(obj["kind"], change, obj, self.now)
+        return self.placed
+
+    @property
+    def placed(self):
+        return self.fold.placed(NODE, self.now)
+
+    @property
+    def trouble(self):
+        return self.placed.trouble
+
+
+# --- how far it is ---------------------------------------------------------------------------------------------------
+
+
+def test_a_node_that_nothing_was_seen_of_waits():
+    fold = Fold()
+    fold.expect("n9")
+    assert fold.all(0.0)["n9"].phase == "waiting"
+    assert fold.placed("n9", 0.0).attempt == 1
+
+
+def test_a_pod_goes_through_its_stages():
+    cluster = Cluster()
+    told = []
+
+    def look():
+        placed = cluster.placed
+        assert placed.trouble is None
+        told.append((placed.phase, placed.stage, placed.started, placed.over))
+
+    look()
+    for states, phase in (
+        ([waiting("PodInitializing")], "Pending"),
+        ([running()], "Pending"),
+        ([ended()], "Pending"),
+        ([ended(), running()], "Pending"),
+        ([ended(), ended(), running()], "Running"),
+        ([ended(), ended(), ended()], "Succeeded"),
+    ):
+        cluster.see(pod(states, phase))
+        look()
+    assert told == [
+        ("pending", None, False, False),
+        ("pulling", "facts", False, False),
+        ("running", "facts", True, False),
+        ("pulling", "training", True, False),
+        ("running", "training", True, False),
+        ("running", "gpu_memory", True, False),
+        ("ended", None, True, True),
+    ]
+
+
+def test_pending_and_pulling_pods_take_places_of_the_window():
+    cluster = Cluster()
+    assert cluster.placed.at_work and cluster.placed.transferring
+    assert not cluster.see(pod([running()])).transferring
+    assert not cluster.see(pod([ended()] * 3, "Succeeded")).at_work
+
+
+def test_a_second_attempt_is_the_one_that_counts():
+    cluster = Cluster(pod([ended(137, "OOMKilled")], "Failed"))
+    cluster.see(job(2), pod([running()], attempt=2, name="second"))
+    assert (cluster.placed.attempt, cluster.placed.phase, cluster.trouble) == (2, "running", None)
+    assert cluster.fold.placed(NODE, cluster.now, attempt=1).trouble.name == "oom_killed"
+
+
+def test_objects_of_others_are_no_business_of_the_run():
+    fold = Fold()
+    assert (
+        fold.take("Pod", "ADDED", {"metadata": {"name": "theirs", "uid": "1"}, "spec": {}, "status": {}}, 0.0) == set()
+    )
+    assert fold.take("Pod", "SYNC", None, 0.0) == set()
+    assert fold.take("ConfigMap", "ADDED", {"metadata": {}}, 0.0) == set()
+    assert fold.all(0.0) == {}
+
+
+def test_an_injected_container_is_no_stage():
+    pod_with_mesh = pod([ended(), ended(), running()], "Running")
+    pod_with_mesh["spec"]["containers"].append({"name": "istio-proxy", "image": "x"})
+    pod_with_mesh["status"]["containerStatuses"].append({"name": "istio-proxy", "state": ended(1)})
+    placed = Cluster(pod_with_mesh).placed
+    assert list(placed.stages) == list(STAGES)
+    assert placed.trouble is None
+
+
+def test_lines_are_told_once_for_each_change():
+    cluster = Cluster(pod())
+    before = cluster.fold.all(cluster.now)
+    cluster.see(pod([waiting("ErrImagePull", "pull access denied")]))
+    after = cluster.fold.all(cluster.now)
+    (line,) = pods.transitions(before, after)
+    assert line.startswith(f"{NODE} pod: pulling facts: image_denied: ErrImagePull")
+    assert list(pods.transitions(after, after)) == []
+
+
+# --- images and containers -------------------------------------------------------------------------------------------
+
+PULL = f'failed to pull and unpack image "{IMAGE}": failed to resolve reference "{IMAGE}": '
+
+
+@pytest.mark.parametrize(["reason", "message", "name"], cases("images"))
+def test_an_image_that_does_not_come_is_borne_for_a_while(reason, message, name):
+    cluster = Cluster(pod([waiting(reason, message)]), limits=Limits(image_seconds=300))
+    assert (cluster.trouble.name, cluster.trouble.stage, cluster.trouble.final) == (name, "facts", False)
+    assert reason in cluster.trouble.message
+    assert not cluster.placed.over
+    assert cluster.fold.due(cluster.now) == 300
+    cluster.now += 300
+    assert cluster.trouble.final
+    assert cluster.placed.over
+    assert not cluster.trouble.evidence
+
+
+def test_the_reason_of_a_pull_is_kept_while_the_kubelet_backs_off_and_its_time_goes_on():
+    cluster = Cluster(pod([waiting("ErrImagePull", f"{PULL}dial tcp 10.0.0.9:443: connection refused")]))
+    cluster.now += 200
+    cluster.see(pod([waiting("ImagePullBackOff", f'Back-off pulling image "{IMAGE}"')]))
+    assert cluster.trouble.name == "registry_away"
+    assert "connection refused" in cluster.trouble.message
+    cluster.now += 100
+    assert cluster.trouble.final
+
+
+def test_a_pull_that_succeeds_after_all_was_no_trouble():
+    cluster = Cluster(pod([waiting("ErrImagePull", "pull: i/o timeout")]))
+    cluster.now += 299
+    assert cluster.see(pod([running()])).trouble is None
+    cluster.now += 10
+    assert not cluster.placed.over
+
+
+def test_back_off_without_a_reason_takes_that_of_the_event():
+    cluster = Cluster(
+        event("Failed", f'Failed to pull image "{IMAGE}": {PULL}{IMAGE}: not found'),
+        pod([waiting("ImagePullBackOff", f'Back-off pulling image "{IMAGE}"')]),
+    )
+    assert cluster.trouble.name == "image_not_found"
+
+
+@pytest.mark.parametrize(("reason", "name"), [("InvalidImageName", "image_name"), ("ErrImageNeverPull", "image_pull")])
+def test_an_image_that_cannot_come_is_final_at_once(reason, name):
+    cluster = Cluster(pod([waiting(reason, 'Failed to apply default image tag "a b": couldn\'t parse')]))
+    assert (cluster.trouble.name, cluster.trouble.final, cluster.placed.over) == (name, True, True)
+
+
+def test_the_image_of_a_later_stage_names_that_stage():
+    placed = Cluster(pod([ended(), waiting("ErrImagePull", "pull: manifest unknown")])).placed
+    assert (placed.stage, placed.trouble.stage, placed.started) == ("training", "training", True)
+
+
+@pytest.mark.parametrize(["reason", "message", "name", "evidence"], cases("starts"))
+def test_a_container_that_does_not_start(reason, message, name, evidence):
+    cluster = Cluster(pod([ended(), waiting(reason, message)]), limits=Limits(create_seconds=60))
+    trouble = cluster.trouble
+    assert (trouble.name, trouble.stage, trouble.final, trouble.evidence) == (name, "training", False, evidence)
+    cluster.now += 60
+    assert cluster.placed.over
+
+
+def test_a_start_that_failed_for_good_is_told_from_the_ended_container():
+    said = 'exec: "python3": executable file not found in $PATH: unknown'
+    failed = ended(128, "StartError", f"failed to create containerd task: {said}", startedAt="1970-01-01T00:00:00Z")
+    placed = Cluster(pod([failed], "Failed")).placed
+    assert (placed.trouble.name, placed.trouble.evidence, placed.started) == ("image_without_python", False, False)
+    assert placed.stages["facts"].signal is None
+
+
+@pytest.mark.parametrize(["reason", "message", "name"], cases("events"))
+def test_a_pod_that_cannot_be_prepared_is_told_by_its_events(reason, message, name):
+    cluster = Cluster(pod([waiting("PodInitializing")]))
+    assert cluster.trouble is None
+    cluster.see(event(reason, message))
+    assert cluster.trouble.name == name
+    assert message[:40] in cluster.trouble.message
+
+
+def test_a_pod_that_starts_without_a_word_is_given_long_for_its_image():
+    cluster = Cluster(pod([waiting("PodInitializing")]), limits=Limits(start_seconds=1800))
+    cluster.now += 1799
+    assert cluster.trouble is None
+    cluster.now += 1
+    assert (cluster.trouble.name, cluster.placed.over) == ("not_starting", True)
+
+
+# --- scheduling ------------------------------------------------------------------------------------------------------
+
+PREEMPTION = " preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling."
+FOREIGN = "2 node(s) didn't match Pod's node affinity/selector"
+
+
+def unscheduled(message):
+    return pod(host="", conditions=[condition("PodScheduled", "Unschedulable", message, "False")])
+
+
+@pytest.mark.parametrize(["message", "spec", "name", "told"], cases("scheduling"))
+def test_the_scheduler_s_own_reason_for_this_node(message, spec, name, told):
+    cluster = Cluster(limits=Limits(unschedulable_seconds=300))
+    cluster.see(node(**spec), node(name="other"), unscheduled(message + PREEMPTION))
+    trouble = cluster.trouble
+    assert (trouble.name, trouble.final) == (name, False)
+    assert told in trouble.message
+    assert "preemption" not in trouble.message
+    assert "control-plane" not in trouble.message
+    cluster.now += 300
+    assert cluster.placed.over and not cluster.placed.started
+
+
+def test_a_node_that_the_cluster_has_not_is_missing():
+    fold = Fold()
+    message = "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector."
+    for obj in (job(), unscheduled(message)):
+        fold.take(obj["kind"], "ADDED", obj, 0.0)
+    assert fold.placed(NODE, 0.0).trouble.name == "node_missing"
+
+
+def test_a_node_with_another_s_hostname_says_so():
+    cluster = Cluster()
+    renamed = node()
+    renamed["metadata"]["labels"]["kubernetes.io/hostname"] = "ip-10-0-0-7"
+    message = "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."
+    cluster.see(renamed, unscheduled(message))
+    assert cluster.trouble.name == "wrong_hostname"
+    assert "ip-10-0-0-7" in cluster.trouble.message
+
+
+@pytest.mark.parametrize(["message", "name"], cases("refusals"))
+def test_a_pod_that_may_not_be_made_is_told_by_its_job_s_event(message, name):
+    cluster = Cluster(event("FailedCreate", message, "Job", JOB), limits=Limits(refused_seconds=120))
+    assert (cluster.trouble.name, cluster.trouble.message, cluster.trouble.final) == (name, message, False)
+    cluster.now += 120
+    assert cluster.placed.over
+    cluster.see(pod())
+    assert cluster.trouble is None
+
+
+def test_an_event_may_come_before_its_job():
+    fold = Fold()
+    fold.take("Event", "ADDED", event("FailedCreate", "exceeded quota: gpus", "Job", JOB), 0.0)
+    fold.take("Job", "ADDED", job(), 1.0)
+    assert fold.placed(NODE, 1.0).trouble.name == "quota"
+
+
+def test_a_job_without_a_pod_is_told_after_a_while():
+    cluster = Cluster(limits=Limits(pod_seconds=120))
+    assert cluster.trouble is None
+    cluster.now += 120
+    assert (cluster.trouble.name, cluster.placed.over) == ("no_pod", True)
+
+
+def test_a_queue_may_hold_a_job_back_for_ever():
+    cluster = Cluster()
+    cluster.see(job(suspend=True))
+    cluster.now += 1e6
+    assert (cluster.trouble.name, cluster.trouble.final, cluster.placed.over) == ("suspended", False, False)
+
+
+# --- ends ------------------------------------------------------------------------------------------------------------
+
+
+def disrupted(reason, message=""):
+    return [condition("DisruptionTarget", reason, message)]
+
+
+LOW = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 3256Ki."
+SHUTDOWN = "Pod was terminated in response to imminent node shutdown."
+HIGHER = "default-scheduler: preempting to accommodate a higher priority pod"
+NO_DEVICES = (
+    "Pod was rejected: Allocate failed due to requested number of devices unavailable for nvidia.com/gpu. "
+    "Requested: 8, Available: 7, which is unexpected"
+)
+NO_ROOM = "Pod was rejected: Node didn't have enough resource: "
+NOT_LOCATED = "The container could not be located when the pod was terminated"
+
+
+@pytest.mark.parametrize(
+    ("name", "told", "end", "reason", "disruption"),
+    [
+        ("evicted", LOW, ended(137), "Evicted", ("TerminationByKubelet", LOW)),
+        ("evicted", LOW, ended(137), "Evicted", None),
+        ("preempted", HIGHER, ended(143), "", ("PreemptionByScheduler", HIGHER)),
+        ("drained", "Eviction API: evicting", ended(143), "", ("EvictionByEvictionAPI", "Eviction API: evicting")),
+        ("node_lost", SHUTDOWN, ended(143), "Terminated", ("TerminationByKubelet", SHUTDOWN)),
+        ("gpu_allocation", NO_DEVICES, None, "UnexpectedAdmissionError", None),
+        ("gpu_allocation", f"{NO_ROOM}nvidia.com/gpu", None, "OutOfnvidia.com/gpu", None),
+        ("node_refused", f"{NO_ROOM}cpu", None, "OutOfcpu", None),
+        ("container_lost", NOT_LOCATED, ended(137, "ContainerStatusUnknown", NOT_LOCATED), "", None),
+    ],
+)
+def test_what_happens_to_a_pod_from_outside_proves_nothing_about_its_node(name, told, end, reason, disruption):
+    states = [ended(), end] if end else []
+    conditions = disrupted(*disruption) if disruption else []
+    placed = Cluster(pod(states, "Failed", reason=reason, message=told, conditions=conditions)).placed
+    assert (placed.trouble.name, placed.trouble.evidence, placed.trouble.final) == (name, False, True)
+    assert told in placed.trouble.message
+    assert placed.trouble.again
+    assert placed.over
+
+
+@pytest.mark.parametrize(
+    ("state", "name", "told"),
+    [
+        (ended(137, "OOMKilled"), "oom_killed", "OOMKilled: the kernel killed the container of training"),
+        (ended(137), "container_failed", "killed by SIGKILL"),
+        (ended(139), "container_failed", "killed by SIGSEGV"),
+        (ended(134), "container_failed", "killed by SIGABRT"),
+        (ended(70), "container_failed", "exit code 70"),
+    ],
+)
+def test_a_container_that_dies_by_itself_speaks_about_its_node(state, name, told):
+    cluster = Cluster(pod([ended(), state], "Failed"))
+    assert (cluster.trouble.name, cluster.trouble.stage, cluster.trouble.evidence) == (name, "training", True)
+    assert told in cluster.trouble.message
+    assert not cluster.trouble.again  # retry.py decides, by what the stage allows
+    assert cluster.placed.over
+
+
+def test_a_runner_that_refuses_says_nothing_about_the_node():
+    said = "error: /opt/gpuval/plan.json does not exist"
+    trouble = Cluster(pod([ended(2, message=said)], "Failed")).trouble
+    assert (trouble.name, trouble.evidence) == ("runner_refused", False)
+    assert said in trouble.message
+
+
+def test_a_last_stage_that_tells_of_a_failure_is_no_trouble():
+    said = '{"stage":"gpu_memory","state":"success","exit_code":0,"signal":null,"message":""}'
+    failed = [condition("Failed", "BackoffLimitExceeded", "Job has reached the specified backoff limit")]
+    cluster = Cluster(pod([ended(), ended(), ended(1, message=said)], "Failed"))
+    cluster.see(job(conditions=failed))
+    assert (cluster.trouble, cluster.placed.over) == (None, True)
+
+
+def test_a_last_stage_without_a_word_did_not_end_by_itself():
+    assert Cluster(pod([ended(), ended(), ended(1)], "Failed")).trouble.name == "container_failed"
+
+
+DEADLINE = [condition("Failed", "DeadlineExceeded", "Job was active longer than specified deadline")]
+
+
+def test_the_deadline_ends_a_pod_at_work():
+    cluster = Cluster(pod([ended(), running()]))
+    cluster.see(job(conditions=[condition("FailureTarget", *list(DEADLINE[0].values())[2:])]))
+    assert not cluster.placed.over  # the kubelet gives it the time to end
+    deleting = {"deletionTimestamp": "2026-11-20T22:15:40Z", "deletionGracePeriodSeconds": 30}
+    cluster.see(pod([ended(), ended(143)], "Failed", **deleting), job(conditions=DEADLINE))
+    trouble = cluster.trouble
+    assert (trouble.name, trouble.stage, trouble.evidence) == ("deadline_exceeded", "training", False)
+    assert cluster.placed.over
+
+
+def test_what_held_a_pod_up_until_the_deadline_is_the_cause():
+    cluster = Cluster(unscheduled(f"0/3 nodes are available: 1 Insufficient nvidia.com/gpu, {FOREIGN}."))
+    cluster.see(job(conditions=DEADLINE))
+    cluster.see(unscheduled("x"), change="DELETED")
+    assert (cluster.trouble.name, cluster.placed.over) == ("gpus_taken", True)
+    assert "until the deadline" in cluster.trouble.message
+
+
+def test_a_pod_that_somebody_deletes():
+    cluster = Cluster(pod([ended(), running()]))
+    asked = {"deletionTimestamp": "2026-11-20T20:18:30Z", "deletionGracePeriodSeconds": 30}
+    cluster.see(pod([ended(), running()], **asked))
+    assert (cluster.trouble.name, cluster.placed.over) == ("pod_deleted", False)
+    cluster.see(pod([ended(), ended(137, at="2026-11-20T20:18:30Z")], "Failed", **asked))
+    assert (cluster.trouble.name, cluster.trouble.evidence, cluster.placed.over) == ("pod_deleted", False, True)
+    cluster.see(pod([ended(), ended(137, at="2026-11-20T20:18:30Z")], "Failed", **asked), change="DELETED")
+    cluster.see(job(conditions=[condition("Failed", "BackoffLimitExceeded", "backoff limit")]))
+    assert cluster.trouble.name == "pod_deleted"
+
+
+def test_a_pod_that_is_gone_without_a_word_was_deleted():
+    cluster = Cluster(pod([ended(), running()]))
+    cluster.see(pod([ended(), running()]), change="DELETED")
+    assert (cluster.trouble.name, cluster.placed.over) == ("pod_deleted", True)
+
+
+def test_a_pod_killed_for_memory_and_deleted_afterwards_was_killed_for_memory():
+    cluster = Cluster(pod([ended(), ended(137, "OOMKilled", at="2026-11-20T20:18:00Z")], "Failed"))
+    asked = {"deletionTimestamp": "2026-11-20T20:30:00Z", "deletionGracePeriodSeconds": 0}
+    dead = pod([ended(), ended(137, "OOMKilled", at="2026-11-20T20:18:00Z")], "Failed", **asked)
+    cluster.see(dead)
+    cluster.see(dead, job(), change="DELETED")
+    assert cluster.trouble.name == "oom_killed"
+
+
+def test_a_job_that_somebody_deletes_before_it_has_a_pod():
+    cluster = Cluster()
+    cluster.see(job(), change="DELETED")
+    assert (cluster.trouble.name, cluster.placed.over) == ("job_deleted", True)
+
+
+def test_a_job_that_failed_while_the_watch_was_away():
+    cluster = Cluster()
+    cluster.see(job(conditions=[condition("Failed", "BackoffLimitExceeded", "backoff limit")]))
+    assert (cluster.trouble.name, cluster.trouble.evidence, cluster.placed.over) == ("pod_failed", False, True)
+
+
+# --- nodes -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_node_that_falls_silent_may_come_back():
+    cluster = Cluster(pod([ended(), running()]), limits=Limits(node_seconds=300))
+    cluster.see(LOST)
+    assert (cluster.trouble.name, cluster.trouble.stage, cluster.trouble.final) == ("node_lost", "training", False)
+    assert "Kubelet stopped posting" in cluster.trouble.message
+    cluster.now += 299
+    assert cluster.see(node()).trouble is None
+    cluster.see(LOST)
+    cluster.now += 300
+    assert (cluster.trouble.final, cluster.placed.over, cluster.trouble.evidence) == (True, True, False)
+
+
+def test_a_pod_that_a_silent_node_cannot_end_is_over_all_the_same():
+    cluster = Cluster(pod([ended(), running()]))
+    cluster.see(LOST)
+    away = disrupted("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint")
+    asked = {"deletionTimestamp": "2026-11-20T20:28:30Z", "deletionGracePeriodSeconds": 30}
+    cluster.see(pod([ended(), running()], conditions=away, **asked))
+    assert (cluster.trouble.name, cluster.placed.over) == ("node_lost", True)
+
+
+def test_a_taint_that_drives_pods_off_a_sound_node_is_a_drain():
+    away = disrupted("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint")
+    assert Cluster(pod([ended(), running()], conditions=away)).trouble.name == "drained"
+
+
+def test_a_node_that_leaves_the_cluster_takes_its_pod_along():
+    cluster = Cluster(pod([ended(), running()]))
+    cluster.see(node(), change="DELETED")
+    assert (cluster.trouble.name, cluster.placed.over) == ("node_lost", True)
+    cluster.see(
+        pod([ended(), running()], conditions=disrupted("DeletionByPodGC", "PodGC: node no longer exists")),
+        change="DELETED",
+    )
+    assert cluster.trouble.name == "node_lost"
+    assert cluster.placed.over
+
+
+def test_a_node_of_another_name_than_the_inventory_s_is_known_by_its_pod():
+    cluster = Cluster(pod([ended(), running()], host="ip-10-0-0-7"))
+    silent = node("False", "KubeletNotReady", "container runtime is down", name="ip-10-0-0-7")
+    assert cluster.fold.take("Node", "MODIFIED", silent, cluster.now) == {NODE}
+    assert "container runtime is down" in cluster.trouble.message
+
+
+def test_a_heartbeat_of_a_node_concerns_nobody():
+    cluster = Cluster(pod([running()]))
+    assert cluster.fold.take("Node", "MODIFIED", node(), cluster.now) == set()
+
+
+# --- classes, hostile texts, size ------------------------------------------------------------------------------------
+
+
+def test_classes_have_one_home():
+    assert set(pod_classes.OWN).isdisjoint(known.name for known in classes.CLASSES)
+    for name in {*pods._DISRUPTIONS.values(), *pods._POD_REASONS.values()}:
+        assert pod_classes.named(name).remedy.endswith("--limit {node}")
+
+
+def test_texts_of_the_cluster_are_cleaned():
+    placed = Cluster(pod([waiting("ErrImagePull", "pull:\x1b[31m\u202e not found\n\nx" + "y" * 9000)])).placed
+    assert placed.trouble.message.isprintable()
+    assert len(placed.trouble.message) <= pods.MESSAGE_CHARACTERS
+
+
+@pytest.mark.parametrize("broken", [{}, {"metadata": None}, {"metadata": {"annotations": None}}, []])
+@pytest.mark.parametrize("kind", ["Job", "Pod", "Node", "Event"])
+def test_objects_without_form_do_no_harm(kind, broken):
+    assert Fold().take(kind, "ADDED", broken, 0.0) == set()
+
+
+def test_events_are_kept_within_bounds(monkeypatch):
+    monkeypatch.setattr(pods, "MAX_EVENT_OBJECTS", 3)
+    fold = Fold()
+    for number in range(9):
+        fold.take("Event", "ADDED", event("Failed", "x", name=f"pod-{number}"), 0.0)
+    assert len(fold._events) == 3
+
+
+def test_a_thousand_nodes_are_folded_in_a_moment():
+    fold = Fold()
+    for number in range(1000):
+        for obj in (job(), pod([ended(), running()], name=f"p{number}")):
+            obj["metadata"]["annotations"] = names.node_annotations(RUN, f"n{number}")
+            fold.take(obj["kind"], "ADDED", obj, 0.0)
+        fold.take("Node", "ADDED", node(name=f"n{number}"), 0.0)
+    assert sum(placed.phase == "running" for placed in fold.all(1.0).values()) == 1000
