@@ -101,6 +101,15 @@ def test_no_interpreter_at_all():
     assert "No python interpreters found" in node_program.answer(code, output, errors)["msg"]
 
 
+def test_a_shim_without_its_python_is_passed_over(base, tmp_path):
+    shim = tmp_path / "python3.13"
+    shim.write_text("#!/bin/sh\necho pyenv: python3.13: command not found >&2\nexit 127\n")
+    shim.chmod(0o755)
+    told = node_program.answer(*sent(node_program.command("", [str(shim), sys.executable]), stream(base)))
+    assert told["launch"]["state"] == "started"
+    assert told["python"] == sys.executable
+
+
 def test_the_configured_interpreter_is_not_there():
     code, output, errors = sent(node_program.command("/opt/none/bin/py", []), b"")
     told = node_program.answer(code, output, errors, "/opt/none/bin/py")

@@ -48,7 +48,9 @@ def command(interpreter: str, candidates: Sequence[str]) -> str:
     if interpreter:  # as Ansible takes it: it may hold ~ or arguments
         return f"{interpreter} -c {program}"
     names = " ".join(shlex.quote(name) for name in candidates)
-    search = f'for python in {names}; do command -v "$python" >/dev/null 2>&1 && exec "$python" -c {program}; done'
+    # A shim of pyenv is found and then says that it is not there: the next one has its turn.
+    turn = f'command -v "$python" >/dev/null 2>&1 || continue; "$python" -c {program}; code=$?'
+    search = f"for python in {names}; do {turn}; [ $code = {NOT_FOUND} ] || exit $code; done"
     return f"{search}; echo No python interpreters found >&2; exit {NOT_FOUND}"
 
 
