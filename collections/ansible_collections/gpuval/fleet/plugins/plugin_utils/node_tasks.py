@@ -72,12 +72,17 @@ class NodeTasks:
         self._limit = max(1, limit)
         self._waiting: deque[tuple[str, str, dict[str, Any], float]] = deque()
         self._running: dict[str, _Running] = {}
+        self._not_begun: list[Outcome] = []
         self._files: dict[Path, list[dict[str, Any]]] = {}
 
     @property
     def busy(self) -> set[str]:
         """Nodes with a task under way or waiting for its turn."""
-        return {*self._running, *(item[0] for item in self._waiting)}
+        return {
+            *self._running,
+            *(item[0] for item in self._waiting),
+            *(outcome.node for outcome in self._not_begun),
+        }
 
     def submit(self, node: str, kind: str, file: Path, variables: Mapping[str, Any], seconds: float) -> None:
         """Have the one task of a task file done on a node, with further variables, within so many seconds."""
@@ -92,7 +97,8 @@ class NodeTasks:
         """Wait at most so long for tasks to end; returns those that have, at once when there are any."""
         until = time.monotonic() + seconds
         while True:
-            ended = self._collect(max(0.0, min(until - time.monotonic(), 1.0)))
+            ended, self._not_begun = self._not_begun, []
+            ended += self._collect(0.0 if ended else max(0.0, min(until - time.monotonic(), 1.0)))
             self._start_waiting()
             if ended or time.monotonic() >= until:
                 return ended
@@ -115,7 +121,11 @@ class NodeTasks:
     def _start_waiting(self) -> None:
         while self._waiting and len(self._running) < self._limit:
             node, kind, definition, seconds = self._waiting.popleft()
-            self._running[node] = self._start(node, kind, definition, seconds)
+            try:
+                self._running[node] = self._start(node, kind, definition, seconds)
+            except Exception as error:  # one node's variables, or no memory for a worker: the others go on
+                told = f"the controller could not begin it: {type(error).__name__}: {error}"
+                self._not_begun.append(Outcome(node, kind, failed=True, message=told))
 
     def _start(self, node: str, kind: str, definition: dict[str, Any], seconds: float) -> _Running:
         host = self._variables._inventory.get_host(node)
