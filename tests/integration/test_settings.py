@@ -11,6 +11,23 @@ def test_a_wrong_setting_of_one_node_is_named_with_it_and_nothing_is_started(tmp
     assert not fleet.results.exists()
 
 
+def test_what_stands_on_facts_or_on_other_roles_is_left_to_them(tmp_path):
+    node = {
+        "training_timeout_seconds": "{{ loading_timeout_seconds | int * 4 }}",
+        "ssh_keys_addresses": ["{{ ansible_facts.default_ipv4.address }}"],
+        "loading_timeout_seconds": "{{ omit }}",
+    }
+    done = Fleet(tmp_path, nodes={"node-1": node}).play("gpuval.fleet.probe")
+    assert done.code == 0, done
+
+
+def test_a_clean_does_its_work_all_the_same(tmp_path):
+    fleet = Fleet(tmp_path, nodes={"node-1": {"gpuval_retries": "many"}})
+    done = fleet.play("gpuval.fleet.clean")
+    assert done.code == 0, done
+    assert "unable to convert to int" in done.told
+
+
 def test_a_template_that_cannot_be_made_out_is_named(tmp_path):
     fleet = Fleet(tmp_path, nodes={"node-1": {"gpuval_retries": "{{ none_such }}"}})
     done = fleet.play()

@@ -1,6 +1,7 @@
 """The program that a launch sends to a node, run by a real shell and a real Python."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -66,6 +67,9 @@ def test_it_places_the_files_and_starts_the_runner(base, interpreter):
 def test_the_command_is_one_line_and_holds_no_parameter(base):
     command = node_program.command("", ["python3"])
     assert "\n" not in command
+    assert "\\" not in command  # fish takes one before a quote for an escape, tcsh does not
+    program = command.split(" -c ")[1].split(";")[0]
+    assert program.count("'") == 2
     assert "run-1" not in command
 
 
@@ -79,10 +83,22 @@ def test_what_a_login_says_around_the_answer_does_no_harm(base):
     code, output, errors = sent(node_program.command(sys.executable, []), stream(base))
     told = node_program.answer(code, f"Welcome!\n{output}have a nice day\n", errors)
     assert told["launch"]["state"] == "started"
+    told = node_program.answer(code, f"\033]0;host\007{output.strip()}\033[0m\n".replace("\033[0m", ""), errors)
+    assert told["launch"]["state"] == "started"
 
 
-def test_a_python_that_is_too_old_says_so(base):
-    older = node_program.command(sys.executable, []).replace("(3, 9)", "(9, 9)")
+def test_a_python_without_memory_files_takes_a_temporary_one(base, tmp_path, monkeypatch):
+    (tmp_path / "without").mkdir()
+    (tmp_path / "without" / "sitecustomize.py").write_text("import os\ndel os.memfd_create\n")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "without"), "TMPDIR": str(tmp_path)}
+    told = node_program.answer(*sent(node_program.command(sys.executable, []), stream(base), env=environment))
+    assert told["launch"]["state"] == "started", told
+    assert list(tmp_path.glob("gpuval-runner-*")) == []
+
+
+def test_a_python_that_is_too_old_says_so(base, monkeypatch):
+    monkeypatch.setattr(node_program, "_BEGIN", node_program._BEGIN.replace("(3, 9)", "(9, 9)"))
+    older = node_program.command(sys.executable, [])
     told = node_program.answer(*sent(older, stream(base)))
     assert told["failed"]
     assert "too old" in told["msg"]

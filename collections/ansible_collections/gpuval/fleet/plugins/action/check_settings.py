@@ -3,7 +3,12 @@
 
 from __future__ import annotations
 
-from ansible.errors import AnsibleActionFail, AnsibleError
+from ansible.errors import (
+    AnsibleActionFail,
+    AnsibleError,
+    AnsibleUndefinedVariable,
+    AnsibleValueOmittedError,
+)
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import settings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.host_values import templar_of, values_of
@@ -12,6 +17,8 @@ MOST_NAMED = 5
 
 
 class ActionModule(ControllerAction):
+    OPTIONS = {"fatal": {"type": "bool", "default": True}}
+
     def work(self, options, task_vars):
         known = settings.declared()
         wrong: dict[str, list[str]] = {}
@@ -42,7 +49,10 @@ class ActionModule(ControllerAction):
             for problem, nodes in wrong.items():
                 by_nodes.setdefault(_shown(nodes, count), []).append(problem)
             lines = [f"{nodes}: {'; '.join(problems)}" for nodes, problems in by_nodes.items()]
-            raise AnsibleActionFail("the settings are wrong, nothing was started. " + ". ".join(lines))
+            message = "the settings are wrong, nothing was started. " + ". ".join(lines)
+            if options["fatal"]:
+                raise AnsibleActionFail(message)
+            self._display.warning(message.replace(", nothing was started", ""))
         return {"changed": False, "msg": f"settings of {count} node(s) checked"}
 
     def _problems(self, values, chosen, known):
@@ -50,9 +60,18 @@ class ActionModule(ControllerAction):
         told, templated = [], {}
         for name, raw in chosen.items():
             try:
-                templated[name] = templar.template(raw)
+                value = templar.template(raw)
+            except AnsibleValueOmittedError:
+                continue
+            except AnsibleUndefinedVariable as error:
+                if name in known.shared:  # others may stand on facts, or on roles that this playbook leaves out
+                    told.append(f"{name} cannot be made out: {error.message}")
+                continue
             except AnsibleError as error:
                 told.append(f"{name} cannot be made out: {error.message}")
+                continue
+            if value is not None:
+                templated[name] = value
         return told + settings.problems(templated, known)
 
 

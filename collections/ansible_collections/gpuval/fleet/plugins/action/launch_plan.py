@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 
 from ansible import constants
-from ansible.errors import AnsibleConnectionFailure, AnsibleError
+from ansible.errors import AnsibleConnectionFailure, AnsibleError, AnsibleValueOmittedError
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError, StoreErrors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import (
     images,
@@ -27,6 +27,9 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import (
     signed_urls,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watching import LAUNCHED, keep_started
+
+#: Words for an interpreter that is still to be found.
+DISCOVERED = ("auto", "auto_silent", "auto_legacy", "auto_legacy_silent")
 
 
 class ActionModule(ControllerAction):
@@ -96,9 +99,10 @@ class ActionModule(ControllerAction):
         return result
 
     def _plan(self, folder, run, node, options):
-        """The plan of the first attempt is kept; a later attempt is a part of it."""
+        """The plan of the first attempt is kept once it was placed; a later attempt is a part of it."""
         path = folder.plan_file(node)
-        if options["attempt"] > 1 or path.exists():
+        refused = folder.read_launch(node).get("state") == "refused"  # settings may have been mended since
+        if options["attempt"] > 1 or (path.exists() and not refused):
             plan = folder.read_plan(node)
             return plans.again(plan, options["stages"], options["attempt"]) if options["attempt"] > 1 else plan
         expected = run["nodes"][node]
@@ -189,7 +193,8 @@ class ActionModule(ControllerAction):
 
     def _on_node(self, arguments, task_vars):
         """Have it done over the standard input of the node's Python, or as a module where that takes no input."""
-        if not self._is_pipelining_enabled("new"):
+        takes_input = self._is_pipelining_enabled("new") and self._connection._shell.SHELL_FAMILY == "sh"
+        if not takes_input:
             return self._execute_module(
                 module_name="gpuval.fleet.launch_plan",
                 module_args={**arguments, **launching.encoded_archives()},
@@ -211,7 +216,11 @@ class ActionModule(ControllerAction):
 
     def _interpreter(self, task_vars):
         """The Python that is configured for the node, or was found there before; empty: it is still to be found."""
-        wanted = str(constants.config.get_config_value("INTERPRETER_PYTHON", variables=task_vars) or "auto")
-        if not wanted.startswith("auto"):
-            return self._templar.template(wanted)
+        configured = constants.config.get_config_value("INTERPRETER_PYTHON", variables=task_vars)
+        try:  # the variable may be a template, which only the value itself, not its text, may be taken for
+            wanted = str(self._templar.template(configured) or "").strip()
+        except AnsibleValueOmittedError:
+            wanted = ""
+        if wanted and wanted not in DISCOVERED:
+            return wanted
         return str((task_vars.get("ansible_facts") or {}).get("discovered_interpreter_python") or "")

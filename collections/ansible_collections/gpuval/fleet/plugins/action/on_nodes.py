@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ansible import context
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.node_tasks import MOST_WORKERS, NodeTasks
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.node_tasks import NodeTasks
 
 WAIT_SECONDS = 5.0
 MOST_NAMED = 5
@@ -24,7 +24,7 @@ class ActionModule(ControllerAction):
 
     def work(self, options, task_vars):
         nodes = list(task_vars["ansible_play_hosts"])
-        tasks = NodeTasks(self, task_vars, min(context.CLIARGS.get("forks") or 5, MOST_WORKERS))
+        tasks = NodeTasks(self, task_vars, context.CLIARGS.get("forks") or 5)  # they wait for their nodes
         todo = {node: deque(options["items"]) for node in nodes}
         changed, failed = False, {}
 

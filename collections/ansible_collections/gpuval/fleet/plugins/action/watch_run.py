@@ -32,7 +32,7 @@ class ActionModule(ControllerAction):
             kind: Work(Path(options[f"{kind}_tasks"]), options[f"{kind}_seconds"])
             for kind in ("launch", "fetch", "send")
         }
-        placement = SshPlacement(self, task_vars, work)
+        placement = SshPlacement(self, task_vars, work, options["max_transfers"])
         try:
             if self.check_mode:
                 launching.warm_schema()

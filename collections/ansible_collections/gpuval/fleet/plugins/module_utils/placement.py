@@ -151,4 +151,5 @@ def main(runner, stream):
         told = answer(parameters, runner, stream.read())
     except NodeError as error:
         told = {"failed": True, "msg": str(error)}
-    print(ANSWER + json.dumps({**told, "python": sys.executable}), flush=True)
+    # a line of its own, whatever the login has printed before
+    print("\n" + ANSWER + json.dumps({**told, "python": sys.executable}), flush=True)

@@ -25,6 +25,11 @@ attributes:
   diff_mode:
     support: none
     description: There is nothing to compare.
+options:
+  fatal:
+    description: Fail when a setting is wrong. Otherwise it is a warning, for what must be done all the same.
+    type: bool
+    default: true
 """
 
 EXAMPLES = r"""

@@ -6,6 +6,7 @@ for in a session of its own. Here one session finds the interpreter and carries 
 
 from __future__ import annotations
 
+import base64
 import json
 import shlex
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,7 @@ import sys
 sys.path[:] = [folder for folder in sys.path if folder]
 import json
 def fail(text):
-    sys.stdout.write({ANSWER!r} + json.dumps(dict(failed=True, msg=text, python=sys.executable)) + chr(10))
+    sys.stdout.write(chr(10) + {ANSWER!r} + json.dumps(dict(failed=True, msg=text, python=sys.executable)) + chr(10))
     sys.exit(0)
 if sys.version_info < {OLDEST_PYTHON!r}:
     fail("Python " + sys.version.split()[0] + " is too old for the runner, which needs {OLDEST}: install a newer one "
@@ -33,10 +34,16 @@ if not sys.platform.startswith("linux"):
 import os
 stream = sys.stdin.buffer
 runner = stream.read(int(stream.readline()))
-handle = os.memfd_create("gpuval-runner")
+try:
+    handle = os.memfd_create("gpuval-runner")
+    path = "/proc/%d/fd/%d" % (os.getpid(), handle)
+except (AttributeError, OSError):  # a Python built for an old libc, a sandbox that forbids it
+    import atexit, tempfile
+    handle, path = tempfile.mkstemp(prefix="gpuval-runner-")
+    atexit.register(os.unlink, path)
 with open(handle, "wb", closefd=False) as memory:
     memory.write(runner)
-sys.path.insert(0, "/proc/%d/fd/%d" % (os.getpid(), handle))
+sys.path.insert(0, path)
 from gpuval_node.placement import main
 main(runner, stream)
 """
@@ -44,7 +51,7 @@ main(runner, stream)
 
 def command(interpreter: str, candidates: Sequence[str]) -> str:
     """The shell command that begins the program with an interpreter, or the first there is of the candidates."""
-    program = shlex.quote(f"exec({_BEGIN!r})")  # one line: the shell of a login may be one that takes no more
+    program = shlex.quote(_one_line(_BEGIN))
     if interpreter:  # as Ansible takes it: it may hold ~ or arguments
         return f"{interpreter} -c {program}"
     names = " ".join(shlex.quote(name) for name in candidates)
@@ -52,6 +59,11 @@ def command(interpreter: str, candidates: Sequence[str]) -> str:
     turn = f'command -v "$python" >/dev/null 2>&1 || continue; "$python" -c {program}; code=$?'
     search = f"for python in {names}; do {turn}; [ $code = {NOT_FOUND} ] || exit $code; done"
     return f"{search}; echo No python interpreters found >&2; exit {NOT_FOUND}"
+
+
+def _one_line(source: str) -> str:
+    """Without line breaks, backslashes and single quotes: shells that people log in with take those differently."""
+    return f'exec(__import__("base64").b64decode("{base64.b64encode(source.encode()).decode()}"))'
 
 
 def data(parameters: Mapping[str, Any], runner: bytes, workloads: bytes) -> bytes:
@@ -62,9 +74,10 @@ def data(parameters: Mapping[str, Any], runner: bytes, workloads: bytes) -> byte
 def answer(code: int, output: str, errors: str, interpreter: str = "") -> dict[str, Any]:
     """What the program said, as a module's result; ``failed`` with what else was said when it said nothing."""
     for line in reversed(output.splitlines()):
-        if line.startswith(ANSWER):
+        _before, found, text = line.partition(ANSWER)
+        if found:
             try:
-                told = json.loads(line[len(ANSWER) :])
+                told = json.loads(text)
             except ValueError:
                 break
             if isinstance(told, dict):

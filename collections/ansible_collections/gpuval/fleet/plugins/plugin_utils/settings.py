@@ -15,7 +15,8 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 ROLES = Path(__file__).resolve().parents[2] / "roles"
 #: The entry points of a role's specification that declare its variables; the shared settings' are not `main`, since
 #: Ansible would check those in a process per node.
-ENTRIES = ("main", "settings")
+SHARED_ENTRY = "settings"
+ENTRIES = ("main", SHARED_ENTRY)
 PREFIX = "gpuval_"
 
 
@@ -25,6 +26,8 @@ class Declared:
 
     options: Mapping[str, Mapping[str, Any]]
     defaults: Mapping[str, Any]
+    #: Those of them that every playbook uses.
+    shared: frozenset[str] = frozenset()
 
 
 @cache
@@ -32,12 +35,16 @@ def declared(roles: Path = ROLES) -> Declared:
     """What all roles declare together."""
     options: dict[str, Any] = {}
     defaults: dict[str, Any] = {}
+    shared: frozenset[str] = frozenset()
     for role in sorted(roles.iterdir()):
         specs = _read(role / "meta" / "argument_specs.yml").get("argument_specs", {})
         for entry in ENTRIES:
-            options.update((specs.get(entry) or {}).get("options") or {})
+            found = (specs.get(entry) or {}).get("options") or {}
+            options.update(found)
+            if found and entry == SHARED_ENTRY:
+                shared = frozenset(found)
         defaults.update(_read(role / "defaults" / "main.yml"))
-    return Declared(options, defaults)
+    return Declared(options, defaults, shared)
 
 
 def changed(values: Mapping[str, Any], known: Declared) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.node_tasks import MOS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watching import NodeView
 
 SHOW_SECONDS = 60
+#: How long one of the two kinds of tasks is waited for before the other is looked at.
+TURN_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -26,18 +28,21 @@ class Work:
 class SshPlacement:
     """A `Placement`. `work` has the kinds launch, fetch and send: images that do not come by the store."""
 
-    def __init__(self, action: Any, task_vars: Mapping[str, Any], work: Mapping[str, Work]) -> None:
+    def __init__(self, action: Any, task_vars: Mapping[str, Any], work: Mapping[str, Work], transfers: int) -> None:
         self.present = set(task_vars["ansible_play_hosts"])
         self.everyone = set(task_vars["ansible_play_hosts_all"])
         self._names = list(task_vars["ansible_play_hosts"])
         self._work = work
-        self._tasks = NodeTasks(action, task_vars, min(context.CLIARGS.get("forks") or 5, MOST_WORKERS))
+        forks = context.CLIARGS.get("forks") or 5
+        self._tasks = NodeTasks(action, task_vars, min(forks, MOST_WORKERS))
+        #: Sending takes minutes, and mostly waits: it must not keep others from their launch or from being asked.
+        self._sends = NodeTasks(action, task_vars, transfers or forks)
         #: Launches that wait for the node's images, with when they were ordered and what was left then.
         self._ordered: dict[str, tuple[Mapping[str, Any], float, float]] = {}
 
     @property
     def busy(self) -> bool:
-        return bool(self._tasks.busy)
+        return bool(self._tasks.busy or self._sends.busy)
 
     def plans(self) -> Iterator[Outcome]:
         """Have each node's plan made, for check mode."""
@@ -52,11 +57,22 @@ class SshPlacement:
     def again(self, _view: NodeView) -> None:
         """A runner that is gone is started again by the watch itself."""
 
+    def unsettled(self) -> bool:
+        return False
+
+    def joined(self) -> Mapping[str, Any]:
+        """Nobody: over SSH a node is known by the inventory alone."""
+        return {}
+
+    def welcome(self, _view: NodeView) -> None:
+        """Nothing: nobody joins."""
+
     def launch(self, view: NodeView, order: Mapping[str, Any], seconds: float) -> None:
         """Start the plan, after images that go over the connection: a node that is slow to take them delays nobody."""
         if view.brings_images:
             self._ordered[view.name] = (order, time.monotonic(), seconds)
-            self._submit(view.name, "send", {})
+            send = self._work["send"]
+            self._sends.submit(view.name, "send", send.file, {}, send.seconds)
         else:
             self._launch(view.name, order, seconds)
 
@@ -64,8 +80,16 @@ class SshPlacement:
         self._submit(view.name, "fetch", {"run_fetch": {}})
 
     def wait(self, seconds: float) -> list[Outcome]:
+        until = time.monotonic() + seconds
+        while True:
+            left = until - time.monotonic()
+            ended = self._ended(max(0.0, min(left, TURN_SECONDS)))
+            if ended or left <= 0:
+                return ended
+
+    def _ended(self, seconds: float) -> list[Outcome]:
         ended = []
-        for outcome in self._tasks.wait(seconds):
+        for outcome in (*self._sends.wait(0.0), *self._tasks.wait(seconds)):
             if outcome.result and outcome.result.get("interpreter"):
                 self._tasks.use_interpreter(outcome.node, outcome.result["interpreter"])
             if outcome.kind == "send":  # what became of its images, its image stage says in a record
@@ -77,6 +101,7 @@ class SshPlacement:
 
     def close(self) -> None:
         self._tasks.close()
+        self._sends.close()
 
     def _launch(self, name: str, order: Mapping[str, Any], seconds: float) -> None:
         self._submit(name, "launch", {"run_launch": {**order, "deadline_seconds": seconds}})
