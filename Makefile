@@ -9,6 +9,10 @@ NODE_VENV := .venv-node
 BIN := $(CURDIR)/$(VENV)/bin
 PLAY := $(BIN)/ansible-playbook -i $(INVENTORY)
 
+# A playbook has no terminal: it writes the command, which is run after it.
+reach = way=$$(mktemp) && trap 'rm -f "$$way"' EXIT && $(PLAY) gpuval.fleet.reach -e run_reach=$(1) \
+	-e run_reach_node=$(NODE) -e run_reach_stage=$(STAGE) -e run_reach_file=$$way $(ARGS) && sh "$$way"
+
 # Workloads on this machine need an environment of their own; elsewhere the nodes bring it.
 LOCAL_NODE := $(if $(filter inventories/local inventories/local/%,$(INVENTORY)),$(NODE_VENV)/.ready)
 
@@ -17,7 +21,7 @@ export MOLECULE_EPHEMERAL_DIRECTORY ?= $(CURDIR)/.gpuval/molecule
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup keys probe network build load models prepare validate status report logs clean bundle \
+.PHONY: help setup keys probe network build load models prepare validate status report window shell follow logs clean bundle \
 	test molecule lint build-collection distclean
 
 help: ## Show this list
@@ -61,6 +65,15 @@ status: $(VENV)/.ready ## Show where the latest run stands
 
 report: $(VENV)/.ready ## Judge and report the latest run again
 	$(PLAY) gpuval.fleet.report $(ARGS)
+
+window: $(VENV)/.ready ## Change how many nodes of the run work at once (N=20, 0 is all), and bring images (TRANSFERS=8)
+	$(PLAY) gpuval.fleet.window -e run_window_nodes=$(N) -e run_window_transfers=$(TRANSFERS) $(ARGS)
+
+shell: $(VENV)/.ready ## A shell on NODE=; on a cluster in its running stage, or in STAGE=
+	@$(call reach,shell)
+
+follow: $(VENV)/.ready ## The log of the stage that runs on NODE=, or of STAGE=, as it grows
+	@$(call reach,follow)
 
 logs: $(VENV)/.ready ## Collect all logs and host evidence of the latest run, also after a failure
 	$(PLAY) gpuval.fleet.logs $(ARGS)

@@ -8,6 +8,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,6 +27,8 @@ class Sample:
     resident: int
     processes: int
     ssh: int
+    #: What the command's own process holds of `resident`.
+    main: int = 0
 
 
 @dataclass
@@ -44,13 +47,22 @@ class Cost:
     def peak_resident(self) -> int:
         return max((sample.resident for sample in self.samples), default=0)
 
+    @property
+    def peak_main(self) -> int:
+        return max((sample.main for sample in self.samples), default=0)
+
     def between(self, begin: float, end: float) -> list[Sample]:
         """The looks between two moments of the wall clock."""
         return [sample for sample in self.samples if begin <= self.began_at + sample.at <= end]
 
 
-def measure(command: list[str], log: Path, environment: dict[str, str], cwd: Path, seconds: float) -> Cost:
-    """Run a command; its output goes to `log`. Orphans of it count too, as long as they end within half a minute."""
+def measure(
+    command: list[str], log: Path, environment: dict[str, str], cwd: Path, seconds: float, others: Collection[int] = ()
+) -> Cost:
+    """Run a command; its output goes to `log`. Orphans of it count too, as long as they end within half a minute.
+
+    `others`: processes that this one started for other ends.
+    """
     adopt_orphans()
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     begun, began_at = time.monotonic(), time.time()
@@ -66,7 +78,7 @@ def measure(command: list[str], log: Path, environment: dict[str, str], cwd: Pat
                 process.kill()
                 sys.exit(f"{command[1]} was not done after {seconds:.0f} s; see {log}")
             if not samples or at - samples[-1].at >= SAMPLE_SECONDS:
-                samples.append(look(process.pid, at))
+                samples.append(look(process.pid, at, others))
             code = reap(process.pid)
             if code is None:
                 time.sleep(0.1)
@@ -113,7 +125,7 @@ def connections() -> list[int]:
     return found
 
 
-def look(root: int, at: float) -> Sample:
+def look(root: int, at: float, others: Collection[int] = ()) -> Sample:
     """The processes below `root`, and those that were orphaned from there."""
     parents, names = {}, {}
     for entry in Path("/proc").iterdir():
@@ -130,15 +142,17 @@ def look(root: int, at: float) -> Sample:
     grown = True
     while grown:
         more = {pid for pid, parent in parents.items() if pid not in ours and (parent in ours or parent == own)}
+        more -= set(others)
         ours |= more
         grown = bool(more)
-    shared = resident = 0
+    shared = resident = main = 0
     for pid in ours:
         try:
             fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
         except (OSError, ValueError):
             continue
         shared += int(fields["Pss"].split()[0]) * 1024
-        resident += int(fields["Rss"].split()[0]) * 1024
+        resident += (held := int(fields["Rss"].split()[0]) * 1024)
+        main = held if pid == root else main
     ssh = sum(names.get(pid) == "ssh" for pid in ours)
-    return Sample(at, shared, resident, len(ours), ssh)
+    return Sample(at, shared, resident, len(ours), ssh, main)

@@ -11,13 +11,17 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from cluster_kit import ClusterKit, StageEnd, config_data, secret_data
-from fleet_kit import QUICK, Fleet
+from fleet_kit import QUICK, Fleet, until
+from processes import end_all_below
 
 STAGE_SECONDS = 120
+#: What the work of a stage that is to be struck says first, and how long its record may take to the store.
+BEGUN, UPLOAD_SECONDS = "the work begins", 0.5
 #: A stage that does next to nothing and says so.
 WORK = {
     "command": ["sh", "-c", "echo worked: 3 items"],
@@ -60,6 +64,10 @@ class Containers:
     root: Path
     #: Called with the run before its stage; may return a StageEnd to take its place.
     instead: object = None
+    #: Called with the run before its stage: the signal that strikes its runner at work, or None.
+    struck: object = None
+    #: Called with the run: whether the pod's network does not let it to the store.
+    walled_in: object = None
     running: dict = field(default_factory=dict)
     _lock: object = field(default_factory=threading.Lock)
 
@@ -74,6 +82,9 @@ class Containers:
         folder = self.root / run.pod["metadata"]["uid"]
         with self._lock:
             mounted(run, folder / "in")
+            if self.walled_in and self.walled_in(run):
+                urls = folder / "in" / "store.json"
+                urls.write_text(re.sub(r"https://[^/\"]+/", "https://127.0.0.1:9/", urls.read_text()))
         spec = run.pod["spec"]
         container = next(
             each for each in [*spec.get("initContainers", []), *spec["containers"]] if each["name"] == run.container
@@ -89,11 +100,17 @@ class Containers:
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
             "GPUVAL_TERMINATION_LOG": str(termination),
         }
-        done = subprocess.run(
-            words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=STAGE_SECONDS, check=False
-        )
+        output = folder / f"output-{run.stage}"
+        with output.open("wb") as stream:
+            process = subprocess.Popen(words, env=environment, stdout=stream, stderr=subprocess.STDOUT)
+        strike = self.struck and self.struck(run)
+        if strike:
+            until(lambda: BEGUN in output.read_text(errors="replace"), f"{run.node} {run.stage}: its work begins")
+            time.sleep(UPLOAD_SECONDS)
+            process.send_signal(strike)
+        code = process.wait(STAGE_SECONDS)
         said = termination.read_text() if termination.exists() else ""
-        return StageEnd(exit_code=done.returncode, log=done.stdout.decode(errors="replace"), termination=said)
+        return StageEnd(exit_code=code, log=output.read_text(errors="replace"), termination=said)
 
 
 @dataclass
@@ -102,6 +119,14 @@ class ClusterFleet(Fleet):
 
     kit: ClusterKit = None
     expected: list = field(default_factory=list)
+    #: Further options of the inventory.
+    source: dict = field(default_factory=dict)
+
+    def end(self):
+        """End the playbooks and stores of this controller; what they left in the cluster is the kit's."""
+        for playing in self._playing:
+            playing.kill()
+        end_all_below(self.root)
 
     @property
     def variables(self):
@@ -122,7 +147,7 @@ class ClusterFleet(Fleet):
         self.home.mkdir(parents=True, exist_ok=True)
         folder = self.root / "inventory"
         (folder / "group_vars").mkdir(parents=True, exist_ok=True)
-        source = {"plugin": "gpuval.fleet.kubernetes_nodes", "kubeconfig": str(self.kit.kubeconfig)}
+        source = {"plugin": "gpuval.fleet.kubernetes_nodes", "kubeconfig": str(self.kit.kubeconfig), **self.source}
         if self.expected or nodes:
             source["expected"] = nodes or self.expected
         inventory = folder / "cluster.kubernetes.yml"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from fleet_kit import ANSIBLE_PLAYBOOK, NODE_PYTHON, Fleet
+from processes import end_all_below
 
 
 def pytest_collection_modifyitems(items):
@@ -21,6 +22,13 @@ def environments():
     for program in (ANSIBLE_PLAYBOOK, NODE_PYTHON):
         if not program.exists():
             pytest.skip(f"{program} is missing: `make setup` makes it")
+
+
+@pytest.fixture(autouse=True)
+def nothing_goes_on(tmp_path):
+    """A test that failed, or that has no clean, leaves no store and no playbook at work for those that follow."""
+    yield
+    end_all_below(tmp_path)
 
 
 @pytest.fixture(scope="module")

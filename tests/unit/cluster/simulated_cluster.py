@@ -434,10 +434,10 @@ class SimulatedCluster:
             if fault := self._fault(job, kind, stage, first=first):
                 await getattr(self, f"_{kind}")(view, fault)
                 return None
-        if fault := self._fault(job, "oom", stage, first=first):
-            return 137, "OOMKilled", ""
         end = (await loop.run_in_executor(self._threads, call, run, "end") if call else None) or StageEnd()
         self.server.logs[key] = self.server.logs[key] + end.log.encode()
+        if fault := self._fault(job, "oom", stage, first=first):
+            return 137, "OOMKilled", ""
         if fault := self._fault(job, "exit", stage, first=first):
             return fault.exit_code, "Error", fault.message
         return end.exit_code, "Error" if end.exit_code else "Completed", end.termination

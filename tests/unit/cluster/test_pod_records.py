@@ -99,6 +99,25 @@ def test_a_disruption_is_no_evidence(name):
     assert (owed.cut_off, owed.not_run) == (["training"], ["loading", "inference"])
 
 
+@pytest.mark.parametrize("source", ["record", "last word"])
+def test_a_runner_that_was_told_to_end_with_its_pod_has_another_turn(source):
+    told = record("inference", "cancelled")
+    known = {stage: record(stage) for stage in STAGES[:3]}
+    after = placed(EVICTED, inference=last_word("inference", "cancelled", code=143))
+    if source == "record":
+        known["inference"] = told
+        assert pod_records.cut_short(after, known) == ["inference"]
+    owed = pod_records.owed(after, PLAN, known, AT)
+    assert (owed.records, owed.cut_off, owed.not_run) == ([], ["inference"], [])
+
+
+def test_what_people_cancelled_stays_cancelled():
+    known = {stage: record(stage, "cancelled") for stage in STAGES}
+    assert pod_records.cut_short(placed(None), known) == []
+    assert pod_records.cut_short(placed(EVICTED, attempt=2), known) == []
+    assert pod_records.owed(placed(None), PLAN, known, AT) == pod_records.Owed()
+
+
 def test_a_pod_that_never_ran_owes_nothing_but_its_stages():
     trouble = Trouble("image_not_found", "...", "...", "facts", final=True)
     owed = pod_records.owed(placed(trouble), PLAN, {}, AT)
@@ -226,6 +245,13 @@ def test_records_that_the_runner_prints_are_read_again():
     assert list(pod_records.records_from_log(text.replace("\n", "\r\n"), ["training"])) == ["training"]
 
 
+def test_output_is_kept_without_the_records_in_it():
+    text = "begins\n-----BEGIN GPUVAL RECORD facts-----\n{}\n-----END GPUVAL RECORD facts-----\nends\n"
+    assert pod_records.without_records(text) == "begins\nends"
+    assert pod_records.without_records(text[:60]) == "begins"
+    assert pod_records.without_records("nothing") == "nothing"
+
+
 def test_the_last_whole_record_counts():
     text = printed(*(Record(RUN, NODE, "facts", "facts", number, "success") for number in (1, 2)))
     assert json.loads(pod_records.records_from_log(text)["facts"])["attempt"] == 2
@@ -274,7 +300,12 @@ def test_a_pod_that_never_ran_is_a_failed_launch_with_class_and_remedy():
 def test_a_pod_that_ran_was_launched_and_its_end_explains_what_is_missing():
     launch = pod_records.launch_of(placed(EVICTED, training=OOM), {"state": "unknown"})
     assert launch["state"] == "started"
-    assert launch["contact"] == {"class": "evicted", "message": EVICTED.message, "remedy": EVICTED.remedy}
+    assert launch["contact"]["pod"]
+    assert {key: value for key, value in launch["contact"].items() if key != "pod"} == {
+        "class": "evicted",
+        "message": EVICTED.message,
+        "remedy": EVICTED.remedy,
+    }
     assert "contact" not in pod_records.launch_of(placed(KILLED, training=OOM), launch)
 
 

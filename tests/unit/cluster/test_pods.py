@@ -588,3 +588,11 @@ def test_a_thousand_nodes_are_folded_in_a_moment():
             fold.take(obj["kind"], "ADDED", obj, 0.0)
         fold.take("Node", "ADDED", node(name=f"n{number}"), 0.0)
     assert sum(placed.phase == "running" for placed in fold.all(1.0).values()) == 1000
+
+
+def test_the_patience_that_people_choose_is_the_limit_of_all_that_is_borne():
+    assert Limits.of(300, 1800) == Limits()
+    short = Limits.of(5, 7)
+    assert (short.image_seconds, short.unschedulable_seconds, short.node_seconds) == (5, 5, 5)
+    assert (short.refused_seconds, short.start_seconds, short.suspended_seconds) == (2, 7, 0)
+    assert Limits.of(0, 0).image_seconds == 0  # for ever

@@ -74,6 +74,17 @@ def test_a_lost_contact_explains_missing_records_but_no_bad_ones():
     assert judged(launch, records)[1]["class"] == "training_crash"
 
 
+def test_a_pod_that_was_ended_explains_a_stage_that_was_cancelled():
+    records = {"facts": facts_record("bad"), "training": make_record("bad", state="cancelled", message="told to end")}
+    contact = {"class": "deadline_exceeded", "message": "its time is over", "remedy": "give it more"}
+    launch = {"state": "started", "message": "", "contact": {**contact, "pod": "gpuval-1-bad-1"}}
+    _report, node = judged(launch, records)
+    assert (node["verdict"], node["class"]) == ("INCOMPLETE", "deadline_exceeded")
+    (state,) = [check for check in node["checks"] if check["name"] == "training_state"]
+    assert "its pod ended (deadline_exceeded): its time is over" in state["reason"]
+    assert judged({**launch, "contact": contact}, records)[1]["class"] == "training_cancelled"
+
+
 def test_a_node_that_was_given_up_stays_so_while_it_cannot_be_asked():
     lost = {"class": "lost_contact", "message": f"{launch_classes.LOST}no sign of it for 0:10:00", "remedy": "look"}
     assert launch_classes.contact("No route to host", lost) == lost

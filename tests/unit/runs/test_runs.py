@@ -88,6 +88,14 @@ def test_a_run_that_nodes_joined_is_taken_up_like_any_other(results):
     assert runs.choose_run_id(results, "", asked, make_run()["profile"], []) == "r1"
 
 
+def test_a_run_is_taken_up_though_the_inventory_does_not_list_who_joined_while_it_was_watched(results):
+    nodes = {**NODES, "new": {**NODES["a"], "joined_at": runs.now()}}
+    runs.RunFolder(results / "r1").write_run(make_run(nodes=nodes))
+    runs.remember(results, "r1")
+    assert choose(results) == "r1"
+    assert choose(results, nodes={"b": NODES["a"]}) != "r1"
+
+
 def test_latest_follows_the_last_run(results):
     runs.remember(results, "r2")
     assert runs.latest_run_id(results) == "r2"

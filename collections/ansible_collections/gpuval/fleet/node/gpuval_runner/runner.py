@@ -135,11 +135,12 @@ def finish_uploads(uploader: Optional[Uploader], note: Note, told: Told) -> bool
     if uploader is None:
         return False
     left = uploader.flush(AWAY_FLUSH_SECONDS if told.signal else FLUSH_SECONDS, AWAY_FLUSH_SECONDS)
-    for problem in uploader.problems():
+    problems = uploader.problems()
+    for problem in problems:
         note(problem)
     if left:
         note(f"not uploaded: {', '.join(sorted(left))}: fetch them over the management connection")
-    return not left
+    return not (left or problems)
 
 
 def newer_plan(path: Path, plan: Plan) -> bool:

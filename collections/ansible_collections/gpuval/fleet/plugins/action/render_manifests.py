@@ -80,7 +80,7 @@ class ActionModule(Jobs):
         return sign
 
     def _placement(self, name, known, run, options, task_vars, sign):
-        order = self._order(name, run, run["deadline_seconds"], task_vars)
+        order = self._order(name, None, "", run, run["deadline_seconds"], task_vars)
         path = None if self.check_mode else self.folder(options).plan_file(name)
         if path and path.exists():
             plan = self.folder(options).read_plan(name)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import criteria, launching, plans, runs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import pod_settings
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import joining, nodes, pod_settings, pods
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.options import CLUSTER_OPTIONS, access_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.placement import (
@@ -38,14 +38,20 @@ class ActionModule(ControllerAction):
         "run": {"type": "dict", "default": {}},
         "store": STORE_OPTION,
         "criteria": {"type": "list", "elements": "path", "default": []},
+        "patience_seconds": {"type": "float", "default": 300.0},
+        "start_seconds": {"type": "float", "default": 1800.0},
+        "accept_new_nodes": {"type": "bool", "default": False},
+        "selector": {"type": "str", "default": ""},
+        "skus": {"type": "dict", "default": {}},
+        "ids": {"type": "dict", "default": {}},
     }
 
     def work(self, options, task_vars):
         run = options["run"] if self.check_mode else self.folder(options).read_run()
         deadline = run["deadline_seconds"]
 
-        def order(name):
-            return self._order(name, run, deadline, task_vars)
+        def order(name, node=None, like=""):
+            return self._order(name, node, like, run, deadline, task_vars)
 
         if self.check_mode:
             return self._show(order, task_vars)
@@ -74,6 +80,8 @@ class ActionModule(ControllerAction):
             task_vars["ansible_play_hosts"],
             task_vars["ansible_play_hosts_all"],
             self._display.warning,
+            pods.Limits.of(options["patience_seconds"], options["start_seconds"]),
+            self._rule(options, cluster) if options["accept_new_nodes"] else None,
         )
         try:
             watch = RunWatch(Limits.of(options), folder, access, checks, placement, self._display)
@@ -82,8 +90,21 @@ class ActionModule(ControllerAction):
             placement.close()
         return {"changed": bool(started), "started": started, "requests": placement.requests}
 
-    def _order(self, name, run, deadline, task_vars):
-        values = values_of(self, name, task_vars)
+    def _rule(self, options, cluster):
+        def matches(name):
+            return bool(cluster.list("Node", options["selector"], fields=f"metadata.name={name}")[0])
+
+        return joining.Rule(matches, options["skus"], options["ids"], self._display.display)
+
+    def _order(self, name, node, like, run, deadline, task_vars):
+        values = values_of(self, like or name, task_vars)
+        if like:  # a node that joined is no host: its variables are those of one of its kind, with its own name
+            values = {
+                **values,
+                "inventory_hostname": name,
+                "inventory_hostname_short": name.split(".")[0],
+                "kubernetes_node": {"exists": True, **nodes.describe(node)},
+            }
         templar = templar_of(self, values)
         try:
             chosen = {key: templar.template(values[key]) for key in VARIABLES}

@@ -13,6 +13,8 @@ description:
   - Every host has C(gpuval_placement) V(kubernetes), and C(kubernetes_node) with what the cluster says of it, such as
     C(exists), C(ready), C(unschedulable), C(taints), C(conditions), C(labels), C(addresses), C(capacity),
     C(allocatable) and C(kubelet_version).
+  - C(kubernetes_selector) and C(kubernetes_skus) are O(selector) and O(skus), by which nodes join a run that is open
+    (C(gpuval_accept_new_nodes)).
   - Groups are those of O(group), O(label_groups), C(type_p5_48xlarge) for an instance type and C(sku_h200) for a SKU.
   - C(gpuval_sku) is set for the group of the SKU. C(gpuval_gpu_count) is set for the group of nodes of one kind, to the
     most GPUs that one of them has. Both give way to any C(group_vars), where what was ordered is to be said.
@@ -77,10 +79,7 @@ EXAMPLES = r"""
 plugin: gpuval.fleet.kubernetes_nodes
 context: training-cluster
 selector: nvidia.com/gpu.present=true
-
-# hosts.yml: exactly the nodes that were ordered, also those that never joined
-plugin: gpuval.fleet.kubernetes_nodes
-kubeconfig: ~/.kube/hall-3
+# exactly the nodes that were ordered, also those that never joined
 expected: ["gpu-[001:100]"]
 skus:
   h200: {product: "*H200*"}
@@ -184,7 +183,13 @@ class InventoryModule(BaseInventoryPlugin):
 
     def _add(self, made, base: Path) -> None:
         group = self.inventory.add_group(self.get_option("group"))
-        settings = {"gpuval_kubeconfig": self._kubeconfig(base), "gpuval_kube_context": self.get_option("context")}
+        settings = {
+            "gpuval_kubeconfig": self._kubeconfig(base),
+            "gpuval_kube_context": self.get_option("context"),
+            # for nodes that come up while a run is watched
+            "kubernetes_selector": self.get_option("selector"),
+            "kubernetes_skus": self.get_option("skus"),
+        }
         for key, value in settings.items():
             if value:
                 self.inventory.set_variable(group, key, value)

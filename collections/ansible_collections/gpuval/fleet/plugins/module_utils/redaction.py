@@ -38,6 +38,11 @@ _PATTERNS = (
 )
 
 
+def is_secret(name):
+    """Whether a variable of that name may hold a secret."""
+    return bool(re.search(_NAMES, name, re.I))
+
+
 def _unsigned(url):
     """Nothing of a signed URL beyond its path."""
     path, _mark, query = url.partition("?")

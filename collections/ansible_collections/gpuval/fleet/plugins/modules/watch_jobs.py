@@ -66,6 +66,39 @@ options:
     description: How many nodes bring images at once; V(0) is all of them.
     type: int
     default: 16
+  patience_seconds:
+    description:
+      - How long a node's pod may be without an image, a place, its volumes or its node before the node is given up.
+      - What a cluster mends soon or never (a quota, a container that cannot be created) has two fifths of that.
+      - V(0) waits until the run's deadline.
+    type: float
+    default: 300.0
+  start_seconds:
+    description:
+      - How long a pod that has its place may be without a running container while nothing says why, which is how
+        a large image looks.
+      - V(0) waits until the run's deadline.
+    type: float
+    default: 1800.0
+  accept_new_nodes:
+    description:
+      - Take nodes into the run that come up in the cluster while it is watched.
+      - One joins when O(selector) chooses it, work can be placed on it, and a node of the run has its SKU, whose
+        variables it gets.
+    type: bool
+    default: false
+  selector:
+    description: Label selector of nodes that may join; empty chooses all.
+    type: str
+    default: ''
+  skus:
+    description: By which labels or resource the SKU of a node that joins is known, as in the inventory.
+    type: dict
+    default: {}
+  ids:
+    description: The customer's ids of nodes, by name.
+    type: dict
+    default: {}
 """
 
 EXAMPLES = r"""

@@ -18,6 +18,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils import (
     retry,
     runs,
     verdict,
+    window,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.criteria import Check
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import (
@@ -51,6 +52,7 @@ LAUNCHING_POLLS = 3
 REMEMBER_SECONDS = 10
 #: With less time left a plan is not started any more.
 LEAST_SECONDS = 30
+UNKNOWN = {"state": "unknown", "message": "the node was never started"}
 
 
 LIMIT_OPTIONS = {
@@ -103,6 +105,15 @@ class Placement(Protocol):
     def again(self, view: NodeView) -> dict[str, Any] | None:
         """The order of a further launch for a node whose attempt ended by no fault of its own; None for no launch."""
 
+    def unsettled(self) -> bool:
+        """Whether `again` may yet have an order for a node that is over by its records."""
+
+    def joined(self) -> Mapping[str, Mapping[str, Any]]:
+        """Nodes that came up since the last call and are to be part of the run: what run.json expects of each."""
+
+    def welcome(self, view: NodeView) -> None:
+        """Called for each that joined, once it is part of the run."""
+
     def launch(self, view: NodeView, order: Mapping[str, Any], seconds: float) -> None:
         """Start the plan; the order may name an attempt and its stages. `seconds` is what is left of the run's time."""
 
@@ -133,17 +144,19 @@ class RunWatch:
         self.store = access.store()
         self.placement = placement
         self.display = display
+        #: run.json has changed, and the store has still the old one.
+        self.to_publish = True
 
     def carry_out(self) -> list[str]:
         """Until all nodes are over or the deadline has passed. Returns the nodes on which a plan was started."""
-        put_run(self.store, self.run_info)
+        self._publish()
         self.memory = self._remembered()
         problems = self.run_folder.problems_file
         self.evidence = Evidence(problems=runs.read_json(problems) if problems.exists() else [])
         now = time.monotonic()
         self.started = now - runs.seconds_since(self.run_info["created_at"])
-        self.begun = now - self._begun_seconds_ago()
-        self.deadline = self.begun + self.run_info["deadline_seconds"] + DEADLINE_SLACK_SECONDS
+        self._begin_time(now)
+        self._open_window()
         self.views = self._views()
         self.changed = []
         self.judged = {}
@@ -162,12 +175,31 @@ class RunWatch:
         self._remember()
         return sorted(set(self.changed))
 
+    def _begin_time(self, now):
+        self.begun = now - self._begun_seconds_ago()
+        self.deadline = self.begun + self.run_info["deadline_seconds"] + DEADLINE_SLACK_SECONDS
+
     def _begun_seconds_ago(self):
         """Since when the run's time counts: since its first launch, or since the last nodes joined it."""
         if self.memory["begun_at"] is None:
             self.memory["begun_at"] = runs.now()
         joined = [node["joined_at"] for node in self.run_info["nodes"].values() if node.get("joined_at")]
         return runs.seconds_since(max([self.memory["begun_at"], *joined]))
+
+    def _open_window(self):
+        """As the run has it; one that was set during an earlier watch gives way to a command that asks for another."""
+        self.window = asked = window.Window(self.options.max_nodes_at_once, self.options.max_transfers)
+        if self.memory["window"] not in (None, [asked.nodes, asked.transfers]):
+            window.file_of(self.run_folder).unlink(missing_ok=True)
+        self.memory["window"] = [asked.nodes, asked.transfers]
+        self._look_at_window()
+
+    def _look_at_window(self):
+        asked = window.Window(self.options.max_nodes_at_once, self.options.max_transfers)
+        wanted = window.read(self.run_folder, asked)
+        if wanted != self.window:
+            self.window = wanted
+            self._say(f"window: {wanted.told()}")
 
     def _plan_starts(self, now):
         """Whose plan this controller starts, or takes up; nodes that the probe did not reach are left alone for now."""
@@ -213,6 +245,8 @@ class RunWatch:
             if self.run_folder.read_run()["finished_at"] is not None:
                 self._say("the run was closed by another command: the watch ends")
                 return
+            self._look_at_window()
+            self._join(now)
             if self._decide(now):
                 return
             if now - self.remembered_at >= REMEMBER_SECONDS:
@@ -230,13 +264,29 @@ class RunWatch:
                 self._ended(outcome, now)
             if ended:
                 self._start_next(now)
-            if now >= until or (ended and not self.placement.busy):
+            more = any(outcome.kind != "state" or outcome.result for outcome in ended)
+            if now >= until or (more and not self.placement.busy):
                 return
 
     def _only_launches(self):
         """Whether launches are under way and no node waits for another's record to have its turn."""
         views = self.views.values()
         return any(view.busy == "launch" for view in views) and not any(view.to_start for view in views)
+
+    def _join(self, now):
+        """Nodes that came up meanwhile become part of the run, behind those that wait for their turn."""
+        joined = self.placement.joined()
+        if joined:
+            wanted = {**self.run_info, "created_at": runs.now(), "nodes": dict(joined)}
+            self.run_info, names = runs.merge(self.run_folder.read_run(), wanted)
+            self.run_folder.write_run(self.run_info)
+            self.to_publish = True
+            self._begin_time(now)
+            for name in names:
+                view = self.views[name] = self._view(name, {}, UNKNOWN)
+                view.changed_at, view.to_start = now, True
+                self.placement.welcome(view)
+                self._say(f"{name}: has come up and joins the run")
 
     def _decide(self, now):
         """Have done on nodes what is due; whether the watch is over."""
@@ -247,15 +297,16 @@ class RunWatch:
         if now > self.deadline:
             self._end_late(now)
             return True
-        for name, order in self._relaunches().items():
-            self._launch(name, order, now)
+        if launching.remaining_seconds(self.run_info, now - self.begun) >= LEAST_SECONDS:
+            for name, order in self._relaunches().items():
+                self._launch(name, order, now)
         self._start_next(now)
         silence, interval = self.options.silence_seconds, self.options.pull_seconds
         for name in to_ask(views, now, silence=silence, interval=interval):
             view = self.views[name]
             view.busy, view.asked_at = "fetch", now
             self.placement.fetch(view)
-        if all(view.over for view in views):
+        if all(view.over for view in views) and not self.placement.unsettled():
             for view in views:
                 if view.given_up:
                     self._say(f"{view.name}: its runner ends whenever it is started: read its runner.log on the node")
@@ -264,6 +315,9 @@ class RunWatch:
 
     def _end_late(self, now):
         for view in self.views.values():
+            if view.busy == "launch" and not view.launched:
+                told = "its launch, or the sending of its images before it, was not done at the run's deadline"
+                self._launch_failed(view, {"state": "failed", "message": told}, now)
             if view.to_start:
                 told = "its turn did not come before the run's deadline: raise gpuval_deadline_seconds"
                 self._launch_failed(view, {"state": "failed", "message": told}, now)
@@ -272,10 +326,7 @@ class RunWatch:
         self._say(f"the deadline of {seconds:.0f} s has passed; not done: {', '.join(late) or 'what never started'}")
 
     def _start_next(self, now):
-        options = self.options
-        chosen = to_launch(
-            list(self.views.values()), now, at_once=options.max_nodes_at_once, transfers=options.max_transfers
-        )
+        chosen = to_launch(list(self.views.values()), now, at_once=self.window.nodes, transfers=self.window.transfers)
         for name in chosen:
             self._launch(name, {}, now)
 
@@ -372,7 +423,7 @@ class RunWatch:
             self.memory["restarts"][name] = view.restarts
             orders[name] = {"attempt": view.launch.get("attempt", 1), "stages": view.launch.get("stages", [])}
         for view in reachable:
-            order = self.placement.again(view) if view.over and not view.complete else None
+            order = self.placement.again(view) if view.over else None
             if order:
                 self._say(f"{view.name}: launched again, as attempt {order['attempt']}")
                 view.ended = False
@@ -393,7 +444,13 @@ class RunWatch:
                 orders[view.name] = {"attempt": view.launch.get("attempt", 1) + 1, "stages": stages}
         return orders
 
+    def _publish(self):
+        if self.to_publish:
+            put_run(self.store, self.run_info)
+            self.to_publish = False
+
     def _round(self, now):
+        self._publish()
         lines = []
         for entry in self.store.list(f"{self.run_info['folder']}/records/"):
             if self.memory["seen"].get(entry.key) == entry.stamp:
@@ -437,13 +494,14 @@ class RunWatch:
     def _views(self):
         launches, plans = self.run_folder.read_launches(), self.run_folder.read_plans()
         views = {}
-        for name, expected in self.run_info["nodes"].items():
-            plan = plans.get(name) or {
-                "stages": [{"name": stage, "expected_seconds": None} for stage in expected["stages"]]
-            }
-            launch = launches.get(name, {"state": "unknown", "message": "the node was never started"})
-            views[name] = NodeView(name, plan, launch, restarts=self.memory["restarts"].get(name, 0))
+        for name in self.run_info["nodes"]:
+            views[name] = self._view(name, plans.get(name), launches.get(name, UNKNOWN))
         return views
+
+    def _view(self, name, plan, launch):
+        stages = self.run_info["nodes"][name]["stages"]
+        plan = plan or {"stages": [{"name": stage, "expected_seconds": None} for stage in stages]}
+        return NodeView(name, plan, launch, restarts=self.memory["restarts"].get(name, 0))
 
     def _remember_times(self, now):
         """When each node was heard of and asked: the watch is left and begun again for the sake of other nodes."""
@@ -469,7 +527,7 @@ class RunWatch:
 
     def _remembered(self):
         # times in seconds since the run was opened
-        empty = {"seen": {}, "restarts": {}, "changed": {}, "asked": {}, "begun_at": None}
+        empty = {"seen": {}, "restarts": {}, "changed": {}, "asked": {}, "begun_at": None, "window": None}
         try:
             return {**empty, **runs.read_json(self._memory_file)}
         except FileNotFoundError:

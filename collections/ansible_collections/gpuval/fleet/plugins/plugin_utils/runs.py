@@ -231,7 +231,7 @@ def choose_run_id(results: Path, requested: str, nodes: Mapping[str, Any], profi
         same = (
             run["finished_at"] is None
             and seconds_since(folder.begun_at(run)) < run["deadline_seconds"]
-            and _asked(run["nodes"]) == _asked(nodes)
+            and _asked(_less_joined(run["nodes"], nodes)) == _asked(nodes)
             and run["profile"] == profile
             and run["narrowed_by"] == narrowed_by
         )
@@ -243,6 +243,11 @@ def choose_run_id(results: Path, requested: str, nodes: Mapping[str, Any], profi
 def _asked(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """What is expected of whom, whenever they joined."""
     return {name: {key: value for key, value in node.items() if key != "joined_at"} for name, node in nodes.items()}
+
+
+def _less_joined(known: Mapping[str, Mapping[str, Any]], nodes: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Without those that joined while the run was watched and that the inventory still does not list."""
+    return {name: node for name, node in known.items() if name in nodes or not node.get("joined_at")}
 
 
 def merge(run: dict[str, Any] | None, wanted: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:

@@ -128,7 +128,7 @@ def node_class(checks: Sequence[Entry], contact: Mapping[str, Any] | None = None
         told = launch_classes.classify("", check["reason"]).name if check["verdict"] == "fail" else ""
         if told in _STAGE_CLASSES:
             return told
-        lost = contact and check["verdict"] == "missing" and check["value"] in _OPEN_STATES
+        lost = contact and check["verdict"] == "missing" and _explains(contact, check["value"])
         return one_line(contact["class"], 40) if lost else f"{check['stage']}_{check['value']}"
     return "same_machine_twice" if check["name"] == "identity" else check["name"]
 
@@ -289,12 +289,18 @@ def _state_check(
     remedy = "" if verdict == "pass" else _STATE_REMEDY[state].format(node=name, stage=stage)
     if stage == IMAGE and state == "crash" and record["environment"].get("fault") == DELIVERY:
         verdict, remedy = "missing", _NOT_DELIVERED.format(node=name)  # says nothing about the node
-    if contact and state in _OPEN_STATES:
-        reason += f"; the node could not be asked ({contact['class']}): {contact['message']}"
+    if contact and _explains(contact, state):
+        told = "its pod ended" if contact.get("pod") else "the node could not be asked"
+        reason += f"; {told} ({contact['class']}): {contact['message']}"
         remedy = str(contact["remedy"]).replace("{node}", name)
     return _entry(
         f"{stage}_state", stage, "state", verdict, value=state, expected="success", reason=reason, remedy=remedy
     )
+
+
+def _explains(contact: Mapping[str, Any], state: str) -> bool:
+    """Whether a lost contact tells why a stage has no better end; in a pod that is ended it says `cancelled`."""
+    return state in _OPEN_STATES or (state == "cancelled" and bool(contact.get("pod")))
 
 
 def _accelerator_check(subject: Subject, facts: Mapping[str, Any] | None) -> Entry:

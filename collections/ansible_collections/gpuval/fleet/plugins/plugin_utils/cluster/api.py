@@ -195,8 +195,13 @@ class Cluster:
             raise Exists(f"{kind.name} {name} is being deleted: try again when it is gone", 409)
         return items[0]
 
-    def list(self, kind: str, selector: str = "", limit: int = PAGE, fields: str = "") -> tuple[list[Manifest], str]:
-        """All objects of a kind, trimmed, and the resource version they are of. `limit` is the size of a page."""
+    def list(
+        self, kind: str, selector: str = "", limit: int = PAGE, fields: str = "", *, whole: bool = False
+    ) -> tuple[list[Manifest], str]:
+        """All objects of a kind, and the resource version they are of. `limit` is the size of a page.
+
+        They are trimmed, unless they are wanted `whole`, for people.
+        """
         place = KINDS[kind]
         asked = Asked("list", place.group, place.plural)
         query = {"labelSelector": selector, "fieldSelector": fields, "limit": str(limit)}
@@ -211,7 +216,7 @@ class Cluster:
                 del query["continue"]  # the list took longer than its version is kept: from the start
                 items = []
                 continue
-            items += [trim(kind, item) for item in page["items"] or []]
+            items += [_unmanaged(item) if whole else trim(kind, item) for item in page["items"] or []]
             following = page["metadata"].get("continue")
             if not following:
                 return items, page["metadata"]["resourceVersion"]
@@ -525,6 +530,11 @@ def trim(kind: str, item: Manifest) -> Manifest:
         kept_spec = {key: value for key, value in spec.items() if key not in ("template", "selector")}
         return {**result, "spec": kept_spec, "status": status}
     return {**result, **{key: item[key] for key in ("spec", "status") if key in item}}
+
+
+def _unmanaged(item: Manifest) -> Manifest:
+    left_out = ("managedFields", "selfLink")
+    return {**item, "metadata": {key: value for key, value in item["metadata"].items() if key not in left_out}}
 
 
 def _ours(annotations: Mapping[str, str] | None) -> dict[str, str]:

@@ -7,12 +7,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store, StoreError, StoreErrors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import launch_classes, launching, plans, runs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import (
     classes,
+    joining,
     manifests,
     names,
     nodes,
@@ -23,6 +25,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cl
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import PodSettings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.streams import Streams
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import clean_text
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import Evidence, take_record
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.node_tasks import Outcome
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import object_key, signed_urls
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watching import FINAL_STATES, LAUNCHED, NodeView
@@ -67,16 +70,21 @@ class ClusterPlacement:
         run: Mapping[str, Any],
         folder: runs.RunFolder,
         store: StoreForPods,
-        orders: Callable[[str], Order],
+        orders: Callable[[str, Mapping[str, Any] | None, str], Order],
         present: Iterable[str],
         everyone: Iterable[str],
         warn: Callable[[str], None],
         limits: pods.Limits | None = None,
+        accept: joining.Rule | None = None,
     ) -> None:
         self.present, self.everyone = set(present), set(everyone)
         self._cluster, self._run, self._folder, self._store = cluster, run, folder, store
         self._orders, self._warn = orders, warn
         self._fold = pods.Fold(limits or pods.Limits())
+        self._accept = accept
+        self._newcomers: joining.Newcomers | None = None
+        #: Nodes that are no hosts of the play, and whose variables each of them has.
+        self._like: dict[str, str] = {}
         self._streams: Streams | None = None
         self._nodes: dict[str, Mapping[str, Any]] = {}
         self._views: Mapping[str, NodeView] = {}
@@ -86,6 +94,10 @@ class ClusterPlacement:
         self._ended_at: dict[tuple[str, int], float] = {}
         #: Stages that a pod that is over left open by no fault of their own, by node and attempt.
         self._settled: dict[tuple[str, int], list[str]] = {}
+        #: What ended those attempts: what becomes of their Jobs later is this controller's doing.
+        self._closed: dict[tuple[str, int], pods.Placed] = {}
+        #: Nodes of which there was news while their launch was not yet taken in.
+        self._unread: set[str] = set()
         self._looked_at = float("-inf")
         self._told: dict[str, str] = {}
 
@@ -112,6 +124,7 @@ class ClusterPlacement:
             [("Job", selector), ("Pod", selector), ("Node", ""), ("Event", "", "involvedObject.kind!=Node")],
         )
         self._wait_for_lists()
+        self._take_up_joined()
         archives = launching.archives()
         code = manifests.code_config_map(
             self._run["run_id"], self._cluster.namespace, archives["runner"], archives["workloads"]
@@ -131,6 +144,47 @@ class ClusterPlacement:
         for volume in volumes.values():
             self._cluster.create(volume)
 
+    def _take_up_joined(self) -> None:
+        """Nodes that joined while another controller watched need not be hosts of this one's play."""
+        if self._accept is None:
+            return
+        self._newcomers = joining.Newcomers(self._accept, {*self._nodes, *self._views, *self.everyone})
+        hosts = self._described(self.everyone)
+        for name, expected in self._run["nodes"].items():
+            if expected.get("joined_at") and name not in self.everyone and name in self._nodes:
+                like = joining.most_like(nodes.describe(self._nodes[name]), hosts, self._accept.skus)
+                if like:
+                    self._admit(name, like)
+
+    def _described(self, chosen: Iterable[str]) -> list[dict[str, Any]]:
+        return [nodes.describe(self._nodes[name]) for name in sorted(chosen) if name in self._nodes]
+
+    def _admit(self, name: str, like: str) -> None:
+        self._like[name] = like
+        self.present.add(name)
+        self.everyone.add(name)
+
+    def joined(self) -> dict[str, dict[str, Any]]:
+        """Nodes that came up since the watch began, that the inventory's selector chooses and pods can be placed on."""
+        if self._newcomers is None:
+            return {}
+        hosts = self._views.keys() & (self.present - self._like.keys())
+        try:
+            found = self._newcomers.ready(
+                self._run["nodes"], lambda: self._described(hosts), lambda like: self._order(like).settings
+            )
+        except (ClusterError, plans.PlanError) as error:
+            self._say_once("joined", f"whether nodes that came up join the run is not known: {error}")
+            return {}
+        for name, (like, expected) in found.items():
+            self._admit(name, like)
+            self._run["nodes"][name] = expected
+        return {name: expected for name, (_like, expected) in found.items()}
+
+    def welcome(self, view: NodeView) -> None:
+        view.bringing = True
+        self._fold.expect(view.name, view.stages)
+
     def _wait_for_lists(self) -> None:
         """Until each kind was listed once: a node that is not among them is not there."""
         deadline = time.monotonic() + FIRST_LIST_SECONDS
@@ -142,9 +196,7 @@ class ClusterPlacement:
                 self._fold_in(kind, change, thing)
             if missing and time.monotonic() > deadline:
                 told = "; ".join(why for _seconds, why in self._streams.trouble().values())
-                raise ClusterError(
-                    f"the cluster gave no list of {', '.join(sorted(missing))} within {FIRST_LIST_SECONDS:.0f} s: {told}"
-                )
+                raise ClusterError(f"no list of {', '.join(sorted(missing))} within {FIRST_LIST_SECONDS:.0f} s: {told}")
 
     def _place_plans(self, chosen: Iterable[str]) -> None:
         """Plans of many nodes in few objects."""
@@ -164,7 +216,8 @@ class ClusterPlacement:
 
     def _order(self, name: str) -> Order:
         if name not in self._known:
-            order = self._orders(name)
+            like = self._like.get(name, "")
+            order = self._orders(name, self._nodes.get(name), like)
             path = self._folder.plan_file(name)
             if path.exists():
                 plan = self._folder.read_plan(name)
@@ -176,7 +229,7 @@ class ClusterPlacement:
 
     # -- launches
 
-    def launch(self, view: NodeView, order: Mapping[str, Any], _seconds: float) -> None:
+    def launch(self, view: NodeView, order: Mapping[str, Any], seconds: float) -> None:
         """Make the node's Job; how it ended comes with `wait`."""
         known = self._folder.read_launch(view.name)
         attempt, stages = order.get("attempt", 1), list(order.get("stages", []))
@@ -184,22 +237,38 @@ class ClusterPlacement:
             attempt, stages = known["attempt"], known["stages"]
         launch = {"node": view.name, "attempt": attempt, "stages": stages, "at": runs.now()}
         try:
-            launch = self._made(view, launch)
+            launch = self._made(view, launch, seconds)
         except ClusterError as error:
-            known = classes.of_error(error)
-            launch = {**launch, "state": "failed", "message": str(error), "class": known.name, "remedy": known.remedy}
+            why = classes.of_error(error)
+            launch = {**launch, "state": "failed", "message": str(error), "class": why.name, "remedy": why.remedy}
         except (plans.PlanError, StoreError, *StoreErrors) as error:
             launch = {**launch, "state": "failed", "message": str(error)}
         launch = launch_classes.described(launch)
-        runs.write_json(self._folder.launch_file(view.name), launch)
         view.ended = False
+        if launch["state"] not in LAUNCHED and known.get("state") in LAUNCHED and attempt > 1:
+            launch = self._not_again(view, launch)
+        runs.write_json(self._folder.launch_file(view.name), launch)
         self._outcomes.append(
             Outcome(view.name, "launch", result={"changed": launch["state"] == "started"}, message=launch["message"])
         )
 
-    def _made(self, view: NodeView, launch: dict[str, Any]) -> dict[str, Any]:
+    def _not_again(self, view: NodeView, launch: dict[str, Any]) -> dict[str, Any]:
+        """The launch of a further attempt that could not be made: the node's evidence is what the earlier one left."""
+        reason = {key: launch[key] for key in ("class", "message", "remedy")}
+        trouble = pods.Trouble(reason["class"], reason["message"], reason["remedy"], final=True)
+        key = (view.name, launch["attempt"])
+        self._settled[key] = []
+        self._closed[key] = pods.Placed(*key, pods.ENDED, trouble=trouble, started=True, over=True)
+        view.ended = True
+        self._warn(f"{view.name}: attempt {launch['attempt']} cannot be made: {reason['message']}")
+        return {**launch, "state": "started", "message": "", "class": None, "remedy": None, "contact": reason}
+
+    def _made(self, view: NodeView, launch: dict[str, Any], seconds: float) -> dict[str, Any]:
         name, attempt = view.name, launch["attempt"]
         order = self._order(name)
+        placed = self._fold.placed(name, time.monotonic(), attempt)
+        if placed.job:  # of a controller before this one, or of who applied the rendered manifests
+            return self._started(view, {**launch, "job": placed.job}, order.plan)
         node = self._nodes.get(name)
         finding = nodes.finding_for(name, node, order.settings, order.sku, self._run["nodes"][name]["gpu_count"])
         if finding:
@@ -215,9 +284,11 @@ class ClusterPlacement:
         stages = [stage["name"] for stage in plan["stages"]]
         if not store.reachable and "loading" in stages:
             return {**launch, "state": "refused", "message": launching.NO_MODEL}
-        urls = signed_urls(
-            store.client, self._run["folder"], name, stages if store.reachable else [], store.valid_seconds
-        )
+        urls = {}  # without any, the pod prints its records
+        if store.reachable:
+            urls = signed_urls(store.client, self._run["folder"], name, stages, store.valid_seconds)
+        if attempt > 1:
+            self._keep_logs(name, attempt - 1, stages)
         target = manifests.target_of(node)
         secret = manifests.node_secret(
             run_id,
@@ -234,24 +305,31 @@ class ClusterPlacement:
             manifests.Run(run_id, self._cluster.namespace, self._code),
             order.settings,
             target,
-            plan,
+            {**plan, "deadline_seconds": min(plan["deadline_seconds"], seconds)},
             self._places[name, attempt],
             order.sku,
         )
         self._cluster.create(secret)
         self._cluster.create(job)
-        if attempt == 1:
-            store.client.put(f"{self._run['folder']}/plans/{name}.json", json.dumps(plan).encode(), "application/json")
-        started = {**launch, "state": "started", "message": "", "job": job["metadata"]["name"], "runner": "alive"}
-        return started if store.reachable else {**started, "store_reachable": False}
+        return self._started(view, {**launch, "job": job["metadata"]["name"]}, plan)
+
+    def _started(self, view: NodeView, launch: dict[str, Any], plan: Mapping[str, Any]) -> dict[str, Any]:
+        if launch["attempt"] == 1:
+            self._keep_records(view, {f"{self._run['folder']}/plans/{view.name}.json": json.dumps(plan).encode()})
+        started = {**launch, "state": "started", "message": "", "runner": "alive"}
+        return started if self._store.reachable else {**started, "store_reachable": False}
 
     def again(self, view: NodeView) -> dict[str, Any] | None:
         """A node whose pod was evicted, lost or never started, by no fault of its stages, has one more turn."""
         attempt = view.launch.get("attempt", 1)
-        placed = self._fold.placed(view.name, time.monotonic(), attempt)
+        placed = self._closed.get((view.name, attempt))
         left = self._settled.get((view.name, attempt))
-        if not left or not _comes_again(placed):
+        if placed is None or not left or not _comes_again(placed):
             return None
+        order = self._order(view.name)
+        expected_gpus = self._run["nodes"][view.name]["gpu_count"]
+        if nodes.finding_for(view.name, self._nodes.get(view.name), order.settings, order.sku, expected_gpus):
+            return None  # it has its turn if it comes back while others are at work
         return {"attempt": attempt + 1, "stages": [stage for stage in view.stages if stage in left]}
 
     # -- what becomes of them
@@ -259,6 +337,7 @@ class ClusterPlacement:
     def fetch(self, view: NodeView) -> None:
         """Records from the output of the node's pod, for one that cannot reach the store."""
         result = self._from_output(view, view.launch.get("attempt", 1))
+        self._keep_records(view, {key: raw for key, raw in result.items() if self._taken(key, raw)})
         if result:
             self._outcomes.append(Outcome(view.name, "state", result={"records": result}))
         self._outcomes.append(Outcome(view.name, "fetch", result={}))
@@ -271,12 +350,14 @@ class ClusterPlacement:
             self._outcomes.clear()
             now = time.monotonic()
             touched: set[str] = set()
-            for event in self._streams.take(0.0 if ended else max(0.0, min(until - now, TICK_SECONDS))):
+            for event in self._streams.take(0.0 if ended or self._unread else max(0.0, min(until - now, TICK_SECONDS))):
                 touched |= self._fold_in(*event)
             now = time.monotonic()
             if now - self._looked_at >= TICK_SECONDS:  # tolerances run out without any news
                 touched, self._looked_at = set(self._views), now
-            for name in touched & set(self._views):
+            touched |= self._unread
+            self._unread = {name for name in touched if name in self._views and self._views[name].busy}
+            for name in (touched - self._unread) & self._views.keys():
                 outcome = self._state(self._views[name], now)
                 if outcome:
                     ended.append(outcome)
@@ -291,6 +372,8 @@ class ClusterPlacement:
                 self._nodes.pop(name, None)
             else:
                 self._nodes[name] = thing
+            if self._newcomers is not None:
+                self._newcomers.see(name, self._nodes.get(name))
         return self._fold.take(kind, change, thing, time.monotonic())
 
     def _state(self, view: NodeView, now: float) -> Outcome | None:
@@ -298,18 +381,20 @@ class ClusterPlacement:
         if view.launch.get("state") not in LAUNCHED or view.busy:
             return None
         attempt = view.launch.get("attempt", 1)
-        placed = self._fold.placed(view.name, now, attempt)
+        placed = self._closed.get((view.name, attempt)) or self._fold.placed(view.name, now, attempt)
+        brought = view.bringing and (placed.started or placed.over)
         view.bringing = not placed.started and not placed.over
         result: dict[str, Any] = {}
         view.ended = False
-        if placed.over and not view.complete:
+        if placed.over and not (view.complete and not pod_records.cut_short(placed, view.records)):
             result = self._after(view, placed, now)
             if not view.ended:
                 return None
         launch = pod_records.launch_of(placed, view.launch)
         if launch != view.launch:
             result["launch"] = launch
-        return Outcome(view.name, "state", result=result) if result else None
+        # That its image is there is news too: the next node may have its turn.
+        return Outcome(view.name, "state", result=result) if result or brought else None
 
     def _after(self, view: NodeView, placed: pods.Placed, now: float) -> dict[str, Any]:
         """The pod has ended and stages lack their last record: wait for it, then look at the output, then say why."""
@@ -317,27 +402,56 @@ class ClusterPlacement:
         if key in self._settled:
             view.ended = True
             return {}
-        if now - self._ended_at.setdefault(key, now) < SETTLE_SECONDS:
+        if now - self._ended_at.setdefault(key, now) < SETTLE_SECONDS and not view.complete:
             return {}
         view.ended = True
         records = self._from_output(view, placed.attempt)
-        known = {**view.records, **{json.loads(raw)["stage"]: json.loads(raw) for raw in records.values()}}
+        printed = {key: record for key, raw in records.items() if (record := self._taken(key, raw))}
+        known = {**view.records, **{record["stage"]: record for record in printed.values()}}
         plan = self._order(view.name).plan
         if placed.attempt > 1:
             plan = plans.again(plan, view.launch.get("stages") or view.stages, placed.attempt)
         owed, at = pod_records.owed(placed, plan, known, runs.now()), runs.now()
         self._settled[key] = [*owed.cut_off, *owed.not_run]
+        self._closed[key] = placed
         made = owed.records
-        if not _comes_again(placed):
+        if placed.trouble and placed.trouble.evidence:  # else nothing is proven: the launch's contact says why
             made = made + [pod_records.not_run_record(placed, plan, stage, at) for stage in owed.not_run]
         for record in made:
             key_of = object_key(self._run["folder"], "records", record["stage"], view.name)
-            records[key_of] = json.dumps(record).encode()
-        for key_of, raw in records.items():  # whoever reads the store later finds them too
-            self._store.client.put(key_of, raw, "application/json")
-        if placed.job and placed.phase != "ended":
-            self._cluster.delete("Job", placed.job)  # one that waits for ever holds the node's GPUs
+            printed[key_of], records[key_of] = record, json.dumps(record).encode()
+        self._keep_records(view, {key_of: records[key_of] for key_of in printed})
+        if placed.job and placed.phase != pods.ENDED:
+            try:
+                self._cluster.delete("Job", placed.job)  # one that waits for ever holds the node's GPUs
+            except ClusterError as error:
+                self._warn(f"{view.name}: its Job {placed.job} is left to wait: {error}")
         return {"records": records}
+
+    def _taken(self, key: str, raw: bytes) -> dict[str, Any] | None:
+        """The record that a pod printed, if it is one that the watch will take: anybody may print anything."""
+        return take_record(Evidence(), self._run, key, raw)
+
+    def _keep_records(self, view: NodeView, records: Mapping[str, bytes]) -> None:
+        """Whoever reads the store later finds them too; the results have them in any case."""
+        try:
+            for key, raw in records.items():
+                self._store.client.put(key, raw, "application/json")
+        except (StoreError, *StoreErrors) as error:
+            self._say_once(view.name, f"{view.name}: its plan and what its pod printed are not in the store: {error}")
+
+    def unsettled(self) -> bool:
+        """Whether a runner said that it was told to end, and the cluster has still to say by whom."""
+        return any(self._is_unsettled(view) for view in self._views.values())
+
+    def _is_unsettled(self, view: NodeView) -> bool:
+        attempt = view.launch.get("attempt", 1)
+        if view.launch.get("state") not in LAUNCHED or (view.name, attempt) in self._settled:
+            return False
+        if not any(one["state"] == "cancelled" and one["attempt"] == attempt for one in view.records.values()):
+            return False
+        placed = self._fold.placed(view.name, time.monotonic(), attempt)
+        return not placed.over or bool(pod_records.cut_short(placed, view.records))
 
     def _from_output(self, view: NodeView, attempt: int) -> dict[str, bytes]:
         """By key: records that the pod printed and that are newer than what is known; its output becomes the logs."""
@@ -360,9 +474,25 @@ class ClusterPlacement:
                 found[object_key(self._run["folder"], "records", name, view.name)] = raw
             log = self._folder.evidence_file(view.name, stage, "logs")
             if text and not log.exists():
-                lines = (clean_text(line) for line in text.splitlines())
-                runs.write_bytes(log, ("\n".join(lines) + "\n").encode())
+                _write_log(log, pod_records.without_records(text))
         return found
+
+    def _keep_logs(self, name: str, attempt: int, stages: Iterable[str]) -> None:
+        """The output of an attempt, under a name of its own: the next one's pod starts with an empty log."""
+        for stage in stages:
+            log = self._folder.evidence_file(name, stage, "logs")
+            kept = log.with_name(f"{stage}.attempt-{attempt}.log")
+            if kept.exists():
+                continue
+            if log.exists():
+                log.replace(kept)
+                continue
+            key = object_key(self._run["folder"], "logs", stage, name)
+            try:
+                raw = self._store.client.get(key, max_bytes=LOG_BYTES)
+            except (StoreError, *StoreErrors):
+                continue  # it was never brought to the store
+            _write_log(kept, raw[:LOG_BYTES].decode(errors="replace"))
 
     def _tell_trouble(self) -> None:
         """Nothing is lost by a watch that is away for a while; who waits wants to know why nothing happens."""
@@ -378,6 +508,11 @@ class ClusterPlacement:
     def close(self) -> None:
         if self._streams is not None:
             self._streams.stop()
+
+
+def _write_log(path: Path, text: str) -> None:
+    lines = (clean_text(line) for line in text.splitlines())
+    runs.write_bytes(path, ("\n".join(lines) + "\n").encode())
 
 
 def _comes_again(placed: pods.Placed) -> bool:

@@ -49,21 +49,38 @@ def owed(placed: Placed, plan: Mapping[str, Any], records: Mapping[str, Mapping[
     found = Owed()
     if not placed.over:
         return found
+    short = cut_short(placed, records)
     for stage in plan["stages"]:
         name = stage["name"]
         before, container = records.get(name), placed.stages.get(name)
+        if name in short:
+            found.cut_off.append(name)
+            continue
         if before is not None and before["attempt"] >= placed.attempt and before["state"] in FINAL_STATES:
             continue
         record = record_from_termination(container, plan, name, placed.attempt, at, before) if container else None
         if record is None and placed.trouble and placed.trouble.evidence and placed.trouble.stage == name:
             record = _crash(placed, container, plan, name, at, before)
-        if record is not None:
+        if record is not None and cut_short(placed, {name: record}):
+            found.cut_off.append(name)
+        elif record is not None:
             found.records.append(record)
         elif container is not None and container.ran:
             found.cut_off.append(name)
         else:
             found.not_run.append(name)
     return found
+
+
+def cut_short(placed: Placed, records: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Stages whose runner was told to end with its pod, and had the time to say so: that is no word about the node."""
+    if not (placed.over and placed.trouble and placed.trouble.again):
+        return []
+    return [
+        stage
+        for stage, record in records.items()
+        if record["state"] == "cancelled" and record["attempt"] == placed.attempt
+    ]
 
 
 def record_from_termination(
@@ -104,7 +121,8 @@ def launch_of(placed: Placed, launch: Mapping[str, Any]) -> dict[str, Any]:
     reason = {"class": trouble.name, "message": trouble.message, "remedy": trouble.remedy} if trouble else {}
     kept = {key: value for key, value in launch.items() if key != "contact"} | {"class": None, "remedy": None}
     if placed.started or (placed.over and trouble is not None and trouble.evidence):
-        lost = {"contact": reason} if trouble is not None and not trouble.evidence else {}
+        ended = trouble is not None and not trouble.evidence
+        lost = {"contact": {**reason, "pod": placed.pod or placed.job or placed.node}} if ended else {}
         return {**kept, **lost, "state": "started", "attempt": placed.attempt, "message": ""}
     if placed.over and trouble is not None:
         return {**kept, **reason, "state": "failed", "attempt": placed.attempt}
@@ -132,6 +150,18 @@ def records_from_log(text: str, stages: Sequence[str] | None = None) -> dict[str
                 found[inside] = data
             inside, lines = "", []
     return found
+
+
+def without_records(text: str) -> str:
+    """The output of a container without the records that its runner printed at the end."""
+    kept, inside = [], ""
+    for line in text.split("\n"):
+        marker = _MARKER.fullmatch(line)
+        if marker is not None:
+            inside = marker[2] if marker[1] == "BEGIN" else ""
+        elif not inside:
+            kept.append(line)
+    return "\n".join(kept).rstrip("\n")
 
 
 def _crash(placed, container, plan, stage, at, before):

@@ -24,6 +24,8 @@ WAITING, PENDING, PULLING, RUNNING, ENDED = "waiting", "pending", "pulling", "ru
 MESSAGE_CHARACTERS = 600
 MAX_TERMINATION_CHARACTERS = 4096
 MAX_EVENT_OBJECTS = 20_000
+#: The part of the patience that is given to what the cluster mends soon or never.
+SOON = 0.4
 
 #: Events that explain a pod that is not there, or does not start.
 EVENT_REASONS = frozenset(
@@ -90,6 +92,20 @@ class Limits:
     #: From a Job to its pod.
     pod_seconds: float = 120.0
     suspended_seconds: float = 0.0
+
+    @classmethod
+    def of(cls, patience_seconds: float, start_seconds: float) -> Limits:
+        """All of them from the two that people choose; what the cluster mends soon or never has less time."""
+        return cls(
+            image_seconds=patience_seconds,
+            unschedulable_seconds=patience_seconds,
+            refused_seconds=SOON * patience_seconds,
+            create_seconds=SOON * patience_seconds,
+            mount_seconds=patience_seconds,
+            start_seconds=start_seconds,
+            node_seconds=patience_seconds,
+            pod_seconds=SOON * patience_seconds,
+        )
 
 
 @dataclass(frozen=True)
@@ -712,7 +728,10 @@ def _ended_badly(pod: _Pod) -> _Found | None:
             evidence = told_class is known.ACCELERATOR_RUNTIME
             return _Found(told_class, said, "ended", stage=stage, evidence=evidence)
         if container.reason == OOM:
-            told = f"{OOM}: the kernel killed the container of {stage} for want of memory"
+            told = (
+                f"{OOM}: the kernel killed the container of {stage} for want of memory "
+                "(its limit is in gpuval_pods.resources)"
+            )
             return _Found(known.named("oom_killed"), told, "ended", stage=stage, evidence=True)
         if container.exit_code in RUNNER_REFUSED_CODES and container.signal is None:
             said = one_line(container.message, 300)
@@ -720,10 +739,8 @@ def _ended_badly(pod: _Pod) -> _Found | None:
             return _Found(known.RUNNER_REFUSED, told, "ended", stage=stage)
         if container.exit_code == NOT_ALL_SUCCEEDED and stage == stages[-1] and spoken(stage, container):
             continue  # its runner says that some stage did not succeed: the records say which
-        how = f"killed by {container.signal}" if container.signal else f"exit code {container.exit_code}"
-        return _Found(
-            known.CONTAINER_FAILED, f"the container of {stage} ended with {how}", "ended", stage=stage, evidence=True
-        )
+        how = f"was killed by {container.signal}" if container.signal else f"ended with exit code {container.exit_code}"
+        return _Found(known.CONTAINER_FAILED, f"the container of {stage} {how}", "ended", stage=stage, evidence=True)
     return None
 
 

@@ -1,0 +1,115 @@
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""How a person gets to a node of a run: prints the command, and writes it for the shell that comes after Ansible."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import time
+from pathlib import Path
+
+from ansible.errors import AnsibleActionFail
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import probe_target, reaching, runs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import names
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.options import CLUSTER_OPTIONS, access_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import clean_text
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh_trust import pin_file, ssh_arguments
+
+FOLLOW_SECONDS = 2.0
+FOLLOW_LINES = 5000
+
+
+class ActionModule(ControllerAction):
+    OPTIONS = {
+        **RUN_OPTIONS,
+        **CLUSTER_OPTIONS,
+        "what": {"type": "str", "choices": [reaching.SHELL, reaching.FOLLOW], "required": True},
+        "node": {"type": "str", "default": ""},
+        "stage": {"type": "str", "default": ""},
+        "file": {"type": "path", "default": ""},
+        "placement": {"type": "str", "choices": ["ssh", "kubernetes"], "default": "ssh"},
+        "state_dir": {"type": "str", "default": ".gpuval"},
+    }
+
+    def work(self, options, task_vars):
+        folder = self.folder(options)
+        run, node = folder.read_run(), options["node"]
+        if node not in run["nodes"]:
+            known = ", ".join(list(run["nodes"])[:10]) + (" ..." if len(run["nodes"]) > 10 else "")
+            raise AnsibleActionFail(f"{node!r} is no node of run {run['run_id']}: give NODE=, one of {known}")
+        stages = run["nodes"][node]["stages"]
+        if options["stage"] and options["stage"] not in stages:
+            raise AnsibleActionFail(f"{options['stage']!r} is no stage of this run on {node}: {', '.join(stages)}")
+        try:
+            if options["placement"] == "kubernetes":
+                words = self._in_cluster(run["run_id"], node, options)
+            else:
+                words = self._on_host(folder, node, stages, options, task_vars)
+        except (ClusterError, reaching.ReachError) as error:
+            raise AnsibleActionFail(f"{node}: {error}") from None
+        command = shlex.join(words)
+        if words and options["file"] and not self.check_mode:
+            Path(options["file"]).write_text(f"exec {command}\n")
+        if words:
+            self._display.display(command)
+        return {"changed": False, "command": words, "msg": command or f"followed the log of {node} to its end"}
+
+    def _on_host(self, folder, node, stages, options, task_vars):
+        if node not in task_vars["hostvars"]:
+            raise reaching.ReachError("it is no host of this inventory")
+        values = task_vars["hostvars"][node]
+        target = probe_target.of(node, values, self._task.connection)
+        states = {}
+        for stage in stages:
+            path = folder.evidence_file(node, stage)
+            states[stage] = runs.read_json(path)["state"] if path.exists() else "pending"
+        stage = options["stage"] or reaching.stage_at_work(stages, states)
+        directory = folder.read_launch(node).get("directory")
+        connection = []
+        if target.ssh:
+            sources = task_vars.get("ansible_inventory_sources") or []
+            pinned = ssh_arguments(pin_file(project_path(options["state_dir"]), sources), "")
+            connection = [target.executable, *shlex.split(pinned), *target.options, target.host]
+        elif target.connection not in ("local", "ansible.builtin.local"):
+            raise reaching.ReachError(f"its connection is {target.connection}, neither SSH nor local")
+        become = str(values.get("ansible_become", False)).lower() in ("true", "yes", "1")
+        return reaching.on_host(options["what"], directory, stage, connection, become)
+
+    def _in_cluster(self, run_id, node, options):
+        selector = f"{names.run_selector(run_id)},{names.NODE_LABEL}={names.label_value(node)}"
+        with Cluster(access_of(options)) as cluster:
+            pod = reaching.newest(cluster.list("Pod", selector)[0])
+            if pod is None:
+                raise reaching.ReachError(
+                    "the cluster has no pod of this run on it: its turn has not come, or it was cleaned"
+                )
+            wanted = names.container_name(options["stage"]) if options["stage"] else ""
+            container = reaching.container_of(options["what"], pod, wanted)
+            access = {name: options[name] for name in ("kubeconfig", "context", "namespace")}
+            words = reaching.in_pod(options["what"], access, pod["metadata"]["name"], container)
+            if shutil.which("kubectl") or self.check_mode:
+                return words
+            if options["what"] == reaching.SHELL:
+                raise reaching.ReachError(f"a shell needs kubectl, which is not installed here: {shlex.join(words)}")
+            self._follow(cluster, pod["metadata"]["name"], container)
+            return []
+
+    def _follow(self, cluster, pod, container):
+        """The log of a container as it grows, until the container has ended."""
+        before, ended = [], False
+        while True:
+            lines = cluster.log(pod, container, tail_lines=FOLLOW_LINES if before else reaching.LINES).splitlines()
+            for line in reaching.beyond(before, lines):
+                self._display.display(clean_text(line))
+            before = lines or before
+            if ended:
+                return
+            there, _version = cluster.list("Pod", fields=f"metadata.name={pod}")
+            ended = not there or reaching.containers(there[0]).get(container) != "running"
+            if not ended:
+                time.sleep(FOLLOW_SECONDS)
+            elif not there:
+                return

@@ -1,0 +1,44 @@
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Change how many nodes of a run work at once; who watches it reads that in its next round."""
+
+from __future__ import annotations
+
+from ansible.errors import AnsibleActionFail
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import window
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
+
+
+class ActionModule(ControllerAction):
+    OPTIONS = {
+        **RUN_OPTIONS,
+        "max_nodes_at_once": {"type": "int"},
+        "max_transfers": {"type": "int"},
+    }
+
+    def work(self, options, task_vars):
+        asked = {name: options[name] for name in ("max_nodes_at_once", "max_transfers")}
+        if all(value is None for value in asked.values()):
+            raise AnsibleActionFail("nothing to set: give a number of nodes (make window N=20), of transfers, or both")
+        for name, value in asked.items():
+            if value is not None and value < 0:
+                raise AnsibleActionFail(f"{name} is {value}: give a whole number, 0 for no limit")
+        folder = self.folder(options)
+        run = folder.read_run()
+        if run["finished_at"] is not None:
+            raise AnsibleActionFail(f"run {run['run_id']} ended at {run['finished_at']}: it has no window any more")
+        none = window.Window(-1, -1)
+        before = window.read(folder, none)
+        nodes, transfers = asked.values()
+        after = window.Window(
+            before.nodes if nodes is None else nodes, before.transfers if transfers is None else transfers
+        )
+        if after != before and not self.check_mode:
+            window.write(folder, nodes, transfers)
+        parts = [
+            f"{number or 'all'} {what}"
+            for number, what in ((nodes, "node(s) at once"), (transfers, "node(s) bringing images at once"))
+            if number is not None
+        ]
+        message = f"run {run['run_id']}: {', '.join(parts)}, from the next round of its watch"
+        self._display.display(message)
+        return {"changed": after != before, "msg": message}

@@ -1,0 +1,77 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, gpuval contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: reach_node
+short_description: Tell how a person gets to a node of a run, a shell or the log of a stage
+version_added: 0.1.0
+description:
+  - Prints the command, and writes it into O(file) for the shell that comes after Ansible.
+  - On a cluster it is C(kubectl exec) into the container of the stage, or C(kubectl logs).
+  - Over SSH it is C(ssh) with the pinned host keys, or C(tail) of the stage's log by the same way.
+  - Without C(kubectl) the log is followed here, by the API, until the stage has ended.
+author:
+  - gpuval contributors (@gpuval)
+extends_documentation_fragment:
+  - gpuval.fleet.run
+  - gpuval.fleet.cluster
+requirements:
+  - kubernetes (Python library, on the controller), for nodes of a cluster
+attributes:
+  check_mode:
+    support: full
+    description: Prints the command and writes nothing.
+  diff_mode:
+    support: none
+    description: There is nothing to compare.
+options:
+  what:
+    description: A shell, or the log of a stage while it is written.
+    type: str
+    choices: [shell, follow]
+    required: true
+  node:
+    description: A node of the run.
+    type: str
+    default: ''
+  stage:
+    description: A stage of its plan; empty is the one at work.
+    type: str
+    default: ''
+  file:
+    description: Where the command is written, for C(sh); empty is nowhere.
+    type: path
+    default: ''
+  placement:
+    description: C(gpuval_placement) of the node.
+    type: str
+    choices: [ssh, kubernetes]
+    default: ssh
+  state_dir:
+    description: Where the pinned host keys lie.
+    type: str
+    default: .gpuval
+"""
+
+EXAMPLES = r"""
+- name: Print the command for a shell in what runs on a node
+  gpuval.fleet.reach_node:
+    what: shell
+    node: gpu-17
+    placement: "{{ gpuval_placement }}"
+  run_once: true
+"""
+
+RETURN = r"""
+command:
+  description: The words of the command; none where the log was followed here.
+  returned: success
+  type: list
+  elements: str
+"""

@@ -1,0 +1,93 @@
+"""The commands by which a person gets to a node of a run: a shell, and the log of a stage while it is written. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+SHELL, FOLLOW = "shell", "follow"
+#: What of a log is shown of the time before.
+LINES = 200
+#: In a container that may lack bash.
+_ANY_SHELL = "command -v bash >/dev/null && exec bash; exec sh"
+
+
+class ReachError(Exception):
+    """There is nothing to get to; the message says why."""
+
+
+def stage_at_work(stages: Sequence[str], states: Mapping[str, str]) -> str:
+    """The stage that runs by its record, else the last that ran, else the first."""
+    running = [stage for stage in stages if states.get(stage) == "running"]
+    begun = [stage for stage in stages if states.get(stage, "pending") not in ("pending", "skipped")]
+    return (running or begun[-1:] or list(stages))[0]
+
+
+def on_host(what: str, directory: str | None, stage: str, connection: Sequence[str], become: bool = False) -> list[str]:
+    """Words of the command on a node over SSH; `connection` is ssh with its options and the host, or nothing for here.
+
+    `directory` is the run's folder on the node, None where the run was never started there.
+    """
+    if what == SHELL:
+        there = f"cd {shlex.quote(directory)} 2>/dev/null; " if directory else ""
+        remote = f'{there}exec "${{SHELL:-/bin/sh}}"'
+    elif directory:
+        log = shlex.quote(f"{directory}/logs/{stage}.log")
+        remote = f"{'sudo -n ' if become else ''}tail -n {LINES} -F {log}"
+    else:
+        raise ReachError("the run was not started on this node: it has no log yet")
+    if not connection:
+        return ["sh", "-c", remote]
+    return [connection[0], "-t", *connection[1:], remote]
+
+
+def kubectl(access: Mapping[str, str], *words: str) -> list[str]:
+    """Words of a command of kubectl; `access` are kubeconfig, context and namespace, empty for its own."""
+    return ["kubectl", *(f"--{name}={value}" for name, value in access.items() if value), *words]
+
+
+def in_pod(what: str, access: Mapping[str, str], pod: str, container: str) -> list[str]:
+    if what == SHELL:
+        words = ("exec", "--stdin", "--tty", pod, f"--container={container}", "--", "sh", "-c", _ANY_SHELL)
+        return kubectl(access, *words)
+    return kubectl(access, "logs", "--follow", f"--tail={LINES}", pod, f"--container={container}")
+
+
+def newest(pods: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The pod that was made last."""
+    return max(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp")), default=None)
+
+
+def containers(pod: Mapping[str, Any]) -> dict[str, str]:
+    """Of each container, in order: waiting, running or terminated."""
+    status = pod.get("status") or {}
+    known = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+    return {one["name"]: next(iter(one.get("state") or {}), "waiting") for one in known}
+
+
+def container_of(what: str, pod: Mapping[str, Any], wanted: str) -> str:
+    """The container to get to: the wanted one, else the one that runs, else for its log the last that did."""
+    states = containers(pod)
+    phase = (pod.get("status") or {}).get("phase", "Unknown")
+    about = f"pod {pod['metadata']['name']} ({phase})"
+    running = [name for name, state in states.items() if state == "running"]
+    begun = [name for name, state in states.items() if state != "waiting"]
+    if wanted and wanted not in states:
+        raise ReachError(f"{about} has no container {wanted}, but {', '.join(states) or 'none yet'}")
+    allowed = running if what == SHELL else begun
+    chosen = [wanted] if wanted else (running or begun)[-1:]
+    if chosen and chosen[0] in allowed:
+        return chosen[0]
+    told = ", ".join(f"{name} {state}" for name, state in states.items()) or "no container yet"
+    verb = "runs" if what == SHELL else "has begun"
+    raise ReachError(f"{wanted or 'no stage'} {'does not run' if wanted else verb} in {about}: {told}")
+
+
+def beyond(before: Sequence[str], after: Sequence[str]) -> list[str]:
+    """Lines of `after`, the last of a log, that were not yet among its last lines earlier."""
+    for start in range(len(before) + 1):
+        rest = list(before[start:])
+        if rest == list(after[: len(rest)]):
+            return list(after[len(rest) :])
+    return list(after)

@@ -1,0 +1,172 @@
+"""Whole runs on a simulated cluster whose API, permissions or network fail in the middle of the work."""
+
+import json
+import signal
+
+import pytest
+from cluster_fleet import BEGUN, WORK, ClusterFleet, Containers
+from cluster_kit import ClusterKit, Fault, StageEnd
+
+SLOW_WORK = {**WORK, "command": ["sh", "-c", f"echo {BEGUN}; sleep 3; echo worked: 3 items"]}
+
+
+TOLD = {("node-001", "work", 1): signal.SIGTERM}
+
+
+@pytest.fixture
+def containers(tmp_path):
+    return Containers(tmp_path / "pods")
+
+
+@pytest.fixture
+def kit(tmp_path, containers):
+    with ClusterKit(tmp_path, on_stage=containers) as kit:
+        yield kit
+
+
+def fleet_of(tmp_path, kit, count, **settings):
+    kit.add_nodes(count, gpus=0)
+    return ClusterFleet(tmp_path / "fleet", kit=kit, settings=settings)
+
+
+def all_passed(fleet, count):
+    return fleet.report()["counts"] == {"expected": count, "PASS": count, "FAIL": 0, "INCOMPLETE": 0, "flaky": 0}
+
+
+def whole(fleet, node):
+    """The node has its records and its output here, and both are in the store or came from the pod."""
+    for stage in ("facts", "work"):
+        record = fleet.record(node, stage)
+        assert (record["state"], record["attempt"], record["attempts"]) == ("success", 1, [])
+        assert json.loads((fleet.folder_in_store / "records" / stage / f"{node}.json").read_text()) == record
+        assert f"{stage}: success" in fleet.log(node, stage) or f"{stage} attempt 1 ended" in fleet.log(node, stage)
+        assert "GPUVAL RECORD" not in fleet.log(node, stage)
+    assert "worked: 3 items" in fleet.log(node, "work")
+
+
+def test_a_store_on_the_loopback_is_no_hindrance(tmp_path, kit):
+    """The pods get no addresses of the store: records and logs come from their output."""
+    fleet = fleet_of(tmp_path, kit, 2, gpuval_store_address="", run_pull_seconds=1)
+    done = fleet.play()
+    assert done.code == 0, str(done)
+    assert all_passed(fleet, 2)
+    for node in ("node-001", "node-002"):
+        whole(fleet, node)
+
+
+def test_a_pod_that_is_walled_in_passes_by_its_output(tmp_path, kit, containers):
+    """The store answers the controller and the other pods, and not this one."""
+    containers.walled_in = lambda run: run.node == "node-002"
+    fleet = fleet_of(tmp_path, kit, 3)
+    done = fleet.play()
+    assert done.code == 0, str(done)
+    assert all_passed(fleet, 3)
+    whole(fleet, "node-002")
+
+
+def test_nonsense_between_the_markers_costs_its_own_node_only(tmp_path, kit, containers):
+    def nonsense(run):
+        if run.node != "node-001":
+            return None
+        shown = {"facts": "[1]", "work": '{"stage": ["work"], "attempt": null}'}[run.stage]
+        return StageEnd(
+            log=f"-----BEGIN GPUVAL RECORD {run.stage}-----\n{shown}\n-----END GPUVAL RECORD {run.stage}-----\n"
+        )
+
+    containers.instead = nonsense
+    fleet = fleet_of(tmp_path, kit, 2)
+    done = fleet.play()
+    assert fleet.verdict("node-001")["verdict"] == "INCOMPLETE", str(done)
+    assert fleet.verdict("node-002")["verdict"] == "PASS"
+    assert {problem["stage"] for problem in fleet.verdict("node-001")["problems"]} == {"facts", "work"}
+
+
+def test_output_that_may_not_be_read_names_the_rule(tmp_path, kit):
+    kit.deny("get", "", "pods", "log")
+    fleet = fleet_of(tmp_path, kit, 1, gpuval_store_address="", run_pull_seconds=1)
+    done = fleet.play()
+    assert fleet.verdict("node-001")["verdict"] == "INCOMPLETE", str(done)
+    assert "pods/log" in done.output
+    assert "the output of facts cannot be read" in done.output
+
+
+def test_watches_that_break_and_versions_that_are_gone_cost_nothing(tmp_path, kit):
+    fleet = fleet_of(tmp_path, kit, 4, gpuval_max_nodes_at_once=2, work_workload=SLOW_WORK)
+    playing = fleet.start()
+    playing.expect("work: running")
+    kit.drop_watches()
+    playing.expect("work: success")
+    kit.compact()
+    kit.drop_watches()
+    playing.expect("work: running")
+    kit.down(2)
+    done = playing.wait()
+    assert done.code == 0, str(done)
+    assert all_passed(fleet, 4)
+    assert len(kit.all("Job")) == 4
+    for node in ("node-001", "node-004"):
+        whole(fleet, node)
+
+
+def test_a_job_that_may_not_be_made_costs_its_own_node_only(tmp_path, kit):
+    fleet = fleet_of(tmp_path, kit, 2, gpuval_max_nodes_at_once=1, work_workload=SLOW_WORK)
+    playing = fleet.start()
+    playing.expect("node-001 work: running")
+    kit.deny("create", "batch", "jobs")
+    done = playing.wait()
+    assert fleet.verdict("node-001")["verdict"] == "PASS", str(done)
+    entry = fleet.verdict("node-002")
+    (check,) = [check for check in entry["checks"] if check["name"] == "launch"]
+    assert (entry["verdict"], entry["class"]) == ("INCOMPLETE", "forbidden")
+    for part in ("batch", "jobs", "create"):
+        assert part in check["reason"]
+    assert "docs/kubernetes.md" in check["remedy"]
+
+
+def test_a_watch_that_is_forbidden_names_the_rule_and_the_run_can_be_taken_up(tmp_path, kit):
+    fleet = fleet_of(tmp_path, kit, 2, work_workload=SLOW_WORK)
+    playing = fleet.start()
+    playing.expect("work: running")
+    kit.deny("watch", "", "pods")
+    kit.drop_watches()
+    done = playing.wait()
+    assert done.code != 0
+    assert "watch" in done.told
+    assert "pods" in done.told
+    assert "FINAL ACCEPTANCE: PASS" not in done.output
+    run_id = fleet.run_id
+    kit.permit()
+    done = fleet.play()
+    assert done.code == 0, str(done)
+    assert fleet.run_id == run_id
+    assert all_passed(fleet, 2)
+    assert len(kit.all("Job")) == 2
+
+
+def test_a_job_deleted_by_somebody_is_made_once_more(tmp_path, kit, containers):
+    containers.struck = lambda run: TOLD.get((run.node, run.stage, run.attempt))
+    kit.settings.stage_seconds = 4  # the pod lives on while it is told to end
+    fleet = fleet_of(tmp_path, kit, 2, work_workload=SLOW_WORK)
+    playing = fleet.start()
+    playing.expect("node-001 work: running")
+    (job,) = [job for job in kit.all("Job") if job["metadata"]["labels"]["gpuval.io/node"] == "node-001"]
+    kit.remove("Job", job["metadata"]["name"])
+    done = playing.wait()
+    assert "node-001: launched again, as attempt 2" in done.output, str(done)
+    assert fleet.report()["counts"]["PASS"] == 2
+    assert BEGUN in (fleet.run_folder / "nodes/node-001/work.attempt-1.log").read_text()
+
+
+def test_a_node_that_comes_back_while_others_work_has_another_turn(tmp_path, kit, containers):
+    containers.struck = lambda run: {("node-001", "work", 1): signal.SIGKILL}.get((run.node, run.stage, run.attempt))
+    kit.fault("node-001", Fault("node_lost", stage="work", attempt=1))
+    work = {**WORK, "command": ["sh", "-c", f"echo {BEGUN}; sleep 15; echo worked: 3 items"]}
+    fleet = fleet_of(tmp_path, kit, 2, work_workload=work)
+    playing = fleet.start()
+    playing.expect("node-001: DeletionByTaintManager")
+    kit.restore_node("node-001")
+    done = playing.wait()
+    assert done.code == 0, str(done)
+    assert "node-001: launched again, as attempt 2" in done.output
+    assert fleet.record("node-001", "work")["attempt"] == 2
+    assert fleet.record("node-001", "facts")["attempt"] == 1

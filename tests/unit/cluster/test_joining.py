@@ -1,0 +1,127 @@
+"""Which nodes join a run that is open, and as what."""
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import joining, nodes
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import PodSettings
+from node_objects import node
+
+RUN = {
+    "gpu-1": {"stages": ["facts"], "sku": "ordered-h200", "gpu_count": 8, "id": "rack-1"},
+    "cpu-1": {"stages": ["facts"], "sku": "auto", "gpu_count": None},
+}
+
+
+def h200(name, resources=8, **changes):
+    labels = {"nvidia.com/gpu.product": "NVIDIA-H200", **changes.pop("labels", {})}
+    return node(name, labels=labels, resources={"nvidia.com/gpu": str(resources)} if resources else {}, **changes)
+
+
+THERE = [nodes.describe(h200("gpu-1")), nodes.describe(node("cpu-1"))]
+
+
+class Selector:
+    """What the API server would choose, and how often it was asked."""
+
+    def __init__(self, *chosen):
+        self.chosen, self.asked = set(chosen), []
+
+    def __call__(self, name):
+        self.asked.append(name)
+        return name in self.chosen
+
+
+@pytest.fixture
+def said():
+    return []
+
+
+def newcomers(selector, said, **ids):
+    return joining.Newcomers(joining.Rule(selector, {}, ids, said.append), ["gpu-1", "cpu-1", "left-out"])
+
+
+def ready(waiting):
+    return waiting.ready(RUN, lambda: THERE, lambda _name: PodSettings())
+
+
+def test_a_node_joins_as_what_the_run_expects_of_its_kind_with_its_own_id(said):
+    waiting = newcomers(Selector("gpu-2", "cpu-2"), said, **{"gpu-2": "rack-2"})
+    waiting.see("gpu-2", h200("gpu-2"))
+    waiting.see("cpu-2", node("cpu-2"))
+    assert ready(waiting) == {
+        "cpu-2": ("cpu-1", {"stages": ["facts"], "sku": "auto", "gpu_count": None}),
+        "gpu-2": ("gpu-1", {"stages": ["facts"], "sku": "ordered-h200", "gpu_count": 8, "id": "rack-2"}),
+    }
+    waiting.see("gpu-2", h200("gpu-2"))
+    assert ready(waiting) == {}
+
+
+def test_what_was_there_before_and_left_out_does_not_join(said):
+    selector = Selector("left-out", "gpu-1")
+    waiting = newcomers(selector, said)
+    waiting.see("left-out", h200("left-out"))
+    waiting.see("gpu-1", h200("gpu-1"))
+    assert ready(waiting) == {}
+    assert selector.asked == []
+
+
+def test_the_selector_is_asked_once_as_long_as_labels_stay(said):
+    selector = Selector()
+    waiting = newcomers(selector, said)
+    for _ in range(3):
+        waiting.see("gpu-2", h200("gpu-2"))
+        assert ready(waiting) == {}
+    selector.chosen.add("gpu-2")
+    waiting.see("gpu-2", h200("gpu-2", labels={"pool": "gpu"}))
+    assert list(ready(waiting)) == ["gpu-2"]
+    assert selector.asked == ["gpu-2", "gpu-2"]
+    assert said == []
+
+
+@pytest.mark.parametrize(
+    ("early", "reason"),
+    [
+        (h200("gpu-2", conditions={"Ready": {"status": "False", "reason": "KubeletNotReady"}}), "Ready is False"),
+        (h200("gpu-2", unschedulable=True), "cordoned"),
+        (node("gpu-2", labels={"nvidia.com/gpu.product": "NVIDIA-B300"}), "no node of the run is of its kind"),
+        (h200("gpu-2", resources=8, allocatable={"nvidia.com/gpu": "0"}), "none of its 8"),
+    ],
+)
+def test_one_that_is_not_ready_waits_and_says_why_once(said, early, reason):
+    waiting = newcomers(Selector("gpu-2"), said)
+    for _ in range(2):
+        waiting.see("gpu-2", early)
+        assert ready(waiting) == {}
+    assert len(said) == 1
+    assert reason in said[0]
+    waiting.see("gpu-2", h200("gpu-2"))
+    assert list(ready(waiting)) == ["gpu-2"]
+
+
+def test_one_that_is_gone_again_does_not_join(said):
+    waiting = newcomers(Selector("gpu-2"), said)
+    waiting.see("gpu-2", h200("gpu-2"))
+    waiting.see("gpu-2", None)
+    assert ready(waiting) == {}
+
+
+def test_an_api_server_that_does_not_answer_is_asked_again(said):
+    answers = iter([RuntimeError("away"), True])
+
+    def matches(_name):
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    waiting = newcomers(matches, said)
+    waiting.see("gpu-2", h200("gpu-2"))
+    with pytest.raises(RuntimeError):
+        ready(waiting)
+    assert list(ready(waiting)) == ["gpu-2"]
+
+
+def test_the_same_instance_type_comes_first():
+    small = {"node.kubernetes.io/instance-type": "small"}
+    others = [nodes.describe(one) for one in (node("a"), node("b", labels=small), h200("g", labels=small))]
+    assert joining.most_like(nodes.describe(node("new", labels=small)), others, {}) == "b"
+    assert joining.most_like(nodes.describe(node("new", labels={**small, "x": "y"})), others[:1], {}) == "a"
