@@ -300,3 +300,16 @@ def test_a_launch_that_ran_out_of_time_is_tried_again_but_not_for_ever():
     broken = view({"state": "failed", "class": "disk_full"})
     broken.to_start, broken.tries, broken.tried_at = False, 1, 100.0
     assert not broken.comes_again(1e6)
+
+
+def test_a_further_attempt_waits_for_a_place_like_any_launch():
+    done, gone, busy = (view(training="success", loading="crash") for _ in range(3))
+    working = view(training="running")
+    views = {"done": done, "gone": gone, "busy": busy, "working": working}
+    for name, node in views.items():
+        node.name = name
+    busy.busy = "fetch"
+    assert watching.to_relaunch(views, ["done", "gone", "busy"]) == ["done", "gone"]
+    assert watching.to_relaunch(views, ["done", "gone"], at_once=3) == ["done"]
+    assert watching.to_relaunch(views, ["done"], at_once=1) == []
+    assert watching.to_relaunch(views, ["working", "done"], at_once=1) == ["working"]  # it has its place already

@@ -39,6 +39,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.watching import (
     progress,
     to_ask,
     to_launch,
+    to_relaunch,
     to_restart,
 )
 
@@ -137,6 +138,8 @@ class RunWatch:
         display: Any,
     ) -> None:
         self.options = limits
+        #: Launches of further attempts that wait for a place.
+        self.ordered: dict[str, dict[str, Any]] = {}
         self.run_folder = folder
         self.run_info = folder.read_run()
         self.checks = checks
@@ -298,15 +301,18 @@ class RunWatch:
             self._end_late(now)
             return True
         if launching.remaining_seconds(self.run_info, now - self.begun) >= LEAST_SECONDS:
-            for name, order in self._relaunches().items():
-                self._launch(name, order, now)
+            self.ordered.update(self._relaunches())
+            for name in to_relaunch(self.views, list(self.ordered), at_once=self.window.nodes):
+                self._launch(name, self.ordered.pop(name), now)
+        else:
+            self.ordered.clear()
         self._start_next(now)
         silence, interval = self.options.silence_seconds, self.options.pull_seconds
         for name in to_ask(views, now, silence=silence, interval=interval):
             view = self.views[name]
             view.busy, view.asked_at = "fetch", now
             self.placement.fetch(view)
-        if all(view.over for view in views) and not self.placement.unsettled():
+        if all(view.over for view in views) and not self.ordered and not self.placement.unsettled():
             for view in views:
                 if view.given_up:
                     self._say(f"{view.name}: its runner ends whenever it is started: read its runner.log on the node")
@@ -415,7 +421,9 @@ class RunWatch:
     def _relaunches(self):
         """Attempt 2 for stages that may be measured again, and resumption where a runner is gone."""
         orders = {}
-        reachable = [view for view in self.views.values() if view.askable and not view.busy]
+        reachable = [
+            view for view in self.views.values() if view.askable and not view.busy and view.name not in self.ordered
+        ]
         for name in to_restart(reachable):
             view = self.views[name]
             self._say(f"{name}: its runner is gone, the plan is taken up where it stands")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -151,6 +151,25 @@ def to_launch(views: Sequence[NodeView], now: float, *, at_once: int = 0, transf
             continue
         working, transferring = working + 1, transferring + brings
         chosen.append(view.name)
+    return chosen
+
+
+def to_relaunch(views: Mapping[str, NodeView], ordered: Iterable[str], *, at_once: int = 0) -> list[str]:
+    """Of the nodes that are ordered to be launched again, those that have their turn: they take places like others.
+
+    One that is at work already (its runner is gone) has its place.
+    """
+    working = sum(view.at_work for view in views.values())
+    chosen = []
+    for name in ordered:
+        view = views[name]
+        if view.busy:
+            continue
+        if not view.at_work:
+            if at_once and working >= at_once:
+                continue
+            working += 1
+        chosen.append(name)
     return chosen
 
 
