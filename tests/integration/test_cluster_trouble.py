@@ -170,3 +170,22 @@ def test_a_node_that_comes_back_while_others_work_has_another_turn(tmp_path, kit
     assert "node-001: launched again, as attempt 2" in done.output
     assert fleet.record("node-001", "work")["attempt"] == 2
     assert fleet.record("node-001", "facts")["attempt"] == 1
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+def test_another_machine_under_the_same_name_does_all_stages_again(tmp_path, kit, containers, replaced):
+    """Facts of one machine and work of another would make a verdict on neither."""
+    kit.fault("node-001", Fault("evicted", stage="work", attempt=1))
+
+    def exchange(run):
+        if replaced and (run.stage, run.attempt) == ("work", 1):
+            kit.change("Node", "node-001", {"status": {"nodeInfo": {"machineID": "another"}}})
+
+    containers.instead = exchange
+    containers.struck = lambda run: {("work", 1): signal.SIGKILL}.get((run.stage, run.attempt))
+    fleet = fleet_of(tmp_path, kit, 1, work_workload=SLOW_WORK)
+    done = fleet.play()
+    assert done.code == 0, str(done)
+    attempts = {stage: fleet.record("node-001", stage)["attempt"] for stage in ("facts", "work")}
+    assert attempts == {"facts": 2 if replaced else 1, "work": 2}
+    assert ("another machine has this name" in done.told) is replaced

@@ -14,6 +14,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import Contro
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.host_values import templar_of, values_of
 
 MOST_NAMED = 5
+#: What says which cluster, and where on it.
+CLUSTER = ("gpuval_kubeconfig", "gpuval_kube_context", "gpuval_namespace")
 
 
 class ActionModule(ControllerAction):
@@ -23,6 +25,7 @@ class ActionModule(ControllerAction):
         known = settings.declared()
         wrong: dict[str, list[str]] = {}
         placed: set[str] = set()
+        clusters: set[str] = set()
         strange: set[str] = set()
         seen = {}
         for node in task_vars["ansible_play_hosts"]:
@@ -30,6 +33,7 @@ class ActionModule(ControllerAction):
             strange.update(name for name in values if name.startswith(settings.PREFIX))
             chosen = settings.changed(values, known)
             placed.add(str(values.get("gpuval_placement")))
+            clusters.add(repr([values.get(name) for name in CLUSTER]))
             key = repr(sorted(chosen.items()))
             plain = "{{" not in key and "{%" not in key
             if not (plain and key in seen):
@@ -39,6 +43,10 @@ class ActionModule(ControllerAction):
         for name in settings.unknown(strange, known):
             self._display.warning(f"no setting of gpuval: {name}")
         count = len(task_vars["ansible_play_hosts"])
+        if placed == {"kubernetes"} and len(clusters) > 1:
+            wrong[
+                f"{', '.join(CLUSTER)} are not the same for all: validate one cluster after the other"
+            ] = task_vars["ansible_play_hosts"]
         if len(placed) > 1:
             wrong[
                 "gpuval_placement is not the same for all: validate SSH hosts and clusters one after the other, "

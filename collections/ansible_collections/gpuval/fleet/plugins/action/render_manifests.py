@@ -54,7 +54,7 @@ class ActionModule(Jobs):
         files.replace(path, rendering.to_yaml(objects).encode(), files.PRIVATE)
         message = (
             f"{len(objects)} objects for {len(placements)} node(s) in {path}: it holds signed URLs, which are secrets. "
-            f"Apply it with kubectl apply -f {path}, then validate with -e gpuval_run_id={run['run_id']}"
+            f"Apply it with kubectl apply --server-side -f {path}, then validate with -e gpuval_run_id={run['run_id']}"
         )
         return {**told, "changed": True, "path": str(path), "msg": message}
 

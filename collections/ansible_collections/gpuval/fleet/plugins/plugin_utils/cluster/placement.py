@@ -28,7 +28,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import clean_t
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import Evidence, take_record
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.node_tasks import Outcome
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import object_key, signed_urls
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watching import FINAL_STATES, LAUNCHED, NodeView
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watching import FINAL_STATES, LAUNCHED, NodeView, backoff
 
 FIRST_LIST_SECONDS = 60.0
 #: The last record of a stage may come to the store after the news that its pod has ended.
@@ -39,6 +39,8 @@ TICK_SECONDS = 2.0
 TROUBLE_SECONDS = 30.0
 MAX_ATTEMPTS = 2
 LOG_BYTES = 8 << 20
+#: From the end of a container's output, where its record is: a kubelet cuts what is longer than it was asked for there.
+LOG_LINES = 2000
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,9 @@ class ClusterPlacement:
         #: Nodes of which there was news while their launch was not yet taken in.
         self._unread: set[str] = set()
         self._looked_at = float("-inf")
+        #: How often in a row a node's output could not be read, and until when it is left alone for that.
+        self._misses: dict[str, int] = {}
+        self._unread_until: dict[str, float] = {}
         self._told: dict[str, str] = {}
 
     @property
@@ -267,14 +272,19 @@ class ClusterPlacement:
         name, attempt = view.name, launch["attempt"]
         order = self._order(name)
         placed = self._fold.placed(name, time.monotonic(), attempt)
+        before = self._folder.read_launch(name).get("machine")
         if placed.job:  # of a controller before this one, or of who applied the rendered manifests
-            return self._started(view, {**launch, "job": placed.job}, order.plan)
+            return self._started(view, {**launch, "job": placed.job, "machine": before}, order.plan)
         node = self._nodes.get(name)
         finding = nodes.finding_for(name, node, order.settings, order.sku, self._run["nodes"][name]["gpu_count"])
         if finding:
             return {**launch, "state": "unreachable", **finding}
         plan = order.plan
+        launch["machine"] = _machine(node)
         if attempt > 1:
+            if before and before != launch["machine"]:
+                self._warn(f"{name}: another machine has this name now: all its stages are run again")
+                launch["stages"] = list(view.stages)
             if order.settings.loses_models:
                 launch["stages"] = plans.with_needs(plan["stages"], launch["stages"])
             plan = plans.again(plan, launch["stages"], attempt)
@@ -459,6 +469,9 @@ class ClusterPlacement:
         found: dict[str, bytes] = {}
         if not placed.pod:
             return found
+        now = time.monotonic()
+        if now < self._unread_until.get(view.name, 0.0) or not self._answers(view.name):
+            return found
         for stage, container in placed.stages.items():
             known = view.records.get(stage, {})
             if container.state == "waiting" or (
@@ -466,16 +479,27 @@ class ClusterPlacement:
             ):
                 continue
             try:
-                text = self._cluster.log(placed.pod, names.container_name(stage), limit_bytes=LOG_BYTES)
-            except ClusterError as error:
+                text = self._cluster.log(
+                    placed.pod, names.container_name(stage), limit_bytes=LOG_BYTES, tail_lines=LOG_LINES
+                )
+            except ClusterError as error:  # a kubelet that is away is asked less and less often: it holds up all nodes
                 self._say_once(view.name, f"{view.name}: the output of {stage} cannot be read: {error}")
-                continue
+                self._misses[view.name] = self._misses.get(view.name, 0) + 1
+                self._unread_until[view.name] = time.monotonic() + backoff(self._misses[view.name])
+                break
+            self._misses.pop(view.name, None)
             for name, raw in pod_records.records_from_log(text, [stage]).items():
                 found[object_key(self._run["folder"], "records", name, view.name)] = raw
             log = self._folder.evidence_file(view.name, stage, "logs")
             if text and not log.exists():
                 _write_log(log, pod_records.without_records(text))
         return found
+
+    def _answers(self, name: str) -> bool:
+        """Whether the node's kubelet, which has the output, is believed to answer."""
+        node = self._nodes.get(name)
+        conditions = (node or {}).get("status", {}).get("conditions") or ()
+        return any(item.get("type") == "Ready" and item.get("status") == "True" for item in conditions)
 
     def _keep_logs(self, name: str, attempt: int, stages: Iterable[str]) -> None:
         """The output of an attempt, under a name of its own: the next one's pod starts with an empty log."""
@@ -518,3 +542,9 @@ def _write_log(path: Path, text: str) -> None:
 def _comes_again(placed: pods.Placed) -> bool:
     """Whether its attempt ended by what another attempt may well be spared."""
     return placed.over and placed.attempt < MAX_ATTEMPTS and placed.trouble is not None and placed.trouble.again
+
+
+def _machine(node: Mapping[str, Any]) -> str:
+    """Which machine a Node object stands for: its name may be given to another one."""
+    machine_id = ((node.get("status") or {}).get("nodeInfo") or {}).get("machineID")
+    return str(machine_id or node["metadata"].get("uid") or "")
