@@ -43,8 +43,9 @@ class Result:
     cpu: float
     clean_cpu: float
     cluster_cpu: float
-    #: Of all processes of the controller, the store's with them, pages counted once; and of ansible-playbook itself.
+    #: Of all processes of the controller, pages counted once: without the embedded store, and with it.
     memory: int
+    memory_with_store: int
     resident: int
     main: int
     clean_memory: int
@@ -166,7 +167,8 @@ def measured(cluster: Cluster, count: int, stages: dict[str, float], folder: Pat
         cpu=validate.cpu_seconds,
         clean_cpu=clean.cpu_seconds,
         cluster_cpu=ran["cpu_seconds"] - before["cpu_seconds"],
-        memory=validate.peak_shared,
+        memory=validate.peak_without_store,
+        memory_with_store=validate.peak_shared,
         resident=validate.peak_resident,
         main=validate.peak_main,
         clean_memory=clean.peak_shared,
@@ -235,6 +237,7 @@ def table(results: list[Result]) -> str:
         ("controller CPU per node, s", lambda r: f"{r.cpu / r.nodes:.3f}"),
         ("simulated cluster's CPU, s", lambda r: f"{r.cluster_cpu:.1f}"),
         ("memory (pages counted once), MB", lambda r: f"{r.memory / 1e6:.0f}"),
+        ("the same with the embedded store, MB", lambda r: f"{r.memory_with_store / 1e6:.0f}"),
         ("memory (sum of RSS), MB", lambda r: f"{r.resident / 1e6:.0f}"),
         ("memory of ansible-playbook (RSS), MB", lambda r: f"{r.main / 1e6:.0f}"),
         ("clean, s", lambda r: f"{r.clean:.1f}"),

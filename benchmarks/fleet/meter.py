@@ -29,6 +29,8 @@ class Sample:
     ssh: int
     #: What the command's own process holds of `resident`.
     main: int = 0
+    #: What the embedded store's servers hold of `shared`; an S3 service would take their place.
+    store: int = 0
 
 
 @dataclass
@@ -42,6 +44,10 @@ class Cost:
     @property
     def peak_shared(self) -> int:
         return max((sample.shared for sample in self.samples), default=0)
+
+    @property
+    def peak_without_store(self) -> int:
+        return max((sample.shared - sample.store for sample in self.samples), default=0)
 
     @property
     def peak_resident(self) -> int:
@@ -145,14 +151,15 @@ def look(root: int, at: float, others: Collection[int] = ()) -> Sample:
         more -= set(others)
         ours |= more
         grown = bool(more)
-    shared = resident = main = 0
+    shared = resident = main = store = 0
     for pid in ours:
         try:
             fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
         except (OSError, ValueError):
             continue
-        shared += int(fields["Pss"].split()[0]) * 1024
+        shared += (pages := int(fields["Pss"].split()[0]) * 1024)
+        store += pages if names.get(pid) == "rclone" else 0
         resident += (held := int(fields["Rss"].split()[0]) * 1024)
         main = held if pid == root else main
     ssh = sum(names.get(pid) == "ssh" for pid in ours)
-    return Sample(at, shared, resident, len(ours), ssh, main)
+    return Sample(at, shared, resident, len(ours), ssh, main, store)

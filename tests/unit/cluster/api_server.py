@@ -73,6 +73,9 @@ _PATH = re.compile(
 )
 
 _REVIEW_PATH = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
+_ACCESS_PATH = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+#: Its events are not cached, and what is not cached has no bookmarks.
+_NO_BOOKMARKS = ("Event",)
 _VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
 
 
@@ -256,6 +259,7 @@ class ApiServer(kmock.KubernetesScaffold):
         self.down_until = 0.0
         self.gone_by_status = False
         self.rules_incomplete = False
+        self.unlisted: set[Asked] = set()  # rules of an authorizer that does not tell them
         self.admit: Callable[[Resource, Manifest], None] = lambda resource, manifest: None
         self.delete: Callable[[Resource, Manifest, str], None] = lambda resource, item, propagation: None
 
@@ -264,6 +268,8 @@ class ApiServer(kmock.KubernetesScaffold):
             return self._hang_up(raw_request)
         if raw_request.path == _REVIEW_PATH:
             return await self._review(raw_request)
+        if raw_request.path == _ACCESS_PATH:
+            return await self._review_access(raw_request)
         found = _PATH.match(raw_request.path)
         resource = _BY_PLURAL.get((found["group"] or "", found["plural"])) if found else None
         if not found or not resource:
@@ -290,10 +296,24 @@ class ApiServer(kmock.KubernetesScaffold):
         rules = [
             {"verbs": verbs, "apiGroups": [group], "resources": [f"{plural}/{sub}" if sub else plural]}
             for group, plural, sub in places
-            if (verbs := [verb for verb in _VERBS if self._allows(Asked(verb, group, plural, sub))])
+            if (verbs := [verb for verb in _VERBS if self._lists(Asked(verb, group, plural, sub))])
         ]
         status = {"resourceRules": rules, "nonResourceRules": [], "incomplete": self.rules_incomplete}
         return aiohttp.web.json_response({"kind": "SelfSubjectRulesReview", "status": status}, status=201)
+
+    async def _review_access(self, raw_request: aiohttp.web.BaseRequest) -> aiohttp.web.StreamResponse:
+        """Say whether this user may do one thing."""
+        self.asked.append(Asked("create", "authorization.k8s.io", "selfsubjectaccessreviews"))
+        wanted = json.loads(await raw_request.content.read())["spec"]["resourceAttributes"]
+        resource = _BY_PLURAL[wanted["group"], wanted["resource"]]
+        asked = Asked(wanted["verb"], wanted["group"], wanted["resource"], wanted["subresource"])
+        # Without a namespace it is asked of all namespaces, and a Role says nothing about those.
+        allowed = self._allows(asked) and bool(wanted["namespace"]) == resource.namespaced
+        status = {"allowed": allowed}
+        return aiohttp.web.json_response({"kind": "SelfSubjectAccessReview", "status": status}, status=201)
+
+    def _lists(self, asked: Asked) -> bool:
+        return self._allows(asked) and asked not in self.unlisted
 
     def _allows(self, asked: Asked) -> bool:
         return self.denied.get(asked, 0) == 0 and (self.allowed is None or self.allowed(asked))
@@ -338,12 +358,17 @@ class ApiServer(kmock.KubernetesScaffold):
         if asked.verb == "watch":
             return await self._watch(raw_request, resource, namespace, query)
         if asked.verb == "create":
-            return aiohttp.web.json_response(self._create(resource, namespace, body), status=201)
+            if query.get("dryRun", "All") != "All":
+                raise Problem(422, "Invalid", "dryRun: Unsupported value")
+            made = self._create(resource, namespace, body, keep="dryRun" not in query)
+            return aiohttp.web.json_response(made, status=201)
         if asked.verb == "deletecollection":
             propagation = self._propagation(query, body)
-            for item in list(self._chosen(resource, namespace, query)):
+            items = list(self._chosen(resource, namespace, query))
+            meta = {"resourceVersion": str(self.storage.version)}
+            for item in items:
                 self.delete(resource, item, propagation)
-            return aiohttp.web.json_response({"kind": "Status", "status": "Success", "code": 200})
+            return _page(resource, meta, items, raw_request.headers.get("Accept", ""))
         item = self.storage.get(resource.kind, namespace, name or "")
         if item is None:
             raise Problem(404, "NotFound", f'{resource.plural} "{name}" not found')
@@ -360,7 +385,7 @@ class ApiServer(kmock.KubernetesScaffold):
             item = self.storage.change(resource.kind, item, patch) or item
         return aiohttp.web.json_response(item)
 
-    def _create(self, resource: Resource, namespace: str, body: bytes) -> Manifest:
+    def _create(self, resource: Resource, namespace: str, body: bytes, *, keep: bool = True) -> Manifest:
         manifest = json.loads(body)
         meta = manifest.setdefault("metadata", {})
         if (manifest.get("kind"), manifest.get("apiVersion")) != (resource.kind, resource.api_version):
@@ -385,6 +410,8 @@ class ApiServer(kmock.KubernetesScaffold):
                 422, "Invalid", f'ConfigMap "{name}" is invalid: []: Too long: may not be more than 1048576 bytes'
             )
         self.admit(resource, manifest)
+        if not keep:
+            return {**manifest, "metadata": {**meta, "uid": str(uuid.uuid4()), "creationTimestamp": now()}}
         return self.storage.add(resource.kind, manifest)
 
     def _chosen(self, resource: Resource, namespace: str, query: Mapping[str, str]) -> Iterator[Manifest]:
@@ -422,13 +449,7 @@ class ApiServer(kmock.KubernetesScaffold):
         meta: Manifest = {"resourceVersion": str(version)}
         if limit and start + limit < len(items):
             meta["continue"] = json.dumps([version, start + limit])
-        if "PartialObjectMetadataList" in accept:
-            page = [{"metadata": item["metadata"]} for item in page]
-        # Items of a list carry neither kind nor apiVersion.
-        page = [{key: value for key, value in item.items() if key not in ("kind", "apiVersion")} for item in page]
-        return aiohttp.web.json_response(
-            {"kind": f"{resource.kind}List", "apiVersion": resource.api_version, "metadata": meta, "items": page}
-        )
+        return _page(resource, meta, page, accept)
 
     def _log(self, namespace: str, name: str, query: Mapping[str, str]) -> aiohttp.web.Response:
         pod = self.storage.get("Pod", namespace, name)
@@ -488,7 +509,7 @@ class ApiServer(kmock.KubernetesScaffold):
         query: Mapping[str, str],
     ) -> None:
         ends = time.monotonic() + float(query.get("timeoutSeconds") or 1800)
-        bookmarks = query.get("allowWatchBookmarks") == "true"
+        bookmarks = query.get("allowWatchBookmarks") == "true" and watcher.resource.kind not in _NO_BOOKMARKS
         while (left := ends - time.monotonic()) > 0:
             try:
                 data = await asyncio.wait_for(watcher.queue.get(), min(left, BOOKMARK_SECONDS))
@@ -520,6 +541,16 @@ class ApiServer(kmock.KubernetesScaffold):
         for watcher in list(self.storage.watchers):
             self.storage.watchers.discard(watcher)
             watcher.queue.put_nowait(None)
+
+
+def _page(resource: Resource, meta: Manifest, items: list[Manifest], accept: str) -> aiohttp.web.Response:
+    """Objects as a list has them: its items carry neither kind nor apiVersion."""
+    kind, version = f"{resource.kind}List", resource.api_version
+    if "PartialObjectMetadataList" in accept:
+        kind, version = "PartialObjectMetadataList", "meta.k8s.io/v1"
+        items = [{"metadata": item["metadata"]} for item in items]
+    items = [{key: value for key, value in item.items() if key not in ("kind", "apiVersion")} for item in items]
+    return aiohttp.web.json_response({"kind": kind, "apiVersion": version, "metadata": meta, "items": items})
 
 
 def _verb(raw_request: aiohttp.web.BaseRequest, name: str | None) -> str:

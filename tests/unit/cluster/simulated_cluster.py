@@ -95,6 +95,8 @@ class Settings:
     retry_seconds: float = 0.1
     #: What a container told to end takes.
     grace_seconds: float = 0.0
+    #: Whether the scheduler names the taints that keep a pod away, as it did before Kubernetes 1.34.
+    names_taints: bool = True
     on_stage: Callable[[StageRun, str], StageEnd | None] | None = None
 
 
@@ -306,7 +308,10 @@ class SimulatedCluster:
         nodes = self.storage.objects["Node"]
         targets = _targets(pod["spec"])
         count = len(nodes)
-        hopeless = f" preemption: 0/{count} nodes are available: {count} Preemption is not helpful for scheduling."
+        claims = "" if self.settings.names_taints else " no new claims to deallocate,"
+        hopeless = (
+            f"{claims} preemption: 0/{count} nodes are available: {count} Preemption is not helpful for scheduling."
+        )
         reasons: dict[str, int] = defaultdict(int)
         candidates = [nodes[("", name)] for name in targets if ("", name) in nodes] if targets else list(nodes.values())
         for node in candidates:
@@ -327,6 +332,8 @@ class SimulatedCluster:
             return "node(s) were unschedulable"
         for taint in spec.get("taints") or []:
             if taint["effect"] != "PreferNoSchedule" and not _tolerated(taint, pod["spec"].get("tolerations") or []):
+                if not self.settings.names_taints:
+                    return "node(s) had untolerated taint(s)"
                 return f"node(s) had untolerated taint {{{taint['key']}: {taint.get('value', '')}}}"
         for resource in GPU_RESOURCES:
             if _requested(pod["spec"], resource) > self._free(node, resource):
@@ -374,6 +381,8 @@ class SimulatedCluster:
         view = _PodView(self, pod, node)
         view.tell()
         secrets, config_maps = await self._mount(pod)
+        view.prepared = True
+        view.tell()
         if self.settings.pull_seconds:
             self.event(pod, "Pulling", f'Pulling image "{view.specs[0].get("image", "")}"', "kubelet", where=node)
             await asyncio.sleep(self.settings.pull_seconds)
@@ -677,6 +686,7 @@ class _PodView:
         if not init:
             self.states = [{"waiting": {"reason": "ContainerCreating"}} for _ in self.specs]
         self.phase = "Pending"
+        self.prepared = False
         self.extra: list[Manifest] = []
         self.started = now()
 
@@ -734,7 +744,7 @@ class _PodView:
             "hostIP": "10.0.0.1",
             "podIP": "10.244.0.7",
             "conditions": [
-                new_condition("PodReadyToStartContainers", "False" if done else "True"),
+                new_condition("PodReadyToStartContainers", str(self.prepared and not done)),
                 initialized,
                 ready,
                 _scheduled(),

@@ -1,14 +1,18 @@
+import asyncio
 import base64
 import http.server
 import json
 import logging
 import ssl
 import sys
+import tempfile
 import threading
 import time
+from pathlib import Path
 
 import aiohttp.web
 import pytest
+import urllib3
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import certificates
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.certificates import CertificateFiles
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import api, permissions
@@ -93,6 +97,38 @@ def test_what_a_secret_holds_is_not_fetched(kit, cluster):
     )
     items, _ = cluster.list("Secret", SELECTOR)
     assert list(items[0]) == ["metadata"]
+
+
+def test_what_a_deleted_secret_held_does_not_come_back(kit, cluster, monkeypatch):
+    call, answers = cluster._call, []
+
+    def kept(*rest, **options):
+        answers.append(call(*rest, **options))
+        return answers[-1]
+
+    monkeypatch.setattr(cluster, "_call", kept)
+    planted = base64.b64encode(b"planted-signature-2204").decode()
+    meta = {"name": "s", "labels": LABELS}
+    cluster.create({"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": {"k": planted}})
+    cluster.delete_all("Secret", SELECTOR)
+    cluster.create({"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": {"k": planted}})
+    cluster.delete("Secret", "s")
+    for answer in (answers[1], answers[3]):
+        assert [item["metadata"]["name"] for item in json.loads(answer.data)["items"]] == ["s"]
+        assert planted.encode() not in answer.data
+
+
+def test_a_dry_run_is_checked_and_makes_nothing(kit, cluster):
+    assert cluster.create(config_map(), dry_run=True)["metadata"]["name"] == "one"
+    assert not kit.all("ConfigMap")
+    with pytest.raises(Refused, match=r"metadata\.name"):
+        cluster.create(config_map("Not_A_Name"), dry_run=True)
+    with (
+        Cluster(Access(str(kit.kubeconfig), "", "nowhere")) as nowhere,
+        pytest.raises(Missing, match=r"kubectl create namespace nowhere, or .*-e kubernetes_make_namespace=true"),
+    ):
+        nowhere.create(config_map(), dry_run=True)
+    assert set(kit.counts()) == {CREATE_MAPS}
 
 
 def test_objects_are_trimmed(kit, cluster):
@@ -180,6 +216,29 @@ class TestLogs:
         del kit.server.logs["gpuval", pod, "training"]
         assert cluster.log(pod, "training") == ""
 
+    @pytest.mark.parametrize("status", [500, 502, 503, 504])
+    def test_a_kubelet_that_is_dead_is_asked_once(self, kit, cluster, pod, waits, status):
+        said = 'Get "https://10.0.0.7:10250/containerLogs/gpuval/p/facts": dial tcp 10.0.0.7:10250: no route to host'
+        kit.fail(1, status, "InternalError", said)
+        with pytest.raises(ClusterError, match=r"dial tcp 10\.0\.0\.7:10250"):
+            cluster.log(pod, "facts")
+        assert waits == []
+        assert cluster.asked[Asked("get", "", "pods", "log")] == 1
+        kit.throttle(1)
+        assert cluster.log(pod, "facts") is not None  # a busy server is another matter
+
+    def test_a_kubelet_that_does_not_answer(self, kit, cluster, pod, monkeypatch):
+        async def slow(*args):
+            await asyncio.sleep(1.5)
+            return aiohttp.web.Response()
+
+        monkeypatch.setattr(type(kit.server), "_answer", slow)
+        monkeypatch.setattr(api, "LOG_SECONDS", 0.3)
+        began = time.monotonic()
+        with pytest.raises(ClusterError, match=f"kubelet of the node of {pod} does not answer"):
+            cluster.log(pod, "facts")
+        assert time.monotonic() - began < 1.4
+
     def test_no_such_container(self, cluster, pod):
         with pytest.raises(Refused, match="not valid for pod"):
             cluster.log(pod, "nothing")
@@ -263,9 +322,27 @@ class TestRefusals:
         with pytest.raises(Forbidden) as caught:
             cluster.check(needed)
         assert caught.value.asked == [Asked("create", "batch", "jobs"), Asked("watch", "", "nodes")]
+        assert set(kit.counts()) == {permissions.REVIEW}
+
+    def test_rules_that_the_cluster_does_not_list_are_asked_for_one_by_one(self, kit, cluster):
+        needed = sorted(permissions.granted(permissions.documents("gpuval")))
         kit.server.rules_incomplete = True
         cluster.check(needed)
         assert set(kit.counts()) == {permissions.REVIEW}
+        kit.server.unlisted = {Asked(*one) for one in needed}
+        cluster.check(needed)
+        assert kit.counts()[permissions.ACCESS_REVIEW] == len(needed)
+        kit.server.unlisted = {Asked("get", "", "pods", "log")}
+        kit.deny("create", "batch", "jobs")
+        kit.deny("watch", "", "nodes")
+        kit.forget_requests()
+        with pytest.raises(Forbidden) as caught:
+            cluster.check(needed)
+        assert caught.value.asked == [Asked("create", "batch", "jobs"), Asked("watch", "", "nodes")]
+        assert kit.counts() == {permissions.REVIEW: 1, permissions.ACCESS_REVIEW: 3}
+        kit.server.rules_incomplete = False
+        with pytest.raises(Forbidden, match="get pods/log"):  # a list that is complete is believed
+            cluster.check(needed)
 
     def test_the_documented_role_is_enough_for_each_call_here(self, kit, cluster):
         kit.add_node("node-001")
@@ -281,7 +358,9 @@ class TestRefusals:
         for kind in ("Job", "Pod", "Event", "Node"):
             _, version = cluster.list(kind)
             cluster.watch(kind, "", "", version, seconds=1, silence_seconds=5).close()
-        for kind in ("Job", "Pod", "Secret", "ConfigMap"):
+        for kind in ("PersistentVolume", "PersistentVolumeClaim"):
+            cluster.create({"apiVersion": "v1", "kind": kind, "metadata": {"name": "models", "labels": LABELS}})
+        for kind in ("Job", "Pod", "Secret", "ConfigMap", "PersistentVolume", "PersistentVolumeClaim"):
             cluster.delete_all(kind, SELECTOR)
             cluster.list(kind, SELECTOR)
         assert permissions.unused(permissions.documents("gpuval"), kit.requests) == []
@@ -454,12 +533,119 @@ class TestLogin:
             assert kit.counts()[Asked("list", "", "pods")] <= 12
         assert count.read_text(encoding="utf-8") == "xx"
 
+    @pytest.fixture
+    def temporary(self, tmp_path, monkeypatch):
+        folder = tmp_path / "temporary"
+        folder.mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(folder))
+        return folder
+
+    def test_a_key_of_the_kubeconfig_is_on_disk_while_it_is_used(self, kit, tmp_path, temporary):
+        files = CertificateFiles(tmp_path / "certificates")
+        files.directory.mkdir()
+        certificates.ensure(files, ["127.0.0.1"])
+        encoded = {
+            "client-certificate-data": base64.b64encode(files.server.read_bytes()).decode(),
+            "client-key-data": base64.b64encode(files.server_key.read_bytes()).decode(),
+        }
+        config = json.loads(kit.write_kubeconfig("inline", encoded).read_text(encoding="utf-8"))
+        config["clusters"][0]["cluster"]["server"] = "https://cluster.invalid"
+        path = tmp_path / "inline"
+        path.write_text(json.dumps(config), encoding="utf-8")
+        for _ in range(2):
+            first, second = Cluster(Access(str(path))), Cluster(Access(str(path)))
+            keys = [Path(one._client.configuration.key_file) for one in (first, second)]
+            assert [key.read_bytes() for key in keys] == [files.server_key.read_bytes()] * 2
+            assert all(key.is_relative_to(temporary) and key.stat().st_mode & 0o77 == 0 for key in keys)
+            first.close()
+            assert keys[1].exists()
+            second.close()
+            assert not list(temporary.iterdir())
+        api._remove(str(tmp_path), -1)  # of another process
+        assert tmp_path.exists()
+
+    def test_nothing_stays_of_a_login_that_failed(self, temporary):
+        with pytest.raises(ClusterError):
+            Cluster(Access("/nowhere"))
+        assert not list(temporary.iterdir())
+
     def test_without_the_library(self, kit, monkeypatch):
         monkeypatch.setitem(sys.modules, "kubernetes.client", None)
         api._library.cache_clear()
         with pytest.raises(ClusterError, match="pip install kubernetes"):
             Cluster(Access(str(kit.kubeconfig)))
         api._library.cache_clear()
+
+
+class TestProxy:
+    @pytest.fixture(autouse=True)
+    def environment(self, monkeypatch):
+        for name in ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY"):
+            monkeypatch.delenv(name, raising=False)
+            monkeypatch.delenv(name.lower(), raising=False)
+
+    def kubeconfig(self, kit, server, **more):
+        config = json.loads(kit.kubeconfig.read_text(encoding="utf-8"))
+        config["clusters"][0]["cluster"].update(server=server, **more)
+        path = kit.directory / "behind-proxy"
+        path.write_text(json.dumps(config), encoding="utf-8")
+        return Access(str(path))
+
+    def test_of_the_kubeconfig(self, kit, monkeypatch):
+        # The server for tests takes requests of a proxy's client too; the cluster's own name leads nowhere.
+        monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+        monkeypatch.setenv("NO_PROXY", "cluster.invalid")
+        access = self.kubeconfig(kit, "http://cluster.invalid", **{"proxy-url": kit.url})
+        with Cluster(access) as cluster:
+            assert cluster.list("Pod")[0] == []
+        kubeconfig = json.loads(Path(access.kubeconfig).read_text(encoding="utf-8"))
+        kubeconfig["clusters"].append({"name": "direct", "cluster": {"server": kit.url}})
+        kubeconfig["contexts"].append({"name": "direct", "context": {"cluster": "direct", "user": "tester"}})
+        Path(access.kubeconfig).write_text(json.dumps(kubeconfig), encoding="utf-8")
+        with Cluster(Access(access.kubeconfig, "direct")) as cluster:  # it is the proxy of that cluster alone
+            assert cluster._client.configuration.proxy == "http://127.0.0.1:9"
+            assert cluster.list("Pod")[0] == []
+
+    def test_of_the_environment(self, kit, monkeypatch):
+        monkeypatch.setenv("http_proxy", kit.url)
+        with Cluster(self.kubeconfig(kit, "http://cluster.invalid")) as cluster:
+            assert cluster.list("Pod")[0] == []
+
+    @pytest.mark.parametrize(
+        ("server", "environment", "proxy"),
+        [
+            ("https://api.test:6443", {"HTTPS_PROXY": "http://s:1", "HTTP_PROXY": "http://p:1"}, "http://s:1"),
+            ("https://api.test:6443", {"https_proxy": "http://s:1", "http_proxy": "http://p:1"}, "http://s:1"),
+            ("https://api.test:6443", {"HTTPS_PROXY": "s:1"}, "http://s:1"),
+            ("https://api.test:6443", {"HTTP_PROXY": "http://p:1"}, None),  # as kubectl has it
+            ("http://api.test", {"HTTPS_PROXY": "http://s:1", "HTTP_PROXY": "http://p:1"}, "http://p:1"),
+            ("https://api.test:6443", {"HTTPS_PROXY": "http://s:1", "NO_PROXY": "other,.test"}, None),
+            ("https://10.1.2.3:6443", {"HTTPS_PROXY": "http://s:1", "no_proxy": "10.0.0.0/8"}, None),
+            ("https://11.1.2.3:6443", {"HTTPS_PROXY": "http://s:1", "no_proxy": "10.0.0.0/8"}, "http://s:1"),
+            ("https://api.test:6443", {"HTTPS_PROXY": "http://s:1", "NO_PROXY": "*"}, None),
+            ("https://127.0.0.1:6443", {"HTTPS_PROXY": "http://s:1"}, None),
+            ("https://localhost:6443", {"HTTPS_PROXY": "http://s:1"}, None),
+            ("https://[::1]:6443", {"HTTPS_PROXY": "http://s:1"}, None),
+        ],
+    )
+    def test_which_one(self, kit, monkeypatch, server, environment, proxy):
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        with Cluster(self.kubeconfig(kit, server)) as cluster:
+            manager = cluster._client.rest_client.pool_manager
+            assert str(getattr(manager, "proxy", None)) == str(proxy)
+
+    def test_its_login(self, kit):
+        access = self.kubeconfig(kit, "https://api.test", **{"proxy-url": "http://me:s%40cret@proxy.test:3128"})
+        with Cluster(access) as cluster:
+            told = cluster._client.rest_client.pool_manager.proxy_headers
+        assert told == urllib3.make_headers(proxy_basic_auth="me:s@cret")
+
+    def test_of_a_kind_that_cannot_be_used(self, kit):
+        access = self.kubeconfig(kit, "https://api.test", **{"proxy-url": "socks5://me:secret@proxy.test:1080"})
+        with pytest.raises(ClusterError, match="socks5") as caught:
+            Cluster(access)
+        assert "secret" not in str(caught.value)
 
 
 def test_no_token_in_messages_or_logs(kit, cluster, caplog):

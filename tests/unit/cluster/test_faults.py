@@ -127,6 +127,38 @@ def test_a_healthy_node_has_no_trouble(watched):
     assert (placed.trouble, [one.exit_code for one in placed.stages.values()]) == (None, [0, 0, 0])
 
 
+@pytest.mark.parametrize("names_taints", [True, False], ids=["before-1.34", "since-1.34"])
+def test_a_taint_is_classed_whether_the_scheduler_names_it_or_not(watched, names_taints):
+    kit = watched.kit
+    kit.settings.names_taints = names_taints
+    control = [{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}]
+    dedicated = [{"key": "dedicated", "value": "search", "effect": "NoSchedule"}]
+    kit.add_node("control-001", taints=control)
+    kit.set_node("node-002", taints=dedicated)
+    kit.lose_node(NODE)
+    for node, name in ((NODE, "node_not_ready"), ("node-002", "tainted")):
+        watched.submit(node)
+        trouble = watched.over(node).trouble
+        assert (trouble.name, trouble.final) == (name, True)
+        assert "control-plane" not in trouble.message and "claims" not in trouble.message
+        assert ("unreachable" if node == NODE else "dedicated") in trouble.message
+
+
+def test_a_volume_that_is_not_there_is_told_until_it_is(watched):
+    wanted = job(NODE)
+    volume = {"name": "store", "secret": {"secretName": "late"}}
+    wanted["spec"]["template"]["spec"]["volumes"] = [volume]
+    watched.fold.limits = Limits()
+    watched.fold.expect(NODE, STAGES)
+    watched.kit.settings.pull_seconds = 1.0
+    watched.cluster.create(wanted)
+    assert watched.until(lambda placed: placed.trouble, NODE).trouble.name == "storage"
+    watched.kit.put({"kind": "Secret", "metadata": {"name": "late", "namespace": "gpuval"}, "data": {}})
+    placed = watched.until(lambda placed: not placed.trouble, NODE)
+    assert (placed.phase, placed.started) == ("pulling", False)
+    assert watched.over(NODE).trouble is None
+
+
 def test_the_deadline_of_a_job(watched):
     watched.kit.fault(NODE, Fault("hang", stage="training"))
     watched.submit(NODE, activeDeadlineSeconds=1)

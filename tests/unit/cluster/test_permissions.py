@@ -1,7 +1,12 @@
+from types import SimpleNamespace
+
 import pytest
 import yaml
+from ansible.errors import AnsibleActionFail
+from ansible_collections.gpuval.fleet.plugins.action.prepare_cluster import ActionModule
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import permissions
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.permissions import Asked
+from cluster_kit import ClusterKit
 
 CREATE_JOBS = Asked("create", "batch", "jobs")
 GET_LOGS = Asked("get", "", "pods", "log")
@@ -23,6 +28,22 @@ def test_the_namespace_is_that_of_the_inventory():
     assert {document["metadata"]["namespace"] for document in namespaced} == {"night-runs"}
     subjects = [subject for document in documents for subject in document.get("subjects", [])]
     assert {subject["namespace"] for subject in subjects} == {"night-runs"}
+
+
+def test_a_second_namespace_leaves_the_first_one_its_nodes():
+    """What has no namespace is either the same for all, or has a name of its own."""
+
+    def shared(namespace):
+        return {
+            (document["kind"], document["metadata"]["name"]): document
+            for document in permissions.documents(namespace)
+            if "namespace" not in document["metadata"]
+        }
+
+    first, second = shared("gpuval"), shared("night-runs")
+    assert ("ClusterRoleBinding", "gpuval-nodes-gpuval") in first
+    assert ("ClusterRoleBinding", "gpuval-nodes-night-runs") in second
+    assert [first[key] == second[key] for key in first.keys() & second.keys()] == [True] * 4
 
 
 def test_what_is_printed_is_what_is_applied():
@@ -79,3 +100,77 @@ def test_the_explanation_says_which_kind_of_role_and_where():
     assert "may not create jobs, patch nodes" in text
     assert "a Role in the namespace night-runs needs" in text
     assert "a ClusterRole needs" in text
+
+
+class Preparation:
+    """The action prepare_cluster, without a play."""
+
+    def __init__(self, kit):
+        self.kit, self.told = kit, []
+        self.role_file = kit.directory / "state" / "role.yml"
+
+    def __call__(self, *, check_mode=False, namespace="gpuval", make_namespace=False):
+        action = object.__new__(ActionModule)
+        action._task = SimpleNamespace(check_mode=check_mode)
+        action._display = SimpleNamespace(display=self.told.append)
+        options = {
+            "kubeconfig": str(self.kit.kubeconfig),
+            "context": "",
+            "namespace": namespace,
+            "make_namespace": make_namespace,
+            "marks": False,
+            "volumes": False,
+            "role_file": str(self.role_file),
+        }
+        self.told.clear()
+        return action.work(options, {})
+
+
+class TestPreparation:
+    @pytest.fixture
+    def prepare(self, tmp_path):
+        with ClusterKit(tmp_path) as kit:
+            yield Preparation(kit)
+
+    def test_the_role_is_shown_when_it_is_new_and_when_something_is_missing(self, prepare):
+        assert prepare()["changed"]
+        (told,) = prepare.told
+        assert str(prepare.role_file) in told
+        assert prepare.role_file.read_text() == permissions.printed("gpuval")
+        assert permissions.printed("gpuval") in told
+        assert not prepare()["changed"]
+        assert prepare.told == []
+        prepare.kit.deny("create", "batch", "jobs")
+        with pytest.raises(AnsibleActionFail, match=f"kubectl apply -f {prepare.role_file}"):
+            prepare()
+        assert prepare.told == [told]
+
+    def test_check_mode_shows_it_and_writes_nothing(self, prepare):
+        assert prepare(check_mode=True)["changed"]
+        assert "would be written" in prepare.told[0]
+        assert permissions.printed("gpuval") in prepare.told[0]
+        assert not prepare.role_file.exists()
+
+    @pytest.mark.parametrize("check_mode", [False, True])
+    def test_a_namespace_that_is_missing(self, prepare, check_mode):
+        with pytest.raises(AnsibleActionFail) as caught:
+            prepare(check_mode=check_mode, namespace="nowhere")
+        assert "kubectl create namespace nowhere, or prepare with -e kubernetes_make_namespace=true" in str(
+            caught.value
+        )
+        assert len(prepare.told) == 1
+        assert not prepare.kit.all("ConfigMap")
+
+    def test_a_namespace_is_made_once_and_not_in_check_mode(self, prepare):
+        assert prepare(check_mode=True, namespace="late", make_namespace=True)["changed"]
+        assert prepare.kit.get("Namespace", "late") is None
+        prepare(namespace="late", make_namespace=True)
+        assert prepare.kit.get("Namespace", "late")
+        assert not prepare(namespace="late", make_namespace=True)["changed"]
+        assert not prepare(check_mode=True, namespace="late", make_namespace=True)["changed"]
+        assert not prepare.kit.all("ConfigMap")
+
+    def test_a_webhook_without_dry_runs_is_no_missing_namespace(self, prepare):
+        said = 'admission webhook "policy.test" does not support dry run'
+        prepare.kit.fail(1, 400, "BadRequest", said)
+        assert prepare()["changed"]  # the review of the rules is not answered by it

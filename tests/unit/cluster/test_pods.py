@@ -75,17 +75,29 @@ def pod(states=(), phase="Pending", host=NODE, conditions=(), reason="", message
     return {"kind": "Pod", "metadata": meta(name, attempt, **more), "spec": spec, "status": status}
 
 
-def node(ready="True", reason="KubeletReady", message="kubelet is posting ready status", name=NODE, **spec):
+def node(
+    ready="True",
+    reason="KubeletReady",
+    message="kubelet is posting ready status",
+    name=NODE,
+    uid=None,
+    made=None,
+    **spec,
+):
+    labels = {"kubernetes.io/hostname": name}
     return {
         "kind": "Node",
-        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+        "metadata": {"name": name, "uid": uid or f"uid-{name}", "creationTimestamp": made, "labels": labels},
         "spec": spec,
         "status": {"conditions": [condition("Ready", reason, message, ready)]},
     }
 
 
-def event(reason, message, kind="Pod", name=POD):
-    return {"kind": "Event", "reason": reason, "message": message, "involvedObject": {"kind": kind, "name": name}}
+def event(reason, message="", kind="Pod", name=POD, at=None, **more):
+    about = {"kind": kind, "name": name}
+    level = "Normal" if reason in (*pods.PROGRESS_REASONS, "BackOff") else "Warning"
+    told = {"reason": reason, "message": message, "type": level, "lastTimestamp": at, **more}
+    return {"kind": "Event", "involvedObject": about, **told}
 
 
 LOST = node("Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
@@ -241,6 +253,78 @@ def test_back_off_without_a_reason_takes_that_of_the_event():
     assert cluster.trouble.name == "image_not_found"
 
 
+BACK_OFF = pod([waiting("ImagePullBackOff", f'Back-off pulling image "{IMAGE}"')])
+
+
+def moment(seconds):
+    return f"2026-11-20T20:{20 + seconds // 60}:{seconds % 60:02}Z"
+
+
+def failing_pull(*retries, timed=True, lost=()):
+    """A pod whose first pull failed at once, and which was pulled again so many seconds later, with the same end."""
+    cluster = Cluster()
+    for second in (0, *retries):
+        cluster.now = 1000.0 + second
+        at = moment(second) if timed else None
+        cluster.see(event("Pulling", PULLING, at=at))
+        cluster.now += 6
+        cluster.see(pod([waiting("ErrImagePull", f"{PULL}dial tcp 10.0.0.9:443: i/o timeout")]))
+        at = moment(second + 6) if timed else None
+        if second not in lost:
+            cluster.see(event("Failed", f'Failed to pull image "{IMAGE}"', at=at))
+        cluster.see(BACK_OFF)
+    return cluster
+
+
+@pytest.mark.parametrize("timed", [False, True])
+def test_a_second_pull_is_given_the_time_of_an_image(timed):
+    cluster = failing_pull(timed=timed)
+    began = cluster.now
+    cluster.now = 1200.0
+    cluster.see(event("Pulling", PULLING, at=moment(200) if timed else None))  # the waiting reason stays
+    cluster.now += 900
+    assert (cluster.trouble.name, cluster.trouble.final, cluster.placed.over) == ("registry_away", False, False)
+    assert "pulled again" in cluster.trouble.message
+    assert cluster.see(pod([running()])).trouble is None
+    # Had it failed, its time would have gone on.
+    cluster = failing_pull(timed=timed)
+    cluster.now = 1200.0
+    cluster.see(event("Pulling", PULLING, at=moment(200) if timed else None))
+    cluster.now += 900
+    cluster.see(event("BackOff", f'Back-off pulling image "{IMAGE}"', at=moment(1100) if timed else None))
+    left = 300 - (1200 - began)
+    assert (cluster.trouble.final, cluster.fold.due(cluster.now)) == (False, left)
+    cluster.now += left
+    assert (cluster.trouble.name, cluster.placed.over) == ("registry_away", True)
+
+
+def test_a_second_pull_that_hangs_has_the_time_of_a_start():
+    cluster = failing_pull()
+    cluster.see(event("Pulling", PULLING, at=moment(30)))
+    cluster.now += 1800
+    assert (cluster.trouble.name, cluster.placed.over) == ("registry_away", True)
+
+
+@pytest.mark.parametrize("lost", [(), (150, 310)])
+def test_an_image_that_never_comes_is_final_however_often_it_is_pulled(lost):
+    # The kubelet drops events of a pod that has had many: then its status tells how a pull ended.
+    cluster = failing_pull(10, 30, 70, 150, 310, lost=lost)
+    assert cluster.trouble.name == "registry_away"
+    cluster.now = 1000 + 310 + 6 + 30
+    assert cluster.placed.over
+
+
+def test_the_status_of_the_last_pull_may_come_after_the_news_of_the_next():
+    cluster = failing_pull()
+    cluster.see(pod([waiting("ErrImagePull", "i/o timeout")]))
+    cluster.now += 20
+    cluster.see(event("Pulling", PULLING, at=moment(26)))
+    cluster.now += 0.5
+    cluster.see(BACK_OFF)
+    cluster.now += 600
+    assert not cluster.placed.over
+
+
 @pytest.mark.parametrize(("reason", "name"), [("InvalidImageName", "image_name"), ("ErrImageNeverPull", "image_pull")])
 def test_an_image_that_cannot_come_is_final_at_once(reason, name):
     cluster = Cluster(pod([waiting(reason, 'Failed to apply default image tag "a b": couldn\'t parse')]))
@@ -278,6 +362,67 @@ def test_a_pod_that_cannot_be_prepared_is_told_by_its_events(reason, message, na
     assert message[:40] in cluster.trouble.message
 
 
+SECRET = (
+    'MountVolume.SetUp failed for volume "store" : failed to sync secret cache: timed out waiting for the condition'
+)
+SANDBOX = "Failed to create pod sandbox: rpc error: code = DeadlineExceeded desc = context deadline exceeded"
+PULLING = f'Pulling image "{IMAGE}"'
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"), [("FailedMount", SECRET), ("FailedAttachVolume", "x"), ("FailedCreatePodSandBox", SANDBOX)]
+)
+@pytest.mark.parametrize("progress", sorted(pods.PROGRESS_REASONS))
+@pytest.mark.parametrize("timed", [False, True])
+def test_what_was_amiss_before_the_pull_is_forgotten_when_it_pulls(reason, said, progress, timed):
+    cluster = Cluster(pod([waiting("PodInitializing")]))
+    first, second = ("2026-11-20T20:15:11Z", "2026-11-20T20:15:15Z") if timed else (None, None)
+    cluster.see(event(reason, said, at=first))
+    assert cluster.trouble is not None
+    cluster.now += 4
+    cluster.see(event(progress, PULLING, at=second))
+    cluster.now += 600  # a large image
+    assert (cluster.trouble, cluster.placed.phase, cluster.placed.over) == (None, "pulling", False)
+    cluster.now += 1200
+    assert cluster.trouble.name == "not_starting"
+
+
+def test_what_was_amiss_before_the_pull_is_forgotten_when_the_sandbox_is_there():
+    cluster = Cluster(pod([waiting("PodInitializing")]), event("FailedMount", SECRET))
+    cluster.now += 4
+    cluster.see(pod([waiting("PodInitializing")], conditions=[condition("PodReadyToStartContainers")]))
+    cluster.now += 300
+    assert (cluster.trouble, cluster.placed.over) == (None, False)
+
+
+def test_a_mount_that_fails_all_the_time_is_final():
+    missing = condition("PodReadyToStartContainers", status="False")
+    cluster = Cluster(pod([waiting("PodInitializing")], conditions=[missing]))
+    for second in (0, 100, 200, 300):
+        cluster.now = 1000.0 + second
+        at = f"2026-11-20T20:{20 + second // 60}:{second % 60:02}Z"
+        cluster.see(event("FailedMount", SECRET, at=at, count=second))
+    assert (cluster.trouble.name, cluster.placed.over) == ("storage", True)
+
+
+def test_events_are_put_in_order_by_their_times_and_else_as_they_came():
+    early, late = "2026-11-20T20:15:11Z", "2026-11-20T20:16:00Z"
+    waits = pod([waiting("PodInitializing")])
+    # After a list they come as they will.
+    listed = Cluster(waits, event("Pulling", at=late), event("FailedMount", SECRET, at=early))
+    assert listed.trouble is None
+    # An event that came again is told with its last time.
+    again = Cluster(waits, event("Pulling", at=early), event("FailedMount", SECRET, at=late))
+    assert again.trouble.name == "storage"
+    again.see(event("FailedMount", "an older one, of another volume", at=early))
+    assert SECRET in again.trouble.message
+    # Those of events.k8s.io have other fields; within a second the arrival counts.
+    series = {"count": 3, "lastObservedTime": "2026-11-20T20:16:00.900000Z"}
+    newer = event("FailedMount", SECRET, eventTime="2026-11-20T20:15:01.500000Z", series=series)
+    assert Cluster(waits, newer, event("Pulling", at=early)).trouble.name == "storage"
+    assert Cluster(waits, newer, event("Pulling", at=late)).trouble is None
+
+
 def test_a_pod_that_starts_without_a_word_is_given_long_for_its_image():
     cluster = Cluster(pod([waiting("PodInitializing")]), limits=Limits(start_seconds=1800))
     cluster.now += 1799
@@ -288,7 +433,7 @@ def test_a_pod_that_starts_without_a_word_is_given_long_for_its_image():
 
 # --- scheduling ------------------------------------------------------------------------------------------------------
 
-PREEMPTION = " preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling."
+PREEMPTION = "preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling."
 FOREIGN = "2 node(s) didn't match Pod's node affinity/selector"
 
 
@@ -296,17 +441,38 @@ def unscheduled(message):
     return pod(host="", conditions=[condition("PodScheduled", "Unschedulable", message, "False")])
 
 
+@pytest.mark.parametrize("more", [" ", " no new claims to deallocate, "])
 @pytest.mark.parametrize(["message", "spec", "name", "told"], cases("scheduling"))
-def test_the_scheduler_s_own_reason_for_this_node(message, spec, name, told):
+def test_the_scheduler_s_own_reason_for_this_node(message, spec, name, told, more):
     cluster = Cluster(limits=Limits(unschedulable_seconds=300))
-    cluster.see(node(**spec), node(name="other"), unscheduled(message + PREEMPTION))
+    cluster.see(node(**spec), node(name="other"), unscheduled(message + more + PREEMPTION))
     trouble = cluster.trouble
     assert (trouble.name, trouble.final) == (name, False)
     assert told in trouble.message
     assert "preemption" not in trouble.message
+    assert "claims" not in trouble.message
     assert "control-plane" not in trouble.message
     cluster.now += 300
     assert cluster.placed.over and not cluster.placed.started
+
+
+UNNAMED = "0/3 nodes are available: 3 node(s) had untolerated taint(s). no new claims to deallocate, "
+
+
+def test_a_taint_without_a_name_on_a_node_that_is_not_ready():
+    # The taint of the node controller comes a little after its condition.
+    cluster = Cluster()
+    cluster.see(node("False", "KubeletNotReady", "no CNI"), unscheduled(UNNAMED + PREEMPTION))
+    assert cluster.trouble.name == "node_not_ready"
+    assert "it is not ready" in cluster.trouble.message
+
+
+def test_a_taint_without_a_name_on_a_node_that_nobody_knows():
+    fold = Fold()
+    for obj in (job(), unscheduled(UNNAMED + PREEMPTION)):
+        fold.take(obj["kind"], "ADDED", obj, 0.0)
+    trouble = fold.placed(NODE, 0.0).trouble
+    assert (trouble.name, trouble.message) == ("tainted", "Unschedulable: node(s) had untolerated taint(s)")
 
 
 def test_a_node_that_the_cluster_has_not_is_missing():
@@ -451,6 +617,15 @@ def test_the_deadline_ends_a_pod_at_work():
     assert cluster.placed.over
 
 
+def test_at_its_deadline_a_pod_may_be_deleted_before_its_job_says_so():
+    cluster = Cluster(pod([ended(), running()]))
+    asked = {"deletionTimestamp": "2026-11-20T20:18:30Z", "deletionGracePeriodSeconds": 30}
+    cluster.see(pod([ended(), running()], **asked))
+    assert "somebody" not in cluster.trouble.message
+    cluster.see(job(conditions=[condition("FailureTarget", *list(DEADLINE[0].values())[2:])]))
+    assert cluster.trouble.name == "deadline_exceeded"
+
+
 def test_what_held_a_pod_up_until_the_deadline_is_the_cause():
     cluster = Cluster(unscheduled(f"0/3 nodes are available: 1 Insufficient nvidia.com/gpu, {FOREIGN}."))
     cluster.see(job(conditions=DEADLINE))
@@ -464,11 +639,13 @@ def test_a_pod_that_somebody_deletes():
     asked = {"deletionTimestamp": "2026-11-20T20:18:30Z", "deletionGracePeriodSeconds": 30}
     cluster.see(pod([ended(), running()], **asked))
     assert (cluster.trouble.name, cluster.placed.over) == ("pod_deleted", False)
+    assert cluster.trouble.message == f"its pod {POD} is being deleted"
     cluster.see(pod([ended(), ended(137, at="2026-11-20T20:18:30Z")], "Failed", **asked))
     assert (cluster.trouble.name, cluster.trouble.evidence, cluster.placed.over) == ("pod_deleted", False, True)
     cluster.see(pod([ended(), ended(137, at="2026-11-20T20:18:30Z")], "Failed", **asked), change="DELETED")
     cluster.see(job(conditions=[condition("Failed", "BackoffLimitExceeded", "backoff limit")]))
     assert cluster.trouble.name == "pod_deleted"
+    assert cluster.trouble.message == f"its pod {POD} was deleted by somebody"
 
 
 def test_a_pod_that_is_gone_without_a_word_was_deleted():
@@ -495,6 +672,8 @@ def test_a_job_that_somebody_deletes_before_it_has_a_pod():
 def test_a_job_that_failed_while_the_watch_was_away():
     cluster = Cluster()
     cluster.see(job(conditions=[condition("Failed", "BackoffLimitExceeded", "backoff limit")]))
+    assert (cluster.trouble, cluster.placed.over) == (None, False)  # its pod may come by the other watch
+    cluster.now += 6
     assert (cluster.trouble.name, cluster.trouble.evidence, cluster.placed.over) == ("pod_failed", False, True)
 
 
@@ -537,6 +716,39 @@ def test_a_node_that_leaves_the_cluster_takes_its_pod_along():
     )
     assert cluster.trouble.name == "node_lost"
     assert cluster.placed.over
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["deleted", "deletion-missed"])
+def test_a_node_made_again_under_its_name_has_not_the_pods_of_the_old_one(told):
+    cluster = Cluster(pod([ended(), running()]))
+    if told:
+        cluster.see(node(), change="DELETED")
+        assert cluster.placed.over
+    cluster.see(node(uid="uid-2"), change="ADDED")
+    assert (cluster.trouble.name, cluster.trouble.again, cluster.placed.over) == ("node_lost", True, True)
+    assert "another has its name" in cluster.trouble.message
+    cluster.see(pod([ended(), running()]), node(), change="MODIFIED" if told else "DELETED")
+    cluster.see(node(uid="uid-2"))
+    assert (cluster.trouble.name, cluster.placed.over) == ("node_lost", True)
+    # The next attempt is on the new one.
+    cluster.see(job(2), pod([running()], attempt=2, name="second"))
+    assert (cluster.trouble, cluster.placed.phase, cluster.placed.over) == (None, "running", False)
+    cluster.see(node(uid="uid-2"), change="DELETED")
+    assert cluster.trouble.name == "node_lost"
+
+
+@pytest.mark.parametrize(
+    ("at", "lost"), [("2026-11-20T20:15:20Z", True), ("2026-11-20T20:30:00Z", False), (None, False)]
+)
+@pytest.mark.parametrize("first", ["pod", "node"])
+def test_a_pod_older_than_its_node_is_lost_though_nobody_saw_the_old_one(at, lost, first):
+    fold = Fold()
+    placed_at = condition("PodScheduled") | {"lastTransitionTime": at}
+    objects = [job(), pod([running()], conditions=[placed_at]), node(made="2026-11-20T20:30:00Z")]
+    for obj in objects if first == "pod" else reversed(objects):
+        fold.take(obj["kind"], "ADDED", obj, 0.0)
+    placed = fold.placed(NODE, 0.0)
+    assert (placed.over, bool(placed.trouble)) == (lost, lost)
 
 
 def test_a_node_of_another_name_than_the_inventory_s_is_known_by_its_pod():

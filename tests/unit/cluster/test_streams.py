@@ -3,7 +3,7 @@ import time
 from collections import Counter
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Access, Cluster, Forbidden
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Access, Cluster, ClusterError, Forbidden
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.permissions import Asked
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.streams import Streams
 from cluster_kit import ClusterKit, Fault
@@ -201,6 +201,60 @@ def test_a_connection_that_died_in_silence_is_noticed(kit, cluster, follow, monk
     kit.do(kit.server.storage.watchers.clear)  # the server has forgotten this client; its connection stays open
     cluster.create(config_map("late"))
     follower.until(lambda: follower.names("ConfigMap") == ["late"], seconds=5)
+
+
+def test_events_have_no_bookmarks_and_may_be_silent(kit, cluster, follow):
+    watch = Asked("watch", "", "events")
+    follower = follow(("Event", ""), silence_seconds=0.2, watch_seconds=2)
+    follower.until(lambda: follower.counts()["Event", "SYNC"])
+    time.sleep(0.8)
+    assert kit.counts()[watch] == 1
+    assert not follower.streams.trouble()
+    kit.wait(lambda: kit.counts()[watch] == 2)  # the server has ended it
+    assert kit.counts()[Asked("list", "", "events")] == 1
+
+
+@pytest.mark.parametrize("trouble", ["forbidden", "unauthorized"])
+def test_a_refusal_of_what_was_followed_is_borne_for_a_while(kit, cluster, follow, trouble):
+    follower = follow(("Pod", SELECTOR))
+    follower.until(lambda: follower.counts()["Pod", "SYNC"] and kit.server.storage.watchers)
+
+    def refuse():
+        if trouble == "forbidden":
+            kit.deny("watch", "", "pods")
+        else:
+            kit.server.token = "another"
+
+    refuse()
+    kit.drop_watches()
+    kit.wait(follower.streams.trouble)
+    kit.permit()
+    kit.server.token = kit.token
+    kit.wait(lambda: not follower.streams.trouble())
+    kit.add_node("node-001")
+    cluster.create(job())
+    follower.until(lambda: follower.names("Pod"))
+
+
+@pytest.mark.parametrize("trouble", ["forbidden", "unauthorized"])
+def test_a_refusal_that_stays_is_raised(kit, cluster, follow, trouble):
+    follower = follow(("Pod", SELECTOR), refused_seconds=1)
+    follower.until(lambda: follower.counts()["Pod", "SYNC"] and kit.server.storage.watchers)
+    if trouble == "forbidden":
+        kit.deny("watch", "", "pods")
+    else:
+        kit.server.token = "another"
+    began = time.monotonic()
+    kit.drop_watches()
+    with pytest.raises(ClusterError, match="watch pods" if trouble == "forbidden" else "credentials"):
+        follower.until(lambda: False, seconds=8)
+    assert time.monotonic() - began >= 1
+
+
+def test_a_login_that_fails_from_the_start_is_raised_at_once(kit, follow, cluster):
+    kit.server.token = "another"
+    with pytest.raises(ClusterError, match="credentials"):
+        follow(("Pod", SELECTOR)).until(lambda: False, seconds=5)
 
 
 def test_a_missing_rule_is_raised_after_what_was_told(kit, cluster, follow):

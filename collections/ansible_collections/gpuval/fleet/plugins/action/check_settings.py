@@ -44,9 +44,9 @@ class ActionModule(ControllerAction):
             self._display.warning(f"no setting of gpuval: {name}")
         count = len(task_vars["ansible_play_hosts"])
         if placed == {"kubernetes"} and len(clusters) > 1:
-            wrong[
-                f"{', '.join(CLUSTER)} are not the same for all: validate one cluster after the other"
-            ] = task_vars["ansible_play_hosts"]
+            wrong[f"{', '.join(CLUSTER)} are not the same for all: validate one cluster after the other"] = task_vars[
+                "ansible_play_hosts"
+            ]
         if len(placed) > 1:
             wrong[
                 "gpuval_placement is not the same for all: validate SSH hosts and clusters one after the other, "

@@ -6,8 +6,14 @@ from __future__ import annotations
 from ansible.errors import AnsibleActionFail
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import files
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import manifests, permissions
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterError, Forbidden
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import manifests, names, permissions
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import (
+    Cluster,
+    ClusterError,
+    Forbidden,
+    Missing,
+    Refused,
+)
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.options import CLUSTER_OPTIONS, access_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
 
@@ -28,23 +34,57 @@ class ActionModule(ControllerAction):
         if not self.check_mode and role != before:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             files.replace(path, role.encode())
-        hint = f"an administrator of the cluster grants it with: kubectl apply -f {path}"
-        needed = permissions.needed(
-            makes_namespace=options["make_namespace"], marks_nodes=options["marks"], makes_volumes=options["volumes"]
-        )
+        if role != before:
+            self._show(path, role)
         try:
             with Cluster(access_of(options)) as cluster:
-                made = options["make_namespace"] and not self.check_mode
-                if made:
-                    cluster.create(manifests.namespace(options["namespace"]))
-                cluster.check(needed)
-        except Forbidden as error:
-            raise AnsibleActionFail(f"{error}\n{hint}") from None
+                made = self._prepare(cluster, options)
         except ClusterError as error:
-            raise AnsibleActionFail(str(error)) from None
+            if not isinstance(error, (Forbidden, Missing)):
+                raise AnsibleActionFail(str(error)) from None
+            if role == before:
+                self._show(path, role)
+            grant = f"an administrator of the cluster grants what gpuval needs with: kubectl apply -f {path}"
+            first = f"; first, where the namespace is missing: kubectl create namespace {options['namespace']}"
+            raise AnsibleActionFail(f"{error}\n{grant}{first if isinstance(error, Forbidden) else ''}") from None
         return {
             "changed": role != before or made,
             "role_file": str(path),
             "diff": {"before": before, "after": role, "after_header": str(path), "before_header": str(path)},
             "msg": f"everything that gpuval asks of the cluster is allowed; the Role is in {path}",
         }
+
+    def _prepare(self, cluster, options):
+        """See that all is there and allowed; whether the namespace was (check mode: would be) made."""
+        made = False
+        if options["make_namespace"]:
+            namespace = cluster.create(manifests.namespace(options["namespace"]), dry_run=self.check_mode)
+            made = "creationTimestamp" in namespace["metadata"]  # one that was there is returned as it was sent
+        cluster.check(
+            permissions.needed(
+                makes_namespace=options["make_namespace"],
+                marks_nodes=options["marks"],
+                makes_volumes=options["volumes"],
+            )
+        )
+        if not (made and self.check_mode):
+            _try_namespace(cluster)
+        return made
+
+    def _show(self, path, role):
+        written = "would be written to" if self.check_mode else "is in"
+        self._display.display(f"What gpuval needs to be allowed on the cluster {written} {path}:\n\n{role}")
+
+
+def _try_namespace(cluster):
+    """Lists of a namespace that is missing are empty and no error: only making something there tells."""
+    thing = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "gpuval-prepare", "labels": names.owner_labels()},
+    }
+    try:
+        cluster.create(thing, dry_run=True)
+    except Refused as error:
+        if "does not support dry run" not in str(error):  # a webhook, which comes after the look at the namespace
+            raise

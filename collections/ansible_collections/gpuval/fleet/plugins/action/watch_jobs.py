@@ -84,7 +84,7 @@ class ActionModule(ControllerAction):
             self._rule(options, cluster) if options["accept_new_nodes"] else None,
         )
         try:
-            watch = RunWatch(Limits.of(options), folder, access, checks, placement, self._display)
+            watch = RunWatch(Limits.of(options), folder, access, checks, placement, self._display, store.client)
             started = watch.carry_out()
         finally:
             placement.close()

@@ -12,8 +12,11 @@ module: prepare_cluster
 short_description: See that gpuval may do on a cluster what it needs
 version_added: 0.1.0
 description:
-  - Writes the least Role that gpuval needs, for an administrator of the cluster to apply.
-  - Asks the cluster whether all of it is allowed, with one request, and names the rules that are missing.
+  - Writes the least Role that gpuval needs, for an administrator of the cluster to apply, and shows it when it is new
+    or has changed, or when something is missing.
+  - Asks the cluster whether all of it is allowed and names the rules that are missing. This is one request, and one
+    more for each rule that the cluster does not list (webhook authorizers).
+  - Sees that the namespace is there, with a server-side dry run that makes nothing.
 author:
   - gpuval contributors (@gpuval)
 extends_documentation_fragment:

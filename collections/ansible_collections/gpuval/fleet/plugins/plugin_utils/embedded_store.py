@@ -263,6 +263,8 @@ class EmbeddedStore:
             # In the environment, since arguments are seen by everyone; CSV, since the pair holds a comma.
             "RCLONE_AUTH_KEY": f'"{server.access_key},{server.secret_key}"',
             "RCLONE_CONFIG": "",
+            # Two servers beside a controller that may be a laptop: less memory for a little more processor time.
+            "GOGC": os.environ.get("GOGC", "40"),
         }
         with log.open("ab") as stream:
             process = subprocess.Popen(

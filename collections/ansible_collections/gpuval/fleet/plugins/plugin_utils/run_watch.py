@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError, StoreErrors
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store, StoreError, StoreErrors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import (
     launch_classes,
     launching,
@@ -136,7 +136,9 @@ class RunWatch:
         checks: Sequence[Check],
         placement: Placement,
         display: Any,
+        store: Store | None = None,
     ) -> None:
+        """`store`: a client that is there already; each takes some 20 MB."""
         self.options = limits
         #: Launches of further attempts that wait for a place.
         self.ordered: dict[str, dict[str, Any]] = {}
@@ -144,7 +146,7 @@ class RunWatch:
         self.run_info = folder.read_run()
         self.checks = checks
         self.access = access
-        self.store = access.store()
+        self.store = store or access.store()
         self.placement = placement
         self.display = display
         #: run.json has changed, and the store has still the old one.

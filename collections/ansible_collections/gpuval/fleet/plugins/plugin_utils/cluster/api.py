@@ -13,15 +13,18 @@ import logging
 import os
 import random
 import re
+import shutil
 import socket
+import tempfile
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import unquote, urlencode
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import permissions
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.permissions import Asked
@@ -43,9 +46,13 @@ READ_SECONDS = 30.0
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.25, 8.0
 PAGE = 500
 MAX_LOG_BYTES = 16 << 20
+#: One log, its repetitions included: the kubelet that has it may be dead, and others wait meanwhile.
+LOG_SECONDS = 8.0
 #: What is read of an answer that is an error.
 MAX_STATUS_BYTES = 1 << 16
 RETRIED = frozenset({429, 500, 502, 503, 504})
+#: Of a log the others say that the node's kubelet does not answer: asking again does not help.
+LOG_RETRIED = frozenset({429})
 #: Credentials that an exec plugin or a file hands out expire: they are read again this often in a call.
 MAX_LOGINS = 2
 
@@ -55,6 +62,11 @@ _KEEPALIVE = [(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1), (socket.SOL_SOCKET, s
     for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
     if hasattr(socket, name)
 ]
+
+_FOLDER_PREFIX = "gpuval-login-"
+
+#: A proxy of the environment is never asked for these.
+_NEVER_BY_PROXY = "localhost,127.0.0.0/8,::1"
 
 #: How access control words a refusal; other refusals (quota, Pod Security) are answers to what was asked.
 _NOT_ALLOWED = re.compile(r"\bcannot [a-z]+ (resource|path)\b")
@@ -101,6 +113,10 @@ class ClusterError(Exception):
     def __init__(self, message: str, code: int = 0) -> None:
         super().__init__(message)
         self.code = code
+
+
+class Unreachable(ClusterError):  # noqa: N818  (what the answer is)
+    """Nothing answers, or not in time."""
 
 
 class Forbidden(ClusterError):  # noqa: N818  (what the answer is)
@@ -152,7 +168,15 @@ class Cluster:
         self._sleep = sleep
         self._lock = threading.Lock()
         self.asked: Counter[Asked] = Counter()
-        self._client = _log_in(access)
+        # Keys and certificates that stand in a kubeconfig are written here. The library's own cleaning runs at the
+        # exit of the interpreter, which the forked workers of Ansible leave out.
+        self._folder = tempfile.mkdtemp(prefix=_FOLDER_PREFIX)
+        self._forget = weakref.finalize(self, _remove, self._folder, os.getpid())
+        try:
+            self._client = _log_in(access, self._folder)
+        except BaseException:
+            self._forget()
+            raise
         self._logins = 1
 
     def __enter__(self) -> Cluster:
@@ -163,19 +187,22 @@ class Cluster:
 
     def close(self) -> None:
         self._client.rest_client.pool_manager.clear()
+        self._forget()
 
     # What is asked of a cluster
 
-    def create(self, manifest: Mapping[str, Any]) -> Manifest:
+    def create(self, manifest: Mapping[str, Any], *, dry_run: bool = False) -> Manifest:
         """Create an object and return it.
 
         One that is there already with the same labels is the same one: the answer to an earlier try was lost, or this
-        run is taken up again; then what is returned is trimmed. Raises ``Exists``, ``Refused``, ``Forbidden``.
+        run is taken up again; then what is returned is trimmed. A `dry_run` is checked as any other and makes nothing.
+        Raises ``Exists``, ``Refused``, ``Forbidden``, ``Missing`` (the namespace).
         """
         kind = KINDS[manifest["kind"]]
         asked = Asked("create", kind.group, kind.plural)
         try:
-            return _document(self._call(asked, "POST", self._path(kind), body=manifest))
+            query = {"dryRun": "All"} if dry_run else None
+            return _document(self._call(asked, "POST", self._path(kind), query, body=manifest))
         except Exists:
             if kind.name == "Namespace":
                 return dict(manifest)
@@ -235,7 +262,8 @@ class Cluster:
         asked = Asked("deletecollection", place.group, place.plural)
         query = {"labelSelector": selector, "fieldSelector": fields}
         options = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
-        self._call(asked, "DELETE", self._path(place), query, body=options)
+        # What was deleted is in the answer, with all that Secrets hold unless metadata is asked for.
+        self._call(asked, "DELETE", self._path(place), query, body=options, accept=_METADATA)
 
     def delete(self, kind: str, name: str) -> None:
         """Delete one object; none is no error. Asks as ``delete_all`` does: no rule of its own."""
@@ -253,35 +281,63 @@ class Cluster:
         return trim(kind, _document(answer))
 
     def log(self, pod: str, container: str, limit_bytes: int = MAX_LOG_BYTES, tail_lines: int | None = None) -> str:
-        """The output of a container, at most so many bytes; empty while it has not started."""
+        """The output of a container, at most so many bytes; empty while it has not started.
+
+        Raises ``ClusterError`` soon (`LOG_SECONDS`) when the node's kubelet, which has the output, does not answer.
+        """
         asked = Asked("get", "", "pods", "log")
         query = {"container": container, "limitBytes": str(limit_bytes)}
         if tail_lines is not None:
             query["tailLines"] = str(tail_lines)
         path = f"{self._path(KINDS['Pod'])}/{pod}/log"
         try:
-            answer = self._call(asked, "GET", path, query, accept="*/*", most_bytes=limit_bytes)
+            answer = self._call(
+                asked,
+                "GET",
+                path,
+                query,
+                accept="*/*",
+                most_bytes=limit_bytes,
+                deadline_seconds=min(LOG_SECONDS, self.deadline_seconds),
+                retried=LOG_RETRIED,
+            )
         except Refused as error:
             if error.code == 400 and ("waiting to start" in str(error) or "PodInitializing" in str(error)):
                 return ""
             raise
+        except Unreachable as error:
+            raise Unreachable(f"{error}; or the kubelet of the node of {pod} does not answer") from None
         return answer.data.decode("utf-8", "replace")
 
     def check(self, needed: Sequence[Asked]) -> None:
-        """Raise ``Forbidden`` with all rules that are missing for what is needed. One request.
+        """Raise ``Forbidden`` with all rules that are missing for what is needed.
 
-        A cluster that does not know all its rules (webhooks) is believed: what it refuses is seen when it is asked."""
-        review = {
-            "kind": "SelfSubjectRulesReview",
-            "apiVersion": "authorization.k8s.io/v1",
-            "spec": {"namespace": self.namespace},
-        }
-        path = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
-        status = _document(self._call(permissions.REVIEW, "POST", path, body=review))["status"]
+        One request; where authorizers do not tell their rules (webhooks, as of managed clusters), one more for each
+        rule that is not listed.
+        """
+        status = self._review(permissions.REVIEW, "SelfSubjectRulesReview", {"namespace": self.namespace})
+        lacking = permissions.lacking(status.get("resourceRules") or [], needed)
         if status.get("incomplete"):
-            return
-        if lacking := permissions.lacking(status.get("resourceRules") or [], needed):
+            lacking = [asked for asked in lacking if not self._may(asked)]
+        if lacking:
             raise Forbidden(lacking, self.namespace)
+
+    def _may(self, asked: Asked) -> bool:
+        attributes = {
+            "namespace": "" if asked.resource in permissions.CLUSTER_SCOPED else self.namespace,
+            "verb": asked.verb,
+            "group": asked.group,
+            "version": "v1",
+            "resource": asked.resource,
+            "subresource": asked.subresource,
+        }
+        status = self._review(permissions.ACCESS_REVIEW, "SelfSubjectAccessReview", {"resourceAttributes": attributes})
+        return bool(status.get("allowed"))
+
+    def _review(self, asked: Asked, kind: str, spec: Mapping[str, Any]) -> Mapping[str, Any]:
+        review = {"kind": kind, "apiVersion": f"{asked.group}/v1", "spec": spec}
+        answer = self._call(asked, "POST", f"/apis/{asked.group}/v1/{asked.resource}", body=review)
+        return _document(answer).get("status") or {}
 
     def watch(
         self, kind: str, selector: str, fields: str, version: str, *, seconds: float, silence_seconds: float
@@ -331,9 +387,11 @@ class Cluster:
         accept: str = _JSON,
         content_type: str = _JSON,
         most_bytes: int | None = None,
+        deadline_seconds: float | None = None,
+        retried: frozenset[int] = RETRIED,
     ) -> _Answer:
         """One request, repeated until it is answered or the deadline is over."""
-        ends = time.monotonic() + self.deadline_seconds
+        ends = time.monotonic() + (self.deadline_seconds if deadline_seconds is None else deadline_seconds)
         tries = logins = 0
         while True:
             tries, known = tries + 1, self._logins
@@ -364,7 +422,7 @@ class Cluster:
                     logins += 1
                     self._log_in_again(known)
                     wait = 0.0 if logins == 1 else wait
-                elif answer.status not in RETRIED:
+                elif answer.status not in retried:
                     raise problem
                 if answer.retry_after is not None:
                     wait = answer.retry_after
@@ -406,7 +464,7 @@ class Cluster:
             url,
             body=data,
             headers=headers,
-            timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=read_seconds),
+            timeout=urllib3.Timeout(connect=min(CONNECT_SECONDS, read_seconds), read=read_seconds),
             retries=False,
             redirect=False,
             preload_content=False,
@@ -430,12 +488,12 @@ class Cluster:
         """Read the credentials again, unless another thread has since the login of that number."""
         with self._lock:
             if self._logins == known:
-                self._client = _log_in(self.access)
+                self._client = _log_in(self.access, self._folder)
                 self._logins += 1
 
     def _unreachable(self, error: Exception) -> ClusterError:
         host = self._client.configuration.host
-        return ClusterError(
+        return Unreachable(
             f"{host} does not answer: {_plain(error)}: check the kubeconfig, its context, and the network"
         )
 
@@ -451,7 +509,8 @@ class Cluster:
             return Refused(said, 403)
         if code == 404:
             if asked.verb == "create" and "namespaces" in said:
-                return Missing(f"{said}: make the namespace, or set gpuval_namespace", 404)
+                make = f"kubectl create namespace {self.namespace}, or prepare with -e kubernetes_make_namespace=true"
+                return Missing(f"{said}: make the namespace ({make}), or set gpuval_namespace", 404)
             return Missing(f"{what}: {said}", 404)
         if code == 409:
             return Exists(f"{what}: {said}", 409)
@@ -594,15 +653,18 @@ def _library(name: str) -> Any:
         raise ClusterError(f"kubernetes is needed on the controller: pip install kubernetes ({error})") from None
 
 
-def _log_in(access: Access) -> Any:
+def _log_in(access: Access, folder: str) -> Any:
+    """A client. `folder` takes keys and certificates that stand in the kubeconfig or come from a plugin."""
     client, config = _library("kubernetes.client"), _library("kubernetes.config")
-    configuration = client.Configuration()
+    configuration, proxy = client.Configuration(), ""
     path = access.kubeconfig or os.environ.get("KUBECONFIG", "") or "~/.kube/config"
     there = any(Path(part).expanduser().is_file() for part in path.split(os.pathsep) if part)
     with _complaints() as complaints:
         try:
             if there:
-                config.load_kube_config(path, access.context or None, configuration, persist_config=False)
+                config.load_kube_config(path, access.context or None, configuration, False, folder)
+                _own_files(configuration, folder)
+                proxy = _proxy_url(path, access.context)
             elif access.kubeconfig or access.context:
                 raise ClusterError(f"there is no kubeconfig {path}")
             else:
@@ -619,7 +681,51 @@ def _log_in(access: Access) -> Any:
         raise ClusterError(f"the login to the cluster failed: {complaints[0]}")
     configuration.socket_options = _KEEPALIVE
     configuration.connection_pool_maxsize = 16
-    return client.ApiClient(configuration)
+    try:
+        _set_proxy(configuration, proxy)
+        return client.ApiClient(configuration)
+    except (urllib3.exceptions.HTTPError, AssertionError) as error:
+        raise ClusterError(f"{configuration.host} cannot be reached by its proxy: {_plain(error)}") from None
+
+
+def _own_files(configuration: Any, folder: str) -> None:
+    """The library writes the same key once in a process: into the folder of another Cluster, which takes it away."""
+    for name in ("ssl_ca_cert", "cert_file", "key_file"):
+        path = Path(getattr(configuration, name) or "")
+        if path.parent.name.startswith(_FOLDER_PREFIX) and path.parent != Path(folder):
+            setattr(configuration, name, shutil.copy(path, folder))
+
+
+def _remove(folder: str, process: int) -> None:
+    if os.getpid() == process:  # a forked process has no part in it
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _proxy_url(path: str, context: str) -> str:
+    """What a kubeconfig says of the proxy of its cluster: the library leaves it unread."""
+    merged = _library("kubernetes.config.kube_config").KubeConfigMerger(path).config
+    used = merged["contexts"].get_with_name(context or merged["current-context"])["context"]
+    return str(merged["clusters"].get_with_name(used["cluster"])["cluster"].safe_get("proxy-url") or "")
+
+
+def _set_proxy(configuration: Any, proxy: str) -> None:
+    """The proxy of the kubeconfig, else that of the environment for this kind of server, as kubectl has it."""
+    no_proxy = ""
+    if not proxy:
+        proxy = _environment("HTTPS_PROXY" if configuration.host.startswith("https:") else "HTTP_PROXY")
+        no_proxy = _environment("NO_PROXY")
+        if "*" in no_proxy.replace(" ", "").split(","):
+            proxy = ""
+        no_proxy = f"{no_proxy},{_NEVER_BY_PROXY}"
+    if proxy and "://" not in proxy:
+        proxy = f"http://{proxy}"
+    configuration.proxy, configuration.no_proxy = proxy or None, no_proxy
+    login = urllib3.util.parse_url(proxy).auth if proxy else None
+    configuration.proxy_headers = urllib3.make_headers(proxy_basic_auth=unquote(login)) if login else None
+
+
+def _environment(name: str) -> str:
+    return os.environ.get(name) or os.environ.get(name.lower(), "")
 
 
 class _complaints(logging.Handler):  # noqa: N801  (used as a context manager)

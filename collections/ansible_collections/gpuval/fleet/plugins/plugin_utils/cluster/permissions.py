@@ -12,6 +12,8 @@ ROLE_FILE = Path(__file__).resolve().parents[3] / "roles" / "kubernetes" / "file
 
 #: The namespace that stands in the file.
 FILE_NAMESPACE = "gpuval"
+#: What binds the nodes' ClusterRole has no namespace: it is named after it, so that two namespaces have one each.
+_NODES_BINDING = "gpuval-nodes-{}"
 
 
 class Asked(NamedTuple):
@@ -29,6 +31,7 @@ class Asked(NamedTuple):
 
 #: Every authenticated user may ask what he may do (ClusterRole system:basic-user).
 REVIEW = Asked("create", "authorization.k8s.io", "selfsubjectrulesreviews")
+ACCESS_REVIEW = Asked("create", "authorization.k8s.io", "selfsubjectaccessreviews")
 
 #: What has no namespace, of all that gpuval asks for.
 CLUSTER_SCOPED = frozenset({"nodes", "namespaces", "persistentvolumes"})
@@ -48,6 +51,8 @@ def documents(namespace: str) -> list[dict[str, Any]]:
 def _rename(part: dict[str, Any], namespace: str) -> None:
     if part.get("namespace") == FILE_NAMESPACE:
         part["namespace"] = namespace
+    if part.get("name") == _NODES_BINDING.format(FILE_NAMESPACE):
+        part["name"] = _NODES_BINDING.format(namespace)
 
 
 def printed(namespace: str) -> str:
@@ -55,7 +60,9 @@ def printed(namespace: str) -> str:
     text = ROLE_FILE.read_text(encoding="utf-8")
     head, first, rest = text.partition("---\n")
     # The comment above speaks of the file; what follows is YAML, in which only the namespace is another.
-    return head + first + rest.replace(f"namespace: {FILE_NAMESPACE}\n", f"namespace: {namespace}\n")
+    for pattern in ("namespace: {}\n", f"name: {_NODES_BINDING}\n"):
+        rest = rest.replace(pattern.format(FILE_NAMESPACE), pattern.format(namespace))
+    return head + first + rest
 
 
 def granted(roles: Iterable[Mapping[str, Any]]) -> set[Asked]:
@@ -81,7 +88,7 @@ def _spelled_out(rules: Iterable[Mapping[str, Any]]) -> Iterator[Asked]:
 
 def not_granted(roles: Iterable[Mapping[str, Any]], asked: Iterable[Asked]) -> list[Asked]:
     """What was asked and the roles do not allow."""
-    return sorted(set(asked) - granted(roles) - {REVIEW})
+    return sorted(set(asked) - granted(roles) - {REVIEW, ACCESS_REVIEW})
 
 
 def unused(roles: Iterable[Mapping[str, Any]], asked: Iterable[Asked]) -> list[Asked]:

@@ -224,11 +224,10 @@ class ClusterPlacement:
             like = self._like.get(name, "")
             order = self._orders(name, self._nodes.get(name), like)
             path = self._folder.plan_file(name)
-            if path.exists():
-                plan = self._folder.read_plan(name)
-            else:
-                plan = manifests.pod_plan(order.plan, order.settings)
-                runs.write_json(path, plan)
+            if not path.exists():
+                runs.write_json(path, manifests.pod_plan(order.plan, order.settings))
+            # As it was written: Ansible's own texts, with the line that each comes from, take several times the memory.
+            plan = self._folder.read_plan(name)
             self._known[name] = Order(plan, order.settings, order.sku)
         return self._known[name]
 

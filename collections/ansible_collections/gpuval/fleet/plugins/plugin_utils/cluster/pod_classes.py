@@ -58,8 +58,12 @@ IMAGE_NAMES = ("disk_full", "image_name", "image_denied", "image_not_found", "re
 START_NAMES = ("disk_full", "container_refused")
 REFUSED_NAMES = ("quota", "pod_refused")
 
+#: What the scheduler adds about preemption and, since 1.34, about resource claims.
+_AFTERWARDS = re.compile(r"(?:no new claims to deallocate|\bpreemption:).*", re.DOTALL)
 _AVAILABLE = re.compile(r"^\s*\d+/\d+ nodes are available:\s*")
 _TAINT = re.compile(r"taint(?:\(s\))? \{([^:}]*)")
+#: Since 1.34 the scheduler does not name the taint.
+_SOME_TAINT = re.compile(r"untolerated taint\(s\)(?! \{)")
 _COUNT = re.compile(r"^\d+ ")
 #: What the scheduler says of every node but the one that the pod is pinned to.
 _FOREIGN = re.compile(
@@ -109,15 +113,19 @@ def unschedulable(name: str, message: str, node: Mapping[str, Any] | None) -> tu
     """Class and the scheduler's own reason for the one node that a pod is pinned to.
 
     The scheduler tells the reasons of all nodes together, and asks for taints before it asks which node the pod wants:
-    those of other nodes are told apart by what is known of this one. `node`: ``unschedulable``, ``taints`` (keys) and
-    ``hostname`` (its label); None: not known to the cluster.
+    those of other nodes are told apart by what is known of this one. `node`: ``unschedulable``, ``taints`` (keys of
+    those that keep pods away), ``ready`` and ``hostname`` (its label); None: not known to the cluster.
     """
-    text = _AVAILABLE.sub("", message.partition("preemption:")[0].strip()).rstrip(". ")
+    text = _AVAILABLE.sub("", _AFTERWARDS.sub("", message).strip()).rstrip(". ")
     reasons = re.split(r", (?=\d+ )", text)
     foreign = [reason for reason in reasons if _FOREIGN.search(reason)]
     own = [reason for reason in reasons if reason not in foreign and _concerns(reason, node)]
+    # A node has one of the reasons: a taint without a name is another's when something else is this one's.
+    own = [reason for reason in own if not _SOME_TAINT.search(reason)] or own
     if own or not foreign:
-        told = "; ".join(_COUNT.sub("", reason) for reason in own or reasons)
+        told = "; ".join(_with_taints(_COUNT.sub("", reason), node) for reason in own or reasons)
+        if node is not None and not node["ready"] and _SOME_TAINT.search(told):
+            return named("node_not_ready"), told
         return named(_scheduling(told)), told
     if node is None:
         return named("node_missing"), "the cluster has no node of this name"
@@ -145,5 +153,15 @@ def _concerns(reason: str, node: Mapping[str, Any] | None) -> bool:
         return True
     if "were unschedulable" in reason:
         return bool(node["unschedulable"])
+    if _SOME_TAINT.search(reason):
+        return bool(node["taints"]) or not node["ready"]
     taint = _TAINT.search(reason)
     return taint is None or taint[1].strip() in node["taints"]
+
+
+def _with_taints(reason: str, node: Mapping[str, Any] | None) -> str:
+    """The scheduler's reason, and the taints of the node where it does not name the one."""
+    if node is None or not _SOME_TAINT.search(reason):
+        return reason
+    known = ", ".join(sorted(node["taints"])) or "none known"
+    return f"{reason}, those of the node: {known}" + ("" if node["ready"] else "; it is not ready")

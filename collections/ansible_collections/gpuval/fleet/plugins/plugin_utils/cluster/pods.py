@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import names
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import pod_classes as known
@@ -24,13 +24,27 @@ WAITING, PENDING, PULLING, RUNNING, ENDED = "waiting", "pending", "pulling", "ru
 MESSAGE_CHARACTERS = 600
 MAX_TERMINATION_CHARACTERS = 4096
 MAX_EVENT_OBJECTS = 20_000
+#: How long a Job that failed is borne whose pod was never seen.
+UNSEEN_SECONDS = 5.0
 #: The part of the patience that is given to what the cluster mends soon or never.
 SOON = 0.4
 
-#: Events that explain a pod that is not there, or does not start.
+#: Events of type Normal that say that a pod's volumes and sandbox are there, and that its image comes.
+PROGRESS_REASONS = frozenset({"Pulling", "Pulled", "Created", "Started"})
+#: Events that say that the last pull has failed.
+PULL_FAILED_REASONS = frozenset({"Failed", "BackOff"})
+#: What comes before the image, and its class.
+PREPARE_REASONS = {
+    "FailedMount": "storage",
+    "FailedAttachVolume": "storage",
+    "FailedCreatePodSandBox": "container_refused",
+}
+#: Events that explain a pod that is not there or does not start, or that it does after all.
 EVENT_REASONS = frozenset(
-    {"FailedCreate", "FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox", "FailedScheduling", "Failed"}
+    {"FailedCreate", "FailedScheduling", *PREPARE_REASONS, *PULL_FAILED_REASONS, *PROGRESS_REASONS}
 )
+#: The kubelet tells how the last pull ended just before it begins another: status and event come in any order. Seconds.
+PULL_NEWS_SECONDS = 5.0
 #: Waiting reasons of a container, by what was not there.
 IMAGE_REASONS = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed"}
@@ -173,6 +187,22 @@ class Placed:
         return self.phase in (PENDING, PULLING, RUNNING) and not self.over
 
 
+class _Said(NamedTuple):
+    """The last event of a reason. `second`: when, by the clock of its source, "" is unknown; `order` of arrival;
+    `heard`: when it arrived."""
+
+    message: str
+    second: str
+    order: int
+    heard: float
+
+    def later_than(self, other: _Said) -> bool:
+        """By their own times, which are whole seconds; else by their arrival."""
+        if self.second and other.second and self.second != other.second:
+            return self.second > other.second
+        return self.order > other.order
+
+
 @dataclass
 class _Pod:
     """What is kept of a pod."""
@@ -184,12 +214,18 @@ class _Pod:
     reason: str
     message: str
     host: str
+    #: When it got its host.
+    scheduled_at: str | None
+    #: Its volumes are mounted and its sandbox is there.
+    prepared: bool
     #: When somebody asked for its deletion.
     deleted_at: str | None
     unscheduled: tuple[str, str] | None
     disruption: tuple[str, str] | None
     stages: dict[str, Container]
     gone: bool = False
+    #: Which of the Nodes that had the name of its host is its own; "" is not known yet.
+    host_uid: str = ""
 
     @property
     def ended(self) -> bool:
@@ -199,15 +235,26 @@ class _Pod:
 @dataclass
 class _Node:
     name: str
+    uid: str
+    created: str | None
     ready: bool
     message: str
     unschedulable: bool
+    #: Keys of those that keep pods away.
     taints: frozenset[str]
     hostname: str | None
     gone: bool = False
+    #: Another has its name by now.
+    replaced: bool = False
 
     def as_seen_by_scheduler(self) -> dict[str, Any]:
-        return {"unschedulable": self.unschedulable, "taints": self.taints, "hostname": self.hostname}
+        return {
+            "unschedulable": self.unschedulable, "taints": self.taints, "hostname": self.hostname, "ready": self.ready
+        }  # fmt: skip
+
+    def has(self, pod: _Pod) -> bool:
+        """Whether a pod on a node of this name may be on this one: it was not there before the node was."""
+        return self.created is None or pod.scheduled_at is None or pod.scheduled_at[:19] >= self.created[:19]
 
 
 @dataclass(frozen=True)
@@ -243,6 +290,10 @@ class _Attempt:
     cause: _Found | None = None
     #: What the kubelet said when it last tried to pull; in between it only says that it waits.
     pull_message: str = ""
+    #: Reason and message of the image that does not come; empty: of none, None: no pod was seen.
+    image_words: tuple[str, ...] | None = None
+    #: How long it was without its image before the pull that is under way.
+    image_seconds: float = 0.0
 
     @property
     def pod(self) -> _Pod | None:
@@ -259,7 +310,9 @@ class Fold:
         self._stages: dict[str, frozenset[str]] = {}
         self._nodes: dict[str, _Node] = {}
         self._owners: dict[tuple[str, str], tuple[str, int]] = {}
-        self._events: dict[tuple[str, str], dict[str, str]] = {}
+        self._events: dict[tuple[str, str], dict[str, _Said]] = {}
+        self._heard = 0
+        self._now = 0.0
         #: Which of the run's nodes have pods on a node of the cluster: names differ where the inventory's do.
         self._hosts: dict[str, set[str]] = {}
 
@@ -276,6 +329,7 @@ class Fold:
         taker = {"Job": self._job, "Pod": self._pod, "Node": self._node, "Event": self._event}.get(kind)
         if taker is None or not isinstance(obj, Mapping) or change not in ("ADDED", "MODIFIED", "DELETED"):
             return set()
+        self._now = now
         touched = taker(obj, change == "DELETED")
         for attempt in touched:
             self._assess(attempt, now)
@@ -339,21 +393,49 @@ class Fold:
         before = one.pods.get(seen.uid)
         if gone and before is not None and before.ended and not seen.ended:
             seen.phase, seen.stages = before.phase, before.stages
+        if before is not None and before.host == seen.host:
+            seen.host_uid = before.host_uid
         one.pods[seen.uid] = seen
         self._owners["Pod", seen.name] = (one.node, one.number)
         if seen.host:
             self._hosts.setdefault(seen.host, set()).add(one.node)
+            self._bind(seen)
+        self._note_pull(one, seen)
         return [one]
+
+    def _bind(self, pod: _Pod) -> None:
+        """Remember which Node a pod is on: another may get its name."""
+        host = self._nodes.get(pod.host)
+        if host is not None and not host.gone and not pod.host_uid:
+            pod.host_uid = host.uid if host.has(pod) else f"before {host.uid}"
+
+    def _note_pull(self, one: _Attempt, pod: _Pod) -> None:
+        """A pull may fail without an event: the kubelet drops events of a pod that has had many."""
+        words = next(((each.reason, each.message) for each in pod.stages.values() if each.reason in IMAGE_REASONS), ())
+        before, one.image_words = one.image_words, words
+        if not words or before is None or words == before:
+            return
+        events = self._events.get(("Pod", pod.name), {})
+        went_on = _newest(events, PROGRESS_REASONS)
+        if went_on is not None and (not before or self._now - went_on.heard >= PULL_NEWS_SECONDS):
+            message = events["Failed"].message if "Failed" in events else ""
+            self._heard += 1
+            events["Failed"] = _Said(message, went_on.second, self._heard, self._now)
 
     def _node(self, node: Mapping[str, Any], gone: bool) -> list[_Attempt]:
         seen = _read_node(node)
         seen.gone = gone
         before = self._nodes.get(seen.name)
+        if gone and before is not None and before.uid != seen.uid:
+            return []  # another has its name already
         self._nodes[seen.name] = seen
         if seen == before:  # a heartbeat
             return []
         concerned = {seen.name, *self._hosts.get(seen.name, ())}
-        return [one for node in sorted(concerned) for one in self._attempts.get(node, {}).values()]
+        attempts = [one for node in sorted(concerned) for one in self._attempts.get(node, {}).values()]
+        for pod in (pod for one in attempts for pod in one.pods.values() if pod.host == seen.name):
+            self._bind(pod)
+        return attempts
 
     def _event(self, event: Mapping[str, Any], gone: bool) -> list[_Attempt]:
         about = event.get("involvedObject") or event.get("regarding") or {}
@@ -363,7 +445,11 @@ class Fold:
         if len(self._events) >= MAX_EVENT_OBJECTS and (kind, name) not in self._events:
             self._events.pop(next(iter(self._events)))
         message = one_line(str(event.get("message") or event.get("note") or ""), MESSAGE_CHARACTERS)
-        self._events.setdefault((kind, name), {})[reason] = message
+        self._heard += 1
+        said = _Said("" if reason in PROGRESS_REASONS else message, _second(event), self._heard, self._now)
+        known_of = self._events.setdefault((kind, name), {})
+        if reason not in known_of or said.later_than(known_of[reason]):
+            known_of[reason] = said
         owner = self._owners.get((kind, name))
         return [self._attempts[owner[0]][owner[1]]] if owner else []
 
@@ -371,8 +457,11 @@ class Fold:
 
     def _assess(self, one: _Attempt, now: float) -> None:
         found = self._find(one)
-        if found is None or one.found is None or found.family != one.found.family:
-            one.since = now
+        before, family = (each.family if each else "" for each in (one.found, found))
+        if not family or family != before:
+            if family == "pull":  # the time of the image stands still meanwhile
+                one.image_seconds = now - one.since if before == "image" else 0.0
+            one.since = now - (one.image_seconds if (before, family) == ("pull", "image") else 0.0)
         one.found = found
         pod = one.pod
         if found is not None and found.limit is not None and (pod is None or not _ran(pod)):
@@ -430,10 +519,14 @@ class Fold:
             return None
         reason, message = one.failed
         told = f"its Job failed ({reason}), and its pod is gone: {message}"
-        return _Found(known.named("pod_failed"), told, "failed", again=True)
+        # Job and pod come by watches of their own: the news of the pod may still be on its way.
+        return _Found(known.named("pod_failed"), told, "failed", limit=UNSEEN_SECONDS, again=True, quiet=True)
 
     def _host(self, one: _Attempt, pod: _Pod | None) -> _Node | None:
-        return self._nodes.get((pod.host if pod else "") or one.node)
+        host = self._nodes.get((pod.host if pod else "") or one.node)
+        if host is not None and pod is not None and pod.host and pod.host_uid not in ("", host.uid):
+            return replace(host, gone=True, replaced=True)
+        return host
 
     def _disrupted(self, one: _Attempt, pod: _Pod | None) -> _Found | None:
         if pod is None:
@@ -480,10 +573,9 @@ class Fold:
         if one.job_gone:
             return _Found(known.JOB_DELETED, f"somebody deleted its Job {one.job}", "deleted", stage=stage, again=True)
         if pod is not None and (pod.gone or pod.deleted_at):
-            how = "was deleted" if pod.gone else "is being deleted"
-            return _Found(
-                known.named("pod_deleted"), f"its pod {pod.name} {how} by somebody", "deleted", stage=stage, again=True
-            )
+            # At its deadline the Job deletes its pod before it says so: until it has failed, it may be the one.
+            how = ("was deleted" if pod.gone else "is being deleted") + (" by somebody" if one.failed else "")
+            return _Found(known.named("pod_deleted"), f"its pod {pod.name} {how}", "deleted", stage=stage, again=True)
         return None
 
     def _node_trouble(self, one: _Attempt, pod: _Pod | None) -> _Found | None:
@@ -494,9 +586,11 @@ class Fold:
         if host is None:
             return None
         if host.gone:
+            how = ", and another has its name" if host.replaced else ""
             return _Found(
-                known.named("node_lost"), "the node was taken out of the cluster", "node_gone", stage=stage, again=True
-            )
+                known.named("node_lost"), f"the node was taken out of the cluster{how}", "node_gone", stage=stage,
+                again=True,
+            )  # fmt: skip
         if not host.ready:
             return _Found(
                 known.named("node_lost"), f"the node is not ready: {host.message}", "node_lost",
@@ -505,7 +599,8 @@ class Fold:
         return None
 
     def _no_pod(self, one: _Attempt) -> _Found:
-        said = self._events.get(("Job", one.job or ""), {}).get("FailedCreate")
+        event = self._events.get(("Job", one.job or ""), {}).get("FailedCreate")
+        said = event.message if event else ""
         if one.suspended:
             return _Found(
                 known.SUSPENDED, "its Job is suspended: a queue holds it back", "suspended",
@@ -543,22 +638,25 @@ class Fold:
             return _Found(known.image(reason, container.message), told, "image", stage=stage, stuck=True)
         if reason in IMAGE_REASONS:
             said = _BACK_OFF.sub("", container.message)
-            one.pull_message = said or one.pull_message or events.get("Failed", "")
+            event = events.get("Failed")
+            one.pull_message = said or one.pull_message or (event.message if event else "")
             told = one.pull_message or container.message
-            return _Found(known.image(reason, told), f"{reason}: {told}", "image", limits.image_seconds, stage)
+            told_class = known.image(reason, told)
+            if _went_on(events, PULL_FAILED_REASONS):  # the words are those of the pull before
+                again = f"{reason}: {told} (it is pulled again)"
+                return _Found(told_class, again, "pull", limits.start_seconds, stage)
+            return _Found(told_class, f"{reason}: {told}", "image", limits.image_seconds, stage)
         if reason in START_REASONS:
             told_class = known.start(f"{reason}: {container.message}")
             evidence = told_class is known.ACCELERATOR_RUNTIME
             return _Found(
                 told_class, f"{reason}: {container.message}", "start", limits.create_seconds, stage, evidence=evidence
             )
-        for event, name in (
-            ("FailedMount", "storage"),
-            ("FailedAttachVolume", "storage"),
-            ("FailedCreatePodSandBox", "container_refused"),
-        ):
-            if event in events and not _ran(pod):
-                return _Found(known.named(name), f"{event}: {events[event]}", "prepare", limits.mount_seconds, stage)
+        for event_reason, name in PREPARE_REASONS.items():
+            if event_reason not in events or pod.prepared or _ran(pod) or _went_on(events, {event_reason}):
+                continue  # older kubelets are late with the condition, and events may be lost: either will do
+            told = f"{event_reason}: {events[event_reason].message}"
+            return _Found(known.named(name), told, "prepare", limits.mount_seconds, stage)
         told = "no container runs, and nothing says why" + (f" ({reason})" if reason else "")
         return _Found(known.NOT_STARTING, told, f"starting {stage}", limits.start_seconds, stage, quiet=True)
 
@@ -588,6 +686,8 @@ def _read_pod(pod: Mapping[str, Any]) -> _Pod:
         reason=str(status.get("reason") or ""),
         message=one_line(str(status.get("message") or ""), MESSAGE_CHARACTERS),
         host=str(spec.get("nodeName") or ""),
+        scheduled_at=_moment(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None,
+        prepared=(conditions.get("PodReadyToStartContainers") or {}).get("status") == "True",
         deleted_at=_asked_at(meta),
         unscheduled=unscheduled,
         disruption=disruption,
@@ -636,12 +736,37 @@ def _read_node(node: Mapping[str, Any]) -> _Node:
     ready = next((item for item in status.get("conditions") or () if item.get("type") == "Ready"), {})
     return _Node(
         name=str(meta.get("name", "")),
+        uid=str(meta.get("uid") or meta.get("name", "")),
+        created=_moment(meta.get("creationTimestamp")),
         ready=ready.get("status") == "True",
         message=one_line(f"{ready.get('reason') or 'no Ready condition'}: {ready.get('message') or ''}".rstrip(": ")),
         unschedulable=bool(spec.get("unschedulable")),
-        taints=frozenset(str(item.get("key")) for item in spec.get("taints") or ()),
+        taints=frozenset(
+            str(item.get("key")) for item in spec.get("taints") or () if item.get("effect") != "PreferNoSchedule"
+        ),
         hostname=(meta.get("labels") or {}).get("kubernetes.io/hostname"),
     )
+
+
+def _second(event: Mapping[str, Any]) -> str:
+    """When an event last happened, without its fraction; "" when it does not say."""
+    series = event.get("series") or {}
+    said = (event.get("lastTimestamp"), event.get("eventTime"), series.get("lastObservedTime"))
+    return max(((_moment(each) or "")[:19] for each in said), default="")
+
+
+def _newest(events: Mapping[str, _Said], reasons: Iterable[str]) -> _Said | None:
+    newest: _Said | None = None
+    for said in (events[reason] for reason in reasons if reason in events):
+        if newest is None or said.later_than(newest):
+            newest = said
+    return newest
+
+
+def _went_on(events: Mapping[str, _Said], reasons: Iterable[str]) -> bool:
+    """Whether the kubelet was further with a pod after it had last told of one of these."""
+    progress, trouble = _newest(events, PROGRESS_REASONS), _newest(events, reasons)
+    return progress is not None and (trouble is None or progress.later_than(trouble))
 
 
 def _ran(pod: _Pod) -> bool:

@@ -36,8 +36,13 @@ FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.2, 20.0
 SOON_SECONDS = 5.0
 STOP_SECONDS = 5.0
 
+#: So long a 401 or 403 is borne of a kind that was followed before: tokens are renewed, authorizers restart.
+REFUSED_SECONDS = 60.0
+
 #: Answers that do not change by asking again.
 _FINAL = (Forbidden, Refused, Missing, Exists)
+#: Kinds of which a server sends no bookmarks, whatever it is asked: their watches are silent when nothing happens.
+_NO_BOOKMARKS = frozenset({"Event"})
 
 Told = tuple[str, str, Manifest]
 
@@ -56,6 +61,10 @@ class _Stream:
     trouble: tuple[float, str] | None = None
     #: How many changes were told.
     told: int = 0
+    #: A watch was opened: all rules are there.
+    followed: bool = False
+    #: Since when the answer is 401 or 403.
+    refused_at: float | None = None
 
 
 class Streams:
@@ -71,9 +80,11 @@ class Streams:
         *,
         watch_seconds: float = WATCH_SECONDS,
         silence_seconds: float = SILENCE_SECONDS,
+        refused_seconds: float = REFUSED_SECONDS,
     ) -> None:
         self._cluster = cluster
         self._watch_seconds, self._silence_seconds = watch_seconds, silence_seconds
+        self._refused_seconds = refused_seconds
         self._queue: queue.SimpleQueue[Told | ClusterError] = queue.SimpleQueue()
         self._stopped = threading.Event()
         self._lock = threading.Lock()
@@ -140,13 +151,10 @@ class Streams:
             except Gone:
                 stream.version = ""
                 failures += 1  # a server whose lists are too old for its watches is not to be flooded
-            except _FINAL as error:
-                self._queue.put(error)
-                return
             except ClusterError as error:
                 if self._stopped.is_set():
                     return
-                if error.code == 401:  # it has logged in again by then
+                if self._is_final(stream, error):
                     self._queue.put(error)
                     return
                 progress = stream.told > told or time.monotonic() - began >= SOON_SECONDS
@@ -158,6 +166,15 @@ class Streams:
             if failures > 1:
                 seconds = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0 ** min(failures, 16))
                 self._stopped.wait(seconds * random.uniform(0.5, 1.0))  # noqa: S311  (watches come back one by one)
+
+    def _is_final(self, stream: _Stream, error: ClusterError) -> bool:
+        """Whether asking again does not help."""
+        if error.code not in (401, 403):
+            stream.refused_at = None
+            return isinstance(error, _FINAL)
+        if stream.refused_at is None:
+            stream.refused_at = time.monotonic()
+        return not stream.followed or time.monotonic() - stream.refused_at >= self._refused_seconds
 
     def _list(self, stream: _Stream) -> None:
         items, version = self._cluster.list(stream.kind, stream.selector, fields=stream.fields)
@@ -173,19 +190,22 @@ class Streams:
     def _watch(self, stream: _Stream) -> None:
         # Not all at once: else they would end and begin together for ever.
         seconds = self._watch_seconds * random.uniform(0.8, 1.0)  # noqa: S311
+        silence = seconds + 30.0
+        if stream.kind not in _NO_BOOKMARKS:
+            silence = min(self._silence_seconds, silence)
         watch = self._cluster.watch(
             stream.kind,
             stream.selector,
             stream.fields,
             stream.version,
             seconds=seconds,
-            silence_seconds=min(self._silence_seconds, seconds + 30.0),
+            silence_seconds=silence,
         )
         with self._lock:
             stream.watch = watch
             if self._stopped.is_set():
                 watch.close()
-        stream.trouble = None
+        stream.trouble, stream.followed, stream.refused_at = None, True, None
         try:
             for event in watch:
                 self._note(stream, event)
