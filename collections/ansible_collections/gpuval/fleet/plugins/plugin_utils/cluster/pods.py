@@ -480,7 +480,7 @@ class Fold:
                     remedy=found.known.remedy.replace("{node}", one.node), stage=found.stage, since=one.since,
                     final=late, evidence=found.evidence, again=found.again,
                 )  # fmt: skip
-        ended = one.complete or one.failed is not None or one.job_gone
+        ended = one.complete or one.job_gone or (one.failed is not None and trouble is not None)
         if pod is not None:  # a Job that failed leaves its pod the time to end
             ended = pod.ended or pod.gone
         host = self._host(one, pod)
