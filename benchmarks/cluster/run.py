@@ -21,6 +21,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks/fleet"))
 
@@ -197,10 +199,12 @@ def variables(stages: dict[str, float], folder: Path) -> dict[str, object]:
 
 
 def own_address() -> str:
-    """An address of this machine that is not the loopback's, as a controller gives to its nodes."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(("192.0.2.1", 9))  # sends nothing
-        return probe.getsockname()[0]
+    """An IPv4 address of this machine that is not the loopback's, as a controller gives to its nodes."""
+    for found in psutil.net_if_addrs().values():
+        for one in found:
+            if one.family is socket.AF_INET and not one.address.startswith("127."):
+                return one.address
+    raise RuntimeError("this machine has no network interface but the loopback")
 
 
 def environment_of(folder: Path) -> dict[str, str]:

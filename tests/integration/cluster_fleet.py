@@ -15,6 +15,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
 from cluster_kit import ClusterKit, StageEnd, config_data, secret_data
 from fleet_kit import QUICK, Fleet, until
 from processes import end_all_below
@@ -32,10 +33,12 @@ WORK = {
 
 
 def own_address():
-    """An address of this machine that is not the loopback's, as a controller gives to its nodes."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(("192.0.2.1", 9))  # sends nothing
-        return probe.getsockname()[0]
+    """An IPv4 address of this machine that is not the loopback's, as a controller gives to its nodes."""
+    for found in psutil.net_if_addrs().values():
+        for one in found:
+            if one.family is socket.AF_INET and not one.address.startswith("127."):
+                return one.address
+    raise RuntimeError("this machine has no network interface but the loopback")
 
 
 def mounted(run, folder):
