@@ -25,10 +25,12 @@ def environments():
 
 
 @pytest.fixture(autouse=True)
-def nothing_goes_on(tmp_path):
+def nothing_goes_on(request):
     """A test that failed, or that has no clean, leaves no store and no playbook at work for those that follow."""
+    folder = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None
     yield
-    end_all_below(tmp_path)
+    if folder:
+        end_all_below(folder)
 
 
 @pytest.fixture(scope="module")

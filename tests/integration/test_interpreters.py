@@ -13,7 +13,7 @@ WORK = {
 
 @pytest.mark.parametrize(
     "interpreter",
-    ["{{ my_python }}", "{{ omit }}", f"{sys.executable} -s"],
+    ["{{ my_python }}", "{{ omit }}", "auto_silent"],
 )
 def test_the_interpreter_may_be_said_in_many_ways(tmp_path, interpreter):
     settings = {
