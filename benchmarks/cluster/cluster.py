@@ -18,7 +18,7 @@ sys.path[:0] = [
 ]
 
 from cluster_kit import ClusterKit  # noqa: E402  (its folder is not installed)
-from cluster_records import Records  # noqa: E402
+from cluster_records import Records  # noqa: E402  (its folder is not installed)
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ import psutil
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks/fleet"))
 
-from meter import Cost, measure  # noqa: E402  (its folder is not installed)
+from meter import Cost, controller_environment, measure  # noqa: E402  (its folder is not installed)
 
 PLAYBOOK = Path(sys.executable).with_name("ansible-playbook")
 PLAYBOOK_SECONDS = 900
@@ -146,7 +146,7 @@ def measured(cluster: Cluster, count: int, stages: dict[str, float], folder: Pat
 
     def play(playbook: str) -> Cost:
         command = [str(PLAYBOOK), f"gpuval.fleet.{playbook}", "-i", str(inventory)]
-        environment = environment_of(folder)
+        environment = controller_environment(PLAYBOOK, ROOT, folder)
         return measure(command, folder / f"{playbook}.txt", environment, ROOT, PLAYBOOK_SECONDS, [cluster.pid])
 
     load, before = os.getloadavg()[0], cluster.counts()
@@ -205,18 +205,6 @@ def own_address() -> str:
             if one.family is socket.AF_INET and not one.address.startswith("127."):
                 return one.address
     raise RuntimeError("this machine has no network interface but the loopback")
-
-
-def environment_of(folder: Path) -> dict[str, str]:
-    """Nothing of the user's own settings; the project's ansible.cfg, as `make validate` uses it."""
-    (folder / "home").mkdir(exist_ok=True)
-    return {
-        "PATH": os.pathsep.join([str(PLAYBOOK.parent), os.environ["PATH"]]),
-        "HOME": str(folder / "home"),
-        "LANG": os.environ.get("LANG", "C.UTF-8"),
-        "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
-        "ANSIBLE_NOCOLOR": "1",
-    }
 
 
 def row(result: Result) -> str:

@@ -98,6 +98,18 @@ def measure(
     return Cost(code, wall, cpu, began_at, samples)
 
 
+def controller_environment(playbook: Path, root: Path, folder: Path) -> dict[str, str]:
+    """Nothing of the user's own settings; the project's ansible.cfg, as `make validate` uses it."""
+    (folder / "home").mkdir(exist_ok=True)
+    return {
+        "PATH": os.pathsep.join([str(playbook.parent), os.environ["PATH"]]),
+        "HOME": str(folder / "home"),
+        "LANG": os.environ.get("LANG", "C.UTF-8"),
+        "ANSIBLE_CONFIG": str(root / "ansible.cfg"),
+        "ANSIBLE_NOCOLOR": "1",
+    }
+
+
 def adopt_orphans() -> None:
     """Connections that OpenSSH keeps in the background become our children, so that their time is counted."""
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):

@@ -21,7 +21,7 @@ from datetime import datetime
 from pathlib import Path
 
 from floor import floor
-from meter import Cost, measure
+from meter import Cost, controller_environment, measure
 from nodes import Counts, Nodes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -117,7 +117,7 @@ def measured(nodes: Nodes, folder: Path, options: argparse.Namespace) -> Result:
     def play(playbook: str, *words: str) -> Cost:
         command = [str(PLAYBOOK), f"gpuval.fleet.{playbook}", "-i", str(inventory), "-f", str(options.forks), *words]
         log = folder / f"{playbook}{''.join(words)}.txt"
-        return measure(command, log, environment(folder), ROOT, PLAYBOOK_SECONDS)
+        return measure(command, log, controller_environment(PLAYBOOK, ROOT, folder), ROOT, PLAYBOOK_SECONDS)
 
     load = os.getloadavg()[0]
     before = nodes.counts()
@@ -215,18 +215,6 @@ def variables(nodes: Nodes, folder: Path) -> dict[str, object]:
         "gpuval_state_dir": str(folder / "state"),
         "gpuval_store_address": nodes.gateway,
         **workloads,
-    }
-
-
-def environment(folder: Path) -> dict[str, str]:
-    """Nothing of the user's own settings; the project's ansible.cfg, as `make validate` uses it."""
-    (folder / "home").mkdir(exist_ok=True)
-    return {
-        "PATH": os.pathsep.join([str(PLAYBOOK.parent), os.environ["PATH"]]),
-        "HOME": str(folder / "home"),
-        "LANG": os.environ.get("LANG", "C.UTF-8"),
-        "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
-        "ANSIBLE_NOCOLOR": "1",
     }
 
 

@@ -6,20 +6,14 @@ from __future__ import annotations
 import time
 
 from ansible.errors import AnsibleActionFail, AnsibleError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import probe, runs
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import probing
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Access, Cluster, ClusterError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.host_values import templar_of, values_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.launching import PROBE_FILE
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.probe_action import PROBE_OPTIONS, ProbeAction
 
 
-class ActionModule(ControllerAction):
-    OPTIONS = {
-        **RUN_OPTIONS,
-        "record": {"type": "bool", "default": False},
-        "required": {"type": "bool", "default": False},
-    }
+class ActionModule(ProbeAction):
+    OPTIONS = PROBE_OPTIONS
 
     def work(self, options, task_vars):
         targets = [self._target(name, task_vars) for name in task_vars["ansible_play_hosts_all"]]
@@ -31,24 +25,9 @@ class ActionModule(ControllerAction):
         except ClusterError as error:
             raise AnsibleActionFail(str(error)) from None
         seconds = time.monotonic() - began
-        nodes = {name: finding.document() for name, finding in findings.items()}
-        if folder and not self.check_mode:
-            document = {"schema": "gpuval.probe/1", "at": runs.now(), "seconds": round(seconds, 3), "nodes": nodes}
-            runs.write_json(folder.state / PROBE_FILE, document)
-        lines = probing.summary(findings, seconds)
-        for line in lines:
-            self._display.display(line)
-        away = [name for name, finding in findings.items() if finding.state != probe.REACHABLE]
-        if away and options["required"]:
-            raise AnsibleActionFail(f"{len(away)} of {len(findings)} node(s) cannot be worked on: {probe.named(away)}")
-        return {
-            "changed": False,
-            "nodes": nodes,
-            "away": away,
-            "short": probing.short(findings),
-            "seconds": round(seconds, 3),
-            "msg": lines[0],
-        }
+        wrong = "cannot be worked on" if options["required"] else None
+        told = self.conclude(folder, findings, seconds, probing.summary(findings, seconds), wrong)
+        return {**told, "changed": False, "short": probing.short(findings)}
 
     def _target(self, name, task_vars):
         values = values_of(self, name, task_vars)

@@ -7,21 +7,19 @@ import time
 
 from ansible.errors import AnsibleActionFail
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import probe, probe_target, runs, ssh_probe
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.known_hosts import HostKeyError, Pins
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.probe_action import PROBE_OPTIONS, ProbeAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh_trust import kex_file, pin_file
 
 
-class ActionModule(ControllerAction):
+class ActionModule(ProbeAction):
     OPTIONS = {
-        **RUN_OPTIONS,
+        **PROBE_OPTIONS,
         "state_dir": {"type": "str", "default": ".gpuval"},
         "timeout_seconds": {"type": "float", "default": 4.0},
         "accept_new_host_keys": {"type": "bool", "default": True},
         "fast_kex": {"type": "bool", "default": True},
-        "record": {"type": "bool", "default": False},
-        "required": {"type": "bool", "default": False},
     }
 
     def work(self, options, task_vars):
@@ -42,24 +40,9 @@ class ActionModule(ControllerAction):
         except HostKeyError as error:
             raise AnsibleActionFail(str(error)) from None
         seconds = time.monotonic() - began
-        nodes = {name: finding.document() for name, finding in findings.items()}
-        if folder and not self.check_mode:
-            document = {"schema": "gpuval.probe/1", "at": runs.now(), "seconds": round(seconds, 3), "nodes": nodes}
-            runs.write_json(folder.state / "probe.json", document)
         lines = probe.summary(findings, seconds, pins.path)
-        for line in lines:
-            self._display.display(line)
-        away = [name for name, finding in findings.items() if finding.state != probe.REACHABLE]
-        if away and options["required"]:
-            raise AnsibleActionFail(f"{len(away)} of {len(nodes)} node(s) not reachable: {probe.named(away)}")
-        return {
-            "changed": changed,
-            "nodes": nodes,
-            "away": away,
-            "seconds": round(seconds, 3),
-            "known_hosts": str(pins.path),
-            "msg": lines[0],
-        }
+        told = self.conclude(folder, findings, seconds, lines, "not reachable" if options["required"] else None)
+        return {**told, "changed": changed, "known_hosts": str(pins.path)}
 
     def _keep_kex(self, pins, prober, wanted):
         """What makes Ansible's own connections cheap is worked out once, here, not for each of them."""

@@ -22,7 +22,6 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import S
 VARIABLES = (
     "run_workloads",
     "gpuval_pods",
-    "gpuval_sku",
     "gpuval_heartbeat_seconds",
     "gpuval_workload_python",
     "gpuval_models_dir",

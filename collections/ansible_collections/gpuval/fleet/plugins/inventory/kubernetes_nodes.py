@@ -88,27 +88,17 @@ skus:
 
 from pathlib import Path
 
-import yaml
 from ansible.errors import AnsibleParserError
-from ansible.plugins.inventory import BaseInventoryPlugin
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Access, Cluster, ClusterError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.inventory import fleet
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.nodes import describe
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory_source import NamedSource
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.node_list import Node, NodeListError, parse
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import NODE
 
 
-class InventoryModule(BaseInventoryPlugin):
+class InventoryModule(NamedSource):
     NAME = "gpuval.fleet.kubernetes_nodes"
-
-    def verify_file(self, path):
-        if not super().verify_file(path) or not path.endswith((".yml", ".yaml")):
-            return False
-        try:
-            document = yaml.safe_load(Path(path).read_text())
-        except (OSError, ValueError, yaml.YAMLError):
-            return False
-        return isinstance(document, dict) and document.get("plugin") == self.NAME
 
     def parse(self, inventory, loader, path, cache=True):
         super().parse(inventory, loader, path, cache)

@@ -44,23 +44,13 @@ path: nodes.csv
 
 from pathlib import Path
 
-import yaml
 from ansible.errors import AnsibleParserError
-from ansible.plugins.inventory import BaseInventoryPlugin
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory_source import NamedSource
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.node_list import NodeListError, parse
 
 
-class InventoryModule(BaseInventoryPlugin):
+class InventoryModule(NamedSource):
     NAME = "gpuval.fleet.node_list"
-
-    def verify_file(self, path):
-        if not super().verify_file(path) or not path.endswith((".yml", ".yaml")):
-            return False
-        try:
-            document = yaml.safe_load(Path(path).read_text())
-        except (OSError, ValueError, yaml.YAMLError):
-            return False
-        return isinstance(document, dict) and document.get("plugin") == self.NAME
 
     def parse(self, inventory, loader, path, cache=True):
         super().parse(inventory, loader, path, cache)

@@ -30,7 +30,8 @@ class LaunchClass:
     pattern: re.Pattern[str] | None = None
 
 
-def _known(name: str, remedy: str, *patterns: str) -> LaunchClass:
+def known_class(name: str, remedy: str, *patterns: str) -> LaunchClass:
+    """A class by its name, what to do about it, and patterns of messages that tell it; none: known by its name."""
     return LaunchClass(
         name, f"{remedy}, {AGAIN}", re.compile("|".join(patterns), re.IGNORECASE | re.DOTALL) if patterns else None
     )
@@ -38,12 +39,12 @@ def _known(name: str, remedy: str, *patterns: str) -> LaunchClass:
 
 #: In the order in which they are tried: a banner that a jump host or a full disk comes with must not hide the cause.
 CLASSES = (
-    _known(
+    known_class(
         "store_away",  # before what the store's connection says, which is not the node's
         "see that the store answers (`make prepare`), check gpuval_s3_endpoint and its keys",
         r"\A(?:Task failed: )?the store cannot be used",
     ),
-    _known(
+    known_class(
         "wrong_host_key",
         "find out why the host key changed (a reinstalled node, another machine at this address) and accept the new "
         "one only if you know why: remove the node's line from the known_hosts file",
@@ -51,24 +52,24 @@ CLASSES = (
         r"host key for .* has changed",
         r"HOST IDENTIFICATION HAS CHANGED",
     ),
-    _known(
+    known_class(
         "unknown_host_key",
         "bring the node's host key to the known_hosts file (`make probe` pins it, ssh-keyscan shows it)",
         r"host key is known for .* requested strict checking",
         r"Host key verification failed",
         r"authenticity of host .* can't be established",
     ),
-    _known(
+    known_class(
         "jump_host",
         "check the jump host first: ssh did not get as far as the node",
         r"\A(?!.*open failed)(?=.*UNKNOWN port 65535).*",
     ),
-    _known(
+    known_class(
         "booting",  # the login is refused too, but only until the node is up
         "wait until the node is up; one that stays so hangs in its boot (or has /etc/nologin): look at its console",
         r"System is (?:booting up|going down)|pam_nologin",
     ),
-    _known(
+    known_class(
         "login_denied",
         "check ansible_user, the key or password, and that the account may log in with a shell",
         r"Permission denied \((?:publickey|password|keyboard-interactive|gssapi|hostbased|,|-with-mic|-keyex)+\)",
@@ -80,39 +81,39 @@ CLASSES = (
         r"Authentication (?:failed|failure)",
         r"UNPROTECTED PRIVATE KEY FILE",
     ),
-    _known(
+    known_class(
         "unknown_name",
         "check ansible_host and the name service of the controller",
         r"Could not resolve hostname",
         r"Name or service not known|nodename nor servname|Temporary failure in name resolution",
     ),
-    _known(
+    known_class(
         "refused",
         "start sshd on the node, or check ansible_port and the firewall",
         r"Connection refused",
     ),
-    _known(
+    known_class(
         "no_route",
         "check the address, the cable, the switch port and the routes to the node",
         r"No route to host|Network is unreachable|Host is down|Network is down",
     ),
-    _known(
+    known_class(
         "hung",
         "the node takes connections and says nothing: look at its console, its memory and its disks",
         r"timed out during banner exchange",
     ),
-    _known(
+    known_class(
         "timeout",
         "check that the node is up, that its address is right and that no firewall drops the packets",
         r"Connection timed out|Operation timed out",
         r"Timeout \(\d+s\) waiting for privilege escalation prompt",
     ),
-    _known(
+    known_class(
         "sudo_password_needed",
         "give --ask-become-pass or ansible_become_password, or let the user use sudo without a password",
         r"Missing sudo password|sudo: a password is required|a terminal is required to read the password",
     ),
-    _known(
+    known_class(
         "sudo_denied",
         "check the become password, that sudo is installed and that the user may use it",
         r"Incorrect (?:sudo|su) password|Sorry, try again",
@@ -121,7 +122,7 @@ CLASSES = (
         r"you must have a tty to run sudo",
         r"effective uid is not 0",
     ),
-    _known(
+    known_class(
         "no_python",
         "install Python 3.9 or newer on the node, or set ansible_python_interpreter to it",
         r"module interpreter .* was not found",
@@ -129,74 +130,74 @@ CLASSES = (
         r"python[0-9.]*: (?:\d+: )?(?:command )?not found",
         r"python[0-9.]*[:'\"]* No such file or directory",
     ),
-    _known(
+    known_class(
         "old_python",
         "install Python 3.9 or newer on the node and set ansible_python_interpreter to it",
         r"Python \S+ is too old",
         r"requires a minimum of Python",
         r"future feature annotations is not defined",
     ),
-    _known(
+    known_class(
         "disk_full",
         "free space on the node, or set gpuval_node_dir (or ansible_remote_tmp) to a file system with space",
         r"No space left on device|Disk quota exceeded|\[Errno 28\]|\[Errno 122\]",
     ),
-    _known(
+    known_class(
         "read_only",
         "look at the node's kernel log for the cause (a failing disk is one), mount it writable or set gpuval_node_dir",
         r"Read-only file system|\[Errno 30\]",
     ),
-    _known(
+    known_class(
         "no_temporary_folder",
         "see whether the disk of the node is full or read-only and whether the user may write there, or set "
         "ansible_remote_tmp",
         r"Failed to create temporary directory",
         r"No usable temporary directory found",
     ),
-    _known(
+    known_class(
         "other_run",
         "wait for that run, or end it with the clean playbook and its gpuval_run_id",
         r"is at work on this node",
     ),
-    _known(
+    known_class(
         "same_machine_twice",
         "take one of the two names out of the inventory, or correct its address",
         r"one machine is listed twice",
     ),
-    _known(
+    known_class(
         "shared_folder",
         "set gpuval_node_dir to a folder on a disk of the node's own",
         r"is shared with another machine",
     ),
-    _known(
+    known_class(
         "foreign_work",
         "end what the message names, or take the node out of service for its owner first; -e gpuval_force=true runs "
         "all the same and measures both",
         r"others use this node's accelerators or run here",
     ),
-    _known(
+    known_class(
         "no_engine",
         "install docker or podman, start it and let the user use it, or set gpuval_runtime: host",
         r"no container engine|neither docker nor podman|Cannot connect to the Docker daemon",
     ),
-    _known(
+    known_class(
         "out_of_memory",
         "see what fills the memory or the process table of the node",
         r"Cannot allocate memory|\[Errno 12\]|Resource temporarily unavailable|fork: retry",
     ),
-    _known("not_linux", "take it out of the inventory", r"a node must run Linux"),
-    _known(
+    known_class("not_linux", "take it out of the inventory", r"a node must run Linux"),
+    known_class(
         "no_ssh",
         "set ansible_port to the port of sshd: something else answers there",
         r"banner line contains invalid|Bad packet length",
     ),
-    _known(
+    known_class(
         "ssh_error",
         "see in the log of sshd on the node why it turns the controller away (MaxStartups, algorithms); a lower number "
         "of forks asks fewer nodes at once",
         r"kex_exchange_identification|Unable to negotiate with|no matching (?:host key|key exchange|cipher)",
     ),
-    _known(
+    known_class(
         "no_answer",
         "look on the node for what hangs (processes in state D: ps -eo pid,stat,wchan,args | grep ' D', its disks and "
         "drivers, its memory), end it or reboot",
@@ -205,7 +206,7 @@ CLASSES = (
         r"the node did not answer within \d+ s",
         r"another launch or clean has been at work",
     ),
-    _known(
+    known_class(
         "lost_contact",
         "see whether the node or its sshd was restarted and how stable the network to it is",
         r"Connection (?:to \S+ )?closed by remote host",
@@ -241,10 +242,10 @@ BEFORE_LOGIN = frozenset(
 
 #: Classes that no text has: probes name them, or nothing more is known than the launch state.
 _BY_NAME = (
-    _known("unreachable", "check the address, the network and the login of the node"),
-    _known("plan_refused", "mend what the message names"),
-    _known("launch_failed", "mend what the message names"),
-    _known("not_started", "look at the node with the status playbook"),
+    known_class("unreachable", "check the address, the network and the login of the node"),
+    known_class("plan_refused", "mend what the message names"),
+    known_class("launch_failed", "mend what the message names"),
+    known_class("not_started", "look at the node with the status playbook"),
 )
 _FALLBACK = {"unreachable": "unreachable", "refused": "plan_refused", "failed": "launch_failed"}
 _NAMED = {known.name: known for known in (*CLASSES, *_BY_NAME)}

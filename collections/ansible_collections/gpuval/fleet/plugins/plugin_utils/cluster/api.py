@@ -115,7 +115,7 @@ class ClusterError(Exception):
         self.code = code
 
 
-class Unreachable(ClusterError):  # noqa: N818  (what the answer is)
+class Unreachable(ClusterError):  # noqa: N818  (what the server is, when no answer comes)
     """Nothing answers, or not in time."""
 
 

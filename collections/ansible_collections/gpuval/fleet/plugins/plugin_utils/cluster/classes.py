@@ -6,77 +6,68 @@ never taken for a known one.
 
 from __future__ import annotations
 
-import re
-
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import ClusterError, Forbidden
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.launch_classes import AGAIN, LaunchClass
-
-
-def _known(name: str, remedy: str, *patterns: str) -> LaunchClass:
-    return LaunchClass(
-        name, f"{remedy}, {AGAIN}", re.compile("|".join(patterns), re.IGNORECASE | re.DOTALL) if patterns else None
-    )
-
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.launch_classes import LaunchClass, known_class
 
 #: What the node object itself says, before anything is placed on it (see `nodes.py`).
 OF_NODES = (
-    _known(
+    known_class(
         "node_missing",
         "see whether the node was created and joined the cluster under the name that is expected (kubectl get nodes)",
     ),
-    _known(
+    known_class(
         "node_not_ready",
         "see why the kubelet is silent or unwell (kubectl describe node {node}; on the node: journalctl -u kubelet)",
     ),
-    _known(
+    known_class(
         "cordoned",
         "kubectl uncordon {node}, or let gpuval work on cordoned nodes: a toleration of "
         "node.kubernetes.io/unschedulable in gpuval_pods.tolerations",
     ),
-    _known("node_pressure", "free what the message names on the node (kubectl describe node {node})"),
-    _known("tainted", "tolerate the taint in gpuval_pods.tolerations, or take it off the node"),
-    _known("not_selected", "label the node, or change gpuval_pods.node_selector"),
-    _known("wrong_hostname", "give the node a kubernetes.io/hostname label of its own; the Job is pinned by it"),
-    _known("no_gpu_resource", "see that driver and device plugin run on the node"),
-    _known("gpus_partitioned", "give the node back its whole GPUs (MIG mode off, no time slicing or MPS)"),
+    known_class("node_pressure", "free what the message names on the node (kubectl describe node {node})"),
+    known_class("tainted", "tolerate the taint in gpuval_pods.tolerations, or take it off the node"),
+    known_class("not_selected", "label the node, or change gpuval_pods.node_selector"),
+    known_class("wrong_hostname", "give the node a kubernetes.io/hostname label of its own; the Job is pinned by it"),
+    known_class("no_gpu_resource", "see that driver and device plugin run on the node"),
+    known_class("gpus_partitioned", "give the node back its whole GPUs (MIG mode off, no time slicing or MPS)"),
 )
 
 #: What scheduler, kubelet and controllers say of a pod or Job. In the order in which they are tried.
 OF_PODS = (
-    _known(
+    known_class(
         "disk_full",
         "free space on the node (images and logs of other work), or choose smaller images",
         r"no space left on device",
         r"disk quota exceeded",
     ),
-    _known(
+    known_class(
         "image_name",
         "mend the reference in gpuval_images or gpuval_pods.image",
         r"\bInvalidImageName\b",
         r"couldn't parse image (?:name|reference)",
         r"invalid reference format",
     ),
-    _known(
+    known_class(
         "image_denied",
         "name a Secret of the namespace that may pull it in gpuval_pods.image_pull_secrets",
         r"\b(?:pull|resolve)\b.*(?:unauthorized|access denied|\bdenied:|403 Forbidden|no basic auth credentials"
         r"|authentication required)",
     ),
-    _known(
+    known_class(
         "image_not_found",
         "mend the tag or digest in gpuval_images, or push the image; it must be built for the node's architecture",
         r"manifest unknown",
         r"(?:pull|resolve)\b.*\bnot found",
         r"no match for platform in manifest",
     ),
-    _known(
+    known_class(
         "registry_away",
         "see that the node reaches the registry (name service, proxy, firewall, rate limit); a lower "
         "gpuval_max_transfers asks it for less at once",
         r"\bpull\b.*(?:dial tcp|i/o timeout|no such host|connection refused|TLS handshake|deadline exceeded"
         r"|toomanyrequests|\b429\b|x509:|connection reset|\bEOF\b)",
     ),
-    _known(
+    known_class(
         "image_pull",
         "see the events of the pod (kubectl describe pod) for what the registry said",
         r"\bErrImagePull\b",
@@ -87,14 +78,14 @@ OF_PODS = (
         r"Failed to pull image",
         r"Back-off pulling image",
     ),
-    _known(
+    known_class(
         "quota",
         "raise or free the quota of the namespace (kubectl describe quota)",
         r"exceeded quota",
         r"\bmust specify (?:limits|requests)\.",
         r"(?:maximum|minimum) \S+ usage per (?:Container|Pod)",
     ),
-    _known(
+    known_class(
         "pod_refused",
         "ask for less in gpuval_pods, or let the namespace allow it (its label pod-security.kubernetes.io/enforce, the "
         "policies of the cluster)",
@@ -105,12 +96,12 @@ OF_PODS = (
         r"no PriorityClass with name",
         r"RuntimeClass .* not found",
     ),
-    _known(
+    known_class(
         "gpus_taken",
         "end what uses the node's GPUs (kubectl get pods -A --field-selector spec.nodeName={node}), or wait for it",
         r"Insufficient (?:nvidia\.com|amd\.com|habana\.ai|gpu\.intel\.com)/\S+",
     ),
-    _known(
+    known_class(
         "unschedulable",
         "see what the scheduler misses, and ask for less in gpuval_pods or free it on the node",
         r"\bUnschedulable\b",
@@ -118,14 +109,14 @@ OF_PODS = (
         r"\d+/\d+ nodes are available",
         r"\bOutOf(?:cpu|memory|pods|ephemeral-storage)\b",
     ),
-    _known(
+    known_class(
         "gpu_allocation",
         "see the device plugin's log on the node: it promised a GPU that it cannot give; restart it, or the node",
         r"\bUnexpectedAdmissionError\b",
         r"Allocate failed due to",
         r"\bOutOf(?:nvidia\.com|amd\.com|habana\.ai)/\S+",
     ),
-    _known(
+    known_class(
         "storage",
         "see that the volume of gpuval_pods.model_cache exists and can be mounted on the node (kubectl describe pod)",
         r"\bFailedMount\b",
@@ -135,7 +126,7 @@ OF_PODS = (
         r"unbound immediate PersistentVolumeClaims",
         r"volume node affinity conflict",
     ),
-    _known(
+    known_class(
         "container_refused",
         "see the message: the container engine does not take the container (runtime of the GPU vendor, image without "
         "gpuval_pods.python, security context)",
@@ -146,19 +137,19 @@ OF_PODS = (
         r"\bFailedCreatePodSandBox\b",
         r"failed to create (?:containerd task|shim task)",
     ),
-    _known(
+    known_class(
         "preempted",
         "give the pods a higher priority class (gpuval_pods.priority_class), or keep others off the nodes",
         r"\bPreempt(?:ed|ionByScheduler|ing)\b",
     ),
-    _known(
+    known_class(
         "drained",
         "wait until whoever drains the node is done (upgrade, autoscaler, kubectl drain)",
         r"\bEvictionByEvictionAPI\b",
         r"\bDeletionByTaintManager\b.*(?:ToBeDeleted|disrupted|disruption)",
         r"Eviction API: evicting",
     ),
-    _known(
+    known_class(
         "evicted",
         "see what ran low on the node (memory, disk, process ids), and ask for it in gpuval_pods.resources",
         r"\bEvicted\b",
@@ -166,7 +157,7 @@ OF_PODS = (
         r"The node was low on resource",
         r"exceeds the total limit of|exceeded its local ephemeral storage limit",
     ),
-    _known(
+    known_class(
         "node_lost",
         "see whether the machine is up, and its kubelet's log for the time; a node that was removed is to be replaced",
         r"\bNodeLost\b",
@@ -178,27 +169,27 @@ OF_PODS = (
         r"node is shutting down",
         r"node no longer exists",
     ),
-    _known(
+    known_class(
         "deadline_exceeded",
         "see which stage took so long; gpuval_deadline_seconds gives the run longer",
         r"\bDeadlineExceeded\b",
         r"was active on the node longer than",
         r"was active longer than specified deadline",
     ),
-    _known(
+    known_class(
         "oom_killed",
         "raise the memory limit in gpuval_pods.resources, or see what else fills the node's memory",
         r"\bOOMKilled\b",
     ),
-    _known("pod_deleted", "find out who deleted it (the API's audit log): nothing of gpuval does before clean"),
-    _known("pod_failed", "see the log of the pod's container"),
+    known_class("pod_deleted", "find out who deleted it (the API's audit log): nothing of gpuval does before clean"),
+    known_class("pod_failed", "see the log of the pod's container"),
 )
 
 #: What the API server says to the controller.
 OF_API = (
-    _known("forbidden", "grant the rule that the message names (docs/kubernetes.md has the whole Role)"),
-    _known("api_refused", "mend what the message names"),
-    _known("api_away", "see that the controller reaches the API server with this kubeconfig (kubectl version)"),
+    known_class("forbidden", "grant the rule that the message names (docs/kubernetes.md has the whole Role)"),
+    known_class("api_refused", "mend what the message names"),
+    known_class("api_away", "see that the controller reaches the API server with this kubeconfig (kubectl version)"),
 )
 
 CLASSES = (*OF_NODES, *OF_PODS, *OF_API)

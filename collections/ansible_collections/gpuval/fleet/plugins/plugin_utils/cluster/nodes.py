@@ -11,6 +11,7 @@ from typing import Any
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import classes, pod_settings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import CPU, RESOURCES, PodSettings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.launch_classes import AGAIN
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.probe import REACHABLE, Finding
 
 HOSTNAME = "kubernetes.io/hostname"
@@ -292,14 +293,14 @@ def _of_gpus(name: str, description: Mapping[str, Any], have: Gpus, sku: str, ex
             told = f"it offers 0 {word}: the device plugin is gone, or finds no GPU that works"
         else:
             told = f"it offers no {word}: no device plugin has registered on it (node created {description['created']})"
-        return Finding("no_gpu_resource", told, f"{help_text}, {classes.AGAIN.replace('{node}', name)}")
+        return Finding("no_gpu_resource", told, f"{help_text}, {AGAIN.replace('{node}', name)}")
     if have.replicas > 1:
         told = f"the device plugin hands each of its GPUs to {have.replicas} pods: what is measured would be shared"
         return _found(name, "gpus_partitioned", told)
     if expected and have.allocatable < expected:
         of = f" (capacity {have.capacity})" if have.capacity != have.allocatable else ""
         told = f"{have.allocatable} {word} allocatable{of}, {expected} expected"
-        return Finding(REACHABLE, told, f"{help_text}, {classes.AGAIN.replace('{node}', name)}")
+        return Finding(REACHABLE, told, f"{help_text}, {AGAIN.replace('{node}', name)}")
     return None
 
 

@@ -11,17 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import classes
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.launch_classes import AGAIN, LaunchClass
-
-
-def _known(name: str, remedy: str, *patterns: str) -> LaunchClass:
-    return LaunchClass(
-        name, f"{remedy}, {AGAIN}", re.compile("|".join(patterns), re.IGNORECASE | re.DOTALL) if patterns else None
-    )
-
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.launch_classes import LaunchClass, known_class
 
 #: The runtime could not give a container its accelerators: of all that keeps one from starting, this is the node's own.
-ACCELERATOR_RUNTIME = _known(
+ACCELERATOR_RUNTIME = known_class(
     "accelerator_runtime",
     "repair driver and container toolkit of the node (nvidia-smi, rocm-smi or hl-smi on it; the pods of the device "
     "plugin or GPU operator)",
@@ -29,22 +22,24 @@ ACCELERATOR_RUNTIME = _known(
     r"\bNVML\b|driver (?:error|not loaded|rpc error)|driver/library version mismatch",
     r"no-gpu-has-|unresolvable CDI devices|failed to inject (?:CDI )?devices|/dev/(?:nvidia|kfd|dri/|accel|hl)",
 )
-IMAGE_WITHOUT_PYTHON = _known(
+IMAGE_WITHOUT_PYTHON = known_class(
     "image_without_python",
     "use an image that has Python 3.9 or newer, or name its interpreter in gpuval_pods.python",
     r"python[0-9.]*\W.{0,60}(?:executable file not found|no such file or directory)",
 )
 #: Classes that have no text of their own: the state of pod and Job tells them.
-CONTAINER_LOST = _known(
+CONTAINER_LOST = known_class(
     "container_lost", "see in the node's journal why its containers vanished (a reboot, a restarted runtime)"
 )
-CONTAINER_FAILED = _known("container_failed", "read the log of the stage and the kernel log of the node")
-RUNNER_REFUSED = _known("runner_refused", "read the log of the stage: the runner says what it was not given")
-NODE_REFUSED = _known("node_refused", "the kubelet did not take the pod: mend what the message names")
-JOB_DELETED = _known("job_deleted", "find out who deleted the Job (audit log, a clean of another controller)")
-NO_POD = _known("no_pod", "see whether the cluster's Job controller is at work (kubectl describe job)")
-NOT_STARTING = _known("not_starting", "see what the kubelet waits for (kubectl describe pod, the kubelet's journal)")
-SUSPENDED = _known("suspended", "let the queue admit the Job, or take the namespace out of its care")
+CONTAINER_FAILED = known_class("container_failed", "read the log of the stage and the kernel log of the node")
+RUNNER_REFUSED = known_class("runner_refused", "read the log of the stage: the runner says what it was not given")
+NODE_REFUSED = known_class("node_refused", "the kubelet did not take the pod: mend what the message names")
+JOB_DELETED = known_class("job_deleted", "find out who deleted the Job (audit log, a clean of another controller)")
+NO_POD = known_class("no_pod", "see whether the cluster's Job controller is at work (kubectl describe job)")
+NOT_STARTING = known_class(
+    "not_starting", "see what the kubelet waits for (kubectl describe pod, the kubelet's journal)"
+)
+SUSPENDED = known_class("suspended", "let the queue admit the Job, or take the namespace out of its care")
 
 OWN = {
     known.name: known
