@@ -46,6 +46,11 @@ def test_later_file_replaces_a_check_of_the_same_name(tmp_path):
         (SPEED.replace("kind: min", "kind: about"), "check 'speed': kind"),
         (SPEED.replace("kind: min", "kind: within").replace("value: 10", "low: 3\n  high: 2"), "low 3 is above high 2"),
         (SPEED + "  scope: rank\n", "needs parts_from"),
+        (SPEED + "  requires: [speed]\n", "cannot require itself"),
+        (SPEED + "  applies: {gpu_count: [eight]}\n", "gpu_count"),
+        (SPEED + "  applies: {fingerprints: {nvls: on}}\n", "fingerprints"),
+        (SPEED.replace("kind: min", "kind: same\n  peers: node"), "need a path with one list"),
+        (SPEED.replace("kind: min", "kind: same\n  path: gpus[0].name"), "path"),
         (SPEED + SPEED, "check 'speed' stands twice"),
         (SPEED + "  value: 11\n", "'value' stands twice"),
         ("- just text\n", "check 'number 1'"),
@@ -62,6 +67,17 @@ def test_refusals_name_the_file_and_the_check(tmp_path, text, said):
 def test_missing_file_is_named(tmp_path):
     with pytest.raises(CriteriaError, match=r"nothing\.yml"):
         criteria.load([tmp_path / "nothing.yml"])
+
+
+def test_what_is_informational_comes_with_the_checks(tmp_path):
+    text = SPEED + "informational:\n- stage: training\n  metrics: [step_*]\n  reason: shown\n"
+    path = tmp_path / "criteria.yml"
+    path.write_text("schema: gpuval.criteria/1\nchecks:\n" + text)
+    loaded = criteria.load([path])
+    assert [(one.stage, one.metrics) for one in loaded.informational] == [("training", ("step_*",))]
+    path.write_text("schema: gpuval.criteria/1\nchecks:\n" + text.replace("  reason: shown\n", ""))
+    with pytest.raises(CriteriaError, match="reason"):
+        criteria.load([path])
 
 
 def test_yaml_never_makes_objects(tmp_path):

@@ -54,7 +54,7 @@ def test_validation_only_checks_and_does_not_train(tmp_path):
     assert not {"training_steps_count", "training_loss_last"} & names
     assert ended.metric("training_nonfinite_count") == ended.metric("training_gradient_mismatch_count") == 0
     assert ended.metric("diagnostics_collective_error_count") == 0
-    assert ended.metric("diagnostics_matmul_error_ratio", "rank:1") < 1e-5
+    assert ended.metric("diagnostics_matmul_fp32_error_ratio", "rank:1") < 1e-5
 
 
 @pytest.mark.slow

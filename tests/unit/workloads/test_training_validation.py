@@ -6,44 +6,48 @@ torch = pytest.importorskip("torch")
 
 from gpuval_workloads.common.device import CPU, Accelerator  # noqa: E402
 from gpuval_workloads.common.ranks import Ranks  # noqa: E402
-from gpuval_workloads.diagnostics.checks import Figures  # noqa: E402
+from gpuval_workloads.diagnostics.figures import Figure  # noqa: E402
 from gpuval_workloads.training.models.llama import Llama, repeat_heads, rotary_tables, rotate  # noqa: E402
 from gpuval_workloads.training.models.shapes import LlamaShape  # noqa: E402
 from gpuval_workloads.training.validation import Gradients, complain  # noqa: E402
 
 GOOD_GRADIENTS = Gradients(loss=1.0, nonfinite_count=0, mismatch_count=0, seconds=1.0)
 GOOD = {
-    "matmul_tflops": 1.0,
-    "matmul_error_ratio": 1e-6,
-    "memory_bytes_per_second": 1.0,
-    "memory_error_count": 0,
-    "all_reduce_seconds": 1.0,
-    "all_gather_seconds": 1.0,
-    "collective_error_count": 0,
+    "diagnostics_matmul_fp32_error_ratio": 1e-6,
+    "diagnostics_matmul_bf16_error_ratio": 2e-3,
+    "diagnostics_matmul_bf16_tflops": 1.0,
+    "diagnostics_memory_error_count": 0,
+    "diagnostics_collective_error_count": 0,
 }
+
+
+def figures(**changes):
+    return [Figure(name, value, "") for name, value in {**GOOD, **changes}.items()]
 
 
 @pytest.mark.parametrize(
     ("accelerator", "changes", "words"),
     [
         (CPU, {}, None),
-        (CPU, {"matmul_error_ratio": 2e-4}, "rank:1: matrix product off by 0.0002, limit 0.0001"),
-        (CPU, {"matmul_error_ratio": float("nan")}, "rank:1: matrix product off by nan"),
-        (Accelerator("cuda", 2, "nccl"), {"matmul_error_ratio": 2e-3}, None),
-        (Accelerator("cuda", 2, "nccl"), {"matmul_error_ratio": 2e-2}, "gpu:1: matrix product off by 0.02, limit 0.01"),
-        (CPU, {"memory_error_count": 3}, "rank:1: 3 elements wrong after a copy"),
-        (CPU, {"collective_error_count": 4}, "rank:1: 4 elements wrong after a collective"),
+        (CPU, {"diagnostics_matmul_fp32_error_ratio": 2e-4}, "rank:1: fp32 product off by 0.0002, limit 0.0001"),
+        (CPU, {"diagnostics_matmul_fp32_error_ratio": float("nan")}, "rank:1: fp32 product off by nan"),
+        (
+            Accelerator("cuda", 2, "nccl"),
+            {"diagnostics_matmul_bf16_error_ratio": 2e-2},
+            "gpu:1: bf16 product off by 0.02, limit 0.01",
+        ),
+        (CPU, {"diagnostics_memory_error_count": 3}, "rank:1: 3 x an element wrong after a copy"),
+        (CPU, {"diagnostics_collective_error_count": 4}, "rank:1: 4 x an element wrong after a collective"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_part(accelerator, changes, words):
-    ranks = Ranks(0, 2, accelerator)
-    complaints = complain(ranks, GOOD_GRADIENTS, [Figures(**GOOD), Figures(**{**GOOD, **changes})])
+    complaints = complain(Ranks(0, 2, accelerator), GOOD_GRADIENTS, [figures(), figures(**changes)])
     assert (complaints == []) if words is None else (len(complaints) == 1 and words in complaints[0])
 
 
 def test_gradients_that_differ_or_are_no_numbers():
     bad = Gradients(loss=1.0, nonfinite_count=1, mismatch_count=2, seconds=1.0)
-    assert len(complain(Ranks(0, 1, CPU), bad, [Figures(**GOOD)])) == 2
+    assert len(complain(Ranks(0, 1, CPU), bad, [figures()])) == 2
 
 
 def test_rotation_depends_on_distance_alone():

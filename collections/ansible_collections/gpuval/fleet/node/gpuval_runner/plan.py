@@ -116,6 +116,8 @@ class Plan:
     models_dir: Optional[str]
     stages: tuple[Stage, ...]
     images: Mapping[str, Image] = field(default_factory=dict)
+    #: How often GPUs and host are sampled beside a stage; 0 is not at all.
+    telemetry_seconds: float = 0.0
 
     def stage(self, name: str) -> Stage:
         """Return a stage by name. Raises ``PlanError``."""
@@ -166,6 +168,7 @@ def parse(document: Any) -> Plan:
         models_dir=top.optional(top.text, "models_dir"),
         stages=tuple(_stage(item, number) for number, item in enumerate(top.sequence("stages"))),
         images=_images(top.take("images")) if "images" in top.left else {},
+        telemetry_seconds=top.number("telemetry_seconds") if "telemetry_seconds" in top.left else 0.0,
     )
     accelerator.finish()
     top.finish()

@@ -12,7 +12,7 @@ from gpuval_runner.clock import now
 from gpuval_runner.files import read_json, to_json
 from gpuval_runner.machine import STATES
 from gpuval_runner.plan import Plan, Stage
-from gpuval_runner.result import MAX_ARTIFACTS, MAX_MESSAGE, MAX_METRICS, Result
+from gpuval_runner.result import MAX_ARTIFACTS, MAX_ENVIRONMENT, MAX_MESSAGE, MAX_METRICS, Result
 from gpuval_runner.text import encodable, one_line
 
 SCHEMA = "gpuval.record/1"
@@ -71,6 +71,15 @@ class Record:
         self.fingerprints = result.fingerprints
         self.environment = result.environment
         self.artifacts = result.artifacts[:MAX_ARTIFACTS]
+
+    def add_telemetry(self, metrics: Iterable[dict[str, Any]], environment: Mapping[str, Any]) -> None:
+        """Add what was sampled beside the work, after :meth:`merge`; what the workload said under a name stays."""
+        said = {(metric["name"], metric["scope"]) for metric in self.metrics}
+        more = [metric for metric in metrics if (metric["name"], metric["scope"]) not in said]
+        self.metrics = [*self.metrics, *more[: max(0, MAX_METRICS - len(self.metrics))]]
+        names = [name for name in environment if name not in self.environment]
+        names = names[: max(0, MAX_ENVIRONMENT - len(self.environment))]
+        self.environment = {**self.environment, **{name: environment[name] for name in names}}
 
     def as_dict(self) -> dict[str, Any]:
         """Return the document, not yet bounded."""

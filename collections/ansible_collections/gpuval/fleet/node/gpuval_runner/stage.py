@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Optional
 
 from gpuval_runner import clock, container, oom, result, scratch
-from gpuval_runner.container_stage import ContainerRun, Containers
+from gpuval_runner.container_stage import CHILDREN_SECONDS, ContainerRun, Containers, reap
 from gpuval_runner.descendants import stage_marker
 from gpuval_runner.environment import Accelerator, Places, build, placeholders
 from gpuval_runner.layout import NodeDirectory
@@ -20,6 +20,7 @@ from gpuval_runner.publish import Note, Publisher, note
 from gpuval_runner.record import Record
 from gpuval_runner.result import Result
 from gpuval_runner.supervise import Ended, Hooks, ProcessSpec, supervise
+from gpuval_runner.telemetry.monitor import Telemetry
 from gpuval_runner.text import seconds
 
 LOG_UPLOAD_SECONDS = 60.0
@@ -95,6 +96,7 @@ class StageRun:
         self._output = Output(self._log, self._patterns, context.tee)
         self._contained = context.plan.in_container(stage) and context.plan.runtime != "pod"
         self._memory = ""
+        self._telemetry: Optional[Telemetry] = None
 
     def run(self) -> Record:
         """Run the stage; the returned record is final, or running when the runner itself was told to end."""
@@ -109,7 +111,11 @@ class StageRun:
         self._context.publisher.record(record)
         self._log.line(f"{record.started_at} {stage.name} attempt {plan.attempt} starts")
         before = oom.counters()
-        ended = self._supervise(argv)
+        self._telemetry = Telemetry(plan.telemetry_seconds, self._context.accelerator.vendor)
+        try:
+            ended = self._supervise(argv)
+        finally:
+            self._telemetry.end()
         if ended.stop and ended.stop.state == INTERRUPTED:
             return self._leave_running(ended)
         killed = "SIGKILL" in (ended.signal, *self._output.last_line().split())
@@ -118,7 +124,13 @@ class StageRun:
 
     def _supervise(self, argv: list[str]) -> Ended:
         context, stage = self._context, self._stage
-        hooks = Hooks(output=self._output.take, tick=self._tick, activity=self._result_stamp, started=context.started)
+        hooks = Hooks(
+            output=self._output.take,
+            tick=self._tick,
+            activity=self._result_stamp,
+            started=context.started,
+            ended=self._telemetry.end,  # before anybody asks what the stage left running
+        )
         if self._contained:
             outcome = ContainerRun(
                 plan=context.plan,
@@ -128,8 +140,11 @@ class StageRun:
                 accelerator=context.accelerator,
                 containers=context.containers,
                 say=self._log.line,
-                adopts=context.adopts,
+                adopts=False,
             ).run(argv, hooks)
+            self._telemetry.end()
+            if context.adopts:  # orphans of the engine's client; the telemetry's helper would be waited for as one
+                reap(CHILDREN_SECONDS)
             self._memory = outcome.memory
             self._progress.notes += outcome.notes
             return outcome.ended
@@ -155,6 +170,7 @@ class StageRun:
     def _tick(self) -> Optional[Stop]:
         present = time.monotonic()
         progress = self._progress
+        self._telemetry.tick()
         if present - progress.beat >= self._context.plan.heartbeat_seconds:
             progress.beat = present
             self._beat(present)
@@ -162,15 +178,24 @@ class StageRun:
             progress.log_sent, progress.log_bytes = present, self._output.bytes
             self._context.publisher.log(self._stage)
         self._context.tick()
-        return self._context.halt()
+        halt = self._context.halt()
+        if halt:
+            self._telemetry.end()  # while it may still read, for what follows ends all children
+        return halt
 
     def _beat(self, present: float) -> None:
         record = self._record
         record.duration_seconds = round(present - self._progress.begun, 3)
         found = self._read_result()
-        record.merge(found or Result(), self._patterns.metrics())
+        self._merge(found, self._patterns.metrics())
         record.message = self._message(found.message if found else "")
         self._context.publisher.record(record)
+
+    def _merge(self, found: Optional[Result], matched: list[dict[str, Any]]) -> None:
+        self._record.merge(found or Result(), matched)
+        if self._telemetry and self._telemetry.on:
+            summary = self._telemetry.summary
+            self._record.add_telemetry(summary.metrics(), summary.environment())
 
     def _result_stamp(self) -> Any:
         try:
@@ -198,7 +223,7 @@ class StageRun:
         self._progress.stamp = None
         found = self._read_result()
         metrics = self._patterns.metrics()
-        record.merge(found or Result(), metrics)
+        self._merge(found, metrics)
         state, message = judge(
             Evidence(
                 exit_code=ended.exit_code,
@@ -217,15 +242,20 @@ class StageRun:
         record.exit_code, record.signal, record.finished_at = ended.exit_code, ended.signal, clock.now()
         if ended.start_error:
             self._log.line(message)
+        for line in self._telemetry.summary.kernel_lines:
+            self._log.line(f"kernel: {line}")
+        if self._telemetry.problem:
+            self._progress.notes.append(self._telemetry.problem)
+        curves = [*(found.series if found else []), *self._telemetry.summary.curves()]
         self._log.line(
             f"{record.finished_at} {self._stage.name} attempt {record.attempt} ended: {state} after "
-            f"{seconds(record.duration_seconds)}{_curves(found)}"
+            f"{seconds(record.duration_seconds)}{_curves(len(curves))}"
         )
         self._close_log()
         self._note_oddities(ended, found)
         record.state, record.message = state, self._message(message)
         context.publisher.record(record)
-        context.publisher.series(self._stage, found.series if found else [])
+        context.publisher.series(self._stage, curves)
         return record
 
     def _close_log(self) -> None:
@@ -258,7 +288,6 @@ def replace_words(recorded: list[str], argv: list[str]) -> list[str]:
     return [word[:8192].encode("utf-8", "replace").decode() for word in argv[: len(recorded)]]
 
 
-def _curves(found: Optional[Result]) -> str:
+def _curves(count: int) -> str:
     """Announces the series in the log's last line, so that who reads the log knows whether one is missing."""
-    count = len(found.series) if found else 0
     return f", with {count} curve{'s' if count != 1 else ''}" if count else ""

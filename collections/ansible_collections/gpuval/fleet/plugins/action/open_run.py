@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import criteria, plans, runs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import criteria, plans, runs, versions
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
 
@@ -84,6 +84,12 @@ def _expected(name, hostvars, stages):
     except (TypeError, ValueError):
         raise runs.RunError(f"{name}: gpuval_gpu_count {count!r} is not a whole number") from None
     expected = {"stages": stages, "sku": str(hostvars.get("gpuval_sku") or "auto"), "gpu_count": count}
+    try:
+        declared = versions.declared(hostvars.get("gpuval_versions"))
+    except versions.VersionsError as error:
+        raise runs.RunError(f"{name}: {error}") from None
+    if declared:
+        expected["versions"] = declared
     identity = (hostvars.get("gpuval_node_ids") or {}).get(name)
     if identity:
         expected["id"] = str(identity)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from ansible.errors import AnsibleActionFail, AnsibleError
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import criteria, launching, plans, runs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import joining, nodes, pod_settings, pods
@@ -23,6 +24,8 @@ VARIABLES = (
     "run_workloads",
     "gpuval_pods",
     "gpuval_heartbeat_seconds",
+    "gpuval_telemetry",
+    "gpuval_telemetry_seconds",
     "gpuval_workload_python",
     "gpuval_models_dir",
     "gpuval_container",
@@ -123,6 +126,7 @@ class ActionModule(ControllerAction):
                 python=chosen["gpuval_workload_python"],
                 models_dir=chosen["gpuval_models_dir"] or None,
                 container=chosen["gpuval_container"],
+                telemetry_seconds=_period(chosen["gpuval_telemetry"], chosen["gpuval_telemetry_seconds"]),
             ),
             expected["stages"],
             chosen["run_workloads"],
@@ -136,3 +140,8 @@ class ActionModule(ControllerAction):
             if self._task.diff:
                 self._display.display(f"{name}:\n{launching.shown(plan)}")
         return {"changed": True, "started": [], "msg": f"plans of {len(task_vars['ansible_play_hosts'])} node(s)"}
+
+
+def _period(wanted, seconds):
+    """How often a node is sampled; 0 is not at all."""
+    return float(seconds) if boolean(wanted) else 0.0

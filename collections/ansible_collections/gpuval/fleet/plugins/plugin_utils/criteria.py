@@ -1,10 +1,10 @@
-"""Criteria: YAML files of checks, read into dataclasses. Data, never code."""
+"""Criteria: YAML files of checks, and those of the SKU catalogue, read into dataclasses. Data, never code."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ import yaml
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import schemas
 
 COLLECTION = Path(__file__).resolve().parents[2]
+CRITERIA_SCHEMA = "gpuval.criteria/1"
+SKU_SCHEMA = "gpuval.skus/1"
 
 
 class CriteriaError(ValueError):
@@ -26,6 +28,8 @@ class Applies:
     sku: tuple[str, ...] = ()
     profile: tuple[str, ...] = ()
     workload: tuple[str, ...] = ()
+    gpu_count: tuple[int, ...] = ()
+    fingerprints: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -49,22 +53,60 @@ class Check:
     baseline_metric: str | None = None
     direction: str | None = None
     min_change: float | None = None
+    peers: str = "fleet"
+    max_below: float | None = None
+    max_above: float | None = None
+    deviations: float = 6
+    path: str | None = None
+    group_by: tuple[str, ...] = ()
+    requires: tuple[str, ...] = ()
+    excused_by: tuple[str, ...] = ()
     applies: Applies = Applies()
     retry: bool = False
+    #: The SKU of the catalogue that brings the check; nodes of another are not told that it does not apply.
+    catalogue_sku: str | None = None
 
     @property
     def required(self) -> bool:
         return self.severity == "required"
 
 
+@dataclass(frozen=True)
+class Informational:
+    """Metrics of a stage (or of any) that are shown and not judged; names may hold ``*``."""
+
+    stage: str
+    metrics: tuple[str, ...]
+    reason: str
+
+
+class Criteria(Sequence[Check]):
+    """Checks, and the metrics that are declared to need none."""
+
+    def __init__(self, checks: Iterable[Check], informational: Iterable[Informational] = ()) -> None:
+        self._checks = tuple(checks)
+        self.informational = tuple(informational)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._checks[index]
+
+    def __len__(self) -> int:
+        return len(self._checks)
+
+
 def shipped_files() -> list[Path]:
-    """The criteria files of the collection's own roles."""
-    return sorted(COLLECTION.glob("roles/*/files/criteria.yml"))
+    """The criteria files of the collection's own roles, and the SKU catalogue."""
+    return [*sorted(COLLECTION.glob("roles/*/files/criteria.yml")), *sku_files()]
 
 
-def load(paths: Iterable[str | Path]) -> list[Check]:
-    """The checks of all files; a later file replaces a check of the same name. Raises CriteriaError."""
-    return merge(load_file(Path(path)) for path in paths)
+def sku_files() -> list[Path]:
+    return sorted(COLLECTION.glob("skus/*.yml"))
+
+
+def load(paths: Iterable[str | Path]) -> Criteria:
+    """The criteria of all files; a later file replaces a check of the same name. Raises CriteriaError."""
+    files = [read_file(Path(path)) for path in paths]
+    return Criteria(merge(files), (one for file in files for one in file.informational))
 
 
 def merge(files: Iterable[Sequence[Check]]) -> list[Check]:
@@ -77,18 +119,34 @@ def merge(files: Iterable[Sequence[Check]]) -> list[Check]:
 
 def load_file(path: Path) -> list[Check]:
     """The checks of one file. Raises CriteriaError."""
+    return list(read_file(path))
+
+
+def read_file(path: Path) -> Criteria:
+    """The criteria of one file, be it one of criteria or of the SKU catalogue. Raises CriteriaError."""
+    document = read_document(path)
+    try:
+        if isinstance(document, dict) and document.get("schema") == SKU_SCHEMA:
+            return Criteria(sku_checks(document))
+        checks = parse(document)
+    except CriteriaError as error:
+        raise CriteriaError(f"{path}: {error}") from error
+    informational = (
+        Informational(one["stage"], tuple(one["metrics"]), one["reason"]) for one in document.get("informational", ())
+    )
+    return Criteria(checks, informational)
+
+
+def read_document(path: Path) -> Any:
+    """What a YAML file holds, in which no key may stand twice. Raises CriteriaError."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise CriteriaError(f"{path}: cannot be read: {error}") from error
     try:
-        document = yaml.load(text, Loader=_StrictLoader)  # noqa: S506  (a safe loader that also refuses duplicate keys)
+        return yaml.load(text, Loader=_StrictLoader)  # noqa: S506  (a safe loader that also refuses duplicate keys)
     except yaml.YAMLError as error:
         raise CriteriaError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
-    try:
-        return parse(document)
-    except CriteriaError as error:
-        raise CriteriaError(f"{path}: {error}") from error
 
 
 def parse(document: Any) -> list[Check]:
@@ -105,18 +163,39 @@ def parse(document: Any) -> list[Check]:
     return checks
 
 
+def sku_checks(document: Any) -> list[Check]:
+    """The checks of a document of the SKU catalogue; they apply to that SKU alone. Raises CriteriaError."""
+    try:
+        schemas.validate("skus", document, what="SKU")
+    except schemas.Invalid as error:
+        raise CriteriaError(str(error)) from error
+    sku = document["name"]
+    checks = []
+    for check in parse({"schema": CRITERIA_SCHEMA, "checks": document["checks"]}):
+        if not check.name.endswith(f"_{sku}"):
+            raise CriteriaError(f"check '{check.name}': the name must end with _{sku}, or it replaces that of others")
+        checks.append(replace(check, applies=replace(check.applies, sku=(sku,)), catalogue_sku=sku))
+    return checks
+
+
 def _check(entry: dict[str, Any]) -> Check:
-    applies = Applies(**{key: tuple(values) for key, values in entry.get("applies", {}).items()})
-    check = Check(**{**entry, "applies": applies})
+    fields = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+    check = Check(**{**fields, "applies": _applies(entry.get("applies", {}))})
     problem = _problem(check)
     if problem:
         raise CriteriaError(f"check '{check.name}': {problem}")
     return check
 
 
+def _applies(entry: dict[str, Any]) -> Applies:
+    lists = {key: tuple(values) for key, values in entry.items() if key != "fingerprints"}
+    fingerprints = entry.get("fingerprints", {})
+    return Applies(**lists, fingerprints=tuple((name, tuple(values)) for name, values in fingerprints.items()))
+
+
 def _problem(check: Check) -> str | None:
     """What the schema cannot see."""
-    limits = (check.value, check.low, check.high, check.min_change)
+    limits = (check.value, check.low, check.high, check.min_change, check.max_below, check.max_above, check.deviations)
     if any(isinstance(limit, float) and not math.isfinite(limit) for limit in limits):
         return "a limit must be a finite number"
     if check.kind == "within" and check.low is not None and check.high is not None and check.low > check.high:
@@ -127,6 +206,10 @@ def _problem(check: Check) -> str | None:
         return "a text value is held against a fingerprint of the node: it takes neither scope nor unit"
     if check.scope in ("rank", "link") and check.parts_from is None:
         return f"scope {check.scope} needs parts_from, the metric that says how many of them must report"
+    if check.kind == "same" and check.peers == "node" and (check.path is None or check.path.count("[]") != 1):
+        return "the parts of a node need a path with one list: gpus[].firmware_version"
+    if check.name in check.requires:
+        return "a check cannot require itself"
     return None
 
 

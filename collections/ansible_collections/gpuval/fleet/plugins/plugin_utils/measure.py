@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import units
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import environment, peers, units
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.criteria import Check
 
+FACTS = "facts"
 GPU_VENDORS = ("nvidia", "amd", "gaudi")
 NOT_DECLARED = "count not declared"
 UNFINISHED = ("pending", "running")
@@ -38,6 +39,9 @@ class Subject:
     declared_gpus: int | None
     detected_gpus: int | None
     records: Mapping[str, Mapping[str, Any]]
+    #: SKU of the catalogue by the facts; what is compared with what between nodes (the SKU, else the GPUs' models).
+    catalogue_sku: str | None = None
+    kind: str = ""
     _indexes: dict[int, dict[str, list[Metric]]] = field(default_factory=dict)
 
     def metrics(self, record: Mapping[str, Any], name: str, scope: str) -> list[Metric]:
@@ -51,6 +55,16 @@ class Subject:
         if scope == "node":
             return [metric for metric in found if metric["scope"] == "node"]
         return [metric for metric in found if metric["scope"].startswith(f"{scope}:")]
+
+    @property
+    def skus(self) -> set[str]:
+        """What checks for a SKU go by: the declared one, and that of the catalogue."""
+        return {self.sku, self.catalogue_sku} - {None}
+
+    @property
+    def gpus(self) -> int | None:
+        """GPUs that must take part: those declared, else those that the facts found."""
+        return self.detected_gpus if self.declared_gpus is None else self.declared_gpus
 
 
 @dataclass(frozen=True)
@@ -72,27 +86,68 @@ class Judged:
 
 def hold(check: Check, subject: Subject) -> list[Entry]:
     """The entries of ``check`` for the node."""
-    outside = _not_applicable(check, subject)
+    outside = not_applicable(check, subject)
     if outside is not None:
         verdict, reason = outside
-        return [_entry(check, verdict, "node", reason=reason)]
+        return [entry_of(check, verdict, "node", reason=reason)]
     target: float | str | None = check.value
-    if check.value_from == "gpu_count":
-        if subject.declared_gpus is None:
-            return [_entry(check, "skipped", "node", reason=NOT_DECLARED)]
-        target = subject.declared_gpus
+    if check.value_from is not None:
+        if check.value_from == "gpu_count" and subject.declared_gpus is None:
+            return [entry_of(check, "skipped", "node", reason=NOT_DECLARED)]
+        if subject.gpus is None:
+            return [entry_of(check, "missing", "node", reason="nothing says how many GPUs the node has")]
+        target = subject.gpus
     record = subject.records.get(check.stage)
     expected = describe(check, target)
-    if record is None:
-        return [_entry(check, "missing", "node", reason=f"no record of {check.stage}", expected=expected)]
-    if record["state"] in UNFINISHED:
-        return [_entry(check, "missing", "node", reason=f"{check.stage} has not ended", expected=expected)]
+    open_reason = not_ended(check.stage, record)
+    if record is None or open_reason:
+        return [entry_of(check, "missing", "node", reason=open_reason, expected=expected)]
+    outside = _other_algorithm(check, record)
+    if outside is not None:
+        verdict, reason = outside
+        return _excused(check, [entry_of(check, verdict, "node", reason=reason)], record)
+    if check.scope == "link" and _is_alone(check, subject, record):
+        return [entry_of(check, "skipped", "node", reason="one part has no links")]
+    if check.kind == "outlier":
+        count, _ = _expected_parts(check, subject, record)
+        if count is not None and count < peers.MIN_PARTS:
+            reason = f"{count} of a kind: nothing to compare with below {peers.MIN_PARTS}"
+            return [entry_of(check, "skipped", "node", reason=reason)]
     earlier = list(_earlier_failures(check, target, subject, record))
+    judged, missing = _measured(check, target, subject, record)
+    return _excused(check, _entries(check, [*earlier, *judged], missing, expected), record)
+
+
+def _is_alone(check: Check, subject: Subject, record: Mapping[str, Any]) -> bool:
+    """Whether the stage counted no links, and the node has no two GPUs that could have one."""
+    counted = {metric["value"] for metric in subject.metrics(record, check.parts_from or "", "node")}
+    return counted == {0} and subject.gpus in (0, 1)
+
+
+def not_ended(stage: str, record: Mapping[str, Any] | None) -> str:
+    """Why a stage can prove nothing yet; empty when it can."""
+    if record is None:
+        return f"no record of {stage}"
+    return f"{stage} has not ended" if record["state"] in UNFINISHED else ""
+
+
+def _measured(
+    check: Check, target: float | str | None, subject: Subject, record: Mapping[str, Any]
+) -> tuple[list[Judged], tuple[str, str] | None]:
     if isinstance(target, str):
-        judged, missing = [_fingerprint(check, target, record)], None
-    else:
-        judged, missing = _parts(check, target, subject, record)
-    return _entries(check, [*earlier, *judged], missing, expected)
+        return [_fingerprint(check, target, record)], None
+    return _parts(check, target, subject, record)
+
+
+def _excused(check: Check, entries: list[Entry], record: Mapping[str, Any]) -> list[Entry]:
+    """What is missing is advice where the node says why it could not have it; what failed stays as it is."""
+    why = [text for path in check.excused_by for text in environment.texts(record["environment"], path)]
+    if why:
+        for entry in entries:
+            if entry["verdict"] == "missing":
+                entry["severity"] = "advisory"
+                entry["reason"] += f" ({why[0]})"
+    return entries
 
 
 def _entries(check: Check, judged: Sequence[Judged], missing: tuple[str, str] | None, expected: str) -> list[Entry]:
@@ -107,7 +162,7 @@ def _entries(check: Check, judged: Sequence[Judged], missing: tuple[str, str] | 
             entries[-1]["reason"] += f"; so are {len(unknown) - 1} more parts"
     if missing is not None:
         part, reason = missing
-        entries.append(_entry(check, "missing", part, reason=reason, expected=expected))
+        entries.append(entry_of(check, "missing", part, reason=reason, expected=expected))
     if not entries:
         worst = min(judged, key=lambda one: one.margin)
         entry = _from_judged(check, worst, "pass", expected)
@@ -118,10 +173,10 @@ def _entries(check: Check, judged: Sequence[Judged], missing: tuple[str, str] | 
 
 
 def _from_judged(check: Check, one: Judged, verdict: str, expected: str) -> Entry:
-    return _entry(check, verdict, one.part, reason=one.text, expected=expected, value=one.value, unit=one.unit)
+    return entry_of(check, verdict, one.part, reason=one.text, expected=expected, value=one.value, unit=one.unit)
 
 
-def _entry(
+def entry_of(
     check: Check,
     verdict: str,
     part: str,
@@ -148,22 +203,48 @@ def _entry(
     }
 
 
-def _not_applicable(check: Check, subject: Subject) -> tuple[str, str] | None:
+def own_entry(name: str, stage: str, kind: str, verdict: str, **fields: Any) -> Entry:
+    """The entry of a check that needs no criteria file."""
+    entry: Entry = {
+        "name": name, "stage": stage, "metric": None, "kind": kind, "severity": "required", "verdict": verdict,
+        "part": "node", "value": None, "unit": "", "expected": "", "reason": "", "source": "what a run needs as proof",
+        "remedy": "",
+    }  # fmt: skip
+    entry.update(fields)
+    return entry
+
+
+def not_applicable(check: Check, subject: Subject) -> tuple[str, str] | None:
     applies = check.applies
     if applies.profile and subject.profile not in applies.profile:
         return "skipped", f"applies to the profile {_any_of(applies.profile)}, this is {subject.profile}"
-    if applies.sku and subject.sku not in applies.sku:
-        return "skipped", f"applies to {_any_of(applies.sku)}, this is declared {subject.sku}"
+    if applies.sku and subject.skus.isdisjoint(applies.sku):
+        return "skipped", f"applies to {_any_of(applies.sku)}, this is {subject.catalogue_sku or subject.sku}"
     workload = subject.records.get(check.stage, {}).get("workload")
     if applies.workload and workload is not None and workload not in applies.workload:
         return "skipped", f"applies to the workload {_any_of(applies.workload)}, this is {workload}"
-    if not applies.accelerator:
-        return None
-    if subject.accelerator == "unknown":
-        return "missing", f"applies to {_any_of(applies.accelerator)}, and nothing says what this node is"
-    kinds = {subject.accelerator, "gpu"} if subject.accelerator in GPU_VENDORS else {subject.accelerator}
-    if kinds.isdisjoint(applies.accelerator):
-        return "skipped", f"applies to {_any_of(applies.accelerator)}, this is {subject.accelerator}"
+    if applies.accelerator:
+        if subject.accelerator == "unknown":
+            return "missing", f"applies to {_any_of(applies.accelerator)}, and nothing says what this node is"
+        kinds = {subject.accelerator, "gpu"} if subject.accelerator in GPU_VENDORS else {subject.accelerator}
+        if kinds.isdisjoint(applies.accelerator):
+            return "skipped", f"applies to {_any_of(applies.accelerator)}, this is {subject.accelerator}"
+    if applies.gpu_count and subject.gpus not in applies.gpu_count:
+        wanted = _any_of([str(count) for count in applies.gpu_count])
+        if subject.gpus is None:
+            return "missing", f"applies to {wanted} GPUs, and nothing says how many this node has"
+        return "skipped", f"applies to {wanted} GPUs, this node has {subject.gpus}"
+    return None
+
+
+def _other_algorithm(check: Check, record: Mapping[str, Any]) -> tuple[str, str] | None:
+    """A limit holds for the transport and the algorithm that it was measured with."""
+    for name, wanted in check.applies.fingerprints:
+        found = record["fingerprints"].get(name)
+        if found is None:
+            return "missing", f"applies to {name} {_any_of(wanted)}, and {check.stage} reported no {name}"
+        if found not in wanted:
+            return "skipped", f"applies to {name} {_any_of(wanted)}, this is {found}"
     return None
 
 
@@ -185,6 +266,12 @@ def describe(check: Check, target: float | str | None) -> str:
         if check.value_from is not None:
             return f"{check.value_from} as declared" + (f": {_figure(target, unit)}" if target is not None else "")
         return target if isinstance(target, str) else f"exactly {_figure(target, unit)}"
+    if check.kind == "outlier":
+        sides = ((check.max_below, "under"), (check.max_above, "over"))
+        allowed = " and ".join(f"{units.number_text(most * 100)} % {way}" for most, way in sides if most is not None)
+        return f"at most {allowed} the median of its peers"
+    if check.kind == "same":
+        return "the same on all GPUs of the node" if check.peers == "node" else "the same on all nodes of its kind"
     change = f"{units.number_text((check.min_change or 0) * 100)} %"
     return f"{check.direction} by at least {change} from {check.baseline_metric}"
 
@@ -209,7 +296,10 @@ def _parts(
     absent = f"{check.stage} reported no {check.metric}"
     if check.kind == "trend" and record["state"] not in ("success", "failure"):
         return [], ("node", f"{check.stage} ended in {record['state']} before its last figure")
-    judged = [_judge(check, target, metric, subject, record) for metric in metrics]
+    if check.kind == "outlier":
+        judged = _beside_peers(check, metrics)
+    else:
+        judged = [_judge(check, target, metric, subject, record) for metric in metrics]
     if check.scope == "node":
         return judged, None if metrics else ("node", absent)
     count, why = _expected_parts(check, subject, record)
@@ -283,6 +373,32 @@ def _judge(check: Check, target: float | None, metric: Metric, subject: Subject,
     return Judged(part, passed, shown, unit, reason, units.to_float(margin))
 
 
+def _beside_peers(check: Check, metrics: Sequence[Metric]) -> list[Judged]:
+    """Every part against the median of all; a part that is no number fails, and is nobody's peer."""
+    units_seen = {metric["unit"] for metric in metrics if metric["value"] is not None}
+    if len(units_seen) > 1:
+        reason = f"{check.metric} has several units: {', '.join(sorted(units_seen))}"
+        return [Judged(metric["scope"], None, metric["value"], metric["unit"], reason) for metric in metrics]
+    group = peers.Peers.of([metric["value"] for metric in metrics if metric["value"] is not None])
+    return [_beside(check, metric, group) for metric in metrics]
+
+
+def _beside(check: Check, metric: Metric, group: peers.Peers | None) -> Judged:
+    part, value, unit = metric["scope"], metric["value"], metric["unit"]
+    if value is None:
+        return Judged(part, False, None, unit, f"{check.metric} is not a number")
+    if group is None:
+        return Judged(part, None, value, unit, f"fewer than {peers.MIN_PARTS} figures, or a median of 0, to compare")
+    passed = not group.accuses(value, check.max_below, check.max_above, check.deviations)
+    change = group.change(value)
+    way = "under" if change < 0 else "over"
+    reason = (
+        f"{check.metric} {units.human(value, unit)}, {units.number_text(abs(change) * 100)} % {way} the median "
+        f"{units.human(group.median, unit)} of {group.count}"
+    )
+    return Judged(part, passed, value, unit, reason, -group.badness(value, check.max_below, check.max_above))
+
+
 def _number(value: Any) -> Any:
     return value
 
@@ -347,10 +463,7 @@ def _earlier_failures(
     for attempt in record["attempts"]:
         if attempt["state"] in UNFINISHED:
             continue
-        if isinstance(target, str):
-            judged = [_fingerprint(check, target, attempt)]
-        else:
-            judged, _ = _parts(check, target, subject, attempt)
+        judged, _ = _measured(check, target, subject, attempt)
         for one in judged:
             if one.passed is False:
                 reason = f"attempt {attempt['attempt']}: {one.text}; such a result is never retried into PASS"

@@ -52,6 +52,7 @@ class Settings:
     python: str
     models_dir: str | None
     container: Mapping[str, Any] = field(default_factory=dict)
+    telemetry_seconds: float = 1.0
 
 
 def select_stages(
@@ -188,6 +189,7 @@ def build(
         "accelerator": accelerator(settings.sku, settings.gpu_count),
         "python": settings.python,
         "models_dir": settings.models_dir,
+        "telemetry_seconds": settings.telemetry_seconds,
         "images": dict(images or {}),
         "stages": [stage(name, declarations[name], stages, settings.container) for name in stages],
     }

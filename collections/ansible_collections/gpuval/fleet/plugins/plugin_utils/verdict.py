@@ -1,9 +1,10 @@
 """The verdict on a run, from the expected nodes, the evidence and the criteria. Pure.
 
-Per node: the launch, the end of every stage it was asked to run, one machine listed once, the accelerator it claims to
-have, and every criterion that applies. A required check that failed makes the node FAIL; else required evidence that is
-missing makes it INCOMPLETE; only a node of which some work is proven and nothing required is open is PASS. Taking
-evidence (a launch, a record, a metric, a part) away from a node never makes that node PASS, nor the run.
+Per node: the launch, the end of every stage it was asked to run, one machine listed once, the accelerator and the SKU
+it claims to have, the versions its owner declares, and every criterion that applies, some of them between nodes. A
+required check that failed makes the node FAIL; else required evidence that is missing makes it INCOMPLETE; only a node
+of which some work is proven and nothing required is open is PASS. Taking evidence (a launch, a record, a metric, a
+part) away from a node never makes that node PASS, nor the run.
 """
 
 from __future__ import annotations
@@ -13,14 +14,29 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import launch_classes, units
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.criteria import Check
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import (
+    agreement,
+    catalogue,
+    coverage,
+    launch_classes,
+    ordered,
+    units,
+    versions,
+)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.agreement import Agreement
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.criteria import Check, Criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import Evidence
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.measure import GPU_VENDORS, Entry, Subject, hold
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.measure import (
+    FACTS,
+    GPU_VENDORS,
+    Entry,
+    Subject,
+    hold,
+    own_entry,
+)
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.summary import headline, summary_lines
 
-FACTS = "facts"
 STARTED = ("started", "finished")
 FAILED_STATES = ("failure", "crash", "timeout")
 IMAGE = "image"
@@ -66,7 +82,10 @@ _STATE_REMEDY = {
 def judge(run: Mapping[str, Any], evidence: Evidence, criteria: Sequence[Check], *, judged_at: str) -> dict[str, Any]:
     """The report (``gpuval.report/1``) on ``run``, a document of ``gpuval.run/1``; ``judged_at`` is RFC 3339 UTC."""
     twins = find_twins(run, evidence)
-    nodes = [judge_node(run, name, evidence, criteria, twins=twins) for name in sorted(run["nodes"], key=natural_order)]
+    names = sorted(run["nodes"], key=natural_order)
+    subjects = {name: subject_of(run, name, evidence) for name in names}
+    agreed = agreement.between_nodes(subjects, {name: run["nodes"][name]["stages"] for name in names}, criteria)
+    nodes = [judge_node(run, name, evidence, criteria, twins=twins, agreed=agreed) for name in names]
     counted = Counter(node["verdict"] for node in nodes)
     report: dict[str, Any] = {
         "schema": "gpuval.report/1",
@@ -90,8 +109,14 @@ def judge(run: Mapping[str, Any], evidence: Evidence, criteria: Sequence[Check],
         },
         "summary": [],
         "nodes": nodes,
-        "fleet": {"checks": [], "problems": _problems(run, evidence)},
+        "fleet": {"checks": agreed.fleet, "problems": _problems(run, evidence)},
     }
+    for check in agreed.fleet:
+        check["reason"] = one_line(check["reason"], 600)
+    informational = criteria.informational if isinstance(criteria, Criteria) else ()
+    gaps = coverage.of_report(nodes, criteria, informational)
+    if not gaps.complete:
+        report["fleet"]["coverage"] = gaps.document()
     report["summary"] = summary_lines(report)
     return report
 
@@ -140,21 +165,15 @@ def judge_node(
     criteria: Sequence[Check],
     *,
     twins: Mapping[str, Twins] | None = None,
+    agreed: Agreement | None = None,
 ) -> dict[str, Any]:
-    """The report's entry of one node; ``twins`` (find_twins) is what tells one machine listed twice."""
+    """The report's entry of one node; ``twins`` (find_twins) is what tells one machine listed twice.
+
+    Without ``agreed``, the checks between nodes, a node is judged by what it reported itself.
+    """
     expected = run["nodes"][name]
-    records = evidence.records.get(name, {})
-    records = {stage: records[stage] for stage in expected["stages"] if stage in records}
-    facts = records.get(FACTS)
-    subject = Subject(
-        name=name,
-        profile=run["profile"],
-        sku=expected["sku"],
-        accelerator=_accelerator(expected["sku"], facts),
-        declared_gpus=expected["gpu_count"],
-        detected_gpus=_count(facts, "gpu_count"),
-        records=records,
-    )
+    subject = subject_of(run, name, evidence)
+    records, facts = subject.records, subject.records.get(FACTS)
     problems = _problems_of(name, expected["stages"], evidence)
     launch = evidence.launches.get(name)
     contact = (launch or {}).get("contact")
@@ -166,10 +185,12 @@ def judge_node(
     for stage in expected["stages"]:
         checks.append(_state_check(name, stage, records.get(stage), problems, contact))
         if stage == FACTS:
-            checks.append(_accelerator_check(subject, facts))
+            checks += [_accelerator_check(subject, facts), *ordered.checks(subject, facts is not None, _models(facts))]
+            checks += versions.checks(expected.get("versions", {}), facts, FACTS)
         for check in criteria:
             if check.stage == stage:
-                checks.extend(hold(check, subject))
+                checks.extend(_held(check, subject, agreed))
+    _withhold(checks, criteria)
     for check in checks:
         check["reason"] = one_line(check["reason"], 600)
     failed = {check["stage"] for check in checks if check["severity"] == "required" and check["verdict"] == "fail"}
@@ -182,6 +203,7 @@ def judge_node(
         "class": None if verdict == "PASS" else node_class(checks, contact),
         "flaky": any(stage["flaky"] for stage in stages),
         "sku": expected["sku"],
+        "catalogue_sku": subject.catalogue_sku,
         "accelerator": subject.accelerator,
         "identity": _identity(facts),
         "stages": stages,
@@ -189,6 +211,58 @@ def judge_node(
         "metrics": {stage: list(record["metrics"]) for stage, record in records.items()},
         "problems": problems,
     }
+
+
+def subject_of(run: Mapping[str, Any], name: str, evidence: Evidence) -> Subject:
+    """A node as its criteria see it."""
+    expected = run["nodes"][name]
+    records = evidence.records.get(name, {})
+    records = {stage: records[stage] for stage in expected["stages"] if stage in records}
+    facts = records.get(FACTS)
+    accelerator = _accelerator(expected["sku"], facts)
+    models = _models(facts)
+    sku = catalogue.of_models(models)
+    found = sku.name if sku else None
+    if accelerator == catalogue.CPU:
+        found = catalogue.CPU
+    return Subject(
+        name=name,
+        profile=run["profile"],
+        sku=_declared(expected["sku"]),
+        accelerator=accelerator,
+        declared_gpus=expected["gpu_count"],
+        detected_gpus=_count(facts, "gpu_count"),
+        records=records,
+        catalogue_sku=found,
+        kind=found or ", ".join(sorted(set(models))) or expected["sku"],
+    )
+
+
+def _declared(sku: str) -> str:
+    """The catalogue's name of a declared SKU, whichever way it is spelled."""
+    known = catalogue.named(sku)
+    return known.name if known else sku
+
+
+def _held(check: Check, subject: Subject, agreed: Agreement | None) -> list[Entry]:
+    if check.catalogue_sku is not None and check.catalogue_sku not in subject.skus:
+        return []
+    if check.kind != "same":
+        return hold(check, subject)
+    if check.peers == "node":
+        return agreement.within_node(check, subject)
+    return agreed.of(subject.name, check) if agreed else []
+
+
+def _withhold(checks: Sequence[Entry], criteria: Sequence[Check]) -> None:
+    """A check whose requirement failed, or lacks evidence, is not judged: seven GPUs may be faster than eight."""
+    open_checks = {check["name"] for check in checks if check["verdict"] in ("fail", "warn", "missing")}
+    requiring = {check.name: check.requires for check in criteria if check.requires}
+    for entry in checks:
+        lacking = [name for name in requiring.get(entry["name"], ()) if name in open_checks]
+        if lacking and entry["verdict"] != "skipped":
+            entry["verdict"] = "missing"
+            entry["reason"] = f"judged only when {' and '.join(lacking)} passes; {entry['reason']}"
 
 
 def failed_criteria(node: Mapping[str, Any], criteria: Sequence[Check]) -> list[Check]:
@@ -234,16 +308,6 @@ def _began(run: Mapping[str, Any], name: str, evidence: Evidence) -> bool:
     return any(records[stage]["started_at"] is not None for stage in run["nodes"][name]["stages"] if stage in records)
 
 
-def _entry(name: str, stage: str, kind: str, verdict: str, **fields: Any) -> Entry:
-    entry: Entry = {
-        "name": name, "stage": stage, "metric": None, "kind": kind, "severity": "required", "verdict": verdict,
-        "part": "node", "value": None, "unit": "", "expected": "", "reason": "", "source": "what a run needs as proof",
-        "remedy": "",
-    }  # fmt: skip
-    entry.update(fields)
-    return entry
-
-
 def _launch_check(name: str, launch: Mapping[str, Any] | None, records: Mapping[str, Mapping[str, Any]]) -> Entry:
     """A record of work that began proves the launch, whatever became of the connection that made it."""
     state = str(launch.get("state", "unknown")) if launch else "never started"
@@ -251,7 +315,7 @@ def _launch_check(name: str, launch: Mapping[str, Any] | None, records: Mapping[
     message = one_line(launch.get("message") or "", 400) if launch else ""
     if state in STARTED or began:
         said = f"{state}: {message}" if message else state
-        return _entry("launch", "", "launch", "pass", value=state, expected="started", reason=said)
+        return own_entry("launch", "", "launch", "pass", value=state, expected="started", reason=said)
     known = launch_classes.described(launch or {"state": "unknown"})
     word = one_line(known["class"], 40)
     said = state if word in (state, "not_started", "launch_failed", "plan_refused") else f"{state} ({word})"
@@ -260,11 +324,11 @@ def _launch_check(name: str, launch: Mapping[str, Any] | None, records: Mapping[
     remedy = one_line(known["remedy"], 400).replace("{node}", name)
     if "validate again" not in remedy:  # a probe's remedy is its own
         remedy = f"{remedy}, {_AGAIN.format(node=name)}"
-    return _entry("launch", "", "launch", "missing", value=word, expected="started", reason=said, remedy=remedy)
+    return own_entry("launch", "", "launch", "missing", value=word, expected="started", reason=said, remedy=remedy)
 
 
 def _no_stage_check() -> Entry:
-    return _entry(
+    return own_entry(
         "stages", "", "state", "missing", expected="at least one stage", reason="the node was asked to run no stage",
         remedy="choose a profile or tags that leave at least one stage",
     )  # fmt: skip
@@ -293,7 +357,7 @@ def _state_check(
         told = "its pod ended" if contact.get("pod") else "the node could not be asked"
         reason += f"; {told} ({contact['class']}): {contact['message']}"
         remedy = str(contact["remedy"]).replace("{node}", name)
-    return _entry(
+    return own_entry(
         f"{stage}_state", stage, "state", verdict, value=state, expected="success", reason=reason, remedy=remedy
     )
 
@@ -313,25 +377,25 @@ def _accelerator_check(subject: Subject, facts: Mapping[str, Any] | None) -> Ent
         "install or repair the GPU driver and look for the devices with lspci; a node meant as CPU is declared sku: cpu"
     )
     if subject.sku == "cpu":
-        return _entry("accelerator", FACTS, "identity", "pass", reason="declared cpu", **fields)
+        return own_entry("accelerator", FACTS, "identity", "pass", reason="declared cpu", **fields)
     if subject.accelerator == "unknown":
         fields["remedy"] = "let the facts stage run and succeed, or declare sku: cpu"
-        return _entry("accelerator", FACTS, "identity", "missing", reason="no facts say what the node has", **fields)
+        return own_entry("accelerator", FACTS, "identity", "missing", reason="no facts say what the node has", **fields)
     if subject.accelerator in GPU_VENDORS:
-        return _entry("accelerator", FACTS, "identity", "pass", reason=f"{subject.accelerator} found", **fields)
+        return own_entry("accelerator", FACTS, "identity", "pass", reason=f"{subject.accelerator} found", **fields)
     fields["remedy"] = install
     if subject.sku != "auto" or subject.declared_gpus:
         reason = f"{declared} is declared, but no usable GPU was found: a CPU never stands in for a GPU"
-        return _entry("accelerator", FACTS, "identity", "fail", reason=reason, **fields)
+        return own_entry("accelerator", FACTS, "identity", "fail", reason=reason, **fields)
     hardware = _count(facts, "gpu_hardware_count")
     if hardware is None:
         reason = "taken for a CPU node, but gpu_hardware_count does not say that it has no GPU hardware"
-        return _entry("accelerator", FACTS, "identity", "missing", reason=reason, **fields)
+        return own_entry("accelerator", FACTS, "identity", "missing", reason=reason, **fields)
     if hardware > 0:
         reason = f"{units.number_text(hardware)} GPU devices on the PCI bus, none of them usable"
-        return _entry("accelerator", FACTS, "identity", "fail", reason=reason, **fields)
+        return own_entry("accelerator", FACTS, "identity", "fail", reason=reason, **fields)
     fields["remedy"] = ""
-    return _entry("accelerator", FACTS, "identity", "pass", reason="a CPU node: no GPU hardware", **fields)
+    return own_entry("accelerator", FACTS, "identity", "pass", reason="a CPU node: no GPU hardware", **fields)
 
 
 def _identity_checks(facts: Mapping[str, Any] | None, twins: Twins) -> list[Entry]:
@@ -339,14 +403,16 @@ def _identity_checks(facts: Mapping[str, Any] | None, twins: Twins) -> list[Entr
         if facts is None:
             return []
         return [
-            _entry(
+            own_entry(
                 "identity", FACTS, "identity", "missing", severity="advisory", expected="unique in the run",
                 reason="no machine id, serial or GPU UUID is known",
                 remedy="make sure that /etc/machine-id is not empty and that the facts may read it",
             )
         ]  # fmt: skip
     if not twins:
-        return [_entry("identity", FACTS, "identity", "pass", expected="unique in the run", reason="unique in the run")]
+        return [
+            own_entry("identity", FACTS, "identity", "pass", expected="unique in the run", reason="unique in the run")
+        ]
     others = sorted(twins, key=natural_order)
     first, *more = sorted(twins[others[0]])[:3]
     same = one_line(", ".join([first, *(told.removeprefix(SAME) for told in more)]), 240)
@@ -354,7 +420,7 @@ def _identity_checks(facts: Mapping[str, Any] | None, twins: Twins) -> list[Entr
     more_names = named.removeprefix(others[0]).removeprefix(", ")
     first_name = f"{others[0]} (and {more_names})" if more_names else others[0]
     return [
-        _entry(
+        own_entry(
             "identity", FACTS, "identity", "fail", value=named, expected="unique in the run",
             reason=f"one machine listed twice: {first_name} {same}",
             remedy="give every machine one name in the inventory, and correct an address that is another's; cloned "
@@ -409,6 +475,11 @@ def _gpu(position: int, gpu: Mapping[str, Any]) -> dict[str, Any]:
         if text and text.lower() not in _USELESS_IDENTITY:
             shown[key] = one_line(text, 96)
     return shown
+
+
+def _models(facts: Mapping[str, Any] | None) -> list[str]:
+    """What the GPUs of the node are called, one for each that the facts list with a name."""
+    return [gpu["model"] for gpu in _identity(facts).get("gpus", []) if "model" in gpu]
 
 
 def _accelerator(sku: str, facts: Mapping[str, Any] | None) -> str:

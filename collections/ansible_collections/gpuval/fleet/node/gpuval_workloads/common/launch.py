@@ -18,6 +18,7 @@ from pathlib import Path
 
 from .device import Accelerator
 from .result import RESULT_FILE_VARIABLE, Result, WorkloadCrash, WorkloadFailure
+from .stall import Watcher
 
 RANK_DIRECTORY_VARIABLE = "GPUVAL_RANK_DIR"
 LAUNCHER_VARIABLE = "GPUVAL_LAUNCHER_PID"
@@ -28,6 +29,14 @@ CRASH_FILE = "crash-{rank}.json"
 _LOOPBACK = "127.0.0.1"
 _SHUTDOWN_SECONDS = 10
 _SAME_CAUSE_SECONDS = 5
+_STALL_REMEDY = (
+    "Look for XID errors, for a GPU that does not answer (nvidia-smi hangs or shows ERR!), and for who stopped the "
+    "process"
+)
+
+
+class _Stall(WorkloadCrash):
+    """A rank was ended because it stood still; what the others said when they lost it does not matter."""
 
 
 def available_cores() -> int:
@@ -51,13 +60,16 @@ def run_ranks(result: Result, module: str, arguments: Sequence[str], accelerator
     """Run ``python -m module arguments`` in ``processes`` ranks until all have ended, and take over rank 0's outcome.
 
     Raises ``WorkloadFailure`` with a rank's own words when one of them failed, ``WorkloadCrash`` naming the rank and
-    its signal or exit code when one broke off. SIGTERM and SIGINT end all ranks, then this process (exit code 128 + n).
+    its signal or exit code when one broke off, or the rank that stood still while the others waited (``stall.py``).
+    SIGTERM and SIGINT end all ranks, then this process (exit code 128 + n).
     """
     with tempfile.TemporaryDirectory(prefix="ranks-", dir=os.environ.get("GPUVAL_WORK_DIR")) as directory:
         os.environ.update(rank_environment(os.environ, accelerator, processes))
         os.environ.update({RANK_DIRECTORY_VARIABLE: directory, LAUNCHER_VARIABLE: str(os.getpid())})
         try:
-            _torchrun(module, arguments, processes, directory)
+            _torchrun(module, arguments, accelerator, processes, directory)
+        except _Stall:
+            raise
         except WorkloadCrash:
             failure = _first_failure(Path(directory))
             if failure is None:
@@ -79,7 +91,7 @@ def rank_environment(environ: Mapping[str, str], accelerator: Accelerator, proce
     return {name: value for name, value in variables.items() if name not in environ}
 
 
-def _torchrun(module: str, arguments: Sequence[str], processes: int, directory: str) -> None:
+def _torchrun(module: str, arguments: Sequence[str], accelerator: Accelerator, processes: int, directory: str) -> None:
     from torch.distributed import run as torchrun
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -103,19 +115,31 @@ def _torchrun(module: str, arguments: Sequence[str], processes: int, directory: 
     )
     if hasattr(options, "shutdown_timeout"):
         options.shutdown_timeout = _SHUTDOWN_SECONDS
+    watcher = Watcher(Path(directory), processes, lambda rank, pid: name_of(rank, pid, accelerator.is_gpu))
     try:
-        torchrun.run(options)
+        with watcher:
+            torchrun.run(options)
     except ChildFailedError as error:
+        if watcher.verdict:
+            raise _Stall(f"{watcher.verdict}. {_STALL_REMEDY}") from None
         ends = [(f.local_rank, f.pid, f.exitcode, f.timestamp) for f in error.failures.values()]
         exceptions = {note["rank"]: (note["time"], note["message"]) for note in _notes(Path(directory), CRASH_FILE)}
-        raise WorkloadCrash(describe_end(ends, exceptions)) from None
+        raise WorkloadCrash(describe_end(ends, exceptions, accelerator.is_gpu)) from None
     except SignalException as error:
         print(f"ended by {error.sigval.name}; all ranks are stopped", flush=True)
         raise SystemExit(128 + error.sigval) from None
 
 
+def name_of(rank: int, pid: int | None, is_gpu: bool) -> str:
+    """Return how a rank is named to the operator: with its GPU, and its process where that is known."""
+    details = [f"gpu:{rank}"] * is_gpu + [f"pid {pid}"] * (pid is not None)
+    return f"rank {rank} ({', '.join(details)})" if details else f"rank {rank}"
+
+
 def describe_end(
-    ends: Sequence[tuple[int, int, int, float]], exceptions: Mapping[int, tuple[float, str]] | None = None
+    ends: Sequence[tuple[int, int, int, float]],
+    exceptions: Mapping[int, tuple[float, str]] | None = None,
+    is_gpu: bool = False,
 ) -> str:
     """Say which rank broke off first, from (rank, pid, exit code, time of its end) of all that ended badly.
 
@@ -134,9 +158,9 @@ def describe_end(
     rank, pid, code, _ = min((end for end in ends if end[3] - start <= _SAME_CAUSE_SECONDS), key=order)
     if code >= 0:
         _, text = exceptions.get(rank, (0, f"exit code {code}"))
-        return f"rank {rank} (pid {pid}) broke off with {text}; see its output above"
+        return f"{name_of(rank, pid, is_gpu)} broke off with {text}; see its output above"
     hint = ": look in the kernel log for an out-of-memory kill" if code == -signal.SIGKILL else ""
-    return f"rank {rank} (pid {pid}) was killed by {signal.Signals(-code).name}{hint}"
+    return f"{name_of(rank, pid, is_gpu)} was killed by {signal.Signals(-code).name}{hint}"
 
 
 def _first_failure(directory: Path) -> str | None:

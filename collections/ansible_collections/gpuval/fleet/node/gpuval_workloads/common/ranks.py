@@ -11,7 +11,8 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -19,14 +20,18 @@ import torch
 import torch.distributed as dist
 
 from .device import Accelerator, choose_accelerator, describe_devices
+from .gpu_processes import others_on
 from .launch import CRASH_FILE, FAILURE_FILE, LAUNCHER_VARIABLE, OUTCOME_FILE, RANK_DIRECTORY_VARIABLE
 from .result import EXIT_FAILURE, EXIT_SUCCESS, Result, WorkloadFailure, write_atomically
+from .stall import BEAT_FILE, Progress
 
 COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=10)
 GIB = 2**30
 
 _PR_SET_PDEATHSIG = 1
 _OUT_OF_MEMORY = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
+_OUT_OF_MEMORY_WORDS = ("out of memory", "ALLOC_FAILED")
+"""How the driver, NCCL and cuBLAS say so when it is not PyTorch's allocator that asked."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,7 @@ class Ranks:
     rank: int
     world_size: int
     accelerator: Accelerator
+    progress: Progress | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_first(self) -> bool:
@@ -58,14 +64,25 @@ class Ranks:
         if self.accelerator.is_gpu:
             getattr(torch, self.accelerator.kind).synchronize()
 
+    def tick(self) -> None:
+        """Count progress, before a collective or a wait for others: the rank that counted least is the one awaited."""
+        if self.progress:
+            self.progress.tick()
+
+    def patience(self, seconds: float) -> AbstractContextManager:
+        """Let this rank stand still for so long while the others wait, where it does something known to be long."""
+        return self.progress.patience(seconds) if self.progress else nullcontext()
+
     def gather(self, item: object) -> list:
         """Return every rank's item, in order, on every rank."""
+        self.tick()
         items: list = [None] * self.world_size
         dist.all_gather_object(items, item)
         return items
 
     def gather_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return every rank's tensor, stacked in order, on every rank's host."""
+        self.tick()
         tensors = [torch.empty_like(tensor) for _ in range(self.world_size)]
         dist.all_gather(tensors, tensor)
         return torch.stack(tensors).cpu()
@@ -86,24 +103,35 @@ def run_rank(main: Callable[[Ranks, Result], None]) -> int:
     _die_with_launcher()
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     result = Result()
-    ranks = Ranks(rank, world_size, choose_accelerator())
+    progress = Progress(Path(os.environ[RANK_DIRECTORY_VARIABLE], BEAT_FILE.format(rank=rank)))
+    progress.start()
+    ranks = Ranks(rank, world_size, choose_accelerator(), progress)
     try:
         _join(ranks)
         main(ranks, result)
     except WorkloadFailure as failure:
         return _fail(rank, str(failure))
-    except _OUT_OF_MEMORY as error:
-        return _fail(rank, f"{_memory_account(ranks)}. {_first_line(error)}")
     except Exception as error:
+        if is_out_of_memory(error):
+            return _fail(rank, f"{_memory_account(ranks)}. {_first_line(error)}")
         _leave_note(CRASH_FILE, rank, f"{type(error).__name__}: {_first_line(error)}")
         raise
     if ranks.is_first:
         if result.state == "running":
             result.state = "success"
         result.write(Path(os.environ[RANK_DIRECTORY_VARIABLE], OUTCOME_FILE))
+    ranks.tick()
     dist.barrier()
     dist.destroy_process_group()
+    progress.stop()
     return EXIT_SUCCESS
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Say whether an exception means that the device's memory is full, whoever of the layers below raised it."""
+    return isinstance(error, _OUT_OF_MEMORY) or (
+        isinstance(error, RuntimeError) and any(words in str(error) for words in _OUT_OF_MEMORY_WORDS)
+    )
 
 
 def software_environment(ranks: Ranks) -> dict:
@@ -158,14 +186,21 @@ def _leave_note(name: str, rank: int, message: str) -> None:
 def _memory_account(ranks: Ranks) -> str:
     """Say who holds the memory of a full device, and what to do about it."""
     text = f"rank {ranks.rank} ({ranks.scope}) ran out of device memory"
+    strangers = None
     if ranks.accelerator.kind == "cuda":
-        free, total = torch.cuda.mem_get_info()
-        own = torch.cuda.memory_reserved()
-        others = max(0, total - free - own)
-        text += (
-            f": of {total / GIB:.1f} GiB this process holds {own / GIB:.1f}, other processes and the driver "
-            f"{others / GIB:.1f}, {free / GIB:.1f} are free"
-        )
+        try:
+            free, total = torch.cuda.mem_get_info()
+            own = torch.cuda.memory_reserved()
+            others = max(0, total - free - own)
+            text += (
+                f": of {total / GIB:.1f} GiB this process holds {own / GIB:.1f}, other processes and the driver "
+                f"{others / GIB:.1f}, {free / GIB:.1f} are free ({free} of {total} bytes)"
+            )
+        except RuntimeError as error:  # a full device may refuse even the question
+            text += f": it does not say how much is free ({_first_line(error)})"
+        strangers = others_on(str(getattr(torch.cuda.get_device_properties(ranks.device), "uuid", "")))
+    if strangers:
+        return f"{text}. On this GPU are also: {'; '.join(map(str, strangers))}. Stop them and run the stage again"
     return (
         f"{text}. Lower --batch-size or --sequence-length or choose a smaller --size; if others hold the memory, stop "
         "them (nvidia-smi or rocm-smi lists the processes of the GPU)"

@@ -1,12 +1,16 @@
-"""Decide how many processes run the checks, start them, hand over what they found."""
+"""Decide how many processes run the diagnostics, start them, hand over what they found."""
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
+from pathlib import Path
 
 from ..common.device import choose_accelerator
 from ..common.launch import process_count, run_ranks
 from ..common.result import Result, run_workload
+from . import nccl_log
 from .config import parse_arguments
 
 
@@ -15,7 +19,12 @@ def main(result: Result) -> None:
     config = parse_arguments(arguments)
     accelerator = choose_accelerator()
     processes = process_count(accelerator, config.processes)
-    run_ranks(result, "gpuval_workloads.diagnostics.worker", arguments, accelerator, processes)
+    with tempfile.TemporaryDirectory(prefix="nccl-", dir=os.environ.get("GPUVAL_WORK_DIR")) as directory:
+        if accelerator.is_gpu:
+            nccl_log.ask(os.environ, Path(directory))
+            # One pair at a time sends on purpose: PyTorch warns that such operations wait for each other.
+            os.environ.setdefault("TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING", "false")
+        run_ranks(result, "gpuval_workloads.diagnostics.worker", arguments, accelerator, processes)
 
 
 if __name__ == "__main__":

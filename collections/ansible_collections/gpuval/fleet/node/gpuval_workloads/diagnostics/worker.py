@@ -6,21 +6,39 @@ import sys
 
 from ..common.ranks import Ranks, run_rank, software_environment
 from ..common.result import Result
-from .checks import run_checks
 from .config import parse_arguments
+from .matmul import precisions
+from .run import behind, run_parts, wrong
+
+SHOWN = 4
+MOST_OF_THE_MEMORY = 0.8
 
 
 def main(ranks: Ranks, result: Result) -> None:
     config = parse_arguments(sys.argv[1:])
     result.environment.update(software_environment(ranks))
-    figures = run_checks(ranks, result, config.seconds)
-    slowest = min(range(len(figures)), key=lambda rank: figures[rank].matmul_tflops)
-    worst = max(theirs.matmul_error_ratio for theirs in figures)
-    result.message = (
-        f"{ranks.world_size} x {ranks.accelerator.kind}: slowest matrix product {figures[slowest].matmul_tflops:.3g} "
-        f"TFLOP/s ({ranks.scope_of(slowest)}), greatest error {worst:.2g}, "
-        f"{result.metric('diagnostics_collective_error_count')} wrong elements in collectives"
+    everyone = run_parts(ranks, result, config.seconds)
+    first = precisions(ranks)[0][0].name
+    slowest, scope = min(
+        (result.metric(f"diagnostics_matmul_{first}_tflops", ranks.scope_of(rank)), ranks.scope_of(rank))
+        for rank in range(ranks.world_size)
     )
+    told = [f"{ranks.world_size} x {ranks.accelerator.kind}: slowest {first} product {slowest:.3g} TFLOP/s ({scope})"]
+    if ranks.world_size > 1:
+        rate = result.metric("diagnostics_all_reduce_bus_bytes_per_second")
+        told.append(f"all_reduce {rate / 1e9:.3g} GB/s on the bus")
+    errors = sum(figure.value for figures in everyone for figure in wrong(figures))
+    told.append(f"{errors} wrong words")
+    told += [
+        f"{metric['scope']}: only {metric['value']:.0%} of its memory was free to be tested"
+        for metric in result.metrics
+        if metric["name"] == "diagnostics_memory_tested_ratio" and metric["value"] < MOST_OF_THE_MEMORY
+    ]
+    odd = behind(result)
+    if odd and ranks.accelerator.is_gpu:  # the cores of a CPU node are shared with all that runs there
+        more = f" and {len(odd) - SHOWN} more" if len(odd) > SHOWN else ""
+        told.append(f"behind the others: {', '.join(odd[:SHOWN])}{more}")
+    result.message = "; ".join(told)
 
 
 if __name__ == "__main__":

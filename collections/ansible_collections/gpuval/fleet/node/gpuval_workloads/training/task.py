@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..common.ranks import Ranks
 from . import data, metrics
-from .config import Config, llama_size, precision
+from .config import Config, llama_batch_size, llama_size, precision
 from .models.llama import Llama
 from .models.resnet import ResNet18
 from .models.shapes import SIZES
@@ -35,13 +35,16 @@ class Task:
     environment: dict
 
 
-def build_task(config: Config, ranks: Ranks) -> Task:
-    """Return the task on this rank's device; the weights are the same on every rank, the data its own."""
-    build = _llama if config.model == "llama" else _resnet18
-    task = build(config, ranks, precision(config, ranks.accelerator.is_gpu))
+def build_task(config: Config, ranks: Ranks, is_compiled: bool = False) -> Task:
+    """Return the task on this rank's device; the weights are the same on every rank, the data its own.
+
+    ``is_compiled`` says what the model will be: it decides how large a batch fits.
+    """
+    dtype = precision(config, ranks.accelerator.is_gpu)
+    task = _llama(config, ranks, dtype, is_compiled) if config.model == "llama" else _resnet18(config, ranks, dtype)
     task.environment.update(
         model=config.model,
-        compile=config.compile,
+        compile=is_compiled,
         seed=config.seed,
         steps_per_epoch=task.steps_per_epoch,
         learning_rate=task.learning_rate,
@@ -49,11 +52,11 @@ def build_task(config: Config, ranks: Ranks) -> Task:
     return task
 
 
-def _llama(config: Config, ranks: Ranks, dtype: str) -> Task:
+def _llama(config: Config, ranks: Ranks, dtype: str, is_compiled: bool) -> Task:
     memory = torch.cuda.mem_get_info()[1] if ranks.accelerator.kind == "cuda" else 0
     size = llama_size(config, ranks.accelerator.is_gpu, memory)
     shape = SIZES[size]
-    batch_size = config.batch_size or shape.batch_size
+    batch_size = llama_batch_size(config, size, is_compiled, memory)
     length = config.sequence_length or shape.sequence_length
     sequences = max(batch_size, (4_000_000 if ranks.accelerator.is_gpu else 100_000) // length)
     shard = data.markov_text(shape.vocabulary, length, sequences, config.seed, ranks.rank).to(ranks.device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,7 +13,9 @@ from torch import Tensor, nn
 from ..common.ranks import GIB, Ranks
 from ..common.result import Result
 from ..common.timing import Stopwatch
-from ..diagnostics.checks import ERROR_LIMITS, Figures, matmul_precision, run_checks
+from ..diagnostics.figures import Figure
+from ..diagnostics.matmul import ERROR_LIMITS
+from ..diagnostics.run import BASIC_PARTS, run_parts, wrong
 
 DEFAULT_CHECK_SECONDS = 5.0
 
@@ -36,7 +39,7 @@ def validate(
         ranks.say(f"gpu:{device['index']} {device['name']}, {device['memory_bytes'] / GIB:.1f} GiB")
     gradients = one_step(ranks, model, next_loss)
     model.zero_grad(set_to_none=True)
-    figures = run_checks(ranks, result, seconds or DEFAULT_CHECK_SECONDS)
+    figures = run_parts(ranks, result, seconds or DEFAULT_CHECK_SECONDS, BASIC_PARTS)
     add = result.add_metric
     add("training_processes_count", ranks.world_size, "count")
     add("training_nonfinite_count", gradients.nonfinite_count, "count")
@@ -82,20 +85,25 @@ def differing(tensor: Tensor) -> Tensor:
     return (bits != first).sum()
 
 
-def complain(ranks: Ranks, gradients: Gradients, everyone: list[Figures]) -> list[str]:
+def complain(ranks: Ranks, gradients: Gradients, everyone: list[list[Figure]]) -> list[str]:
     """Return what is wrong, each with the part that it is wrong on."""
     complaints = []
     if gradients.nonfinite_count:
         complaints.append(f"{gradients.nonfinite_count} gradient values are not finite")
     if gradients.mismatch_count:
         complaints.append(f"{gradients.mismatch_count} gradient values differ between ranks")
-    limit = ERROR_LIMITS[matmul_precision(ranks)]
     for rank, figures in enumerate(everyone):
         where = ranks.scope_of(rank)
-        if not figures.matmul_error_ratio <= limit:  # NaN is no match either
-            complaints.append(f"{where}: matrix product off by {figures.matmul_error_ratio:.2g}, limit {limit:g}")
-        if figures.memory_error_count:
-            complaints.append(f"{where}: {figures.memory_error_count} elements wrong after a copy in memory")
-        if figures.collective_error_count:
-            complaints.append(f"{where}: {figures.collective_error_count} elements wrong after a collective")
+        for figure in figures:
+            precision = re.fullmatch(r"diagnostics_matmul_(\w+)_error_ratio", figure.name)
+            if precision and not figure.value <= ERROR_LIMITS[precision[1]]:  # NaN is no match either
+                limit = ERROR_LIMITS[precision[1]]
+                complaints.append(f"{where}: {precision[1]} product off by {figure.value:.2g}, limit {limit:g}")
+        complaints += [f"{where}: {figure.value} x {_WRONG[figure.name]}" for figure in wrong(figures)]
     return complaints
+
+
+_WRONG = {
+    "diagnostics_memory_error_count": "an element wrong after a copy in memory",
+    "diagnostics_collective_error_count": "an element wrong after a collective",
+}

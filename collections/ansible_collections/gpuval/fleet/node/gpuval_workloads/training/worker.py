@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import inspect
 import os
 import sys
 import time
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -16,10 +18,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..common.ranks import Ranks, run_rank, software_environment
 from ..common.result import RESULT_FILE_VARIABLE, Result
-from ..common.stats import first_and_last, percentile, thinned
-from ..common.timing import Stopwatch
+from ..common.stats import first_and_last, median, percentile, thinned
 from .bounds import Bounds
-from .config import Config, parse_arguments
+from .compiling import compile_layers
+from .config import Config, parse_arguments, wants_compile
+from .pace import SLOW_RATIO, Pace, StepTime, on_last_gradient, slowest
 from .task import Task, build_task
 from .validation import validate
 
@@ -32,24 +35,39 @@ LOSS_POINTS = 2000
 def main(ranks: Ranks, result: Result) -> None:
     config = parse_arguments(sys.argv[1:])
     torch.manual_seed(config.seed)
-    task = build_task(config, ranks)
+    task = prepare(config, ranks, result)
     result.environment.update(software_environment(ranks), **task.environment)
     ranks.say(
         f"{task.environment['parameters']:,} parameters, {task.environment['precision']}, {task.environment['data']}"
     )
-    model = parallel(task.model, config, ranks)
+    model = parallel(task.model, ranks)
     if config.validation_only:
         validate(ranks, result, task.model, lambda: forward(task, model, ranks), config.seconds)
     else:
         Training(config, ranks, result, task, model).run()
 
 
-def parallel(model: nn.Module, config: Config, ranks: Ranks) -> nn.Module:
+def prepare(config: Config, ranks: Ranks, result: Result) -> Task:
+    """Return the task, its layers compiled where that is wanted and works."""
+    is_compiled = wants_compile(config, ranks.accelerator.kind == "cuda" and torch.version.hip is None)
+    task = build_task(config, ranks, is_compiled)
+    if not is_compiled:
+        return task
+    seconds, problem = compile_layers(task.model, partial(forward, task, task.model, ranks), ranks)
+    result.add_metric("training_compile_seconds", seconds, "seconds")
+    if not problem:
+        return task
+    ranks.say(f"not compiled ({problem}); training goes on without")
+    result.environment["compile_problem"] = problem
+    del task  # what fits compiled may not fit without: let go of it before building anew
+    gc.collect()
+    if ranks.accelerator.kind == "cuda":
+        torch.cuda.empty_cache()
+    return build_task(config, ranks)
+
+
+def parallel(model: nn.Module, ranks: Ranks) -> nn.Module:
     """Return the model wrapped so that gradients are the mean of all ranks'."""
-    if config.compile:
-        ranks.say("compiling the layers: the first step takes a minute or more")
-        for layer in model.layers:  # one by one, so that gradients are exchanged while the backward pass goes on
-            layer.compile()
     if ranks.world_size == 1:
         return model
     device_ids = [ranks.rank] if ranks.accelerator.is_gpu else None
@@ -88,7 +106,7 @@ class Training:
     task: Task
     model: nn.Module
     losses: list[float] = field(default_factory=list)
-    step_seconds: list[float] = field(default_factory=list)
+    step_times: list[StepTime] = field(default_factory=list)
     nonfinite: int = 0
 
     def run(self) -> None:
@@ -98,27 +116,30 @@ class Training:
             self.model.parameters(), lr=self.task.learning_rate, betas=(0.9, 0.95), weight_decay=0.1, **fused
         )
         self.model.train()
+        self.pace = Pace(self.ranks.accelerator)
+        hook = on_last_gradient(self.task.model, self._gradients_done)
         if self.ranks.accelerator.kind == "cuda":
             torch.cuda.reset_peak_memory_stats()
         self.started = self.measured_from = self.progress_at = self.partial_at = time.perf_counter()
         recent = 0.0
         while window := self._agree(self.bounds.next_window(len(self.losses), self._measured_seconds(), recent)):
             is_warmup = len(self.losses) < self.bounds.warmup_steps
-            seconds = self._take(window)
+            times = self._take(window)
             if self.result.state == "failure":
                 break
             if is_warmup:
                 self.measured_from = time.perf_counter()
-                recent = seconds[-1]
+                recent = times[-1].seconds
             else:
-                self.step_seconds += seconds
-                recent = sum(seconds) / len(seconds)
+                self.step_times += times
+                recent = sum(time.seconds for time in times) / len(times)
             self._tell()
+        hook.remove()
         self._report()
 
-    def _take(self, window: int) -> list[float]:
-        """Take so many steps; return the seconds of each on this rank. A loss that is no number fails the result."""
-        watch = Stopwatch(self.ranks.accelerator)
+    def _take(self, window: int) -> list[StepTime]:
+        """Take so many steps; return the times of each on this rank. A loss that is no number fails the result."""
+        self.pace = Pace(self.ranks.accelerator)
         losses = []
         for number in range(len(self.losses) + 1, len(self.losses) + window + 1):
             if number == self.config.inject_nan_step and self.ranks.rank == self.ranks.world_size - 1:
@@ -126,17 +147,24 @@ class Training:
             for group in self.optimizer.param_groups:
                 group["lr"] = self.task.learning_rate * min(1.0, number / LEARNING_RATE_WARMUP_STEPS)
             loss = forward(self.task, self.model, self.ranks)
+            self.ranks.tick()
             loss.backward()
+            self.pace.backward_done()
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
             losses.append(loss.detach())
-            watch.lap()
+            self.pace.step_done()
         by_rank = self.ranks.gather_tensor(torch.stack(losses).float())
         self._judge(by_rank)
-        return watch.laps()
+        return self.pace.times()
+
+    def _gradients_done(self) -> None:
+        self.pace.gradients_done()
+        self.ranks.tick()
 
     def _agree(self, steps: int) -> int:
         """Return rank 0's number of steps on every rank."""
+        self.ranks.tick()
         number = torch.tensor([steps], device=self.ranks.device)
         dist.broadcast(number, src=0)
         return int(number)
@@ -162,7 +190,7 @@ class Training:
 
     def _rate(self) -> float:
         """Items per second of all ranks, after the warm-up."""
-        steps = len(self.step_seconds)
+        steps = len(self.step_times)
         return self.ranks.world_size * steps * self.task.items_per_batch / self._measured_seconds()
 
     def _tell(self) -> None:
@@ -177,7 +205,7 @@ class Training:
             self.result.write()
 
     def _print_progress(self) -> None:
-        rate = f"  {self._rate():,.0f} {self.task.item}/s" if self.step_seconds else ""
+        rate = f"  {self._rate():,.0f} {self.task.item}/s" if self.step_times else ""
         self.ranks.say(f"step {len(self.losses)}  loss {self.losses[-1]:.4f}{rate}")
 
     def _add_figures(self) -> None:
@@ -193,17 +221,20 @@ class Training:
             add("training_loss_last", last, "loss")
             steps, losses = thinned(range(1, len(self.losses) + 1), self.losses, LOSS_POINTS)
             self.result.add_series("training_loss", "loss", steps, losses)
-        if self.step_seconds:
+        if self.step_times:
             add(f"training_{self.task.item}_per_second", self._rate(), f"{self.task.item}/s")
 
     def _report(self) -> None:
         """Gather every rank's figures; rank 0 completes the result with them."""
         self._add_figures()
-        mine = {"peak_memory": None, "seconds": self.step_seconds and sum(self.step_seconds) / len(self.step_seconds)}
+        mine = {"peak_memory": None, "seconds": None}
         if self.ranks.accelerator.kind == "cuda":
             mine["peak_memory"] = torch.cuda.max_memory_allocated()
-        if self.step_seconds:
-            mine["p50"], mine["p99"] = (percentile(self.step_seconds, percent) for percent in (50, 99))
+        if self.step_times:
+            seconds, compute, wait = zip(*((t.seconds, t.compute, t.wait) for t in self.step_times))
+            mine["seconds"] = sum(seconds) / len(seconds)
+            mine["p50"], mine["p99"] = (percentile(seconds, percent) for percent in (50, 99))
+            mine["compute"], mine["wait"] = median(compute), median(wait)
         everyone = self.ranks.gather(mine)
         add = self.result.add_metric
         rates = []
@@ -213,17 +244,34 @@ class Training:
                 add("training_model_tflops", rates[-1], "TFLOP/s", self.ranks.scope_of(rank))
                 add("training_step_p50_seconds", theirs["p50"], "seconds", f"rank:{rank}")
                 add("training_step_p99_seconds", theirs["p99"], "seconds", f"rank:{rank}")
+                add("training_compute_p50_seconds", theirs["compute"], "seconds", self.ranks.scope_of(rank))
+                add("training_wait_p50_seconds", theirs["wait"], "seconds", self.ranks.scope_of(rank))
             if theirs["peak_memory"] is not None:
                 add("training_peak_memory_bytes", theirs["peak_memory"], "bytes", self.ranks.scope_of(rank))
         if rates:
             add("training_model_tflops", sum(rates) / len(rates), "TFLOP/s")
+        remarks = self._remarks([theirs["compute"] for theirs in everyone if theirs["seconds"]])
         if self.result.state == "running":
             first, last = first_and_last(self.losses)
             rate = self.result.metric(f"training_{self.task.item}_per_second")
             self.result.message = (
                 f"{len(self.losses)} steps on {self.ranks.world_size} x {self.ranks.accelerator.kind}: "
-                f"loss {first:.3f} to {last:.3f}, {rate:,.0f} {self.task.item}/s"
+                f"loss {first:.3f} to {last:.3f}, {rate:,.0f} {self.task.item}/s{remarks}"
             )
+
+    def _remarks(self, compute_seconds: list[float]) -> str:
+        """Name the part that the others wait for, and say when compiling was given up."""
+        remarks = ""
+        if compute_seconds:
+            part, ratio = slowest(compute_seconds)
+            self.result.add_metric("training_slowest_compute_ratio", ratio, "ratio")
+            if ratio > SLOW_RATIO:
+                remarks += (
+                    f"; the others wait for {self.ranks.scope_of(part)}, whose own work on a step takes {ratio:.2f} "
+                    "times the median part's"
+                )
+        problem = self.result.environment.get("compile_problem")
+        return f"{remarks}; not compiled ({problem})" if problem else remarks
 
 
 if __name__ == "__main__":

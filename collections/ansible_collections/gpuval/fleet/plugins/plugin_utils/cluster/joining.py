@@ -93,7 +93,7 @@ class Newcomers:
             if finding:
                 self._wait(name, finding["message"])
                 continue
-            expected = {key: expected[key] for key in ("stages", "sku", "gpu_count")}
+            expected = {key: expected[key] for key in ("stages", "sku", "gpu_count", "versions") if key in expected}
             if self._rule.ids.get(name):
                 expected["id"] = str(self._rule.ids[name])
             found[name] = (like, expected)

@@ -14,7 +14,10 @@ MAX_CHECKS_SHOWN = 40
 
 def markdown_report(report: Mapping[str, Any]) -> str:
     """The report as Markdown; text that nodes wrote is escaped throughout."""
-    sections = [_head(report), _attention(report), _nodes(report), _stages(report), _figures(report), _remarks(report)]
+    sections = [
+        _head(report), _attention(report), _nodes(report), _between(report), _stages(report), _figures(report),
+        _remarks(report), _coverage(report),
+    ]  # fmt: skip
     return "\n\n".join("\n".join(lines) for lines in map(list, sections) if lines) + "\n"
 
 
@@ -109,6 +112,18 @@ def _nodes(report: Mapping[str, Any]) -> Iterator[str]:
     yield from _table(("node", "verdict", "accelerator", "hardware", "checks", "reason"), rows)
 
 
+def _between(report: Mapping[str, Any]) -> Iterator[str]:
+    """What nodes of one kind were held against each other for."""
+    checks = report["fleet"]["checks"]
+    if not checks:
+        return
+    yield "## Between nodes"
+    yield ""
+    for check in sorted(checks, key=lambda check: check["verdict"] == "pass"):
+        what = f"{escaped(check['stage'])}, {escaped(check['name'])}"
+        yield f"- **{check['verdict']}** {what}: {escaped(check['reason'], 600)}"
+
+
 def _hardware(node: Mapping[str, Any]) -> str:
     gpus = node["identity"].get("gpus", [])
     models = sorted({gpu.get("model", "GPU") for gpu in gpus})
@@ -198,6 +213,20 @@ def _remarks(report: Mapping[str, Any]) -> Iterator[str]:
         for problem in report["fleet"]["problems"]:
             where = " ".join(escaped(text) for text in (problem["node"], problem["stage"]) if text)
             yield f"- {where + ': ' if where else ''}{escaped(problem['reason'])}"
+
+
+def _coverage(report: Mapping[str, Any]) -> Iterator[str]:
+    gaps = report["fleet"].get("coverage")
+    if not gaps:
+        return
+    yield "## Not covered"
+    for title, names in (
+        ("Reported, and no criterion looks at it", gaps["unjudged"]),
+        ("Criteria whose figure no node reported", gaps["unreported"]),
+    ):
+        if names:
+            yield ""
+            yield f"- {title}: {escaped(', '.join(names), 4000)}"
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:

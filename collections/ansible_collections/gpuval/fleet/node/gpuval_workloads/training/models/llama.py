@@ -89,12 +89,17 @@ class Llama(nn.Module):
                 writes = name.endswith(("wo.weight", "down.weight"))
                 parameter.normal_(0, narrow if writes else INIT_STD, generator=generator)
 
-    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+    def logits(self, tokens: Tensor) -> Tensor:
+        """Return the next token's scores after every token: (batch, length, vocabulary)."""
         x = self.embedding(tokens)
         for layer in self.layers:
             x = layer(x, self.cos, self.sin)
-        logits = self.head(self.norm(x))
-        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+        return self.head(self.norm(x))
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        logits = self.logits(tokens).flatten(0, 1)
+        precise = torch.promote_types(logits.dtype, torch.float32)  # a float64 twin stays float64
+        return F.cross_entropy(logits.to(precise), targets.flatten())
 
 
 def rotary_tables(head_dim: int, length: int, theta: float) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,258 @@
+"""AMD GPUs: samples from the driver's files in sysfs, counters before and after also from `amd-smi`.
+
+The files cost microseconds; `amd-smi` is a Python program of half a second and runs in the loop only where the files
+are not there (a container), and then seldom. Files: kernel documentation, gpu/amdgpu/thermal.rst and driver-misc.rst.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any, Optional
+
+from gpuval_runner.telemetry import shared
+from gpuval_runner.telemetry.source import Counters, Sample, Source, SourceError, known
+
+VENDOR = "0x1002"
+CARD = re.compile(r"card\d+")
+TOOL_SECONDS = 20.0
+TOOL_PERIOD_SECONDS = 5.0
+MAX_FILE_BYTES = 1 << 16
+#: A temperature for each purpose, the first label that the GPU has: AMD throttles by the junction (hot spot).
+LABELS = {"temperature_celsius": ("junction", "edge"), "memory_temperature_celsius": ("mem",)}
+NO_THROTTLE = "amdgpu tells why clocks are low only in gpu_metrics, which is not read"
+
+
+class Amd(Source):
+    """Raises ``SourceError`` where neither the driver's files nor a tool tell of a GPU."""
+
+    name = "amdgpu"
+
+    def __init__(self, root: str = "/") -> None:
+        super().__init__()
+        self._cards = {index: Card(folder) for index, folder in cards(Path(root)).items()}
+        tool = self._ask("amd-smi", "list", "--json")
+        self._cards = by_tool(self._cards, tool)
+        if not self._cards:
+            self.least_period_seconds = TOOL_PERIOD_SECONDS
+            if not self._by_tools():
+                raise SourceError("neither /sys/class/drm nor amd-smi nor rocm-smi tells of an AMD GPU")
+        self.absent["throttle"] = NO_THROTTLE
+        self.absent["row_remaps"] = "AMD GPUs retire pages instead"
+
+    def sample(self) -> dict[int, Sample]:
+        if self._cards:
+            return {index: card.sample() for index, card in self._cards.items()}
+        return {index: sample for index, (sample, _counters) in self._by_tools().items()}
+
+    def counters(self) -> dict[int, Counters]:
+        told = {index: counters for index, (_sample, counters) in self._by_tools().items()}
+        if not self._cards:
+            return told
+        return {index: {**told.get(index, {}), **card.counters()} for index, card in self._cards.items()}
+
+    def _by_tools(self) -> dict[int, tuple[Sample, Counters]]:
+        found = parse_amd_smi(self._ask("amd-smi", "metric", "--json"))
+        return found or parse_rocm_smi(self._ask("rocm-smi", *shared.amd().ROCM_SMI_ARGUMENTS))
+
+    def _ask(self, tool: str, *arguments: str) -> Any:
+        answer = shared.tools().toolbox()(tool, *arguments, timeout=TOOL_SECONDS)
+        if answer.missing or answer.timed_out:
+            self.absent[tool] = answer.complaint
+            return None
+        return shared.amd().find_json(answer.stdout)
+
+
+def cards(root: Path) -> dict[int, Path]:
+    """Return the device folders of amdgpu's cards by index, in the order of their PCI addresses as the tools count."""
+    found = {}
+    drm = root / "sys/class/drm"
+    try:
+        names = [name for name in os.listdir(drm) if CARD.fullmatch(name)]  # noqa: PTH208 - names alone
+    except OSError:
+        return {}
+    for name in names:
+        folder = drm / name / "device"
+        if read(folder / "vendor") == VENDOR and (folder / "mem_info_vram_used").exists():
+            found[folder.resolve().name] = folder
+    return dict(enumerate(found[address] for address in sorted(found)))
+
+
+def by_tool(found: dict[int, Card], listing: Any) -> dict[int, Card]:
+    """Return the cards by the index that `amd-smi list --json` gives to their PCI addresses, where it tells."""
+    rows = listing.get("gpu_data") if isinstance(listing, dict) else listing
+    index = {
+        str(row.get("bdf")).lower(): row.get("gpu")
+        for row in (rows if isinstance(rows, list) else [])
+        if isinstance(row, dict) and isinstance(row.get("gpu"), int)
+    }
+    if not all(card.address in index for card in found.values()):
+        return found
+    return {index[card.address]: card for card in found.values()}
+
+
+class Card:
+    """One GPU's files; which there are is looked for once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.address = folder.resolve().name
+        hwmon = next(iter(sorted((folder / "hwmon").glob("hwmon*"))), None)
+        self._power = _first(hwmon, "power1_average", "power1_input")
+        self._cap = _first(hwmon, "power1_cap")
+        self._clocks = _labelled(hwmon, "freq")
+        heat = _labelled(hwmon, "temp")
+        wanted = {name: [heat[label] for label in labels if label in heat] for name, labels in LABELS.items()}
+        self._heat = {name: paths[0] for name, paths in wanted.items() if paths}
+
+    def sample(self) -> Sample:
+        folder = self._folder
+        busy, power, cap = number(folder / "gpu_busy_percent"), number(self._power), number(self._cap)
+        heat = {name: number(path) for name, path in self._heat.items()}
+        return known(
+            {
+                **{name: None if value is None else value / 1000 for name, value in heat.items()},
+                "power_watts": None if power is None else power / 1e6,
+                "power_limit_watts": None if cap is None else cap / 1e6,
+                "sm_clock_hertz": number(self._clocks.get("sclk")),
+                "memory_clock_hertz": number(self._clocks.get("mclk")),
+                "utilisation_ratio": None if busy is None else busy / 100,
+                "memory_used_bytes": number(folder / "mem_info_vram_used"),
+                "pcie_width": number(folder / "current_link_width"),
+                "pcie_generation": shared.values().pcie_generation(read(folder / "current_link_speed")),
+            }
+        )
+
+    def counters(self) -> Counters:
+        folder = self._folder
+        unique = read(folder / "unique_id")
+        corrected, uncorrected = ras_counts(folder / "ras")
+        return known(
+            {
+                "uuid": unique,
+                "pci_address": self.address,
+                "ecc_corrected": corrected,
+                "ecc_uncorrected": uncorrected,
+                "pcie_replays": number(folder / "pcie_replay_count"),
+                "pcie_width": number(folder / "current_link_width"),
+                "lost": None if folder.exists() else True,
+            }
+        )
+
+
+def ras_counts(folder: Path) -> tuple[Optional[int], Optional[int]]:
+    """Return correctable and uncorrectable errors of all blocks (`ue: 0` and `ce: 3` in each `<block>_err_count`)."""
+    texts = [text for text in (read(path) for path in sorted(folder.glob("*_err_count"))) if text]
+    counts = {
+        kind: [int(value) for text in texts for value in re.findall(rf"^{kind}:\s*(\d+)", text, re.MULTILINE)]
+        for kind in ("ce", "ue")
+    }
+    return (sum(counts["ce"]) if counts["ce"] else None), (sum(counts["ue"]) if counts["ue"] else None)
+
+
+def parse_amd_smi(answer: Any) -> dict[int, tuple[Sample, Counters]]:
+    """Return samples and counters of `amd-smi metric --json`, whatever release wrote it."""
+    values, reader = shared.values(), shared.amd()
+    rows = answer.get("gpu_data") if isinstance(answer, dict) else answer
+    rows = (
+        {row["gpu"]: row for row in rows or [] if isinstance(row, dict) and isinstance(row.get("gpu"), int)}
+        if (isinstance(rows, list))
+        else {}
+    )
+    gpus = reader.parse_amd_smi(None, list(rows.values()), list(rows.values()))
+    found = {}
+    for gpu in gpus:
+        row = rows[gpu.index]
+        usage = row.get("usage") if isinstance(row.get("usage"), dict) else {}
+        pcie = row.get("pcie") if isinstance(row.get("pcie"), dict) else {}
+        bus = row.get("bus") if isinstance(row.get("bus"), dict) else {}
+        memory = row.get("temperature") if isinstance(row.get("temperature"), dict) else {}
+        busy = values.number(usage.get("gfx_activity"))
+        sample = known(
+            {
+                "temperature_celsius": gpu.temperature_celsius,
+                "memory_temperature_celsius": values.number(memory.get("mem")),
+                "power_watts": gpu.power_draw_watts,
+                "sm_clock_hertz": gpu.core_clock_hertz,
+                "memory_clock_hertz": gpu.memory_clock_hertz,
+                "utilisation_ratio": None if busy is None else busy / 100,
+                "memory_used_bytes": gpu.memory_used_bytes,
+                "pcie_width": gpu.pcie_width,
+                "pcie_generation": gpu.pcie_generation,
+            }
+        )
+        counters = known(
+            {
+                "pci_address": values.pci_address(bus.get("bdf")),
+                "ecc_corrected": gpu.ecc_corrected_count,
+                "ecc_uncorrected": gpu.ecc_uncorrected_count,
+                "pcie_replays": values.count(pcie.get("replay_count")),
+                "link_errors": xgmi_errors(row.get("xgmi_err")),
+            }
+        )
+        found[gpu.index] = (sample, counters)
+    return found
+
+
+def xgmi_errors(value: Any) -> Optional[dict[str, int]]:
+    """Return XGMI errors: 0 and more as text, or a state in words: releases differ."""
+    if isinstance(value, dict):
+        counts = [count for key, count in value.items() if "err" in str(key) and isinstance(count, int)]
+        return {"xgmi": sum(counts)} if counts else None
+    text = str(value).strip().lower()
+    if text.isdigit():
+        return {"xgmi": int(text)}
+    if text in ("no_errors", "no errors detected", "amdsmi_xgmi_status_no_errors"):
+        return {"xgmi": 0}
+    return {"xgmi": 1} if "error" in text else None
+
+
+def parse_rocm_smi(answer: Any) -> dict[int, tuple[Sample, Counters]]:
+    """Return samples and counters of `rocm-smi ... --json`."""
+    return {
+        gpu.index: (
+            known(
+                {
+                    "temperature_celsius": gpu.temperature_celsius,
+                    "power_watts": gpu.power_draw_watts,
+                    "power_limit_watts": gpu.power_limit_watts,
+                    "memory_used_bytes": gpu.memory_used_bytes,
+                }
+            ),
+            known({"uuid": gpu.uuid, "pci_address": gpu.pci_address}),
+        )
+        for gpu in shared.amd().parse_rocm_smi(answer)
+    }
+
+
+def read(path: Optional[Path]) -> Optional[str]:
+    """Return a file's text, stripped; None where it is not there, empty, or the driver has no value now."""
+    if path is None:
+        return None
+    try:
+        with path.open("rb") as stream:
+            return stream.read(MAX_FILE_BYTES).decode("utf-8", "replace").strip() or None
+    except OSError:
+        return None
+
+
+def number(path: Optional[Path]) -> Optional[int]:
+    """Return the whole number in a file, if there is one."""
+    text = read(path)
+    try:
+        return int(text) if text else None
+    except ValueError:
+        return None
+
+
+def _first(folder: Optional[Path], *names: str) -> Optional[Path]:
+    return next((folder / name for name in names if folder and (folder / name).exists()), None)
+
+
+def _labelled(folder: Optional[Path], kind: str) -> dict[str, Path]:
+    """Return the inputs of a kind (temp, freq) by their labels."""
+    if folder is None:
+        return {}
+    inputs = sorted(folder.glob(f"{kind}*_input"))
+    return {(read(path.with_name(path.name.replace("_input", "_label"))) or path.name).lower(): path for path in inputs}

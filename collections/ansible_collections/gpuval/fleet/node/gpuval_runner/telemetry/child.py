@@ -1,0 +1,235 @@
+"""The helper process: reads what may hang in a driver, and tells the runner by lines of JSON.
+
+It ends when its standard input does. A source of GPU readings has a thread of its own, so that a call that never
+returns stops neither the host's readings nor the kernel's log; it is not waited for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Optional
+
+from gpuval_runner.telemetry import events, kernel_log
+from gpuval_runner.telemetry.host import Host
+from gpuval_runner.telemetry.source import Source, SourceError
+
+#: A source whose first calls take longer has hung: they may have to wake every GPU.
+FIRST_HUNG_SECONDS = 60.0
+#: How long the last readings may take once the stage has ended.
+AFTER_SECONDS = 10.0
+LEAST_PERIOD_SECONDS, LONGEST_PERIOD_SECONDS = 0.1, 3600.0
+MAX_TEXT = 500
+MAX_TEXTS_A_LOOK = 50
+
+
+class Teller:
+    """Writes messages to the runner; without one there is nothing left to do."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+        self._guard = threading.Lock()
+
+    def __call__(self, kind: str, **fields: Any) -> None:
+        data = json.dumps({"kind": kind, **fields}, separators=(",", ":")).encode("ascii") + b"\n"
+        with self._guard:
+            view = memoryview(data)
+            try:
+                while view:
+                    view = view[os.write(self._handle, view) :]
+            except OSError:
+                os._exit(0)
+
+
+class GpuSampler(threading.Thread):
+    """Samples the GPUs until told to stop; counters first and last."""
+
+    def __init__(
+        self, tell: Teller, open_source: Callable[[], Optional[Source]], period: float, hung_seconds: float
+    ) -> None:
+        super().__init__(name="gpus", daemon=True)
+        self._tell, self._open, self._period, self._hung_seconds = tell, open_source, period, hung_seconds
+        self._stop_asked = threading.Event()
+        #: When the call that is under way began, and how long it may take; None between calls.
+        self.call: Optional[tuple[float, float]] = (time.monotonic(), FIRST_HUNG_SECONDS)
+
+    def stop(self) -> None:
+        self._stop_asked.set()
+
+    def hung(self) -> Optional[float]:
+        """Return the limit that the call under way has passed, if it has."""
+        call = self.call
+        return call[1] if call and time.monotonic() - call[0] > call[1] else None
+
+    def run(self) -> None:
+        try:
+            self._work()
+        except SourceError as error:
+            self._tell("no_gpus", reason=str(error))
+        except Exception as error:
+            self._tell("no_gpus", reason=f"{type(error).__name__}: {error}"[:MAX_TEXT])
+        finally:
+            self.call = None
+
+    def _work(self) -> None:
+        source = self._open()
+        if source is None:
+            return
+        self._tell("source", name=source.name)
+        counters = source.counters()
+        self._tell("before", gpus=counters)
+        period = max(self._period, source.least_period_seconds)
+        due = time.monotonic()
+        while True:
+            self.call = (time.monotonic(), max(self._hung_seconds, 4 * source.least_period_seconds))
+            at = time.monotonic()
+            self._tell("gpus", at=at, gpus=source.sample())
+            self.call = None
+            due = max(due + period, time.monotonic())
+            if self._stop_asked.wait(due - time.monotonic()):
+                break
+        self.call = (time.monotonic(), self._hung_seconds)
+        self._tell("absent", what=source.absent)  # now as well: what follows may hang
+        self._tell("after", gpus=source.counters())
+        self._tell("absent", what=source.absent)
+        source.close()
+
+
+class Helper:
+    """The loop of the process: host, kernel's log, and whether the GPUs' source still answers."""
+
+    def __init__(self, settings: dict[str, Any], tell: Teller) -> None:
+        self._tell = tell
+        self._period = min(LONGEST_PERIOD_SECONDS, max(LEAST_PERIOD_SECONDS, float(settings["period_seconds"])))
+        self._host = Host(settings["root"])
+        self._oom = self._host.oom_kills()
+        self._log = None if settings["kmsg"] is None else kernel_log.KernelLog(settings["kmsg"])
+        self._no_log = settings["no_kmsg"]
+        self._wall, self._boot = time.time(), time.clock_gettime(time.CLOCK_MONOTONIC)
+        self._sampler = GpuSampler(tell, lambda: open_source(settings), self._period, settings["hung_seconds"])
+        self._told_hung = False
+
+    def run(self, ends: tuple[int, ...]) -> None:
+        self._sampler.start()
+        due = time.monotonic()
+        while True:
+            self._look()
+            due = max(due + self._period, time.monotonic())
+            if self._told_to_end(ends, due):
+                break
+        self._sampler.stop()
+        if self._sampler.hung() is None:
+            self._sampler.join(AFTER_SECONDS)
+        self._look()
+        self._finish()
+
+    def _told_to_end(self, ends: tuple[int, ...], due: float) -> bool:
+        """Wait for the next look, or until one of the inputs has anything, its end too."""
+        ready, _, _ = select.select(ends, [], [], max(0.0, due - time.monotonic()))
+        return bool(ready)
+
+    def _look(self) -> None:
+        self._tell("host", at=time.monotonic(), host=self._host.sample())
+        if self._log:
+            self._tell_kernel(self._log.read())
+        limit = self._sampler.hung()
+        if (limit is not None) != self._told_hung:
+            self._told_hung = limit is not None
+            self._tell("hung" if self._told_hung else "resumed", limit_seconds=limit)
+
+    def _tell_kernel(self, texts: list[str]) -> None:
+        found = [(event, text) for event, text in ((events.classify(text), text) for text in texts) if event]
+        counted: dict[events.Event, list[str]] = {}
+        for event, text in found:
+            counted.setdefault(event, []).append(text[:MAX_TEXT])
+        for event, lines in counted.items():
+            self._tell(
+                "kernel",
+                event=event.kind,
+                number=event.number,
+                address=event.address,
+                critical=event.critical,
+                count=len(lines),
+                texts=lines[:MAX_TEXTS_A_LOOK],
+            )
+
+    def _finish(self) -> None:
+        problem = self._no_log
+        source = "/dev/kmsg"
+        if self._log:
+            problem = self._log.problem
+        else:
+            with contextlib.suppress(kernel_log.NoLogError):
+                self._tell_kernel(kernel_log.by_tools(self._wall, self._boot))
+                source, problem = "journalctl or dmesg", ""
+        oom = self._host.oom_kills()
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        tools = resource.getrusage(resource.RUSAGE_CHILDREN)
+        self._tell(
+            "end",
+            kernel_log=source if not problem else None,
+            kernel_problem=problem,
+            kernel_lost=bool(self._log and self._log.lost),
+            oom_kills=None if None in (oom, self._oom) else max(0, oom - self._oom),
+            host_absent=self._host.absent,
+            cpu_seconds=round(used.ru_utime + used.ru_stime + tools.ru_utime + tools.ru_stime, 3),
+        )
+
+
+def open_source(settings: dict[str, Any]) -> Optional[Source]:
+    """Return the source of a vendor's GPUs; None where there are none to look at. Raises ``SourceError``."""
+    vendor, root = settings["vendor"], Path(settings["root"])
+    nvidia = (root / "proc/driver/nvidia", root / "dev/nvidiactl")
+    if vendor == "nvidia" or (vendor == "auto" and any(path.exists() for path in nvidia)):
+        return _nvidia(settings)
+    if vendor == "amd" or (vendor == "auto" and (root / "sys/class/kfd").exists()):
+        from gpuval_runner.telemetry.amd import Amd
+
+        return Amd(str(root))
+    if vendor == "gaudi" or (vendor == "auto" and (root / "sys/class/accel").exists()):
+        from gpuval_runner.telemetry.gaudi import Gaudi
+
+        return Gaudi()
+    return None
+
+
+def _nvidia(settings: dict[str, Any]) -> Source:
+    from gpuval_runner.telemetry.nvml import LIBRARY, Nvml
+
+    try:
+        return Nvml(settings.get("nvml") or LIBRARY)
+    except SourceError as error:
+        problem = str(error)
+    from gpuval_runner.telemetry.nvidia_smi import NvidiaSmi
+
+    try:
+        source = NvidiaSmi(float(settings["period_seconds"]))
+    except SourceError as error:
+        raise SourceError(f"{problem}; {error}") from None
+    source.absent["nvml"] = problem
+    return source
+
+
+def main() -> None:
+    """Run the helper with the settings of the last argument; never returns.
+
+    A TERM, which a stage that is stopped sends to all children of the runner, ends it as the end of its input does.
+    """
+    settings = json.loads(sys.argv[-1])
+    ended, ending = os.pipe()
+    os.set_blocking(ending, False)
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.set_wakeup_fd(ending)
+    try:
+        Helper(settings, Teller(1)).run((0, ended))
+    finally:
+        os._exit(0)  # a thread in a driver's call cannot be ended, and Python would need libgcc_s to try

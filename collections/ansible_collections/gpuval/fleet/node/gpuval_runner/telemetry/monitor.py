@@ -1,0 +1,138 @@
+"""A stage's telemetry as its run sees it: begun, looked at without waiting, ended in bounded time."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Optional
+
+from gpuval_runner.environment import inherited
+from gpuval_runner.telemetry import kernel_log
+from gpuval_runner.telemetry.summary import Summary
+
+#: How long the helper is waited for once the stage has ended; its own waits are shorter.
+END_SECONDS = 13.0
+#: A call of a GPU's driver that takes longer has hung.
+HUNG_SECONDS = 10.0
+#: How long a killed helper is waited for. One that stays hangs in a driver: what ends the stage finds and names it.
+KILLED_SECONDS = 0.5
+READ_BYTES = 1 << 16
+MAX_READS = 32
+MAX_LINE_BYTES = 1 << 20
+#: `-I -S`: neither the user's nor the site's packages have a say in what runs here, and it starts in half the time.
+PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from gpuval_runner.telemetry.child import main; main()"
+
+
+class Telemetry:
+    """What is sampled beside one stage. Nothing here raises for what a helper, a driver or a kernel does."""
+
+    def __init__(
+        self,
+        period_seconds: float,
+        vendor: str,
+        *,
+        kmsg: Path = kernel_log.KMSG,
+        root: str = "/",
+        end_seconds: float = END_SECONDS,
+        hung_seconds: float = HUNG_SECONDS,
+    ) -> None:
+        """Begin sampling every so many seconds; 0 is not at all. `vendor` as in a plan: cpu has no GPUs to look at."""
+        self._process: Optional[subprocess.Popen[bytes]] = None
+        self._left = b""
+        self._end_seconds = end_seconds
+        self.summary = Summary(time.monotonic(), period_seconds)
+        self.on = period_seconds > 0
+        if self.on:
+            settings = {"period_seconds": period_seconds, "vendor": vendor, "root": root, "hung_seconds": hung_seconds}
+            self._begin(settings, kmsg)
+
+    @property
+    def problem(self) -> str:
+        """Why it stopped before the stage did; empty otherwise."""
+        return self.summary.problem
+
+    def _begin(self, settings: dict[str, Any], kmsg: Path) -> None:
+        handle, problem = None, ""
+        try:
+            handle = kernel_log.open_at_end(kmsg)
+        except kernel_log.NoLogError as error:
+            problem = str(error)
+        settings = {**settings, "kmsg": handle, "no_kmsg": problem}
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", PROGRAM, str(own_place()), json.dumps(settings)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=inherited(os.environ),
+                pass_fds=() if handle is None else (handle,),
+                start_new_session=True,
+                bufsize=0,
+            )
+        except OSError as error:
+            self.summary.stop(f"telemetry could not be started: {error.strerror or error}")
+            return
+        finally:
+            if handle is not None:
+                os.close(handle)
+        os.set_blocking(self._process.stdout.fileno(), False)
+
+    def tick(self) -> None:
+        """Take in what the helper told meanwhile."""
+        if self._process and not self._process.stdout.closed:
+            self._read()
+
+    def end(self) -> None:
+        """Have the helper read for the last time, and end it, in about `end_seconds` at most; once is enough.
+
+        It is a child of the runner, so it has to go before whoever looks for what a stage left behind.
+        """
+        process = self._process
+        if process is None:
+            return
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+        deadline = time.monotonic() + self._end_seconds
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            while time.monotonic() < deadline and selector.select(max(0.0, deadline - time.monotonic())):
+                if not self._read():
+                    break
+        self.summary.stop("telemetry ended before the stage did")
+        process.kill()
+        process.stdout.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(KILLED_SECONDS)
+        self._process = None
+
+    def _read(self) -> bool:
+        """Take what is there; False when the helper has closed its output."""
+        for _ in range(MAX_READS):
+            try:
+                data = os.read(self._process.stdout.fileno(), READ_BYTES)
+            except BlockingIOError:
+                return True
+            except OSError:
+                return False
+            if not data:
+                return False
+            *lines, self._left = (self._left + data).split(b"\n")
+            if len(self._left) > MAX_LINE_BYTES:
+                self._left = b""
+            for line in lines:
+                with contextlib.suppress(ValueError, RecursionError):
+                    self.summary.take(json.loads(line))
+        return True
+
+
+def own_place() -> Path:
+    """Return what to import this package from: the runner's archive, or the folder of its source."""
+    here = Path(__file__).resolve()
+    archive = next((parent for parent in here.parents if parent.is_file()), None)
+    return archive or here.parents[2]

@@ -1,0 +1,338 @@
+"""NVIDIA GPUs by NVML, the driver's own library, through ctypes: no process is started and no text is parsed.
+
+Names, numbers and structures are those of nvml.h as nvidia-ml-py 13.615.71 (PyPI) has them. A call that a GPU does not
+support, or a function that an older driver does not have, gives no value and a reason.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Iterable
+from typing import Any, Optional
+
+from gpuval_runner.telemetry.source import Counters, Sample, Source, SourceError, known
+
+LIBRARY = "libnvidia-ml.so.1"
+#: Readings that hardly change, which are not worth a call every second.
+SLOW_SECONDS = 5.0
+
+SUCCESS, INVALID_ARGUMENT, NOT_SUPPORTED, FUNCTION_NOT_FOUND = 0, 2, 3, 13
+GPU_IS_LOST, RESET_REQUIRED, GPU_NOT_FOUND = 15, 16, 28
+GONE = frozenset({GPU_IS_LOST, RESET_REQUIRED, GPU_NOT_FOUND})
+REASONS = {
+    1: "NVML is not initialised",
+    2: "invalid argument",
+    3: "not supported by the GPU",
+    4: "not permitted",
+    6: "not found",
+    9: "the NVIDIA driver is not loaded",
+    10: "timed out",
+    12: "the driver's library is not there",
+    13: "this driver's NVML does not have it",
+    15: "the GPU is lost",
+    16: "the GPU needs a reset",
+    17: "the GPU may not be used (operating system or control group)",
+    18: "driver and NVML are of different versions: reboot or reload the driver",
+    20: "NVML has no memory",
+    28: "the GPU was not found",
+    999: "unknown error of the driver",
+}
+
+TEMPERATURE_GPU, CLOCK_SM, CLOCK_MEM = 0, 1, 2
+ECC_CORRECTED, ECC_UNCORRECTED, ECC_VOLATILE = 0, 1, 0
+FI_MEMORY_TEMP, FI_NVLINK_LINK_COUNT = 82, 91
+MAX_LINKS = 36
+#: Replay, recovery, CRC of flits, CRC of data, ECC of data: NVLink 1 to 4 (up to Hopper).
+LINK_COUNTERS = (0, 1, 2, 3, 4)
+#: The same for NVLink 5, by field values with the link as their scope: malformed packets, buffer overruns, errors,
+#: remote and general errors received, local integrity, recoveries, errors that were left after correction.
+LINK_FIELDS = (206, 207, 208, 209, 210, 211, 215, 219)
+
+#: nvmlClocksEventReason bits.
+SW_POWER_CAP, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, HW_POWER_BRAKE = 0x4, 0x8, 0x20, 0x40, 0x80
+THERMAL = SW_THERMAL | HW_THERMAL
+POWER = SW_POWER_CAP | HW_POWER_BRAKE
+HARDWARE = HW_SLOWDOWN | HW_THERMAL | HW_POWER_BRAKE
+
+
+class _Memory(ctypes.Structure):
+    _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
+
+
+class _Utilization(ctypes.Structure):
+    _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
+
+
+class _PciInfo(ctypes.Structure):  # nvmlPciInfo_t, version 3
+    _fields_ = [
+        ("bus_id_legacy", ctypes.c_char * 16),
+        ("domain", ctypes.c_uint),
+        ("bus", ctypes.c_uint),
+        ("device", ctypes.c_uint),
+        ("device_id", ctypes.c_uint),
+        ("subsystem_id", ctypes.c_uint),
+        ("bus_id", ctypes.c_char * 32),
+    ]
+
+
+class _Value(ctypes.Union):
+    _fields_ = [
+        ("double", ctypes.c_double),
+        ("unsigned_int", ctypes.c_uint),
+        ("unsigned_long", ctypes.c_ulong),
+        ("unsigned_long_long", ctypes.c_ulonglong),
+        ("signed_long_long", ctypes.c_longlong),
+        ("signed_int", ctypes.c_int),
+        ("unsigned_short", ctypes.c_ushort),
+    ]
+
+
+class _FieldValue(ctypes.Structure):
+    _fields_ = [
+        ("field_id", ctypes.c_uint32),
+        ("scope_id", ctypes.c_uint32),
+        ("timestamp", ctypes.c_int64),
+        ("latency_usec", ctypes.c_int64),
+        ("value_type", ctypes.c_uint),
+        ("result", ctypes.c_uint),
+        ("value", _Value),
+    ]
+
+
+VALUE_TYPES = tuple(name for name, _type in _Value._fields_)  # in the order of nvmlValueType_t
+
+
+def throttle(reasons: int) -> dict[str, int]:
+    """Return which kinds of slowing down a mask of clocks event reasons names. Idle and set clocks are none."""
+    return {
+        "throttle_thermal": int(bool(reasons & THERMAL)),
+        "throttle_power": int(bool(reasons & POWER)),
+        "throttle_hardware": int(bool(reasons & HARDWARE)),
+    }
+
+
+def reason(code: int) -> str:
+    """Return a return code of NVML in words."""
+    return REASONS.get(code, f"NVML error {code}")
+
+
+class Nvml(Source):
+    """Raises ``SourceError`` at once where there is no driver."""
+
+    name = "nvml"
+
+    def __init__(self, library: str = LIBRARY) -> None:
+        super().__init__()
+        #: What the last call that found its GPU gone returned.
+        self._gone = SUCCESS
+        try:
+            self._library = ctypes.CDLL(library)
+        except OSError:
+            raise SourceError(f"{library} is not there") from None
+        code = self._call("nvmlInit_v2")
+        if code:
+            raise SourceError(f"NVML cannot be used: {reason(code)}")
+        self._slow: dict[int, tuple[float, dict[str, Any]]] = {}
+        self._handles: dict[int, ctypes.c_void_p] = {}
+        self._lost: set[int] = set()
+        self._enumerate()
+
+    def sample(self) -> dict[int, Sample]:
+        if not self._handles:
+            raise SourceError("NVML lists no GPU that can be read")
+        return {index: self._sample(index, handle) for index, handle in self._handles.items()}
+
+    def counters(self) -> dict[int, Counters]:
+        self._enumerate()
+        found = {index: self._counters(index, handle) for index, handle in self._handles.items()}
+        return {**found, **{index: {"lost": True} for index in self._lost}}
+
+    def close(self) -> None:
+        self._call("nvmlShutdown")
+
+    def _call(self, name: str, *arguments: Any) -> int:
+        try:
+            function = getattr(self._library, name)
+        except AttributeError:
+            return FUNCTION_NOT_FOUND
+        code = int(function(*arguments))
+        if code in GONE:
+            self._gone = code
+        return code
+
+    def _enumerate(self) -> None:
+        count = ctypes.c_uint()
+        code = self._call("nvmlDeviceGetCount_v2", ctypes.byref(count))
+        if code:
+            raise SourceError(f"NVML cannot count the GPUs: {reason(code)}")
+        self._handles, self._lost = {}, set()
+        for index in range(count.value):
+            handle = ctypes.c_void_p()
+            code = self._call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
+            if code == SUCCESS:
+                self._handles[index] = handle
+            else:
+                self._lost.add(index)
+                self.absent[f"gpu:{index}"] = reason(code)
+
+    def _number(
+        self, what: str, name: str, handle: ctypes.c_void_p, *arguments: Any, wide: bool = False
+    ) -> Optional[int]:
+        """Return what a function puts into its last argument; None and a reason when it refuses."""
+        value = ctypes.c_ulonglong() if wide else ctypes.c_uint()
+        code = self._call(name, handle, *arguments, ctypes.byref(value))
+        return self._told(what, code, value.value)
+
+    def _told(self, what: str, code: int, value: Any) -> Any:
+        if code == SUCCESS:
+            return value
+        self.absent.setdefault(what, reason(code))
+        return None
+
+    def _sample(self, index: int, handle: ctypes.c_void_p) -> Sample:
+        memory, utilisation = _Memory(), _Utilization()
+        code = self._call("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
+        used = self._told("memory_used_bytes", code, memory.used)
+        code = self._call("nvmlDeviceGetUtilizationRates", handle, ctypes.byref(utilisation))
+        busy = self._told("utilisation_ratio", code, utilisation.gpu / 100)
+        power = self._number("power_watts", "nvmlDeviceGetPowerUsage", handle)
+        clock = self._number("sm_clock_hertz", "nvmlDeviceGetClockInfo", handle, ctypes.c_uint(CLOCK_SM))
+        memory_clock = self._number("memory_clock_hertz", "nvmlDeviceGetClockInfo", handle, ctypes.c_uint(CLOCK_MEM))
+        sensor = ctypes.c_uint(TEMPERATURE_GPU)
+        return {
+            **known(
+                {
+                    "temperature_celsius": self._number(
+                        "temperature_celsius", "nvmlDeviceGetTemperature", handle, sensor
+                    ),
+                    "memory_temperature_celsius": self._fields(
+                        handle, [(FI_MEMORY_TEMP, 0)], "memory_temperature_celsius"
+                    ).get((FI_MEMORY_TEMP, 0)),
+                    "power_watts": None if power is None else power / 1000,
+                    "sm_clock_hertz": None if clock is None else clock * 1_000_000,
+                    "memory_clock_hertz": None if memory_clock is None else memory_clock * 1_000_000,
+                    "utilisation_ratio": busy,
+                    "memory_used_bytes": used,
+                }
+            ),
+            **self._throttle(handle),
+            **self._slowly(index, handle),
+        }
+
+    def _throttle(self, handle: ctypes.c_void_p) -> dict[str, int]:
+        mask = ctypes.c_ulonglong()
+        code = self._call("nvmlDeviceGetCurrentClocksEventReasons", handle, ctypes.byref(mask))
+        if code == FUNCTION_NOT_FOUND:  # its name before driver 535
+            code = self._call("nvmlDeviceGetCurrentClocksThrottleReasons", handle, ctypes.byref(mask))
+        told = self._told("throttle", code, mask.value)
+        return {} if told is None else throttle(told)
+
+    def _slowly(self, index: int, handle: ctypes.c_void_p) -> dict[str, Any]:
+        present = time.monotonic()
+        at, kept = self._slow.get(index, (0.0, {}))
+        if kept and present - at < SLOW_SECONDS:
+            return {"power_limit_watts": kept["power_limit_watts"]} if "power_limit_watts" in kept else {}
+        limit = self._number("power_limit_watts", "nvmlDeviceGetEnforcedPowerLimit", handle)
+        reading = known(
+            {
+                "power_limit_watts": None if limit is None else limit / 1000,
+                "pcie_width": self._number("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth", handle),
+                "pcie_generation": self._number("pcie_generation", "nvmlDeviceGetCurrPcieLinkGeneration", handle),
+            }
+        )
+        self._slow[index] = (present, reading)
+        return reading
+
+    def _fields(self, handle: ctypes.c_void_p, wanted: Iterable[tuple[int, int]], what: str) -> dict[Any, Any]:
+        """Return field values by field and scope; those that the GPU refuses are left out."""
+        wanted = list(wanted)
+        array = (_FieldValue * len(wanted))()
+        for item, (field, scope) in zip(array, wanted):
+            item.field_id, item.scope_id = field, scope
+        code = self._call("nvmlDeviceGetFieldValues", handle, ctypes.c_int(len(wanted)), ctypes.byref(array))
+        if code:
+            self._told(what, code, None)
+            return {}
+        found = {}
+        for item, key in zip(array, wanted):
+            if item.result == SUCCESS and item.value_type < len(VALUE_TYPES):
+                found[key] = getattr(item.value, VALUE_TYPES[item.value_type])
+            else:
+                self._told(what, item.result or NOT_SUPPORTED, None)
+        return found
+
+    def _counters(self, index: int, handle: ctypes.c_void_p) -> Counters:
+        self._gone = SUCCESS
+        uuid = ctypes.create_string_buffer(96)
+        code = self._call("nvmlDeviceGetUUID", handle, uuid, ctypes.c_uint(len(uuid)))
+        self._number("temperature_celsius", "nvmlDeviceGetTemperature", handle, ctypes.c_uint(TEMPERATURE_GPU))
+        if self._gone:  # the UUID of a GPU that fell off the bus may still be remembered, its temperature is not
+            self.absent[f"gpu:{index}"] = reason(self._gone)
+            return {"lost": True}
+        pci = _PciInfo()
+        located = self._call("nvmlDeviceGetPciInfo_v3", handle, ctypes.byref(pci)) == SUCCESS
+        remaps = self._remaps(handle)
+        links = self._links_up(handle)
+        reading = {
+            "uuid": uuid.value.decode("ascii", "replace") if code == SUCCESS else None,
+            "pci_address": f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0" if located else None,
+            "ecc_corrected": self._ecc("ecc_corrected", handle, ECC_CORRECTED),
+            "ecc_uncorrected": self._ecc("ecc_uncorrected", handle, ECC_UNCORRECTED),
+            "pcie_replays": self._number("pcie_replays", "nvmlDeviceGetPcieReplayCounter", handle),
+            "pcie_width": self._number("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth", handle),
+            "links_up": links,
+            "link_errors": None if links is None else self._link_errors(handle, links),
+            **remaps,
+        }
+        return known(reading)
+
+    def _ecc(self, what: str, handle: ctypes.c_void_p, kind: int) -> Optional[int]:
+        arguments = (ctypes.c_uint(kind), ctypes.c_uint(ECC_VOLATILE))
+        return self._number(what, "nvmlDeviceGetTotalEccErrors", handle, *arguments, wide=True)
+
+    def _remaps(self, handle: ctypes.c_void_p) -> dict[str, int]:
+        values = [ctypes.c_uint() for _ in range(4)]
+        code = self._call("nvmlDeviceGetRemappedRows", handle, *(ctypes.byref(value) for value in values))
+        if code:
+            self._told("row_remaps", code, None)
+            return {}
+        corrected, uncorrected, pending, failed = (value.value for value in values)
+        return {"row_remaps": corrected + uncorrected, "row_remap_pending": pending, "row_remap_failed": failed}
+
+    def _links_up(self, handle: ctypes.c_void_p) -> Optional[list[int]]:
+        """Return the NVLinks that are up; None for a GPU without any."""
+        count = self._fields(handle, [(FI_NVLINK_LINK_COUNT, 0)], "link_count").get(
+            (FI_NVLINK_LINK_COUNT, 0), MAX_LINKS
+        )
+        up = []
+        for link in range(min(int(count), MAX_LINKS)):
+            active = ctypes.c_uint()
+            code = self._call("nvmlDeviceGetNvLinkState", handle, ctypes.c_uint(link), ctypes.byref(active))
+            if code:
+                if link == 0:
+                    self._told("link_errors", code, None)
+                    return None
+                if code == INVALID_ARGUMENT:
+                    break
+            elif active.value:
+                up.append(link)
+        return up
+
+    def _link_errors(self, handle: ctypes.c_void_p, links: list[int]) -> Optional[dict[str, int]]:
+        """Return the sum of the error counters by link; None where the GPU has none to tell."""
+        errors = {}
+        for link in links:
+            told = []
+            for counter in LINK_COUNTERS:
+                value = ctypes.c_ulonglong()
+                arguments = (ctypes.c_uint(link), ctypes.c_uint(counter), ctypes.byref(value))
+                if self._call("nvmlDeviceGetNvLinkErrorCounter", handle, *arguments) == SUCCESS:
+                    told.append(value.value)
+                elif not told:  # a link that does not tell the first tells none
+                    break
+            if not told:
+                told = list(self._fields(handle, [(field, link) for field in LINK_FIELDS], "link_errors").values())
+            if told:
+                errors[str(link)] = int(sum(told))
+        return errors or None

@@ -1,0 +1,50 @@
+"""What every source of GPU readings gives: samples while the work runs, counters before and after it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Optional
+
+#: One GPU at one moment: `temperature_celsius`, `memory_temperature_celsius`, `power_watts`, `power_limit_watts`,
+#: `sm_clock_hertz`, `memory_clock_hertz`, `utilisation_ratio`, `memory_used_bytes`, `throttle_thermal`,
+#: `throttle_power`, `throttle_hardware` (0 or 1), `pcie_width`, `pcie_generation`. What is not told is left out.
+Sample = dict[str, Any]
+#: One GPU's identity and counters: `uuid`, `pci_address`, `lost`, `ecc_corrected`, `ecc_uncorrected`, `row_remaps`,
+#: `row_remap_pending`, `row_remap_failed`, `link_errors` (by link), `links_up`, `pcie_replays`, `pcie_width`.
+Counters = dict[str, Any]
+
+
+class SourceError(Exception):
+    """A source cannot be read; the message says why, in words for `environment.telemetry.absent`."""
+
+
+class Source:
+    """GPUs by the index that their driver's tool gives them. Every call may take long or for ever."""
+
+    name = ""
+    #: Least time between two samples in seconds: tools that start a process cost more than a second of work would.
+    least_period_seconds = 0.0
+
+    def __init__(self) -> None:
+        #: What cannot be read and why, by the name of the reading.
+        self.absent: dict[str, str] = {}
+
+    def sample(self) -> dict[int, Sample]:
+        """Read all GPUs once. Raises ``SourceError`` when nothing can be read any more."""
+        raise NotImplementedError
+
+    def counters(self) -> dict[int, Counters]:
+        """Read identity and error counters of all GPUs. Raises ``SourceError``."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Let go of what the source holds."""
+
+
+def known(reading: dict[str, Optional[Any]]) -> dict[str, Any]:
+    """Leave out what is not known."""
+    return {
+        name: value
+        for name, value in reading.items()
+        if value is not None and not (isinstance(value, float) and not math.isfinite(value))
+    }

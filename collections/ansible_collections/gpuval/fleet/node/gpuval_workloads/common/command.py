@@ -1,0 +1,187 @@
+"""Run somebody else's program: with a deadline, with bounded output, and with nothing of it left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Callable
+
+HEAD_BYTES, TAIL_BYTES = 1 << 20, 3 << 20
+ECHO_BYTES = 256 << 10
+ECHO_LINE = 2000
+TERM_SECONDS, KILL_SECONDS = 10.0, 10.0
+QUIET_SECONDS = 20.0
+
+_CHUNK = 64 << 10
+_POLL_SECONDS = 0.2
+_DRAIN_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a program ended.
+
+    ``code`` is its exit code, negative for a signal, None when it never started (``problem`` says why). ``output`` is
+    what it wrote to standard output and error, as it came; of more than 4 MiB the middle is left out, ``lost_bytes``.
+    """
+
+    code: int | None
+    output: str
+    seconds: float = 0.0
+    lost_bytes: int = 0
+    timed_out: bool = False
+    problem: str = ""
+
+    def how(self) -> str:
+        """Say how it ended, for a message."""
+        if self.problem:
+            return self.problem
+        if self.timed_out:
+            return f"had not ended after {self.seconds:.0f} s and was stopped"
+        if self.code is not None and self.code < 0:
+            return f"was killed by {_signal_name(-self.code)}"
+        return f"ended with exit code {self.code}"
+
+
+def run(
+    command: Sequence[str | os.PathLike],
+    seconds: float,
+    *,
+    cwd: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    echo: Callable[[str], None] | None = None,
+    say: Callable[[str], None] | None = None,
+) -> Ended:
+    """Run a program for at most so long. At the deadline its whole process group gets TERM, then KILL; never raises for
+    what the program does.
+
+    ``echo`` gets its lines, a quarter of a MiB of them at most; ``say`` a line now and then while it is silent. What it
+    left in its process group is killed when it has ended, or when this call is broken off.
+    """
+    start = time.monotonic()
+    try:
+        process = subprocess.Popen(
+            [os.fspath(part) for part in command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=cwd,
+            env=None if environment is None else dict(environment),
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        return Ended(None, "", problem=f"could not be started: {getattr(error, 'strerror', None) or error}")
+    output = _Output(echo)
+    reader = threading.Thread(target=_read, args=(process.stdout, output), daemon=True)
+    reader.start()
+    timed_out, problem = False, ""
+    try:
+        timed_out = not _wait(process, start + seconds, start, output, say)
+        if timed_out and not _stop(process):
+            problem = f"had not ended after {seconds:.0f} s and could not be killed"
+    finally:
+        _signal_group(process.pid, signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(KILL_SECONDS)
+        reader.join(_DRAIN_SECONDS)  # a process that left the group may still hold the pipe
+    text, lost = output.text()
+    return Ended(process.returncode, text, time.monotonic() - start, lost, timed_out, problem or output.problem)
+
+
+class _Output:
+    """The beginning and the end of a stream of bytes."""
+
+    def __init__(self, echo: Callable[[str], None] | None) -> None:
+        self._echo, self._echoed, self._line = echo, 0, b""
+        self._head = bytearray()
+        self._tail: deque[bytes] = deque()
+        self._tail_bytes = self._lost = 0
+        self._lock = threading.Lock()
+        self.last = time.monotonic()
+        self.problem = ""
+
+    def feed(self, data: bytes) -> None:
+        self.last = time.monotonic()
+        self._show(data)
+        with self._lock:
+            room = HEAD_BYTES - len(self._head)
+            self._head += data[:room]
+            if data[room:]:
+                self._tail.append(data[room:])
+                self._tail_bytes += len(data) - room
+            while self._tail_bytes - len(self._tail[0] if self._tail else b"") >= TAIL_BYTES:
+                self._lost += len(self._tail[0])
+                self._tail_bytes -= len(self._tail.popleft())
+
+    def text(self) -> tuple[str, int]:
+        with self._lock:
+            hole = f"\n[{self._lost} bytes left out]\n".encode() if self._lost else b""
+            return (bytes(self._head) + hole + b"".join(self._tail)).decode("utf-8", "replace"), self._lost
+
+    def _show(self, data: bytes) -> None:
+        if self._echo is None or self._echoed > ECHO_BYTES:
+            return
+        *lines, rest = (self._line + data).split(b"\n")
+        self._line = rest[:ECHO_LINE]
+        for line in lines:
+            self._echoed += len(line) + 16  # short lines cost more than their length
+            if self._echoed > ECHO_BYTES:
+                self._echo("(its further output is not shown here)")
+                return
+            self._echo(line[:ECHO_LINE].decode("utf-8", "replace").rstrip())
+
+
+def _read(stream: IO[bytes], output: _Output) -> None:
+    """Read to the end. Holds the stream itself: its number would be another file's once it is closed elsewhere."""
+    try:
+        with stream:
+            while data := os.read(stream.fileno(), _CHUNK):
+                output.feed(data)
+    except OSError as error:
+        output.problem = f"its output could not be read: {error.strerror or error}"
+
+
+def _wait(
+    process: subprocess.Popen, deadline: float, start: float, output: _Output, say: Callable[[str], None] | None
+) -> bool:
+    """Wait for the end of the process; False when the deadline came first."""
+    spoken = start
+    while process.poll() is None:
+        now = time.monotonic()
+        if now >= deadline:
+            return False
+        if say and now - max(output.last, spoken) >= QUIET_SECONDS:
+            spoken = now
+            say(f"still runs, {now - start:.0f} s so far")
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(min(_POLL_SECONDS, max(deadline - now, 0.01)))
+    return True
+
+
+def _stop(process: subprocess.Popen) -> bool:
+    for number, patience in ((signal.SIGTERM, TERM_SECONDS), (signal.SIGKILL, KILL_SECONDS)):
+        _signal_group(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(patience)
+            return True
+    return False
+
+
+def _signal_group(group: int, number: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

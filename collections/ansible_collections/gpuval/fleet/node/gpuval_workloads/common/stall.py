@@ -1,0 +1,256 @@
+"""A rank that stands still while the others wait for it is named, before any time limit ends the whole stage.
+
+Every rank writes a heartbeat, a small file of its own, once a second from a thread beside its work: how many steps of
+progress it has counted, and where its main thread stands. The launcher reads them all and the processes' states. What
+nobody waits for is left alone, and so is a rank whose main thread moves: a slow compilation is no stall.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+STALL_VARIABLE = "GPUVAL_STALL_SECONDS"
+STALL_SECONDS = 60.0
+BEAT_FILE = "beat-{rank}.json"
+
+_BEAT_SECONDS = 1.0
+_BEAT_BYTES = 4096
+_PROC = Path("/proc")
+_MOVING_FACTOR = 5
+_FRAMES_SHOWN = 3
+_MAX_FRAMES = 300
+_COLLECTIVES = "torch/distributed/distributed_c10d.py"
+_STOPPED = frozenset("Tt")
+_GONE = frozenset("ZX?")
+
+
+@dataclass(frozen=True)
+class Beat:
+    """One heartbeat: its number, the progress counted, where the main thread stands (as a number and in words)."""
+
+    pid: int
+    number: int
+    ticks: int
+    place: int
+    stands_in: str
+    is_in_collective: bool
+    patience_seconds: float
+
+
+class Progress:
+    """The rank's side: counts progress and tells it, with the place of the main thread, from a thread beside it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._main = threading.main_thread().ident
+        self._ticks = 0
+        self._patience = 0.0
+        self._done = threading.Event()
+
+    def start(self) -> None:
+        threading.Thread(target=self._tell, name="heartbeat", daemon=True).start()
+
+    def stop(self) -> None:
+        self._done.set()
+
+    def tick(self) -> None:
+        """Count one step of progress; the ranks have to count alike between two collectives."""
+        self._ticks += 1
+
+    @contextmanager
+    def patience(self, seconds: float):
+        """Let the rank stand still for so long before it counts as stalled: for a piece of work known to be long."""
+        self._patience = seconds
+        try:
+            yield
+        finally:
+            self._patience = 0.0
+
+    def _tell(self) -> None:
+        file = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600)
+        number = 0
+        while not self._done.is_set():
+            number += 1
+            beat = Beat(os.getpid(), number, self._ticks, *where(self._main), self._patience)
+            with suppress(OSError):  # a full disk: the beat is missed
+                os.pwrite(file, json.dumps(vars(beat)).encode()[:_BEAT_BYTES].ljust(_BEAT_BYTES), 0)
+            self._done.wait(_BEAT_SECONDS)
+        os.close(file)
+
+
+def where(thread: int) -> tuple[int, str, bool]:
+    """Return where a thread stands: as a number that changes when it moves, in words, and whether in a collective."""
+    frame = sys._current_frames().get(thread)
+    places, words, is_in_collective = [], [], False
+    while frame is not None and len(places) < _MAX_FRAMES:
+        code = frame.f_code
+        places.append((id(code), frame.f_lasti))
+        is_in_collective = is_in_collective or code.co_filename.endswith(_COLLECTIVES)
+        if len(words) < _FRAMES_SHOWN:
+            words.append(f"{code.co_name} ({Path(code.co_filename).name}:{frame.f_lineno})")
+        frame = frame.f_back
+    return hash(tuple(places)), ", called by ".join(words), is_in_collective
+
+
+def read_beat(path: Path) -> Beat | None:
+    """Return a rank's last heartbeat; None while there is none, or where the file holds something else."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        beat = Beat(**values)
+        numbers = (beat.pid, beat.number, beat.ticks, beat.place, beat.patience_seconds)
+    except (OSError, ValueError, TypeError):
+        return None
+    return beat if all(isinstance(value, (int, float)) for value in numbers) and beat.pid > 1 else None
+
+
+def process_state(pid: int, proc: Path = _PROC) -> str:
+    """Return the letter that the kernel gives the process: R, S, D, T (stopped), Z; "?" when it cannot be read."""
+    return _stat(pid, proc)[0]
+
+
+def is_child(pid: int, proc: Path = _PROC) -> bool:
+    """Say whether the process is one that this one started: an id may have gone to somebody else's."""
+    return _stat(pid, proc)[1] == str(os.getpid())
+
+
+def _stat(pid: int, proc: Path) -> tuple[str, str]:
+    """Return state and parent's id as /proc/<pid>/stat has them, behind the name in its parentheses."""
+    try:
+        fields = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        return fields[0], fields[1]
+    except (OSError, IndexError):
+        return "?", ""
+
+
+@dataclass
+class _Seen:
+    """What is known of one rank, and for how many seconds it has been so."""
+
+    beat: Beat
+    state: str
+    stopped: float = 0.0
+    silent: float = 0.0
+    still: float = 0.0
+    idle: float = 0.0
+
+    def update(self, beat: Beat, state: str, seconds: float) -> None:
+        """Take in the next look at the rank, so many seconds after the last."""
+        is_heard = beat.number != self.beat.number
+        has_ticked = beat.ticks != self.beat.ticks
+        has_moved = has_ticked or beat.place != self.beat.place
+        self.stopped = self.stopped + seconds if state in _STOPPED else 0.0
+        self.silent = 0.0 if is_heard else self.silent + seconds
+        self.still = 0.0 if has_moved else self.still + seconds
+        self.idle = 0.0 if has_ticked else self.idle + seconds
+        self.beat, self.state = beat, state
+
+
+class Watch:
+    """The launcher's judgement. Pure: it is told what was seen and how much time that stands for."""
+
+    def __init__(self, limit_seconds: float) -> None:
+        self._limit = limit_seconds
+        self._seen: dict[int, _Seen] = {}
+
+    def look(self, beats: Mapping[int, tuple[Beat, str]], seconds: float) -> tuple[int, str] | None:
+        """Take in every rank's last heartbeat and process state; return the rank that stalls and what it does.
+
+        A stopped process is enough. Else all must have ceased to count progress, and one must be behind: silent, or
+        with the least progress counted, or outside of the collective that the others are in. It stalls when its main
+        thread has not moved for the limit, or moved in a circle for five times as long.
+        """
+        for rank, (beat, state) in beats.items():
+            if rank in self._seen:
+                self._seen[rank].update(beat, state, seconds)
+            else:
+                self._seen[rank] = _Seen(beat, state)
+        for rank, seen in sorted(self._seen.items()):
+            if seen.stopped >= self._limit:
+                return rank, f"has been stopped (process state {seen.state}) for {seen.stopped:.0f} s"
+        if len(self._seen) < 2 or min(seen.idle for seen in self._seen.values()) < self._limit:
+            return None
+        for rank in self._behind():
+            seen = self._seen[rank]
+            limit = max(self._limit, seen.beat.patience_seconds)
+            if seen.still >= limit or seen.idle >= max(_MOVING_FACTOR * self._limit, seen.beat.patience_seconds):
+                driver = ", in the kernel, often in a driver" if seen.state == "D" else ""
+                return rank, (
+                    f"has made no progress for {seen.idle:.0f} s while others wait for it (process state "
+                    f"{seen.state}{driver}); it stands in {seen.beat.stands_in}"
+                )
+        return None
+
+    def _behind(self) -> Sequence[int]:
+        alive = {rank: seen for rank, seen in self._seen.items() if seen.state not in _GONE}
+        silent = [rank for rank, seen in alive.items() if seen.silent >= self._limit]
+        if silent and len(silent) < len(alive):
+            return silent
+        least = min((seen.beat.ticks for seen in alive.values()), default=0)
+        late = [rank for rank, seen in alive.items() if seen.beat.ticks == least]
+        if len(late) < len(alive):
+            return late
+        elsewhere = [rank for rank, seen in alive.items() if not seen.beat.is_in_collective]
+        return elsewhere if len(elsewhere) < len(alive) else []
+
+
+class Watcher:
+    """Looks at the ranks from a thread of the launcher; kills the one that stalls, which ends them all."""
+
+    def __init__(self, directory: Path, processes: int, name_of) -> None:
+        self._directory, self._processes, self._name_of = directory, processes, name_of
+        self._limit = stall_seconds(os.environ)
+        self._done = threading.Event()
+        self.verdict: str | None = None
+
+    def __enter__(self) -> Watcher:
+        self._thread = threading.Thread(target=self._run, name="watch of the ranks", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        watch, last = Watch(self._limit), time.monotonic()
+        while not self._done.wait(_BEAT_SECONDS):
+            # A launcher that was frozen itself (a paused container) has seen nothing: the gap counts as one look.
+            now = time.monotonic()
+            seconds, last = min(now - last, 2 * _BEAT_SECONDS), now
+            found = watch.look(self._look(), seconds)
+            if found is None:
+                continue
+            rank, words = found
+            beat = read_beat(self._directory / BEAT_FILE.format(rank=rank))
+            self.verdict = f"{self._name_of(rank, beat.pid if beat else None)} {words}"
+            print(self.verdict, file=sys.stderr, flush=True)
+            if beat and is_child(beat.pid):
+                with suppress(OSError):
+                    os.kill(beat.pid, signal.SIGKILL)
+            return
+
+    def _look(self) -> dict[int, tuple[Beat, str]]:
+        beats = {rank: read_beat(self._directory / BEAT_FILE.format(rank=rank)) for rank in range(self._processes)}
+        return {
+            rank: (beat, process_state(beat.pid) if is_child(beat.pid) else "?")
+            for rank, beat in beats.items()
+            if beat is not None
+        }
+
+
+def stall_seconds(environ: Mapping[str, str]) -> float:
+    """Return the limit: ``GPUVAL_STALL_SECONDS`` where it is a number above 0, else 60."""
+    try:
+        seconds = float(environ.get(STALL_VARIABLE, ""))
+    except ValueError:
+        return STALL_SECONDS
+    return seconds if 0 < seconds < float("inf") else STALL_SECONDS

@@ -1,0 +1,93 @@
+"""What all readers of tools' output need: plain lines, JSON among other text, numbers. Nothing here ever raises."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+
+#: So many places where an object might begin are tried; tools print a few lines before it, not thousands of braces.
+MAX_TRIES = 200
+
+_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+_NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,3})?", re.ASCII)
+_TRAILING_COMMA = re.compile(r",(?=\s*[\]}])")
+
+
+def plain(text: str) -> str:
+    """Return the text without colours and other escapes, every line ended by one newline."""
+    return _ESCAPE.sub("", text).replace("\r\n", "\n").replace("\r", "\n").replace("\0", "")
+
+
+def number(text: object) -> float | None:
+    """Return the finite number that the text (or number) is, None for anything else: N/A, nan, empty."""
+    if isinstance(text, bool):
+        return None
+    if isinstance(text, str):
+        if not _NUMBER.fullmatch(text.strip()):
+            return None
+        text = float(text)
+    if isinstance(text, (int, float)):
+        try:
+            return float(text) if math.isfinite(text) else None
+        except OverflowError:
+            return None
+    return None
+
+
+def whole(text: object) -> int | None:
+    """Return the whole number that the text is; 1.04858e+06 is one."""
+    value = number(text)
+    return int(value) if value is not None and value == int(value) else None
+
+
+def json_objects(text: str) -> Iterator[dict]:
+    """Yield the JSON objects that stand in a text, each whole. Of a cut-off one, those inside it that are whole."""
+    decoder = json.JSONDecoder()
+    position = tries = 0
+    while tries < MAX_TRIES:
+        position = text.find("{", position)
+        if position < 0:
+            return
+        tries += 1
+        try:
+            value, end = decoder.raw_decode(text, position)
+        except (ValueError, RecursionError):
+            position += 1
+            continue
+        yield value
+        position = end
+
+
+def json_object(text: str, *, key: str) -> dict | None:
+    """Return the first whole JSON object of a text that has this key, None without."""
+    return next((found for found in json_objects(text) if key in found), None)
+
+
+def without_trailing_commas(text: str) -> str:
+    """Return JSON without the comma that some tools leave after the last item of a list or an object."""
+    return _TRAILING_COMMA.sub("", text)
+
+
+def dicts(value: object) -> list[dict]:
+    """Return the objects of what should be a list of objects."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def texts(value: object) -> list[str]:
+    """Return the texts of what should be a text or a list of texts."""
+    if isinstance(value, str):
+        return [value]
+    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
+
+
+def metric_part(text: str, length: int = 48) -> str:
+    """Return a text as part of a metric's name: lower-case letters, digits, underscores."""
+    return re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")[:length].strip("_") or "unnamed"
+
+
+def shortened(text: str, length: int = 240) -> str:
+    """Return a text in one printable line of at most so many characters."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return line if len(line) <= length else line[: length - 1] + "…"

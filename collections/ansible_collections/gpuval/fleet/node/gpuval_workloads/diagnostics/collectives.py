@@ -1,0 +1,230 @@
+"""Collectives over all devices: time, bus bandwidth, and whether every element is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..common.ranks import GIB, Ranks
+from .figures import Findings
+from .measure import Meter
+
+GPU_SIZES = (8, 2**13, 2**20, 2**24, 2**26, 2**28, 2**30, 2**33)
+CPU_SIZES = (8, 2**13, 2**20, 2**22)
+CHECKED_BYTES = 2**20
+"""Of every element type; the timed size is checked in fp32 as well."""
+PART = 2**26
+"""Elements compared at one time."""
+ELEMENT_TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int32)
+
+# Their names until PyTorch 2.12, which warns of them later.
+_ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+Fill = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One collective: its name, bytes on the bus per byte of its size (nccl-tests' PERFORMANCE.md), and how to set up.
+
+    ``set_up(ranks, elements, dtype)`` returns what refills the input, what runs it, and what counts wrong elements. The
+    size in bytes is as nccl-tests prints it: of the whole buffer, over all ranks for gathers and scatters.
+    """
+
+    name: str
+    bus_factor: Callable[[int], float]
+    set_up: Callable[[Ranks, int, torch.dtype], tuple[Fill | None, Fill, Callable[[], int]]]
+    is_shared_out: bool = True
+
+
+def collectives(ranks: Ranks, meter: Meter, seconds: float) -> Findings:
+    """Run every collective at every size; adds bus bandwidth, latency, a curve over sizes each, and wrong elements."""
+    found = Findings()
+    sizes = _sizes(ranks)
+    errors = 0
+    for collective in COLLECTIVES:
+        for dtype in ELEMENT_TYPES:
+            refill, run, wrong = collective.set_up(ranks, _elements(collective, ranks, CHECKED_BYTES, dtype), dtype)
+            if refill:
+                refill()
+            run()
+            errors += wrong()
+        x, times, rates = [], [], []
+        for size in sizes:
+            elements = _elements(collective, ranks, size, torch.float32)
+            refill, run, wrong = collective.set_up(ranks, elements, torch.float32)
+            share = seconds / len(COLLECTIVES) * (0.4 if size == sizes[-1] else 0.6 / (len(sizes) - 1))
+            timing = meter.time(run, share, prepare=refill)
+            errors += wrong()
+            del refill, run, wrong
+            x.append(elements * 4)
+            times.append(_mean(ranks, timing.seconds))
+            rates.append(elements * 4 / times[-1] * collective.bus_factor(ranks.world_size))
+        name = f"diagnostics_{collective.name}"
+        found.add(f"{name}_latency_seconds", times[0], "seconds")
+        found.curves.append((f"{name}_seconds", "seconds", x, times))
+        if ranks.world_size > 1:
+            found.add(f"{name}_bus_bytes_per_second", rates[-1], "bytes/s")
+            found.curves.append((f"{name}_bus_bytes_per_second", "bytes/s", x, rates))
+    found.add("diagnostics_collective_largest_bytes", x[-1], "bytes")
+    found.add("diagnostics_collective_error_count", errors, "count")
+    return found
+
+
+def _mean(ranks: Ranks, seconds: float) -> float:
+    """The mean over all ranks, as nccl-tests has it by default."""
+    return sum(ranks.gather(seconds)) / ranks.world_size
+
+
+def _elements(collective: Collective, ranks: Ranks, size: int, dtype: torch.dtype) -> int:
+    """How many elements make about ``size`` bytes; where each rank has a share, as many for each, one at least."""
+    elements = size // dtype.itemsize
+    if collective.is_shared_out:
+        return max(1, elements // ranks.world_size) * ranks.world_size
+    return elements
+
+
+def _sizes(ranks: Ranks) -> tuple[int, ...]:
+    """The sizes of which four fit into the fullest device: input, output, and what they are compared with."""
+    if not ranks.accelerator.is_gpu:
+        return CPU_SIZES
+    device = getattr(torch, ranks.accelerator.kind)
+    device.empty_cache()
+    free = torch.tensor([device.mem_get_info()[0]], device=ranks.device)
+    dist.all_reduce(free, op=dist.ReduceOp.MIN)
+    limit = max(0, int(free) - 2 * GIB) // 4
+    return tuple(size for size in GPU_SIZES if size <= max(limit, GPU_SIZES[2]))
+
+
+def _addends(elements: int, dtype: torch.dtype, device: torch.device, rank: int, part: slice) -> Tensor:
+    """What a rank adds at each place: numbers so small that their sum over all ranks is exact in the type.
+
+    bf16 holds whole numbers to 256: 2 from each of up to 128 ranks.
+    """
+    start, stop, _ = part.indices(elements)
+    places = torch.arange(start, stop, device=device)
+    if dtype in (torch.bfloat16, torch.float16):
+        return ((places + rank) % 3).to(dtype)
+    return (places % 97 * (rank + 1)).to(dtype)
+
+
+def _sums(elements: int, dtype: torch.dtype, ranks: Ranks, part: slice) -> Tensor:
+    if dtype in (torch.bfloat16, torch.float16):
+        total = torch.zeros(len(range(*part.indices(elements))), dtype=torch.int32, device=ranks.device)
+        for rank in range(ranks.world_size):
+            total += _addends(elements, dtype, ranks.device, rank, part).int()
+        return total.to(dtype)
+    start, stop, _ = part.indices(elements)
+    places = torch.arange(start, stop, device=ranks.device)
+    return (places % 97 * (ranks.world_size * (ranks.world_size + 1) // 2)).to(dtype)
+
+
+def _words(elements: int, seed: int, device: torch.device, part: slice) -> Tensor:
+    """Bit patterns that differ between places and seeds, for what is only carried from one rank to others."""
+    start, stop, _ = part.indices(elements)
+    return torch.arange(start, stop, dtype=torch.int32, device=device).mul_(-1640531535).add_(seed * 40503 + 1)
+
+
+def _carried(elements: int, seed: int, dtype: torch.dtype, device: torch.device, part: slice) -> Tensor:
+    words = _words(elements, seed, device, part)
+    return words.view(torch.int32) if dtype.itemsize == 4 else words.to(torch.int16)
+
+
+def _compare(tensor: Tensor, expected: Callable[[slice], Tensor]) -> int:
+    """Elements that are not as expected, bit by bit."""
+    bits = torch.int32 if tensor.element_size() == 4 else torch.int16
+    wrong = 0
+    for start in range(0, len(tensor), PART):
+        part = slice(start, start + PART)
+        wrong += int((tensor[part].view(bits) != expected(part).view(bits)).sum())
+    return wrong
+
+
+def _put(tensor: Tensor, made: Callable[[slice], Tensor]) -> None:
+    bits = torch.int32 if tensor.element_size() == 4 else torch.int16
+    for start in range(0, len(tensor), PART):
+        part = slice(start, start + PART)
+        tensor[part].view(bits).copy_(made(part).view(bits))
+
+
+def _all_reduce(ranks, elements, dtype):
+    values = torch.empty(elements, dtype=dtype, device=ranks.device)
+    _put(values, lambda part: _addends(elements, dtype, ranks.device, ranks.rank, part))
+    buffer = values.clone()
+    return (
+        lambda: buffer.copy_(values),
+        lambda: dist.all_reduce(buffer),
+        lambda: _compare(buffer, lambda part: _sums(elements, dtype, ranks, part)),
+    )
+
+
+def _reduce_scatter(ranks, elements, dtype):
+    values = torch.empty(elements, dtype=dtype, device=ranks.device)
+    _put(values, lambda part: _addends(elements, dtype, ranks.device, ranks.rank, part))
+    out = torch.zeros(elements // ranks.world_size, dtype=dtype, device=ranks.device)
+    first = len(out) * ranks.rank
+
+    def expected(part: slice) -> Tensor:
+        return _sums(elements, dtype, ranks, slice(first + part.start, first + min(part.stop, len(out))))
+
+    return None, lambda: _REDUCE_SCATTER(out, values), lambda: _compare(out, expected)
+
+
+def _all_gather(ranks, elements, dtype):
+    each = elements // ranks.world_size
+    mine = torch.empty(each, dtype=dtype, device=ranks.device)
+    _put(mine, lambda part: _carried(each, ranks.rank, dtype, ranks.device, part))
+    out = torch.zeros(each * ranks.world_size, dtype=dtype, device=ranks.device)
+
+    def wrong() -> int:
+        return sum(
+            _compare(theirs, lambda part, rank=rank: _carried(each, rank, dtype, ranks.device, part))
+            for rank, theirs in enumerate(out.chunk(ranks.world_size))
+        )
+
+    return None, lambda: _ALL_GATHER(out, mine), wrong
+
+
+def _all_to_all(ranks, elements, dtype):
+    each, size = elements // ranks.world_size, ranks.world_size
+    values = torch.empty(each * size, dtype=dtype, device=ranks.device)
+    for target, part_of in enumerate(values.chunk(size)):
+        seed = ranks.rank * size + target
+        _put(part_of, lambda part, seed=seed: _carried(each, seed, dtype, ranks.device, part))
+    out = torch.zeros_like(values)
+
+    def wrong() -> int:
+        return sum(
+            _compare(
+                theirs,
+                lambda part, seed=source * size + ranks.rank: _carried(each, seed, dtype, ranks.device, part),
+            )
+            for source, theirs in enumerate(out.chunk(size))
+        )
+
+    return None, lambda: dist.all_to_all_single(out, values), wrong
+
+
+def _broadcast(ranks, elements, dtype):
+    buffer = torch.zeros(elements, dtype=dtype, device=ranks.device)
+    if ranks.is_first:
+        _put(buffer, lambda part: _carried(elements, 7, dtype, ranks.device, part))
+    return (
+        None,
+        lambda: dist.broadcast(buffer, src=0),
+        lambda: _compare(buffer, lambda part: _carried(elements, 7, dtype, ranks.device, part)),
+    )
+
+
+COLLECTIVES = (
+    Collective("all_reduce", lambda n: 2 * (n - 1) / n, _all_reduce, is_shared_out=False),
+    Collective("all_gather", lambda n: (n - 1) / n, _all_gather),
+    Collective("reduce_scatter", lambda n: (n - 1) / n, _reduce_scatter),
+    Collective("all_to_all", lambda n: (n - 1) / n, _all_to_all),
+    Collective("broadcast", lambda n: 1.0, _broadcast, is_shared_out=False),
+)

@@ -1,0 +1,96 @@
+"""The host under the devices: its memory, its cores, its local disk."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import torch
+
+from ..common import fio
+from ..common.ranks import Ranks
+from .figures import Findings, Timing
+
+COPY_BYTES = 2**28
+MATRIX = 1024
+DISK_BYTES, BLOCK_BYTES = 2**28, 2**22
+LEAST_LAPS = 5
+DISK_PATIENCE_SECONDS = 600
+
+
+def memory_and_cores(ranks: Ranks, seconds: float) -> Findings:
+    """Copy in the host's memory and multiply on its cores, with all ranks' threads at once.
+
+    Adds this rank's bytes per second (read and written) and fp32 TFLOP/s; the node's are the sums over its ranks.
+    """
+    found = Findings()
+    source = torch.ones(COPY_BYTES // 4)
+    target = torch.zeros_like(source)
+    a = torch.randn(MATRIX, MATRIX)
+    out = torch.empty_like(a)
+    ranks.gather(None)  # all begin together
+    copy = _repeat(lambda: target.copy_(source), seconds / 2)
+    found.add("diagnostics_host_memory_bytes_per_second", 2 * source.nbytes / copy.seconds, "bytes/s", "node")
+    multiply = _repeat(lambda: torch.matmul(a, a, out=out), seconds / 2)
+    found.add("diagnostics_host_cpu_tflops", 2 * MATRIX**3 / multiply.seconds / 1e12, "TFLOP/s", "node")
+    return found
+
+
+def disk(ranks: Ranks, seconds: float) -> Findings:
+    """Write a file to the stage's scratch directory and read it back past the page cache, on rank 0 alone.
+
+    With fio where it is installed, else with plain writes and ``fsync``. A disk that cannot be used is left out, with
+    the reason: that is no fault of a GPU.
+    """
+    found = Findings()
+    if not ranks.is_first:
+        return found
+    directory = Path(os.environ.get("GPUVAL_WORK_DIR") or ".")
+    try:
+        with ranks.patience(DISK_PATIENCE_SECONDS):
+            measured = fio.run(directory, seconds, DISK_BYTES)
+            if measured is None:
+                write, read = _plain(directory)
+            else:
+                write, read = measured.write_bytes_per_second, measured.read_bytes_per_second
+        if measured is not None and measured.problem:
+            found.left_out["disk"] = measured.problem
+    except OSError as error:
+        found.left_out["disk"] = f"{directory}: {error.strerror or error}"
+        return found
+    for name, value in (("write", write), ("read", read)):
+        if value:
+            found.add(f"diagnostics_disk_{name}_bytes_per_second", value, "bytes/s", "node")
+    return found
+
+
+def _plain(directory: Path) -> tuple[float, float]:
+    path = directory / "disk.bin"
+    block = os.urandom(BLOCK_BYTES)
+    try:
+        begun = time.perf_counter()
+        with path.open("wb", buffering=0) as file:
+            for _ in range(DISK_BYTES // BLOCK_BYTES):
+                file.write(block)
+            os.fsync(file.fileno())
+        written = time.perf_counter() - begun
+        with path.open("rb", buffering=0) as file:
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            begun = time.perf_counter()
+            while file.read(BLOCK_BYTES):
+                pass
+        return DISK_BYTES / written, DISK_BYTES / (time.perf_counter() - begun)
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _repeat(work, seconds: float) -> Timing:
+    work()
+    laps, started = [], time.perf_counter()
+    while len(laps) < LEAST_LAPS or time.perf_counter() - started < seconds:
+        begun = time.perf_counter()
+        work()
+        laps.append(time.perf_counter() - begun)
+    return Timing(laps)

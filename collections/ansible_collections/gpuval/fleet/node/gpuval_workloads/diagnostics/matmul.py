@@ -1,0 +1,148 @@
+"""Matrix products in every precision of the chip: how fast, and whether they are right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..common.ranks import Ranks
+from .figures import Findings
+from .measure import Meter
+
+GPU_SIZE, CPU_SIZE = 8192, 1024
+ROWS_PER_SAMPLE = 64
+"""One row in so many is checked: no tile that a GPU's kernels write for large matrices is lower."""
+
+ERROR_LIMITS = {"fp32": 1e-4, "bf16": 1e-2, "fp16": 2e-3, "tf32": 2e-3, "fp8": 1e-2}
+"""Greatest relative error of a product that rounding explains.
+
+bf16 results have 8 significant bits: rounded they err by at most 2^-8 = 4e-3, cut off by 8e-3; fp16 has 11 bits, 5e-4
+and 1e-3. fp32 sums of n terms err by at most n 2^-24 of the terms' magnitudes, 6e-5 for n = 1,024 (Higham, Accuracy and
+Stability of Numerical Algorithms, 2.2 and 3.1). tf32 rounds the factors to 11 bits, which errs by 1e-3 at most. fp8
+products are given as bf16; the reference has the same rounded factors."""
+
+
+@dataclass(frozen=True)
+class Precision:
+    """How to bring a matrix to the device in a precision, and multiply there."""
+
+    name: str
+    dtype: torch.dtype
+    is_tf32: bool = False
+
+    def rounded(self, matrix: Tensor) -> Tensor:
+        """Return the host's matrix as the device gets it."""
+        return matrix.to(self.dtype)
+
+
+BF16 = Precision("bf16", torch.bfloat16)
+FP16 = Precision("fp16", torch.float16)
+FP32 = Precision("fp32", torch.float32)
+TF32 = Precision("tf32", torch.float32, is_tf32=True)
+
+
+def precisions(ranks: Ranks) -> tuple[list[Precision], dict[str, str]]:
+    """Return what the chip multiplies, and what it does not with the reason."""
+    if not ranks.accelerator.is_gpu:
+        return [FP32, BF16], {}
+    if ranks.accelerator.kind != "cuda":
+        return [BF16], dict.fromkeys(("fp16", "tf32", "fp8"), "not measured on this accelerator")
+    chosen, left_out = [BF16, FP16], {}
+    is_amd = torch.version.hip is not None
+    if is_amd:
+        left_out["tf32"] = "not measured on AMD"
+    elif torch.cuda.get_device_capability()[0] >= 8:
+        chosen.append(TF32)
+    else:
+        left_out["tf32"] = "this chip has no tf32"
+    dtype, reason = _fp8(is_amd)
+    if dtype:
+        chosen.append(Precision("fp8", dtype))
+    else:
+        left_out["fp8"] = reason
+    return chosen, left_out
+
+
+def _fp8(is_amd: bool) -> tuple[torch.dtype | None, str]:
+    """The chip's fp8 type: gfx942 has a form of its own (fnuz), later chips and NVIDIA's the OCP's."""
+    if not hasattr(torch, "_scaled_mm"):
+        return None, "this PyTorch has no fp8 product"
+    if is_amd:
+        name = torch.cuda.get_device_properties(0).gcnArchName.split(":")[0]
+        types = {"gfx942": "float8_e4m3fnuz", "gfx950": "float8_e4m3fn", "gfx1200": "float8_e4m3fn"}
+        return getattr(torch, types.get(name, ""), None), f"{name} has no fp8"
+    if torch.cuda.get_device_capability() < (8, 9):
+        return None, "this chip has no fp8"
+    return torch.float8_e4m3fn, ""
+
+
+def matmul(ranks: Ranks, meter: Meter, seconds: float, size: int | None = None) -> Findings:
+    """Multiply square matrices on all ranks at once, two thirds of the time in the first precision.
+
+    Adds TFLOP/s, spread and error of each. The error is the greater of the first and the last product's, over sampled
+    rows, against the same rows computed in float64 on the host from the host's own copy of the rounded factors: a
+    device does not vouch for itself, nor for what reached it.
+    """
+    found = Findings()
+    size = size or (GPU_SIZE if ranks.accelerator.is_gpu else CPU_SIZE)
+    chosen, left_out = precisions(ranks)
+    found.left_out.update(left_out)
+    generator = torch.Generator().manual_seed(ranks.rank)
+    factors = [torch.randn(size, size, generator=generator) for _ in range(2)]
+    rows = torch.arange(0, size, ROWS_PER_SAMPLE)
+    rows += torch.randint(ROWS_PER_SAMPLE, rows.shape, generator=generator)
+    for number, precision in enumerate(chosen):
+        share = 1.0 if len(chosen) == 1 else 0.67 if number == 0 else 0.33 / (len(chosen) - 1)
+        with _tf32(precision.is_tf32):
+            name = f"diagnostics_matmul_{precision.name}"
+            timing, error = _measure(ranks, meter, precision, factors, rows, seconds * share, sustain=number == 0)
+        found.rate(name, 2 * size**3 / 1e12, timing, "TFLOP/s", "tflops")
+        found.add(f"{name}_error_ratio", error, "ratio")
+    return found
+
+
+def _measure(ranks, meter, precision, factors, rows, seconds, *, sustain):
+    on_host = [precision.rounded(matrix) for matrix in factors]
+    reference = on_host[0][rows].double() @ on_host[1].double()
+    multiply, out = _product(precision, *(matrix.to(ranks.device) for matrix in on_host))
+
+    def error() -> float:
+        sampled = out()[rows.to(ranks.device)].cpu().double()
+        return float(((sampled - reference).norm(dim=1) / reference.norm(dim=1)).max())
+
+    multiply()
+    first = error()
+    timing = meter.time(multiply, seconds, sustain=sustain)
+    errors = (first, error())
+    return timing, next((e for e in errors if e != e), max(errors))  # noqa: PLR0124 - NaN
+
+
+def _product(precision: Precision, a: Tensor, b: Tensor) -> tuple[Callable[[], object], Callable[[], Tensor]]:
+    """Return what multiplies, and what returns the latest product."""
+    if precision.name == "fp8":
+        columns = b.t().contiguous().t()  # the kernels take the second factor by columns
+        one = torch.ones((), device=a.device)
+        latest = [torch.empty(0)]
+
+        def scaled() -> None:
+            latest[0] = torch._scaled_mm(  # there is no public one yet
+                a, columns, scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=False
+            )
+
+        return scaled, lambda: latest[0]
+    out = torch.empty_like(a)
+    return lambda: torch.matmul(a, b, out=out), lambda: out
+
+
+@contextmanager
+def _tf32(allowed: bool) -> Iterator[None]:
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before

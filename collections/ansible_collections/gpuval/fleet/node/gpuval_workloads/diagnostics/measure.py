@@ -1,0 +1,101 @@
+"""Repeat a piece of work until the spread of its time is known."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ..common.ranks import Ranks
+from .figures import Timing
+
+LEAST_LAPS, MOST_LAPS = 8, 20_000
+KNOWN = 0.002
+"""A median whose standard error is smaller than this (0.2 %) is known: criteria ask for differences of 2 % and more."""
+BLOCK_SECONDS = 0.25
+"""How far the device is behind at most, and how often the ranks agree on whether to go on."""
+
+Work = Callable[[], Any]
+
+
+class Meter:
+    """Times work on one rank, or on all of them together.
+
+    On a GPU two events around each repeat say how long the device took; on a CPU the monotonic clock does.
+    """
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self._device = getattr(torch, ranks.accelerator.kind) if ranks.accelerator.is_gpu else None
+
+    def time(
+        self, work: Work, seconds: float, *, prepare: Work | None = None, together: bool = True, sustain: bool = False
+    ) -> Timing:
+        """Do the work until its median is known, for at most about ``seconds``; with ``sustain`` the whole time.
+
+        ``prepare`` runs, untimed, before each. With ``together`` all ranks call this at the same time and repeat
+        equally often, as collectives need it.
+        """
+        for _ in range(2):  # the first loads kernels and connects; the second says how long one takes
+            if prepare:
+                prepare()
+            trial = self._block(work, None, 1)[0]
+        if together:
+            dist.barrier()
+        laps: list[float] = []
+        started = time.perf_counter()
+        _, lap = self._agree(False, trial, together)
+        while True:
+            left = max(0.0, seconds - (time.perf_counter() - started))
+            fit = int(min(BLOCK_SECONDS, left) / max(lap, 1e-7))
+            size = max(1 if laps else LEAST_LAPS, min(fit, MOST_LAPS - len(laps)))
+            if together:
+                size = self._least(size)
+            laps += self._block(work, prepare, size)
+            timing = Timing(laps)
+            is_over = time.perf_counter() - started >= seconds
+            enough = is_over or len(laps) >= MOST_LAPS or (not sustain and timing.error_ratio <= KNOWN)
+            done, lap = self._agree(enough, timing.seconds, together)
+            if done:
+                return timing
+
+    def _block(self, work: Work, prepare: Work | None, turns: int) -> list[float]:
+        if self._device is None:
+            laps = []
+            for _ in range(turns):
+                if prepare:
+                    prepare()
+                begun = time.perf_counter()
+                work()
+                laps.append(time.perf_counter() - begun)
+            return laps
+        pairs = []
+        for _ in range(turns):
+            if prepare:
+                prepare()
+            begin, end = (self._device.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            work()
+            end.record()
+            pairs.append((begin, end))
+        self._ranks.synchronize()
+        return [begin.elapsed_time(end) / 1000 for begin, end in pairs]
+
+    def _agree(self, enough: bool, lap: float, together: bool) -> tuple[bool, float]:
+        """Return whether every rank has enough, and the longest of their laps."""
+        if not together:
+            return enough, lap
+        self._ranks.tick()
+        said = torch.tensor([0.0 if enough else 1.0, lap], device=self._ranks.device)
+        dist.all_reduce(said, op=dist.ReduceOp.MAX)
+        go_on, longest = said.tolist()
+        return not go_on, longest
+
+    def _least(self, number: int) -> int:
+        self._ranks.tick()
+        said = torch.tensor([number], device=self._ranks.device)
+        dist.all_reduce(said, op=dist.ReduceOp.MIN)
+        return int(said)

@@ -1,0 +1,99 @@
+"""The device's own memory: how fast it copies, and whether it keeps what is written to it."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..common.ranks import GIB, Ranks
+from .figures import Findings
+from .measure import Meter
+
+GPU_COPY_BYTES, CPU_COPY_BYTES = 4 * GIB, 2**26
+GPU_SPARE_BYTES = 3 * GIB
+"""Left free by the pattern test: for collectives' buffers, the driver, and what comes up meanwhile."""
+GPU_CHUNK_BYTES, CPU_CHUNK_BYTES = GIB, 2**25
+CPU_TESTED_BYTES = 2**26
+
+
+def copy(ranks: Ranks, meter: Meter, seconds: float, size_bytes: int | None = None) -> Findings:
+    """Copy within the device's memory, on all ranks at once; adds bytes read and written per second, and errors."""
+    size_bytes = size_bytes or (GPU_COPY_BYTES if ranks.accelerator.is_gpu else CPU_COPY_BYTES)
+    found = Findings()
+    source = torch.arange(size_bytes // 4, dtype=torch.int32, device=ranks.device)
+    target = torch.zeros_like(source)
+    timing = meter.time(lambda: target.copy_(source), seconds)
+    found.rate("diagnostics_memory", 2 * source.nbytes, timing, "bytes/s", "bytes_per_second")
+    found.add("diagnostics_memory_error_count", int((target != source).sum()), "count")
+    return found
+
+
+def pattern(ranks: Ranks, seconds: float) -> Findings:
+    """Write a pattern that differs at every address over most of the free memory, read it back; then its complement.
+
+    As often as the time allows, once at least. Adds how much was tested, its share of the device's memory, and the
+    words that were wrong.
+    """
+    found = Findings()
+    total, chunks = _fill(ranks)
+    errors, rounds, started = 0, 0, time.perf_counter()
+    while True:
+        for flip in (0, -1):  # both values of every bit
+            for number, chunk in enumerate(chunks):
+                _write(chunk, number + rounds, flip)
+            for number, chunk in enumerate(chunks):
+                errors += _wrong(chunk, number + rounds, flip)
+        rounds += 1
+        spent = time.perf_counter() - started
+        more = torch.tensor([spent + spent / rounds < seconds], dtype=torch.int32, device=ranks.device)
+        dist.broadcast(more, src=0)
+        if not int(more):
+            break
+    tested = sum(chunk.nbytes for chunk in chunks)
+    found.add("diagnostics_memory_pattern_error_count", errors, "count")
+    found.add("diagnostics_memory_tested_bytes", tested, "bytes")
+    if ranks.accelerator.is_gpu:
+        found.add("diagnostics_memory_tested_ratio", tested / total, "ratio")
+    return found
+
+
+def _fill(ranks: Ranks) -> tuple[int, list[Tensor]]:
+    """Return the device's memory in bytes and tensors that hold most of what is free of it."""
+    if not ranks.accelerator.is_gpu:
+        free, total, spare, chunk = CPU_TESTED_BYTES, CPU_TESTED_BYTES, 0, CPU_CHUNK_BYTES
+    else:
+        device = getattr(torch, ranks.accelerator.kind)
+        device.empty_cache()
+        free, total = device.mem_get_info()
+        spare, chunk = GPU_SPARE_BYTES, GPU_CHUNK_BYTES
+    count = max(1, (free - spare) // chunk)
+    return total, [torch.empty(chunk // 8, dtype=torch.int64, device=ranks.device) for _ in range(count)]
+
+
+def _sequence(chunk: Tensor, seed: int, part: slice) -> Tensor:
+    """Numbers that differ in many bits from address to address (Knuth's multiplicative hash), and between chunks."""
+    start, stop, _ = part.indices(len(chunk))
+    return torch.arange(start + seed, stop + seed, dtype=torch.int64, device=chunk.device).mul_(-7046029254386353131)
+
+
+def _write(chunk: Tensor, seed: int, flip: int) -> None:
+    torch.arange(seed, seed + len(chunk), dtype=torch.int64, device=chunk.device, out=chunk)
+    chunk.mul_(-7046029254386353131)
+    if flip:
+        chunk.bitwise_not_()
+
+
+def _wrong(chunk: Tensor, seed: int, flip: int) -> int:
+    """Words that are not what was written, compared in parts: the comparison needs room of its own."""
+    step = max(1, len(chunk) // 4)
+    wrong = torch.zeros((), dtype=torch.int64, device=chunk.device)
+    for start in range(0, len(chunk), step):
+        part = slice(start, start + step)
+        expected = _sequence(chunk, seed, part)
+        if flip:
+            expected.bitwise_not_()
+        wrong += (chunk[part] != expected).sum()
+    return int(wrong)

@@ -1,0 +1,77 @@
+"""Work of several kinds at one time: many small kernels after one another, products beside a collective."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+import torch.distributed as dist
+
+from ..common.ranks import Ranks
+from .figures import Findings, Timing
+from .measure import Meter
+
+LAUNCHES = 1000
+GPU_MATRIX, CPU_MATRIX = 8192, 512
+GPU_BYTES, CPU_BYTES = 2**30, 2**22
+
+
+def launch_latency(ranks: Ranks, seconds: float) -> Findings:
+    """Start kernels that do nearly nothing, one after another; adds the seconds of one, as the host's clock says."""
+    found = Findings()
+    one = torch.zeros(1, device=ranks.device)
+    for _ in range(LAUNCHES):
+        one.add_(1)
+    ranks.synchronize()
+    dist.barrier()
+    laps, started = [], time.perf_counter()
+    while len(laps) < 5 or time.perf_counter() - started < seconds:
+        begun = time.perf_counter()
+        for _ in range(LAUNCHES):
+            one.add_(1)
+        ranks.synchronize()
+        laps.append((time.perf_counter() - begun) / LAUNCHES)
+    timing = Timing(laps)
+    found.add("diagnostics_launch_seconds", timing.seconds, "seconds")
+    found.add("diagnostics_launch_spread_ratio", timing.spread_ratio, "ratio")
+    return found
+
+
+def overlap(ranks: Ranks, meter: Meter, seconds: float) -> Findings:
+    """Multiply matrices while an all-reduce is under way, as training does.
+
+    Adds the time of both together over that of the longer one alone: 1 is perfect overlap. The products are as many as
+    take about as long as the all-reduce.
+    """
+    found = Findings()
+    is_gpu = ranks.accelerator.is_gpu
+    dtype = torch.bfloat16 if is_gpu else torch.float32
+    size = GPU_MATRIX if is_gpu else CPU_MATRIX
+    a = torch.randn(size, size, device=ranks.device).to(dtype)
+    out = torch.empty_like(a)
+    values = torch.ones((GPU_BYTES if is_gpu else CPU_BYTES) // 4, device=ranks.device)
+    buffer = values.clone()
+
+    def refill() -> None:
+        buffer.copy_(values)
+
+    def multiply(times: int) -> None:
+        for _ in range(times):
+            torch.matmul(a, a, out=out)
+
+    exchange = meter.time(lambda: dist.all_reduce(buffer), seconds / 4, prepare=refill).seconds
+    once = meter.time(lambda: multiply(1), seconds / 4).seconds
+    longest = torch.tensor([exchange, once], device=ranks.device)
+    dist.all_reduce(longest, op=dist.ReduceOp.MAX)
+    times = max(1, round(float(longest[0] / longest[1])))
+    alone = meter.time(lambda: multiply(times), seconds / 4).seconds
+
+    def both() -> None:
+        work = dist.all_reduce(buffer, async_op=True)
+        multiply(times)
+        work.wait()
+
+    together = meter.time(both, seconds / 4, prepare=refill)
+    found.add("diagnostics_overlap_ratio", together.seconds / max(exchange, alone), "ratio")
+    found.add("diagnostics_overlap_spread_ratio", together.spread_ratio, "ratio")
+    return found

@@ -1,0 +1,64 @@
+"""What every device sends to every other: one figure a link and direction."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from ..common.ranks import Ranks
+from .figures import Findings
+from .measure import Meter
+
+GPU_BYTES, CPU_BYTES = 2**28, 2**22
+
+
+def rounds(count: int) -> list[list[tuple[int, int]]]:
+    """Return rounds of disjoint pairs in which everyone meets everyone once (the circle method)."""
+    players: list[int | None] = [*range(count), *([None] if count % 2 else [])]
+    made = []
+    for _ in range(len(players) - 1):
+        half = len(players) // 2
+        pairs = zip(players[:half], reversed(players[half:]))
+        made.append([(min(a, b), max(a, b)) for a, b in pairs if a is not None and b is not None])
+        players = [players[0], players[-1], *players[1:-1]]
+    return made
+
+
+def link(ranks: Ranks, source: int, target: int) -> str:
+    kind = "gpu" if ranks.accelerator.is_gpu else "rank"
+    return f"link:{kind}{source}>{kind}{target}"
+
+
+def peers(ranks: Ranks, meter: Meter, seconds: float) -> Findings:
+    """Send between all pairs, in rounds of disjoint pairs, one direction at a time; the receiver times and compares.
+
+    Adds bytes per second and wrong words of every link into this rank.
+    """
+    found = Findings()
+    if ranks.world_size < 2:
+        return found
+    words = (GPU_BYTES if ranks.accelerator.is_gpu else CPU_BYTES) // 4
+    pattern = torch.arange(words, dtype=torch.int32, device=ranks.device)
+    mine, received = pattern * (2 * ranks.rank + 1) + ranks.rank, torch.zeros_like(pattern)
+    plan = rounds(ranks.world_size)
+    share = seconds / (2 * len(plan))
+    for pairs in plan:
+        pair = next((pair for pair in pairs if ranks.rank in pair), None)
+        for forward in (True, False):
+            source, target = (pair if forward else pair[::-1]) if pair else (None, None)
+            received.zero_()
+
+            def exchange(source=source, target=target) -> None:
+                if source == ranks.rank:
+                    dist.send(mine, target)
+                elif target == ranks.rank:
+                    dist.recv(received, source)
+
+            timing = meter.time(exchange, share)
+            if target == ranks.rank:
+                scope = link(ranks, source, target)
+                found.add("diagnostics_peer_bytes_per_second", received.nbytes / timing.seconds, "bytes/s", scope)
+                found.add("diagnostics_peer_spread_ratio", timing.spread_ratio, "ratio", scope)
+                wrong = int((received != pattern * (2 * source + 1) + source).sum())
+                found.add("diagnostics_peer_error_count", wrong, "count", scope)
+    return found

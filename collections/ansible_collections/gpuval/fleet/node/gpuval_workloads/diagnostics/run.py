@@ -1,0 +1,129 @@
+"""The parts of the diagnostics in order, and their figures put together."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from ..common.ranks import Ranks
+from ..common.result import Result
+from ..common.stats import median
+from . import nccl_log
+from .collectives import collectives
+from .figures import Figure, Findings
+from .host import disk, memory_and_cores
+from .matmul import matmul
+from .measure import Meter
+from .memory import copy, pattern
+from .overlap import launch_latency, overlap
+from .peers import peers
+from .transfers import transfers
+
+ODD = 0.05
+"""A part is named in the message when it is this much behind the middle of the node's."""
+RATES = ("_tflops", "_bytes_per_second")
+SUMMED = (
+    "diagnostics_host_memory_bytes_per_second",
+    "diagnostics_host_cpu_tflops",
+    "diagnostics_collective_error_count",
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part: what is said when it begins, its share of the time, what it calls with ranks, meter and seconds."""
+
+    name: str
+    share: float
+    run: Callable[[Ranks, Meter, float], Findings]
+
+
+PARTS = (
+    Part("matrix products", 0.30, matmul),
+    Part("device memory, copies", 0.05, copy),
+    Part("collectives", 0.22, collectives),
+    Part("products beside an all-reduce", 0.06, overlap),
+    Part("links between devices", 0.06, peers),
+    Part("host to device and back", 0.10, transfers),
+    Part("kernel launches", 0.01, lambda ranks, _meter, seconds: launch_latency(ranks, seconds)),
+    Part("host memory and cores", 0.03, lambda ranks, _meter, seconds: memory_and_cores(ranks, seconds)),
+    Part("local disk", 0.03, lambda ranks, _meter, seconds: disk(ranks, seconds)),
+    Part("device memory, patterns", 0.14, lambda ranks, _meter, seconds: pattern(ranks, seconds)),
+)
+BASIC_PARTS = tuple(part for part in PARTS if part.run in (matmul, copy, collectives))
+
+
+def run_parts(ranks: Ranks, result: Result, seconds: float, parts: tuple[Part, ...] = PARTS) -> list[list[Figure]]:
+    """Run the parts for about ``seconds`` in all; put the metrics into rank 0's result, return every rank's figures."""
+    found, whole = Findings(), sum(part.share for part in parts)
+    meter, spent = Meter(ranks), {}
+    for part in parts:
+        ranks.say(f"{part.name} on {ranks.world_size} x {ranks.accelerator.kind}")
+        begun = time.perf_counter()
+        found.take(part.run(ranks, meter, seconds * part.share / whole))
+        spent[part.name] = round(time.perf_counter() - begun, 2)
+        if ranks.accelerator.is_gpu:
+            getattr(torch, ranks.accelerator.kind).empty_cache()
+    everyone: list[list[Figure]] = ranks.gather(found.figures)
+    put_together(ranks, result, everyone)
+    for name, unit, x, y in found.curves:
+        result.add_series(name, unit, x, y, x_unit="bytes")
+    log = nccl_log.read(os.environ)
+    result.fingerprints.update(nccl_log.fingerprints(log) if log else {})
+    if not ranks.accelerator.is_gpu:
+        result.fingerprints["diagnostics_transport"] = ranks.accelerator.backend
+    result.environment.update(
+        seconds_by_part=spent, left_out=found.left_out, collective_library=nccl_log.version(log) if log else None
+    )
+    return everyone
+
+
+def put_together(ranks: Ranks, result: Result, everyone: list[list[Figure]]) -> None:
+    """Add every rank's figures: its part's as they are, links as they are, the node's put together.
+
+    The node's throughput is the sum of its ranks', as its errors are; on the times of collectives the ranks agree.
+    """
+    node: dict[str, list[Figure]] = {}
+    links = 0
+    for rank, figures in enumerate(everyone):
+        for figure in figures:
+            if figure.scope == "node" or is_of_all(figure.name):
+                node.setdefault(figure.name, []).append(figure)
+            else:
+                result.add_metric(figure.name, figure.value, figure.unit, figure.scope or ranks.scope_of(rank))
+                links += figure.name == "diagnostics_peer_bytes_per_second"
+    for name, figures in node.items():
+        values = [figure.value for figure in figures]
+        value = sum(values) if name in SUMMED else sum(values) / len(values)
+        result.add_metric(name, value, figures[0].unit)
+    result.add_metric("diagnostics_processes_count", ranks.world_size, "count")
+    result.add_metric("diagnostics_links_count", links, "count")
+
+
+def is_of_all(name: str) -> bool:
+    """Whether a figure belongs to all ranks together."""
+    return name.endswith(("_latency_seconds", "_bus_bytes_per_second", "_collective_error_count", "_largest_bytes"))
+
+
+def wrong(figures: list[Figure]) -> list[Figure]:
+    """The figures of one rank that count wrong data, and are not 0."""
+    return [figure for figure in figures if figure.name.endswith("_error_count") and figure.value]
+
+
+def behind(result: Result) -> list[str]:
+    """Name the parts and links whose rate is much below the middle of the node's, the worst first."""
+    rates: dict[str, list[tuple[float, str]]] = {}
+    for metric in result.metrics:
+        if metric["name"].endswith(RATES) and metric["scope"] != "node" and metric["value"] is not None:
+            rates.setdefault(metric["name"], []).append((metric["value"], metric["scope"]))
+    named = []
+    for name, values in rates.items():
+        if len(values) < 2:
+            continue
+        middle = median([value for value, _ in values])
+        named += [(value / middle - 1, f"{scope} {name}") for value, scope in values if value < middle * (1 - ODD)]
+    return [f"{text} {difference:.0%}" for difference, text in sorted(named)]

@@ -1,0 +1,108 @@
+"""What must be the same on two nodes for their fingerprints to be comparable, as one line of text."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from .sizes import SEQUENCE
+
+REQUIRED_ENVIRONMENT = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "NVIDIA_TF32_OVERRIDE": "0"}
+"""cuBLAS promises the same bits from run to run with this workspace; TF32 would round fp32 products to 11 bits."""
+
+_STEERING = (
+    "ATEN_CPU_CAPABILITY",
+    "CUBLASLT_HEURISTICS_CACHE_CAPACITY",
+    "CUBLAS_EMULATION_STRATEGY",
+    "DNNL_MAX_CPU_ISA",
+    "MKL_CBWR",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "ONEDNN_MAX_CPU_ISA",
+    "PYTORCH_TUNABLEOP_ENABLED",
+    "ROCBLAS_TENSILE_LIBPATH",
+    "TORCH_BLAS_PREFER_CUBLASLT",
+    "TORCH_BLAS_PREFER_HIPBLASLT",
+)
+_LIBRARIES = {"cuBLAS": ("libcublas.so", "cublasGetProperty"), "cuBLASLt": ("libcublasLt.so", "cublasLtGetProperty")}
+_DRIVER_FILES = {"cuda": "sys/module/nvidia/version", "rocm": "sys/module/amdgpu/version"}
+
+
+def fingerprint_group(device: torch.device, environ: Mapping[str, str] = os.environ) -> str:
+    """Return the line: device, software that holds the kernels, and settings that choose among them."""
+    parts = [f"sequence {SEQUENCE}", f"torch {torch.__version__}"]
+    parts += _gpu(device) if device.type == "cuda" else _cpu()
+    return "; ".join(parts + [f"{name}={environ[name]}" for name in _STEERING if environ.get(name)])
+
+
+def loaded_library(name: str, maps: str) -> str | None:
+    """Return the path of a library that this process has mapped, from the text of ``/proc/self/maps``."""
+    match = re.search(rf"(/\S*/{re.escape(name)}[.\d]*)$", maps, re.MULTILINE)
+    return match.group(1) if match else None
+
+
+def cpu_identity(cpuinfo: str) -> str:
+    """Return the model of the first CPU, and a digest of what it can do: libraries choose their kernels by both."""
+    fields = {}
+    for line in cpuinfo.split("\n\n", 1)[0].splitlines():
+        name, _, value = line.partition(":")
+        fields[name.strip()] = value.strip()
+    model = fields.get("model name") or fields.get("CPU part") or "unknown CPU"
+    numbers = "/".join(fields.get(name, "?") for name in ("cpu family", "model", "stepping"))
+    flags = " ".join(sorted((fields.get("flags") or fields.get("Features") or "").split()))
+    return f"{model} {numbers} flags {hashlib.sha256(flags.encode()).hexdigest()[:8]}"
+
+
+def _gpu(device: torch.device) -> list[str]:
+    properties = torch.cuda.get_device_properties(device)
+    capability = f"{properties.major}.{properties.minor}"
+    # A kernel is chosen, and its sums are split, by the number of multiprocessors too: a partial GPU is another device.
+    parts = [f"{properties.name}, capability {capability}, {properties.multi_processor_count} multiprocessors"]
+    if torch.version.hip:
+        architecture = getattr(properties, "gcnArchName", "?")
+        return [*parts, f"{architecture}, ROCm {torch.version.hip}", f"driver {_driver('rocm')}"]
+    parts.append(f"CUDA {torch.version.cuda}")
+    maps = _read(Path("/proc/self/maps"))
+    parts += [
+        f"{title} {_library_version(loaded_library(file, maps), call)}" for title, (file, call) in _LIBRARIES.items()
+    ]
+    # Machine code for the device comes with PyTorch and cuBLAS; only where it does not is the driver the compiler.
+    native = f"sm_{properties.major}{properties.minor}" in torch.cuda.get_arch_list()
+    driver = _driver("cuda")
+    return [*parts, f"driver {driver.partition('.')[0] if native else f'{driver} compiles'}"]
+
+
+def _cpu() -> list[str]:
+    capability = torch.backends.cpu.get_cpu_capability()
+    return [cpu_identity(_read(Path("/proc/cpuinfo"))), capability, f"{torch.get_num_threads()} thread per part"]
+
+
+def _driver(kind: str, root: Path = Path("/")) -> str:
+    return _read(root / _DRIVER_FILES[kind]).strip() or "unknown"
+
+
+def _library_version(path: str | None, call: str) -> str:
+    """Ask the library for its major, minor and patch number; it needs no device for that."""
+    if path is None:
+        return "unknown"
+    try:
+        function, value, numbers = getattr(ctypes.CDLL(path), call), ctypes.c_int(), []
+        for which in range(3):
+            if function(which, ctypes.byref(value)) != 0:
+                return "unknown"
+            numbers.append(str(value.value))
+        return ".".join(numbers)
+    except (OSError, AttributeError):
+        return "unknown"
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

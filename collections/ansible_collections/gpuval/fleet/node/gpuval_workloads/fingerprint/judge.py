@@ -1,0 +1,141 @@
+"""Who is wrong: the votes of the parts, held against what the host knows. Pure.
+
+Three kinds of evidence, strongest first. What the host knows to the last bit (the weights that it sent, products that
+are exact) convicts by itself. A part that does not agree with itself is wrong. Parts that agree with themselves are
+compared with the majority; where there is none, as between two, the one whose errors against float64 are clearly
+smaller is believed, else all are named.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+CLEARLY = 2.0
+"""How many times smaller the errors against float64 must be to tell right from wrong: rounding differs by less."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Digests of one section on one part, how many of its repeats gave just these, and their errors against float64."""
+
+    digests: tuple[int, ...]
+    repeats: int
+    errors: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Section:
+    """What a trace's entries are called, which of them the host knows, and how large errors may be."""
+
+    name: str
+    labels: Sequence[str]
+    known: Mapping[int, int]
+    limits: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is wrong on one part: how many values in all its repeats, and the first of them in words."""
+
+    part: int
+    count: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What the section's digests should be (None where that cannot be told), and the parts that differ."""
+
+    right: tuple[int, ...] | None
+    findings: list[Finding]
+
+
+def judge(section: Section, parts: Sequence[Sequence[Trace]]) -> Judgement:
+    """Return what is right and which parts are wrong, given every part's different traces."""
+    right = _right(section, parts)
+    findings = []
+    for part, traces in enumerate(parts):
+        # Without a majority a part is held against the first other part that differs, or against itself.
+        rival = right or next((t.digests for t in _others(parts, part) if t.digests != traces[0].digests), None)
+        rival = rival or traces[0].digests
+        finding = _examine(section, part, traces, rival, is_decided=right is not None)
+        if finding:
+            findings.append(finding)
+    return Judgement(right, findings)
+
+
+def offences(section: Section, trace: Trace) -> list[str]:
+    """Return the errors of a trace that rounding does not explain; NaN is one."""
+    return [name for name, error in trace.errors.items() if not error <= section.limits[name]]
+
+
+def unknown_bits(section: Section, trace: Trace) -> list[int]:
+    """Return the entries that are not what the host knows them to be."""
+    return [index for index, value in section.known.items() if trace.digests[index] != value]
+
+
+def _right(section: Section, parts: Sequence[Sequence[Trace]]) -> tuple[int, ...] | None:
+    def is_clean(trace: Trace) -> bool:
+        return not offences(section, trace) and not unknown_bits(section, trace)
+
+    steady = [traces[0] for traces in parts if len(traces) == 1]
+    clean = [trace for trace in steady if is_clean(trace)]
+    everything = [trace for traces in parts for trace in traces]
+    voters = clean or [trace for trace in everything if is_clean(trace)] or steady
+    votes: Counter = Counter()
+    for trace in voters:
+        votes[trace.digests] += 1 if trace in steady else trace.repeats
+    ranked = votes.most_common()
+    if not ranked:
+        return None
+    tied = {digests for digests, count in ranked if count == ranked[0][1]}
+    if len(tied) == 1:
+        return ranked[0][0]
+    return _closest([trace for trace in voters if trace.digests in tied], section.limits)
+
+
+def _closest(traces: Sequence[Trace], limits: Mapping[str, float]) -> tuple[int, ...] | None:
+    """Return the digests whose errors, as shares of their limits, are clearly the smallest; None where none are."""
+    scores: dict[tuple[int, ...], float] = {}
+    for trace in traces:
+        shares = [error / limits[name] if error == error else float("inf") for name, error in trace.errors.items()]  # noqa: PLR0124 - NaN
+        scores[trace.digests] = max(shares, default=0.0)
+    (best, low), (_, second), *_ = sorted(scores.items(), key=lambda item: item[1])
+    return best if low * CLEARLY < second else None
+
+
+def _examine(
+    section: Section, part: int, traces: Sequence[Trace], rival: tuple[int, ...], is_decided: bool
+) -> Finding | None:
+    repeats = sum(trace.repeats for trace in traces)
+    count, bad_repeats, first, off = 0, 0, None, {}
+    for trace in traces:
+        wrong = {i for i, (mine, theirs) in enumerate(zip(trace.digests, rival)) if mine != theirs}
+        wrong.update(unknown_bits(section, trace))
+        offending = offences(section, trace)
+        off.update({name: trace.errors[name] for name in offending})
+        if wrong or offending:
+            count += (len(wrong) + len(offending)) * trace.repeats
+            bad_repeats += trace.repeats
+        if wrong and (first is None or min(wrong) < first):
+            first = min(wrong)
+    if not count:
+        return None
+    words = []
+    if first is not None:
+        against = "what the host knows" if first in section.known else "the other parts"
+        if not is_decided:
+            against = "the other parts, and nothing tells which of them is right" if len(traces) == 1 else "itself"
+        elif len(traces) > 1:
+            against = f"{against}, and from its own other repeats"
+        words.append(f"first differs at '{section.labels[first]}' from {against}")
+    words += [
+        f"{name} is off from float64 by {error:.2g}, limit {section.limits[name]:g}" for name, error in off.items()
+    ]
+    return Finding(part, count, f"{'; '.join(words)}; {count} values in {bad_repeats} of {repeats} repeats")
+
+
+def _others(parts: Sequence[Sequence[Trace]], part: int) -> list[Trace]:
+    return [trace for other, traces in enumerate(parts) if other != part for trace in traces]

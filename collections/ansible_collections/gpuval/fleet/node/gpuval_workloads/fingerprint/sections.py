@@ -1,0 +1,275 @@
+"""The three sections of the work: a short training, greedy decoding, matrix products. Each is the same on every part.
+
+A section notes digests of its results in a fixed order, and keeps what the host can compare with a float64 reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from ..training.models.llama import Llama
+from ..training.models.shapes import LlamaShape
+from .exact import Recorder, flip_bit, rotary_tables, whole_numbers
+from .sizes import FLIPPED_BIT, Product, Sizes
+
+DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+LIMITS = {
+    "training_fp32_loss": 1e-5,
+    "training_fp32_weights": 5e-3,
+    "training_bf16_loss": 1e-2,
+    "matmul_fp64": 1e-13,
+    "matmul_fp32": 1e-4,
+    "matmul_fp16": 2e-3,
+    "matmul_bf16": 1e-2,
+}
+"""Greatest relative error against float64 that rounding explains; docs/fingerprints.md says why each."""
+
+_SEED = 20_261_121
+_SCALE = 2.0**-12  # whole numbers up to 127 become weights of standard deviation 0.018
+_SCALES = {"fp16": 2.0**-7}  # fp16 ends at 65,504: sums of thousands of products would not fit
+_ROWS_PER_SAMPLE = 64
+
+
+class Weights:
+    """A model's first weights on the host, exact in any precision, and the text it learns."""
+
+    def __init__(self, shape: LlamaShape, seed: int) -> None:
+        self.shape = shape
+        generator = torch.Generator().manual_seed(seed)
+        narrow = _SCALE / 2 if shape.layers < 8 else _SCALE / 4
+        self.values: dict[str, Tensor] = {}
+        for name, parameter in empty_model(shape).named_parameters():
+            if parameter.dim() == 1:
+                self.values[name] = torch.ones(parameter.shape)
+                continue
+            scale = narrow if name.endswith(("wo.weight", "down.weight")) else _SCALE
+            self.values[name] = whole_numbers(parameter.shape, 127, generator).float() * scale
+        size = (shape.batch_size, shape.sequence_length)
+        self.inputs = torch.randint(shape.vocabulary, size, generator=generator)
+        self.targets = (5 * self.inputs + 1) % shape.vocabulary  # a rule that can be learnt
+
+    def model(self, device: torch.device, dtype: torch.dtype) -> Llama:
+        """Return a model of these dimensions on a device, its weights not yet set."""
+        model = empty_model(self.shape).to(dtype).to_empty(device=device)
+        cos, sin = rotary_tables(self.shape.head_dim, self.shape.sequence_length, self.shape.rope_theta)
+        model.cos.copy_(cos)
+        model.sin.copy_(sin)
+        return model
+
+    def load(self, model: Llama) -> None:
+        load(model, self.values)
+
+
+def load(model: Llama, values: dict[str, Tensor]) -> None:
+    """Set a model's weights anew."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(values[name])
+            parameter.grad = None
+
+
+def empty_model(shape: LlamaShape) -> Llama:
+    """Return the model without memory behind it."""
+    with torch.device("meta"):
+        return Llama(shape, shape.sequence_length)
+
+
+def train_step(model: Llama, inputs: Tensor, targets: Tensor, rate: float) -> Iterator[tuple[str, Tensor]]:
+    """Take one step of plain gradient descent; yield the loss and every gradient, by name, then update the weights.
+
+    No optimizer with a normalised step: there a gradient near 0 decides by its rounding error which way a weight goes.
+    """
+    loss = model(inputs, targets)
+    loss.backward()
+    yield "loss", loss.detach()
+    for name, parameter in model.named_parameters():
+        yield f"gradient of {name}", parameter.grad
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.sub_(parameter.grad, alpha=rate)
+            parameter.grad = None
+
+
+class Training:
+    """A few steps in one precision. With ``is_checked`` the host repeats them in float64."""
+
+    def __init__(self, device: torch.device, weights: Weights, precision: str, steps: int, is_checked: bool) -> None:
+        self._weights, self._precision, self._steps, self._is_checked = weights, precision, steps, is_checked
+        self._model = weights.model(device, DTYPES[precision])
+        self._inputs, self._targets = weights.inputs.to(device), weights.targets.to(device)
+        self._first = {name: value.to(DTYPES[precision]) for name, value in weights.values.items()}
+        on_host = Recorder(torch.device("cpu"))
+        self._known = {name: int(on_host.digest(value)) for name, value in self._first.items()}
+        self._losses: list[Tensor] = []
+
+    def run(self, recorder: Recorder, flip: bool) -> None:
+        """Train from the first weights; ``flip`` injects the fault, in the fp32 training only."""
+        title = f"training {self._precision}{'' if self._is_checked else ' (large)'}"
+        model, weights = self._model, self._weights
+        load(model, self._first)
+        if flip and self._precision == "fp32":
+            flip_bit(model.layers[0].ffn.up.weight.data, FLIPPED_BIT)
+        for name, parameter in model.named_parameters():
+            recorder.note(f"{title}, before step 1, {name}", parameter, self._known[name])
+        self._losses = []
+        for step in range(1, self._steps + 1):
+            for name, value in train_step(model, self._inputs, self._targets, weights.shape.learning_rate):
+                recorder.note(f"{title}, step {step}, {name}", value)
+                if name == "loss":
+                    self._losses.append(value)
+        for name, parameter in model.named_parameters():
+            recorder.note(f"{title}, after step {self._steps}, {name}", parameter)
+
+    def errors(self, reference: TrainingReference) -> dict[str, float]:
+        """Return how far the last run is from the host's, as ratios; nothing for one that is not checked."""
+        if not self._is_checked:
+            return {}
+        losses = torch.stack(self._losses).double().cpu()
+        off = ((losses - reference.losses).abs() / reference.losses.abs()).max()
+        errors = {f"training_{self._precision}_loss": float(off)}
+        if self._precision == "fp32":
+            weights = {name: parameter.detach().double().cpu() for name, parameter in self._model.named_parameters()}
+            errors["training_fp32_weights"] = reference.weights_error(weights)
+        return errors
+
+
+class TrainingReference:
+    """The same steps in float64 on the host."""
+
+    def __init__(self, weights: Weights, steps: int) -> None:
+        model = weights.model(torch.device("cpu"), torch.float64)
+        weights.load(model)
+        losses = []
+        for _ in range(steps):
+            for name, value in train_step(model, weights.inputs, weights.targets, weights.shape.learning_rate):
+                if name == "loss":
+                    losses.append(value)
+        self.losses = torch.stack(losses)
+        self._first = weights.values
+        self._last = {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+    def weights_error(self, weights: dict[str, Tensor]) -> float:
+        """Return the greatest error of a weight, as a share of how far the training moved that tensor's weights."""
+        errors = []
+        for name, last in self._last.items():
+            moved = (last - self._first[name]).abs().max()
+            errors.append((weights[name] - last).abs().max() / moved)
+        return float(torch.stack(errors).max())
+
+
+class Decoding:
+    """Greedy decoding in fp32 with a window of fixed length: the shapes, and so the kernels, stay the same."""
+
+    def __init__(self, device: torch.device, sizes: Sizes) -> None:
+        weights = Weights(sizes.checked, _SEED + 2)
+        self._model = weights.model(device, torch.float32)
+        weights.load(self._model)
+        self._model.requires_grad_(False)
+        self._tokens = sizes.tokens
+        generator = torch.Generator().manual_seed(_SEED + 3)
+        self._prompts = torch.randint(sizes.checked.vocabulary, (sizes.prompts, sizes.context), generator=generator)
+        self._prompts = self._prompts.to(device)
+        # The tables are as long as the model's sequences; decoding uses the first positions.
+        self._model.cos, self._model.sin = (table[: sizes.context] for table in (self._model.cos, self._model.sin))
+
+    def run(self, recorder: Recorder) -> None:
+        window = self._prompts
+        for number in range(1, self._tokens + 1):
+            scores = self._model.logits(window)[:, -1]
+            tokens = scores.argmax(dim=-1, keepdim=True)
+            recorder.note(f"decoding, token {number}, scores", scores)
+            recorder.note(f"decoding, token {number}, choice", tokens)
+            window = torch.cat([window[:, 1:], tokens], dim=1)
+
+
+class Operands:
+    """Two matrices of whole numbers on the host, and rows of their product in float64, which are exact."""
+
+    def __init__(self, product: Product) -> None:
+        generator = torch.Generator().manual_seed(_SEED + product.magnitude)
+        self.a = whole_numbers((product.rows, product.inner), product.magnitude, generator)
+        self.b = whole_numbers((product.inner, product.columns), product.magnitude, generator)
+        starts = torch.arange(0, product.rows, _ROWS_PER_SAMPLE)
+        offsets = torch.randint(_ROWS_PER_SAMPLE, starts.shape, generator=generator)
+        self.rows = (starts + offsets).clamp(max=product.rows - 1)
+        self.reference = self.a[self.rows].double() @ self.b.double()
+
+
+class Products:
+    """Matrix products, each many times over; rows of the last are compared with the host's."""
+
+    def __init__(self, device: torch.device, products: tuple[Product, ...]) -> None:
+        self._products = products
+        self._operands = []
+        on_host = Recorder(torch.device("cpu"))
+        made: dict[tuple, Operands] = {}  # the same numbers in every precision
+        for product in products:
+            key = (product.rows, product.inner, product.columns, product.magnitude)
+            if key not in made:
+                made[key] = Operands(product)
+            numbers = made[key]
+            dtype, scale = DTYPES[product.precision], _SCALES.get(product.precision, 1.0)
+            reference = numbers.reference * scale
+            known = int(on_host.digest(reference.to(dtype))) if product.is_exact else None
+            a = numbers.a.to(device).to(dtype) * scale
+            self._operands.append((a, numbers.b.to(device).to(dtype), numbers.rows.to(device), reference, known))
+        self._last_rows: list[Tensor] = []
+
+    def run(self, recorder: Recorder, between: Callable[[], None]) -> None:
+        self._last_rows = []
+        for product, (a, b, rows, _, known) in zip(self._products, self._operands):
+            out = torch.empty(product.rows, product.columns, dtype=a.dtype, device=a.device)
+            for turn in range(1, product.times + 1):
+                torch.matmul(a, b, out=out)
+                recorder.note(f"{product.title}, turn {turn}", out)
+            sampled = out[rows]
+            recorder.note(f"{product.title}, rows that the host computed", sampled, known)
+            self._last_rows.append(sampled)
+            between()
+
+    def errors(self) -> dict[str, float]:
+        """Return the greatest relative error of a row against float64, by precision; NaN where a result is NaN."""
+        errors: dict[str, list[Tensor]] = {}
+        for product, rows, (*_, reference, _) in zip(self._products, self._last_rows, self._operands):
+            off = (rows.double().cpu() - reference).norm(dim=1) / reference.norm(dim=1)
+            errors.setdefault(f"matmul_{product.precision}", []).append(off.max())
+        return {name: float(torch.stack(worst).max()) for name, worst in errors.items()}  # max keeps a NaN
+
+
+class Work:
+    """All three sections on one device, ready to run again and again."""
+
+    def __init__(self, device: torch.device, sizes: Sizes) -> None:
+        checked = Weights(sizes.checked, _SEED)
+        self._reference = TrainingReference(checked, sizes.checked_steps)
+        self._trainings = [Training(device, checked, p, sizes.checked_steps, True) for p in ("fp32", "bf16")]
+        if sizes.loaded:
+            loaded = Weights(sizes.loaded, _SEED + 1)
+            self._trainings.append(Training(device, loaded, "bf16", sizes.loaded_steps, False))
+        self._decoding = Decoding(device, sizes)
+        self._products = Products(device, sizes.products)
+
+    def run(self, section: str, recorder: Recorder, flip: bool, between: Callable[[], None]) -> None:
+        """Do one section; ``between`` is called now and then."""
+        if section == "training":
+            for training in self._trainings:
+                training.run(recorder, flip)
+                between()
+        elif section == "decoding":
+            with torch.no_grad():
+                self._decoding.run(recorder)
+        else:
+            with torch.no_grad():
+                self._products.run(recorder, between)
+
+    def errors(self, section: str) -> dict[str, float]:
+        """Return how far the section's last run is from the host's float64."""
+        if section == "training":
+            return {name: e for training in self._trainings for name, e in training.errors(self._reference).items()}
+        return self._products.errors() if section == "matmul" else {}
+
+
+SECTIONS = ("training", "decoding", "matmul")

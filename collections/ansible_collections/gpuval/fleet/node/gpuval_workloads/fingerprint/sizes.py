@@ -1,0 +1,97 @@
+"""How large the work is, as data. A change of anything here changes every fingerprint: raise ``SEQUENCE`` with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ..training.models.shapes import LlamaShape
+
+SEQUENCE = 1
+"""The number of this sequence of work; fingerprints of different numbers do not compare."""
+
+FLIPPED_BIT = 12
+"""Of a float32 weight's 23 mantissa bits: changes it by 2^-11 of itself, one weight of thousands, far below what the
+loss shows beside its rounding, yet above the last bits that an update could round away."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """Square-ish matrices of whole numbers up to ``magnitude``: (rows x inner) times (inner x columns), so many times.
+
+    Where ``magnitude``^2 x inner stays below 2^22 all partial sums are exact in fp32 in any order, with two bits to
+    spare, so the result is known to the last bit on any device; else it depends on the order of the sums and agrees
+    between like devices only.
+    """
+
+    precision: str
+    rows: int
+    inner: int
+    columns: int
+    times: int
+    magnitude: int = 127
+
+    @property
+    def is_exact(self) -> bool:
+        return self.magnitude**2 * self.inner < (2**53 if self.precision == "fp64" else 2**22)
+
+    @property
+    def title(self) -> str:
+        return f"{self.precision} product {self.rows}x{self.inner}x{self.columns} of numbers up to {self.magnitude}"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """``checked`` is trained in fp32 and bf16 and in float64 on the host; ``loaded`` in bf16, to load the device."""
+
+    checked: LlamaShape
+    checked_steps: int
+    loaded: LlamaShape | None
+    loaded_steps: int
+    prompts: int
+    context: int
+    tokens: int
+    products: tuple[Product, ...]
+
+
+GPU = Sizes(
+    checked=LlamaShape(512, 2, 8, 4, 1408, 2048, 256, 4, 0.5),
+    checked_steps=3,
+    loaded=LlamaShape(2048, 2, 16, 4, 5632, 8192, 512, 16, 0.5),
+    loaded_steps=8,
+    prompts=64,
+    context=128,
+    tokens=24,
+    products=(
+        Product("bf16", 8192, 8192, 8192, 128),
+        Product("fp16", 8192, 8192, 8192, 128),
+        Product("bf16", 4104, 2056, 8200, 32),  # no multiple of a tile: other kernels
+        Product("fp32", 4096, 4096, 4096, 32),
+        Product("fp64", 4096, 4096, 4096, 32),
+        Product("bf16", 8192, 4096, 8192, 32, magnitude=15),
+        Product("fp16", 8192, 4096, 8192, 32, magnitude=15),
+        Product("fp32", 4096, 4096, 4096, 16, magnitude=15),
+    ),
+)
+CPU = Sizes(
+    checked=LlamaShape(64, 2, 4, 2, 176, 256, 32, 4, 0.5),
+    checked_steps=3,
+    loaded=None,
+    loaded_steps=0,
+    prompts=4,
+    context=16,
+    tokens=8,
+    products=(
+        Product("fp32", 192, 2048, 200, 4),
+        Product("bf16", 264, 1032, 200, 4),
+        Product("fp64", 256, 256, 256, 4),
+        Product("fp32", 256, 256, 256, 4, magnitude=15),
+        Product("bf16", 256, 256, 256, 4, magnitude=15),
+    ),
+)
+
+
+def sizes_for(kind: str) -> Sizes:
+    """Return the work for a kind of device, as PyTorch calls it. Gaudi has no fp64."""
+    if kind == "cpu":
+        return CPU
+    return GPU if kind == "cuda" else replace(GPU, products=tuple(p for p in GPU.products if p.precision != "fp64"))

@@ -1,0 +1,181 @@
+"""One part of the fingerprint stage: do the work again and again, then compare with all others."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from ..common.ranks import Ranks, run_rank, software_environment
+from ..common.result import Result, WorkloadFailure
+from .config import MIN_REPEATS, Config, parse_arguments
+from .exact import Recorder, sha256
+from .group import fingerprint_group
+from .judge import Judgement, Section, Trace, judge
+from .sections import LIMITS, SECTIONS, Work
+from .sizes import sizes_for
+
+MAX_TRACES = 8
+"""Different results of one part that are kept apart; a part with more is wrong whatever they are."""
+PROGRESS_SECONDS = 5.0
+FINDINGS_SHOWN = 4
+REMEDY = (
+    "Wrong arithmetic without an error is silent data corruption: take the part out, look for XID and ECC errors and "
+    "row remaps, and replace it; where it cannot be told which part is wrong, run again beside a third"
+)
+
+
+def main(ranks: Ranks, result: Result) -> None:
+    config = parse_arguments(sys.argv[1:])
+    if config.inject_bit_flip and config.inject_bit_flip.part >= ranks.world_size:
+        raise WorkloadFailure(f"--inject-bit-flip names part {config.inject_bit_flip.part} of {ranks.world_size}")
+    make_deterministic(ranks)
+    result.environment.update(software_environment(ranks))
+    groups = ranks.gather(fingerprint_group(ranks.device))
+    if len(set(groups)) > 1:
+        lines = "; ".join(f"{ranks.scope_of(rank)}: {group}" for rank, group in enumerate(groups))
+        raise WorkloadFailure(f"the parts of the node are not alike, so their results cannot be compared: {lines}")
+    result.environment["fingerprint_group"] = groups[0]
+    mine = Repeats(config, ranks).run()
+    everyone = ranks.gather(mine)
+    judgements = {name: judge(mine.section(name), [theirs.traces[name] for theirs in everyone]) for name in SECTIONS}
+    if ranks.is_first:
+        report(ranks, result, mine, everyone, judgements)
+
+
+def make_deterministic(ranks: Ranks) -> None:
+    """Let PyTorch use only what gives the same bits every time, and raise where it knows no such way."""
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # nothing reads it, and it costs time
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    # Attention written out in matrix products: the backward pass of the fused kernels adds in any order.
+    for fused in ("flash", "mem_efficient", "cudnn"):
+        getattr(torch.backends.cuda, f"enable_{fused}_sdp", bool)(False)
+    torch.backends.cuda.enable_math_sdp(True)
+    if not ranks.accelerator.is_gpu:
+        torch.set_num_threads(1)  # sums are split by threads
+
+
+@dataclass
+class Repeats:
+    """One part's repeats of the work, and the different results that came of them."""
+
+    config: Config
+    ranks: Ranks
+    count: int = 0
+    seconds: float = 0.0
+    traces: dict[str, list[Trace]] = field(default_factory=lambda: {name: [] for name in SECTIONS})
+    labels: dict[str, list[str]] = field(default_factory=dict)
+    known: dict[str, dict[int, int]] = field(default_factory=dict)
+
+    def run(self) -> Repeats:
+        """Repeat the work for the time given, twice at least."""
+        ranks, flip = self.ranks, self.config.inject_bit_flip
+        work = Work(ranks.device, sizes_for(ranks.accelerator.kind))
+        recorder = Recorder(ranks.device)
+        started = spoken = time.monotonic()
+        ranks.say(f"the same work on {ranks.world_size} x {ranks.accelerator.kind}, again and again")
+        while self.count < MIN_REPEATS or time.monotonic() - started < self.config.seconds:
+            self.count += 1
+            is_flipped = flip is not None and flip.hits(ranks.rank, self.count)
+            for name in SECTIONS:
+                recorder.start()
+                work.run(name, recorder, is_flipped, ranks.tick)
+                self._keep(name, recorder, work)
+                ranks.tick()
+            if time.monotonic() - spoken >= PROGRESS_SECONDS:
+                spoken = time.monotonic()
+                ranks.say(f"{self.count} repeats after {spoken - started:.0f} s, {self._steadiness()}")
+        self.seconds = time.monotonic() - started
+        return self
+
+    def section(self, name: str) -> Section:
+        return Section(name, self.labels[name], self.known[name], LIMITS)
+
+    def _keep(self, name: str, recorder: Recorder, work: Work) -> None:
+        """Count the results of a section; those not seen before are held against the host's, too."""
+        digests = recorder.digests()
+        traces = self.traces[name]
+        for index, trace in enumerate(traces):
+            if trace.digests == digests:
+                traces[index] = Trace(digests, trace.repeats + 1, trace.errors)
+                return
+        self.labels[name], self.known[name] = recorder.labels, recorder.known
+        if len(traces) < MAX_TRACES:
+            traces.append(Trace(digests, 1, work.errors(name)))
+        else:
+            traces[-1] = Trace(traces[-1].digests, traces[-1].repeats + 1, traces[-1].errors)
+
+    def _steadiness(self) -> str:
+        changed = [name for name, traces in self.traces.items() if len(traces) > 1]
+        part = self.ranks.scope
+        return f"{part} does not agree with itself in {', '.join(changed)}" if changed else f"{part} agrees with itself"
+
+    def __getstate__(self) -> dict:
+        """Return what travels to the other parts: results, not the way to make them."""
+        return {"count": self.count, "seconds": self.seconds, "traces": self.traces}
+
+    def __setstate__(self, state: Mapping) -> None:
+        self.__dict__.update(state)
+
+
+def report(
+    ranks: Ranks, result: Result, mine: Repeats, everyone: Sequence[Repeats], judgements: Mapping[str, Judgement]
+) -> None:
+    """Put figures, fingerprints and, where a part is wrong, its name into rank 0's result."""
+    add = result.add_metric
+    add("fingerprint_processes_count", ranks.world_size, "count")
+    counts = dict.fromkeys(range(ranks.world_size), 0)
+    for judgement in judgements.values():
+        for finding in judgement.findings:
+            counts[finding.part] += finding.count
+    for part, theirs in enumerate(everyone):
+        scope = ranks.scope_of(part)
+        add("fingerprint_repeats_count", theirs.count, "count", scope)
+        add("fingerprint_repeat_seconds", theirs.seconds / theirs.count, "seconds", scope)
+        add("fingerprint_mismatch_count", counts[part], "count", scope)
+        for name, error in worst_errors(theirs).items():
+            add(f"fingerprint_{name}_error_ratio", error, "ratio", scope)
+    for name, judgement in judgements.items():
+        if judgement.right is not None:
+            result.fingerprints[f"fingerprint_{name}_sha256"] = sha256(mine.labels[name], judgement.right)
+    _say(ranks, result, mine, judgements)
+
+
+def worst_errors(repeats: Repeats) -> dict[str, float]:
+    """Return a part's greatest error of each kind; one that is no number stays one."""
+    worst: dict[str, float] = {}
+    for trace in (trace for traces in repeats.traces.values() for trace in traces):
+        for name, error in trace.errors.items():
+            worst[name] = error if name not in worst or not error <= worst[name] else worst[name]
+    return worst
+
+
+def _say(ranks: Ranks, result: Result, mine: Repeats, judgements: Mapping[str, Judgement]) -> None:
+    findings = [finding for judgement in judgements.values() for finding in judgement.findings]
+    if not findings:
+        training = judgements["training"].right
+        result.message = (
+            f"{ranks.world_size} x {ranks.accelerator.kind}, {mine.count} repeats: all agree bit for bit, training "
+            f"{sha256(mine.labels['training'], training)[:12]}; "
+            f"loss off from float64 by {worst_errors(mine)['training_fp32_loss']:.1g}"
+        )
+        return
+    uuids = {device["index"]: device["uuid"] for device in result.environment["devices"]}
+    lines = [
+        f"{ranks.scope_of(f.part)}{f' ({uuids[f.part]})' if uuids.get(f.part) else ''}: {f.text}" for f in findings
+    ]
+    more = f"; {len(lines) - FINDINGS_SHOWN} more" if len(lines) > FINDINGS_SHOWN else ""
+    result.state = "failure"
+    result.message = f"{'. '.join(lines[:FINDINGS_SHOWN])}{more}. {REMEDY}"
+
+
+if __name__ == "__main__":
+    sys.exit(run_rank(main))

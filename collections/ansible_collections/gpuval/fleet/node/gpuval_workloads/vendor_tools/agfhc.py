@@ -1,0 +1,133 @@
+"""AGFHC, AMD's GPU field health check: its console output and the results.json of a run.
+
+``PASS: test-1-1 [..]`` or (``--simple-output``) ``test  passed`` for every test, a summary ``Tests: 5 Total, 5
+Executed, 0 Skipped``, and at the end ``Program exiting with return code AGFHC_SUCCESS [0]``, without which nothing
+counts as a pass. Formats: AMD's system acceptance pages for MI350X; ROCm/cvs, cvs/tests/health/csp_qual_agfhc.py.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..common.tool_output import json_objects, plain, shortened, whole
+from .answer import FAIL, NODE, PASS, Answer, Fault, Figure
+from .job import Job, trusted, why
+
+BINARY = "agfhc"
+#: Recipes of the whole node by level, and the seconds that AMD says they take, with a tenth and their start-up more.
+RECIPES = {1: ("all_lvl1", 360.0), 2: ("all_lvl2", 700.0), 3: ("all_lvl3", 2040.0), 4: ("all_lvl4", 4020.0)}
+
+_RETURN = re.compile(r"\breturn code (AGFHC_\w+) \[(-?\d+)\]")
+_SUMMARY = re.compile(r"\bTests:\s*(\d+)\s+Total,\s*(\d+)\s+Executed,\s*(\d+)\s+Skipped\b")
+_TESTED = re.compile(r"^\s*(PASS|FAIL|ERROR|ABORT|SKIP)(?:ED)?:\s+(\S+)", re.IGNORECASE)
+_SIMPLE = re.compile(r"^\W*([a-z][a-z0-9_-]{1,47})\W{1,60}(passed|failed|skipped|aborted|error)\b\W*$", re.IGNORECASE)
+_COMPLAINT = re.compile(r"\b(?:FAIL|FAILED|ERROR|ABORT|ABORTED)\b")
+_GPU = re.compile(r"\bGPU[ _:#-]{0,2}(\d{1,2})\b", re.IGNORECASE)
+_OUTCOMES = {"pass": "pass", "skip": "skip", "fail": "fail", "erro": "fail", "abor": "fail"}
+
+
+@dataclass(frozen=True)
+class Report:
+    """Outcome of each test (pass, fail, skip), lines that tell of failures, the counts of the summary, and the name and
+    number of the return code, None where the output ends before it."""
+
+    tests: dict[str, str]
+    failures: tuple[str, ...] = ()
+    executed: int | None = None
+    code: tuple[str, int] | None = None
+
+
+def parse(text: str) -> Report:
+    """Read the console output. Never raises."""
+    text = plain(text)
+    tests: dict[str, str] = {}
+    failures: list[str] = []
+    for line in text.splitlines():
+        tested, simple = _TESTED.match(line), _SIMPLE.match(line)
+        if tested or simple:
+            outcome = _OUTCOMES[(tested[1] if tested else simple[2]).lower()[:4]]
+            name = re.sub(r"-\d+-\d+$", "", tested[2] if tested else simple[1])[:48]
+            if tests.get(name) != "fail":  # one bad iteration is not made good by another
+                tests[name] = outcome
+            if outcome == "fail":
+                failures.append(shortened(line, 160))
+        elif _COMPLAINT.search(line) or (_GPU.search(line) and "fail" in line.lower()):
+            failures.append(shortened(line, 160))
+    summary = _SUMMARY.search(text)
+    code = _RETURN.search(text)
+    return Report(
+        tests, tuple(failures), int(summary[2]) if summary else None, (code[1], int(code[2])) if code else None
+    )
+
+
+def failed_tests(text: str) -> int | None:
+    """Return how many tests results.json counts as failed, None where it does not say."""
+    waiting: list[object] = list(json_objects(plain(text)))
+    for _ in range(10_000):
+        if not waiting:
+            return None
+        item = waiting.pop()
+        if isinstance(item, dict):
+            if whole(item.get("total_failed")) is not None:
+                return whole(item["total_failed"])
+            waiting += item.values()
+        elif isinstance(item, list):
+            waiting += item
+    return None
+
+
+def judge(report: Report) -> Answer:
+    """Say what the output proves."""
+    failed = sorted(name for name, outcome in report.tests.items() if outcome == "fail")
+    counts = [
+        Figure("agfhc_tests_count", len(report.tests), "count"),
+        Figure("agfhc_failed_count", len(failed), "count"),
+    ]
+    if failed or (report.code and report.failures):
+        faults = [Fault(_scope(line), line) for line in report.failures[:8]]
+        return Answer(FAIL, faults=faults, figures=counts)
+    if report.code and "FAIL" in report.code[0]:
+        return Answer(FAIL, faults=[Fault(NODE, f"return code {report.code[0]} [{report.code[1]}]")], figures=counts)
+    if report.code is None:
+        return Answer.none("its return code is missing: its output is cut short")
+    if report.code != ("AGFHC_SUCCESS", 0):
+        return Answer.none(f"return code {report.code[0]} [{report.code[1]}]")
+    if report.executed is None or not report.executed:
+        return Answer.none("it executed no test")
+    return Answer(PASS, summary=f"{report.executed} tests passed", figures=counts)
+
+
+def _scope(line: str) -> str:
+    gpu = _GPU.search(line)
+    return f"gpu:{int(gpu[1])}" if gpu else NODE
+
+
+def run(job: Job) -> Answer:
+    """Run the recipe of the level, or the longest below it that the time allows."""
+    fitting = [level for level, (_, seconds) in RECIPES.items() if level <= job.level and seconds <= job.seconds_left()]
+    if not fitting:
+        return Answer.left_out(f"its shortest recipe takes 5 minutes, {max(job.seconds_left(), 0):.0f} s are left")
+    recipe, _ = RECIPES[max(fitting)]
+    folder = job.folder / "agfhc"
+    arguments = [job.places.find(BINARY), "-r", recipe, "--simple-output", "-o", folder]
+    ended = job.call(arguments, job.seconds_left())
+    answer = judge(parse(ended.output))
+    failed = _failed_in(folder)
+    if failed and answer.verdict != FAIL:
+        faults = [Fault(NODE, f"{failed} tests failed by its results.json")]
+        answer = Answer(FAIL, faults=faults, figures=answer.figures)
+    elif answer.verdict == PASS and trusted(ended):
+        answer = Answer.none(trusted(ended))
+    elif answer.verdict not in (PASS, FAIL):
+        answer.reason = why(ended, answer.reason)
+    return answer
+
+
+def _failed_in(folder: Path) -> int | None:
+    try:
+        with (folder / "results.json").open("rb") as stream:
+            return failed_tests(stream.read(16 << 20).decode("utf-8", "replace"))
+    except OSError:
+        return None

@@ -1,0 +1,61 @@
+"""What a tool said, in one form for all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+PASS, FAIL, UNANSWERED, LEFT_OUT = "pass", "fail", "unanswered", "left_out"
+NODE = "node"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A metric of the record: base unit last in its name."""
+
+    name: str
+    value: float
+    unit: str
+    scope: str = NODE
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A figure by message size in bytes."""
+
+    name: str
+    unit: str
+    x: tuple[int, ...]
+    y: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that a tool says is wrong, and with what: ``gpu:3``, or the node where it names no GPU."""
+
+    scope: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.text if self.scope == NODE else f"{self.scope} {self.text}"
+
+
+@dataclass
+class Answer:
+    """``pass``: it ran to its end and found nothing. ``fail``: it named faults. ``unanswered``: it gave no answer that
+    counts (``reason`` says why): never a pass. ``left_out``: it was not started, for the reason given."""
+
+    verdict: str
+    reason: str = ""
+    summary: str = ""
+    faults: list[Fault] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    figures: list[Figure] = field(default_factory=list)
+    curves: list[Curve] = field(default_factory=list)
+
+    @classmethod
+    def none(cls, reason: str) -> Answer:
+        return cls(UNANSWERED, reason=reason)
+
+    @classmethod
+    def left_out(cls, reason: str) -> Answer:
+        return cls(LEFT_OUT, reason=reason)

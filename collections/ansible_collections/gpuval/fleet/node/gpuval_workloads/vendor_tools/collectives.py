@@ -1,0 +1,380 @@
+"""nccl-tests and rccl-tests: bandwidth, time and right results of each collective over all GPUs of the node.
+
+The table is read by its header, never by counting columns: versions and options (-I, -S, -C, per-iteration reports) add
+some. ``-J`` JSON is read too. Bandwidth is that of the largest size; "Avg bus bandwidth" mixes all sizes and is not
+looked at. #wrong N/A means that results were not checked, which is not 0. Formats: NVIDIA/nccl-tests, src/util.cu.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..common.tool_output import dicts, json_object, number, plain, whole
+from .answer import FAIL, NODE, PASS, Answer, Curve, Fault, Figure
+from .job import Job, trusted, why
+
+BINARIES = {
+    "all_reduce": "all_reduce_perf",
+    "all_gather": "all_gather_perf",
+    "reduce_scatter": "reduce_scatter_perf",
+    "all_to_all": "alltoall_perf",
+    "broadcast": "broadcast_perf",
+    "sendrecv": "sendrecv_perf",
+}
+SMALLEST = "8"
+#: The largest size: what does not end in time with one, GPUs on PCIe for instance, is tried with the next. The tool
+#: itself lowers it to what the memory holds, and says so.
+LARGEST = ("8G", "1G", "128M")
+
+NEAR = 20
+
+_TIME = ("time", "cputime", "cpu_time")
+_WITHOUT_UNIT = ("type", "redop", "root", "#wrong", "error", "timestamp")
+_UNITS = {
+    "(B)": 1.0, "(KB)": 1e3, "(MB)": 1e6, "(elements)": 1.0,
+    "(ns)": 1e-9, "(us)": 1e-6, "(ms)": 1e-3, "(s)": 1.0,
+    "(MB/s)": 1e6, "(GB/s)": 1e9, "(TB/s)": 1e12, "(MiB/s)": 2.0**20, "(GiB/s)": 2.0**30,
+}  # fmt: skip
+_TIMESTAMP = re.compile(r"(\d{4}-\d{2}-\d{2})\s+(\d{2}:\d{2}:\d{2})")
+_RANK = re.compile(r"^#\s+Rank\s+(\d+)\b", re.MULTILINE)
+_OUT_OF_BOUNDS = re.compile(r"^#\s*Out of bounds values\s*:\s*(\d+)\s+(OK|FAILED)\b", re.MULTILINE)
+_LIMITS = re.compile(r"^#.*\bmaxBytes\s+(\d+)\s+step:\s*(\d+)\((factor|bytes)\)", re.MULTILINE)
+_REDUCED = re.compile(r"^#\s*Reducing maxBytes to (\d+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Block:
+    """One measurement: seconds, bus bandwidth in bytes per second, wrong elements (None: not checked)."""
+
+    seconds: float | None
+    bus_bytes_per_second: float | None
+    wrong: int | None
+
+
+@dataclass(frozen=True)
+class Row:
+    size_bytes: int
+    out_of_place: Block | None
+    in_place: Block | None
+
+    @property
+    def main(self) -> Block | None:
+        return self.out_of_place or self.in_place
+
+
+@dataclass(frozen=True)
+class Table:
+    """What one run printed. ``complete``: up to its summary; ``problem``: why what is there cannot be understood."""
+
+    rows: tuple[Row, ...] = ()
+    ranks: int | None = None
+    complete: bool = False
+    out_of_bounds: int | None = None
+    said_failed: bool = False
+    mangled_rows: int = 0
+    most_bytes: int | None = None
+    step: tuple[int, str] = (2, "factor")
+    problem: str = ""
+
+    @property
+    def largest(self) -> Row | None:
+        return max(self.rows, key=lambda row: row.size_bytes, default=None)
+
+    @property
+    def wrong(self) -> int:
+        blocks = [block for row in self.rows for block in (row.out_of_place, row.in_place) if block]
+        return sum(block.wrong or 0 for block in blocks)
+
+    @property
+    def unchecked(self) -> int:
+        blocks = [block for row in self.rows for block in (row.out_of_place, row.in_place) if block]
+        return sum(block.wrong is None for block in blocks) + self.mangled_rows
+
+
+def parse(text: str) -> Table:
+    """Read the output of one run, or the document that ``-J`` writes. Never raises."""
+    text = plain(text)
+    if text.lstrip().startswith("{"):
+        document = json_object(text, key="results")
+        return _from_json(document) if document else Table(problem="its JSON is cut short")
+    return _from_text(text)
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """Where a header puts things: index of the size, first index of each block, names and factors of all columns."""
+
+    names: tuple[str, ...]
+    factors: tuple[float | None, ...]
+    starts: tuple[int, ...]
+    titles: tuple[str, ...]
+
+
+def _from_text(text: str) -> Table:
+    lines = text.splitlines()
+    columns: _Columns | None = None
+    rows: list[Row] = []
+    mangled = 0
+    for index, line in enumerate(lines):
+        if line.lstrip().startswith("#"):
+            columns = _header(lines, index) or columns
+            continue
+        fields = _TIMESTAMP.sub(r"\1T\2", line).split()
+        if columns is None or not fields or not fields[0].isdecimal():
+            continue
+        row = _row(fields, columns)
+        if row:
+            rows.append(row)
+        else:
+            mangled += 1
+    summary = _OUT_OF_BOUNDS.search(text)
+    limits, reduced = _LIMITS.search(text), _REDUCED.findall(text)
+    ranks = set(_RANK.findall(text))
+    problem = ""
+    if columns is None:
+        problem = "it printed no table"
+    elif any(columns.factors[start] is None for start in columns.starts):
+        problem = "its table's units are not known"
+    return Table(
+        rows=() if problem else tuple(rows),
+        ranks=len(ranks) or None,
+        complete=summary is not None,
+        out_of_bounds=int(summary[1]) if summary else None,
+        said_failed=bool(summary and summary[2] == "FAILED"),
+        mangled_rows=mangled,
+        most_bytes=int(reduced[-1]) if reduced else int(limits[1]) if limits else None,
+        step=(int(limits[2]), limits[3]) if limits else (2, "factor"),
+        problem=problem,
+    )
+
+
+def _header(lines: list[str], index: int) -> _Columns | None:
+    """Return the columns that the header line at this place declares, with the units of the line below it."""
+    line = lines[index].replace("#", " ", 1)
+    names = line.split()
+    if "size" not in names or "busbw" not in names or not any(name in _TIME for name in names):
+        return None
+    starts = tuple(place for place, name in enumerate(names) if name in _TIME)
+    # Warnings of NCCL may stand between the header's rows.
+    below = next((one for one in lines[index + 1 : index + 1 + NEAR] if one.lstrip().startswith("#")), "")
+    below = below.replace("#", " ", 1)
+    units = re.findall(r"\([^)\s]*\)", below)
+    factors: list[float | None] = []
+    ends = {match.end(): match.group() for match in re.finditer(r"\([^)\s]*\)", below)}
+    measured = [name for name in names if name not in _WITHOUT_UNIT]
+    in_order = iter(units) if len(units) == len(measured) else None
+    for match in re.finditer(r"\S+", line):
+        name = match.group()
+        unit = None
+        if name not in _WITHOUT_UNIT:
+            unit = next(in_order) if in_order else ends.get(match.end())
+        factors.append(_UNITS.get(unit or ""))
+    above = next((one for one in reversed(lines[max(0, index - NEAR) : index]) if one.lstrip().startswith("#")), "")
+    titles = re.findall(r"out-of-place|in-place", above) or ["out-of-place", "in-place"]
+    return _Columns(tuple(names), tuple(factors), starts, tuple(titles))
+
+
+def _row(fields: list[str], columns: _Columns) -> Row | None:
+    """Read one row; None when it has not the header's columns: cut short, or torn by another line."""
+    starts, blocks = columns.starts, {}
+    size = columns.names.index("size")
+    if len(fields) != len(columns.names):
+        width = starts[1] - starts[0] if len(starts) == 2 else 0
+        if not width or len(fields) != len(columns.names) - width:
+            return None
+        fields = [*fields[: starts[0]], *["-"] * width, *fields[starts[0] :]]  # a replayed trace has no out-of-place
+    ends = [*starts[1:], len(columns.names)]
+    for title, start, end in zip(columns.titles, starts, ends):
+        place = {name: start + offset for offset, name in reversed(list(enumerate(columns.names[start:end])))}
+        if fields[start] == "-":
+            continue
+        seconds, rate = number(fields[start]), number(fields[place["busbw"]]) if "busbw" in place else None
+        if seconds is None and fields[start] != "N/A":
+            return None
+        factor = columns.factors[start] or 0.0
+        rate_factor = columns.factors[place["busbw"]] if "busbw" in place else None
+        wrong = whole(fields[place["#wrong"]].rstrip("*")) if "#wrong" in place else None
+        blocks[title] = Block(
+            None if seconds is None else seconds * factor,
+            None if rate is None or rate_factor is None else rate * rate_factor,
+            wrong,
+        )
+    size_bytes = whole(fields[size])
+    if size_bytes is None or not blocks:
+        return None
+    return Row(int(size_bytes * (columns.factors[size] or 1.0)), blocks.get("out-of-place"), blocks.get("in-place"))
+
+
+def _from_json(document: dict) -> Table:
+    """Read the document of ``-J`` (times in microseconds, rates in GB/s, booleans as texts)."""
+    config = document.get("config") if isinstance(document.get("config"), dict) else {}
+    bounds = document.get("out_of_bounds") if isinstance(document.get("out_of_bounds"), dict) else {}
+    rows = []
+    items = dicts(document.get("results"))
+    for item in items:
+        size = whole(item.get("size"))
+        out_of_place, in_place = (_json_block(item.get(key)) for key in ("out_of_place", "in_place"))
+        if size is not None and (out_of_place or in_place):
+            rows.append(Row(size, out_of_place, in_place))
+    processes = len(dicts(config.get("devices")))
+    per_process = (whole(config.get("nthreads")) or 1) * (whole(config.get("ngpus")) or 1)
+    factor = whole(config.get("step_factor"))
+    return Table(
+        rows=tuple(rows),
+        ranks=max(processes, per_process) if config else None,
+        complete="count" in bounds,
+        out_of_bounds=whole(bounds.get("count")),
+        said_failed="count" in bounds and str(bounds.get("okay")).lower() != "true",
+        mangled_rows=len(items) - len(rows),
+        most_bytes=whole(config.get("maximum_bytes")),
+        step=(factor, "factor") if factor else (whole(config.get("step_bytes")) or 0, "bytes"),
+        problem="" if items else "it has no results",
+    )
+
+
+def _json_block(item: object) -> Block | None:
+    if not isinstance(item, dict):
+        return None
+    seconds = number(next((item[key] for key in _TIME if key in item), None))
+    rate = number(item.get("bus_bw"))
+    return Block(
+        None if seconds is None else seconds * 1e-6, None if rate is None else rate * 1e9, whole(item.get("nwrong"))
+    )
+
+
+def judge(table: Table, collective: str, ranks: int | None, prefix: str) -> Answer:
+    """Say what a table proves of one collective. ``ranks`` is how many were asked for."""
+    largest = table.largest
+    if table.problem or largest is None:
+        return Answer.none(f"{collective}: {table.problem or 'its table has no rows'}")
+    faults = []
+    if table.wrong or table.out_of_bounds or table.said_failed:
+        sizes = [
+            f"{row.size_bytes:,}" for row in table.rows
+            if any(block and block.wrong for block in (row.out_of_place, row.in_place))
+        ]  # fmt: skip
+        where = f", of {', '.join(sizes[:4])} bytes" if sizes else ""
+        faults.append(Fault(NODE, f"{collective}: {max(table.wrong, table.out_of_bounds or 0)} wrong elements{where}"))
+    counts = [Figure(f"{prefix}_error_count", max(table.wrong, table.out_of_bounds or 0), "count")]
+    if faults:
+        return Answer(FAIL, faults=faults, figures=[*counts, *_figures(table, collective, prefix)])
+    if not table.complete:
+        return Answer.none(f"{collective}: its output is cut short, the summary is missing")
+    if ranks is not None and table.ranks is not None and table.ranks != ranks:
+        return Answer.none(f"{collective}: {ranks} ranks were asked for, it used {table.ranks}")
+    step, kind = table.step
+    following = largest.size_bytes * step if kind == "factor" else largest.size_bytes + step
+    if table.most_bytes is not None and following <= table.most_bytes:
+        return Answer.none(
+            f"{collective}: asked for {table.most_bytes:,} bytes, the largest size in its table is "
+            f"{largest.size_bytes:,}"
+        )
+    if largest.main is None or largest.main.bus_bytes_per_second is None:
+        return Answer.none(f"{collective}: no bandwidth at its largest size")
+    return Answer(
+        PASS,
+        summary=f"{collective} {largest.main.bus_bytes_per_second / 1e9:.1f} GB/s",
+        figures=[*counts, *_figures(table, collective, prefix)],
+        curves=_curves(table, collective, prefix),
+    )
+
+
+def _figures(table: Table, collective: str, prefix: str) -> list[Figure]:
+    figures = [Figure(f"{prefix}_unchecked_count", table.unchecked, "count")]
+    if table.ranks is not None:
+        figures.append(Figure(f"{prefix}_ranks_count", table.ranks, "count"))
+    if not table.complete:
+        return figures
+    largest = table.largest
+    blocks = {"": largest.main, "_in_place": largest.in_place if largest.out_of_place else None}
+    for suffix, block in blocks.items():
+        if block and block.bus_bytes_per_second is not None:
+            name = f"{prefix}_{collective}{suffix}_bus_bytes_per_second"
+            figures.append(Figure(name, block.bus_bytes_per_second, "bytes/s"))
+    figures.append(Figure(f"{prefix}_{collective}_largest_bytes", largest.size_bytes, "bytes"))
+    smallest = min((row for row in table.rows if row.size_bytes > 0), key=lambda row: row.size_bytes, default=None)
+    if smallest and smallest.main and smallest.main.seconds is not None:
+        figures.append(Figure(f"{prefix}_{collective}_latency_seconds", smallest.main.seconds, "seconds"))
+    return figures
+
+
+def _curves(table: Table, collective: str, prefix: str) -> list[Curve]:
+    points = {
+        row.size_bytes: row.main.bus_bytes_per_second
+        for row in table.rows
+        if row.main and row.main.bus_bytes_per_second is not None
+    }
+    sizes = sorted(points)
+    name = f"{prefix}_{collective}_bus_bytes_per_second"
+    return [Curve(name, "bytes/s", tuple(sizes), tuple(points[size] for size in sizes))]
+
+
+def run(job: Job) -> Answer:
+    """Run every collective that is there, one after another, over all GPUs."""
+    found: dict[str, Path] = {}
+    for collective, binary in BINARIES.items():
+        path = job.places.find(binary)
+        if path:
+            found[collective] = path
+    if job.gpus is None:
+        return Answer.none("how many GPUs the node has is not known: set gpuval_gpu_count")
+    if job.gpus < 2:
+        return Answer.left_out("collectives need 2 GPUs")
+    answers = []
+    largest = list(LARGEST)
+    for done, (collective, path) in enumerate(found.items()):
+        while True:
+            answer, timed_out = _measure(job, collective, path, largest[0], len(found) - done)
+            if not timed_out or len(largest) == 1 or job.seconds_left() < 1:
+                break
+            largest.pop(0)
+        answers.append(answer)
+    return merge(answers, job.tool, job.gpus)
+
+
+def _measure(job: Job, collective: str, path: Path, largest: str, left: int) -> tuple[Answer, bool]:
+    """Run one collective, ``left`` of them to go with this one; return what it says and whether it was stopped."""
+    seconds = job.seconds_left() * 2 / (left + 1)
+    if seconds < 1:
+        return Answer.none(f"{collective}: no time was left for it"), False
+    arguments = [path, "-b", SMALLEST, "-e", largest, "-f", "2", "-g", str(job.gpus)]
+    ended = job.call(arguments, seconds, name=f"{job.tool}_{collective}")
+    answer = judge(parse(ended.output), collective, job.gpus, job.tool)
+    if answer.verdict == PASS and trusted(ended):
+        answer = Answer.none(f"{collective}: {trusted(ended)}")
+    elif answer.verdict not in (PASS, FAIL):
+        reason = why(ended, answer.reason.removeprefix(f"{collective}: "))
+        answer = replace(answer, reason=f"{collective}: {reason}")
+    return answer, ended.timed_out and answer.verdict != FAIL
+
+
+def merge(answers: list[Answer], prefix: str, ranks: int) -> Answer:
+    """Put the answers for several collectives together: errors and unchecked results are summed."""
+    figures: dict[str, Figure] = {}
+    for figure in (figure for answer in answers for figure in answer.figures):
+        known = figures.get(figure.name)
+        if known is None:
+            figures[figure.name] = figure
+        elif figure.name == f"{prefix}_ranks_count":
+            figures[figure.name] = min(known, figure, key=lambda one: one.value)
+        else:
+            figures[figure.name] = replace(figure, value=known.value + figure.value)
+    faults = [fault for answer in answers for fault in answer.faults]
+    reasons = [answer.reason for answer in answers if answer.reason]
+    good = [answer for answer in answers if answer.verdict == PASS]
+    merged = Answer(
+        PASS,
+        reason="; ".join(reasons),
+        summary=f"{len(good)} of {len(answers)} collectives over {ranks} GPUs: "
+        + ", ".join(answer.summary for answer in good),
+        faults=faults,
+        figures=list(figures.values()),
+        curves=[curve for answer in answers for curve in answer.curves],
+    )
+    if faults:
+        merged.verdict = FAIL
+    elif len(good) < len(answers) or not answers:
+        merged.verdict = "unanswered"
+    return merged

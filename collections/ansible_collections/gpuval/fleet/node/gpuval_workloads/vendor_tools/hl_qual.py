@@ -1,0 +1,102 @@
+"""hl_qual, Intel's qualification tool for Gaudi: the functional test on all devices.
+
+Its report ends with a banner ``hl qual report``, the verdict of the run on the line below it; before that ``Test result
+summary`` has a line for each device, its third part (after ``: ``) PASSED or FAILED. That much is known from scripts of
+others who run it, see docs/vendor_tools.md.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+
+from ..common.tool_output import plain, shortened
+from .answer import FAIL, NODE, PASS, Answer, Fault, Figure
+from .job import Job, trusted, why
+
+BINARY = "hl_qual"
+SHORTEST_SECONDS, START_SECONDS = 30, 60
+
+_BANNER = re.compile(r"\bhl[ _]qual report\b", re.IGNORECASE)
+_VERDICT = re.compile(r"\b(PASSED|FAILED)\b")
+_SUMMARY = re.compile(r"\bTest result summary\b", re.IGNORECASE)
+_ADDRESS = re.compile(r"\b(?:[0-9a-fA-F]{4}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]\b")
+_INDEX = re.compile(r"\b(?:accel|hl|device[ #:]{0,2}|card[ #:]{0,2})(\d{1,2})\b", re.IGNORECASE)
+_MODEL = re.compile(r"gaudi\d?")
+
+
+@dataclass(frozen=True)
+class Report:
+    """The run's own verdict (None: the output ends before it) and each device's line with its verdict."""
+
+    passed: bool | None
+    devices: tuple[tuple[str, bool], ...]
+
+
+def parse(text: str) -> Report:
+    """Read the output or the report file. Never raises."""
+    lines = plain(text).split("\n")
+    passed: bool | None = None
+    devices: list[tuple[str, bool]] = []
+    in_summary = False
+    for index, line in enumerate(lines[:-1]):  # the last has no line end: it may be cut short
+        verdict = _VERDICT.search(line)
+        if _SUMMARY.search(line):
+            in_summary = True
+        elif _BANNER.search(line):
+            below = next((one for one in lines[index + 1 : -1] if one.strip()), "")
+            found = _VERDICT.search(below)
+            passed = found[1] == "PASSED" if found else None
+            in_summary = False
+        elif in_summary and verdict and ": " in line:
+            devices.append((shortened(line, 120), verdict[1] == "PASSED"))
+        elif in_summary and devices and not line.strip():
+            in_summary = False
+    return Report(passed, tuple(devices))
+
+
+def judge(report: Report, gpus: int | None) -> Answer:
+    """Say what the report proves; ``gpus`` is how many the node is to have."""
+    faults = [Fault(_scope(line), line) for line, passed in report.devices if not passed]
+    if report.passed is False and not faults:
+        faults = [Fault(NODE, "the report says FAILED and names no device")]
+    figures = [
+        Figure("hl_qual_devices_count", len(report.devices), "count"),
+        Figure("hl_qual_failed_count", sum(not passed for _, passed in report.devices), "count"),
+    ]
+    if faults:
+        return Answer(FAIL, faults=faults, figures=figures)
+    if report.passed is None:
+        return Answer.none("its report is missing or cut short")
+    if gpus and report.devices and len(report.devices) != gpus:
+        return Answer.none(f"it tested {len(report.devices)} devices of {gpus}")
+    return Answer(PASS, summary="functional test passed", figures=figures)
+
+
+def _scope(line: str) -> str:
+    index = _INDEX.search(_ADDRESS.sub("", line))
+    return f"gpu:{int(index[1])}" if index else NODE
+
+
+def run(job: Job) -> Answer:
+    """Run the functional test on all devices at once. hl_qual wants to be started in its own folder."""
+    path = job.places.find(BINARY)
+    model = next((part for part in reversed(path.resolve().parts) if _MODEL.fullmatch(part)), None)
+    if model is None:
+        return Answer.left_out(f"{path} lies in no folder named after a Gaudi, so its device switch is not known")
+    seconds = int(job.seconds_left()) - START_SECONDS
+    if seconds < SHORTEST_SECONDS:
+        needed = SHORTEST_SECONDS + START_SECONDS
+        return Answer.left_out(f"{max(job.seconds_left(), 0):.0f} s are left, it needs {needed}")
+    test = ["-f2", "-l", "high", "-t", str(seconds)]
+    arguments = [path, f"-{model}", "-c", "all", "-rmod", "parallel", "-dis_mon", *test]
+    python = os.environ.get("__python_cmd", "python3")  # noqa: SIM112 - hl_qual's own name for it
+    environment = {"__python_cmd": python, "HABANA_LOGS": str(job.folder / "habana")}
+    ended = job.call(arguments, job.seconds_left(), cwd=path.resolve().parent, environment=environment)
+    answer = judge(parse(ended.output + "\n"), job.gpus)
+    if answer.verdict == PASS and trusted(ended):
+        answer = Answer.none(trusted(ended))
+    elif answer.verdict not in (PASS, FAIL):
+        answer.reason = why(ended, answer.reason)
+    return answer

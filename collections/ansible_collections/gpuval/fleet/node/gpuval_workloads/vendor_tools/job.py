@@ -1,0 +1,85 @@
+"""One tool's turn: its time, its place for files, its calls."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..common import command
+from ..common.tool_output import shortened
+from .places import Places
+
+MAX_LOG_BYTES = 8 << 20
+HINTS = ("error", "fail", "warn", "unable", "invalid", "cannot", "no such", "not found")
+
+
+@dataclass
+class Job:
+    """What a tool is given: where executables are, the GPUs there should be, how thorough to be, and its deadline (of
+    the monotonic clock). ``logs`` are the files that its calls have written."""
+
+    tool: str
+    places: Places
+    gpus: int | None
+    level: int
+    deadline: float
+    folder: Path
+    logs: list[Path] = field(default_factory=list)
+
+    def seconds_left(self) -> float:
+        return self.deadline - time.monotonic()
+
+    def call(
+        self,
+        arguments: Sequence[str | os.PathLike],
+        seconds: float,
+        *,
+        name: str = "",
+        cwd: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> command.Ended:
+        """Run a command for at most so long and keep its output as a file beside the result."""
+        title = name or self.tool
+        print(f"{title}: {' '.join(map(str, arguments))} (at most {seconds:.0f} s)", flush=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        ended = command.run(
+            arguments,
+            seconds,
+            cwd=cwd or self.folder,
+            environment={**os.environ, **(environment or {})},
+            echo=lambda line: print(f"{title}: {line}", flush=True),
+            say=lambda text: print(f"{title}: {text}", flush=True),
+        )
+        print(f"{title}: {ended.how()}, {ended.seconds:.1f} s", flush=True)
+        self._keep(title, ended.output)
+        return ended
+
+    def _keep(self, title: str, output: str) -> None:
+        log = self.folder / f"{title}.txt"
+        try:
+            log.write_text(output[:MAX_LOG_BYTES], encoding="utf-8", errors="replace")
+            self.logs.append(log)
+        except OSError as error:
+            print(f"{title}: its output could not be kept: {error.strerror}", flush=True)
+
+
+def why(ended: command.Ended, reason: str) -> str:
+    """Say why a program gave no answer: how it ended if not well, what its output lacks, its own last complaint."""
+    lines = [line for line in ended.output.splitlines()[-400:] if any(hint in line.lower() for hint in HINTS)]
+    parts = [] if ended.code == 0 and not ended.timed_out and not ended.problem else [ended.how()]
+    if ended.code is None:
+        return parts[0]
+    parts.append(reason if not ended.lost_bytes else f"{reason} ({ended.lost_bytes:,} bytes of its output left out)")
+    return "; ".join(parts) + (f": {shortened(lines[-1], 200)}" if lines else "")
+
+
+def trusted(ended: command.Ended) -> str:
+    """Return why a program's output must not count as a pass although it reads like one; empty when it may."""
+    if ended.code != 0 or ended.timed_out or ended.problem:
+        return ended.how()
+    if ended.lost_bytes:
+        return f"printed so much that {ended.lost_bytes:,} bytes were left out"
+    return ""

@@ -1,0 +1,180 @@
+"""The ROCm Validation Suite, ``rvs -r LEVEL``: its log and the summary table at its end, and its JSON log.
+
+Log lines: ``[RESULT] [seconds.micros] [action] [GPU:: id] ... met: TRUE`` or ``pass: FALSE`` (before 1.2: ``[action]
+module id ...``). The summary names the GPUs (id, index, PCI address) and every action's result. Only a whole summary
+counts as a pass. Formats: ROCm/ROCmValidationSuite, docs/ug1main.md, rvs/src/rvsexec.cpp, src/rvsliblogger.cpp.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from ..common.tool_output import json_objects, metric_part, number, plain, shortened, without_trailing_commas
+from .answer import FAIL, NODE, PASS, Answer, Fault, Figure
+from .job import Job, trusted, why
+
+BINARY = "rvs"
+
+_LINE = re.compile(r"^\[(RESULT|ERROR|INFO|DEBUG|TRACE)\s*\]\s*\[\s*[\d.]+\s*\]\s*(.*)$")
+_ACTION = re.compile(r"^\[([^\[\]]{1,128})\]\s*(.*)$")
+_GPU = re.compile(r"\[?GPU::\s*(?:\d+\s*-\s*)?(\d{1,6})\b|^(?:[a-z]{2,8})\s+(\d{1,6})\b")
+_VERDICT = re.compile(r"\b(?:pass|met):\s*(TRUE|FALSE)\b", re.IGNORECASE)
+_OLD_VERDICT = re.compile(r"\btarget stress\s*:\s*[\d.]+\s+(PASS|FAIL)\b")
+_GFLOPS = re.compile(r"\bG(?:FLOPS|flops)\s+([\d.]+)")
+_POWER = re.compile(r"\bPower\(W\)\s+([\d.]+)")
+_ERRORS = re.compile(r"\berrors?\s*:\s*(\d+)\b", re.IGNORECASE)
+_NAME_CELL = re.compile(r"^.+\S\s+-\s+(\d{1,6})$")
+_PLACE_CELL = re.compile(r"^(\d{1,3})\s+-\s+\d{1,4}\s+-\s+([0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.\d)$")
+_PASSED, _FAILED = ("PASS", "PASSED", "TRUE"), ("FAIL", "FAILED", "FALSE")
+
+
+@dataclass
+class Report:
+    """What RVS printed. ``gpus``: its GPU id to (index, PCI address); ``actions``: (name, module, result) of the
+    summary; ``verdicts``: (action, GPU id or None, passed, the line)."""
+
+    actions: list[tuple[str, str, str]] = field(default_factory=list)
+    gpus: dict[str, tuple[int, str]] = field(default_factory=dict)
+    verdicts: list[tuple[str, str | None, bool, str]] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    gflops: dict[tuple[str, str], float] = field(default_factory=dict)
+    watts: dict[tuple[str, str], float] = field(default_factory=dict)
+    complete: bool = False
+
+    def scope(self, gpu: str | None) -> str:
+        return f"gpu:{self.gpus[gpu][0]}" if gpu in self.gpus else NODE
+
+    def named(self, gpu: str | None) -> str:
+        """Name a GPU in words, with its PCI address where the summary gave it."""
+        return "" if gpu is None else f"GPU id {gpu} at {self.gpus[gpu][1]}" if gpu in self.gpus else f"GPU id {gpu}"
+
+
+def parse(text: str) -> Report:
+    """Read the console output or log of RVS. Never raises."""
+    report = Report()
+    cells: list[str] = []
+    in_actions = False
+    for raw in plain(text).splitlines():
+        line = raw.strip()
+        if line.startswith("|"):
+            row = [cell.strip() for cell in line.strip("|").split("|")]
+            if not line.endswith("|"):
+                continue  # cut short
+            if [cell.lower() for cell in row[:3]] == ["action name", "module", "result"]:
+                in_actions = True
+            elif in_actions and len(row) == 3:
+                report.actions.append((row[0], row[1], row[2].upper()))
+            elif not in_actions:
+                cells = _gpus(report, cells, row)
+        elif re.fullmatch(r"\+-+\+", line) and in_actions and report.actions:
+            report.complete = True
+        else:
+            _log_line(report, line)
+    return report
+
+
+def _gpus(report: Report, above: list[str], row: list[str]) -> list[str]:
+    """Take over the GPUs that two rows of the overview name: names and ids, below them indices and addresses."""
+    for name, place in zip(above, row):
+        gpu, where = _NAME_CELL.match(name), _PLACE_CELL.match(place)
+        if gpu and where:
+            report.gpus[gpu[1]] = (int(where[1]), where[2])
+    return row
+
+
+def _log_line(report: Report, line: str) -> None:
+    match = _LINE.match(line)
+    if not match:
+        if line.startswith("RVS-ERROR"):
+            report.errors.append(shortened(line))
+        return
+    level, rest = match[1], match[2]
+    action = _ACTION.match(rest)
+    name, rest = (action[1], action[2]) if action else ("", rest)
+    gpu_match = _GPU.search(rest)
+    gpu = (gpu_match[1] or gpu_match[2]) if gpu_match else None
+    if level == "ERROR":
+        report.errors.append(shortened(f"{name} {rest}".strip()))
+        return
+    verdict, old = _VERDICT.search(rest), _OLD_VERDICT.search(rest)
+    if verdict or old:
+        passed = (verdict[1] if verdict else old[1]).upper() in _PASSED
+        report.verdicts.append((name, gpu, passed, shortened(rest, 160)))
+    for pattern, best in ((_GFLOPS, report.gflops), (_POWER, report.watts)):
+        found = pattern.search(rest)
+        value = number(found[1]) if found else None
+        if value is not None and gpu:
+            best[name, gpu] = max(value, best.get((name, gpu), 0.0))
+
+
+def parse_json(text: str) -> Report:
+    """Read the JSON log: by module and action, records with ``gpu_id`` and ``pass``. Some versions leave a comma after
+    the last action. The document has no summary, so it counts faults but is never a pass by itself."""
+    report = Report()
+    modules = [module for found in json_objects(without_trailing_commas(plain(text))) for module in found.values()]
+    for module in modules:
+        for name, records in module.items() if isinstance(module, dict) else ():
+            for record in records if isinstance(records, list) else ():
+                if isinstance(record, dict) and "pass" in record:
+                    gpu = str(record["gpu_id"]) if "gpu_id" in record else None
+                    passed = str(record["pass"]).upper() in _PASSED
+                    report.verdicts.append((shortened(str(name), 128), gpu, passed, "pass: false in its JSON"))
+    return report
+
+
+def judge(report: Report, gpus: int | None) -> Answer:
+    """Say what the log proves; ``gpus`` is how many the node is to have."""
+    failed = [one for one in report.verdicts if not one[2]]
+    faults = [
+        Fault(report.scope(gpu), ": ".join(filter(None, (name, report.named(gpu), text))))
+        for name, gpu, _, text in failed
+    ]
+    named = {name for name, *_ in failed}
+    bad = [action for action in report.actions if action[2] in _FAILED]
+    faults += [Fault(NODE, f"{name} ({module}): {result}") for name, module, result in bad if name not in named]
+    figures = _figures(report, len(bad))
+    if faults:
+        return Answer(FAIL, faults=faults, figures=figures)
+    if report.errors:
+        return Answer.none(report.errors[0])
+    if not report.complete:
+        return Answer.none("its summary is missing or cut short")
+    odd = [action for action in report.actions if action[2] not in _PASSED]
+    if odd:
+        return Answer.none(f"it says {shortened(odd[0][2], 24)!r} of {odd[0][0]}")
+    if gpus and report.gpus and len(report.gpus) != gpus:
+        return Answer.none(f"it saw {len(report.gpus)} GPUs of {gpus}")
+    return Answer(PASS, summary=f"{len(report.actions)} actions passed", figures=figures)
+
+
+def _figures(report: Report, failed: int) -> list[Figure]:
+    figures = [Figure("rvs_actions_count", len(report.actions), "count"), Figure("rvs_failed_count", failed, "count")]
+    for best, ending, unit, factor in (
+        (report.gflops, "tflops", "TFLOP/s", 1e-3),
+        (report.watts, "power_max_watts", "W", 1.0),
+    ):
+        for (name, gpu), value in best.items():
+            if gpu in report.gpus:
+                figures.append(Figure(f"rvs_{metric_part(name)}_{ending}", value * factor, unit, report.scope(gpu)))
+    return figures
+
+
+def run(job: Job) -> Answer:
+    """Run the level that RVS ships for this GPU (RVS 1.3 and later)."""
+    log = job.folder / "rvs.json"
+    ended = job.call([job.places.find(BINARY), "-r", str(job.level), "-j", log], job.seconds_left())
+    report = parse(ended.output)
+    try:
+        with log.open("rb") as stream:
+            extra = parse_json(stream.read(16 << 20).decode("utf-8", "replace"))
+        known = {(name, gpu) for name, gpu, passed, _ in report.verdicts if not passed}
+        report.verdicts += [one for one in extra.verdicts if not one[2] and one[:2] not in known]
+    except OSError:
+        pass  # older versions choose the file's place themselves
+    answer = judge(report, job.gpus)
+    if answer.verdict == PASS and trusted(ended):
+        answer = Answer.none(trusted(ended))
+    elif answer.verdict not in (PASS, FAIL):
+        answer.reason = why(ended, answer.reason)
+    return answer

@@ -1,0 +1,56 @@
+"""Values in a record's environment by path. The environment comes from a node: nothing guarantees its form."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+MAX_VALUES = 256
+MAX_TEXT = 400
+
+
+def texts(environment: Mapping[str, Any], path: str) -> list[str]:
+    """The values at ``path`` as text, in their order.
+
+    ``firmware.bios_version`` is a key in a key, ``gpus[].driver_version`` that of every member of a list, and
+    ``nics[].board_id+firmware_version`` several of a member side by side. What is not there gives nothing.
+    """
+    return [text for _, text in members(environment, path)]
+
+
+def members(environment: Mapping[str, Any], path: str) -> list[tuple[Mapping[str, Any], str]]:
+    """As ``texts``, each with the mapping that it stands in."""
+    found: list[tuple[Mapping[str, Any], str]] = []
+    *steps, last = path.split(".")
+    for place in _descend(environment, steps):
+        words = [_text(place.get(key)) for key in last.split("+")] if isinstance(place, Mapping) else [None]
+        if all(words) and len(found) < MAX_VALUES:
+            found.append((place, " ".join(word for word in words if word)))
+    return found
+
+
+def _descend(place: Any, steps: list[str]) -> Iterator[Any]:
+    if not steps:
+        yield place
+        return
+    key, rest = steps[0], steps[1:]
+    if not isinstance(place, Mapping):
+        return
+    inner = place.get(key.removesuffix("[]"))
+    if not key.endswith("[]"):
+        yield from _descend(inner, rest)
+    elif isinstance(inner, list):
+        for member in inner[:MAX_VALUES]:
+            yield from _descend(member, rest)
+
+
+def _text(value: Any) -> str | None:
+    if isinstance(value, (dict, list)):
+        value = json.dumps(value, sort_keys=True) if value else ""
+    if value is None or isinstance(value, bool):
+        return None
+    text = " ".join(str(value).split())
+    # Long texts that differ in the middle must not look alike when they are shortened for the report.
+    return text if len(text) <= MAX_TEXT else hashlib.sha256(text.encode()).hexdigest()

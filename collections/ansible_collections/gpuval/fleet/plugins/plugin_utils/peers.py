@@ -1,0 +1,49 @@
+"""One part beside its peers: how far it is from their median, and whether that is more than their own noise."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+#: Of two that differ nobody can say which is wrong.
+MIN_PARTS = 3
+#: Of a normal distribution the median absolute deviation, times this, is the standard one (Rousseeuw, Croux 1993).
+MAD_TO_DEVIATION = 1.4826
+
+
+@dataclass(frozen=True)
+class Peers:
+    """The figures of all parts; ``deviation`` is their scaled median absolute deviation, in the unit of the figures."""
+
+    median: float
+    deviation: float
+    count: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Peers | None:
+        """None where there are too few, or where their median is 0 and so nothing is relative to it."""
+        if len(values) < MIN_PARTS:
+            return None
+        median = statistics.median(values)
+        if median == 0:
+            return None
+        deviation = MAD_TO_DEVIATION * statistics.median(abs(value - median) for value in values)
+        return cls(median, deviation, len(values))
+
+    def change(self, value: float) -> float:
+        """Relative to the median: -0.05 is 5 % under it."""
+        return (value - self.median) / abs(self.median)
+
+    def accuses(self, value: float, max_below: float | None, max_above: float | None, deviations: float) -> bool:
+        """Whether the part is too far off, and further than ``deviations`` of what its peers differ by anyway."""
+        if abs(value - self.median) <= deviations * self.deviation:
+            return False
+        change = self.change(value)
+        return (max_below is not None and change < -max_below) or (max_above is not None and change > max_above)
+
+    def badness(self, value: float, max_below: float | None, max_above: float | None) -> float:
+        """Orders parts that pass: the greatest is the nearest to being accused."""
+        change = self.change(value)
+        sides = ((max_below, -change), (max_above, change))
+        return max(off / most for most, off in sides if most is not None)

@@ -1,0 +1,158 @@
+"""The kernel's log: what a line means, what the kernel itself wrote, and why it cannot be read.
+
+Lines: XID and SXID as in leptonai/gpud components/accelerator/nvidia/error/{xid,sxid}/README.md (commit 211f86c7);
+amdgpu_ras.c, amdgpu_device.c and habanalabs/common/device.c of Linux; mlx5 as public logs of ConnectX-5 and later
+show it; EDAC, MCE and AER as drivers/edac/edac_mc.c, mce/core.c and drivers/pci/pcie/aer.c print them.
+"""
+
+import os
+
+import pytest
+from gpuval_runner.telemetry import kernel_log
+from gpuval_runner.telemetry.events import Event, classify
+
+FALLEN = "NVRM: Xid (PCI:0000:91:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+
+
+@pytest.mark.parametrize(
+    ("line", "event"),
+    [
+        (FALLEN, Event("xid", 79, "0000:91:00.0")),
+        ("NVRM: Xid (PCI:0000:cb:00): 13, pid=1, name=x, Graphics Exception", Event("xid", 13, "0000:cb:00.0")),
+        ("NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed", Event("xid", 154, "0000:01:00.0")),
+        (
+            "nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 48 LTSSM Fault Up",
+            Event("sxid", 20034, "0000:06:00.0"),
+        ),
+        ("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Severity 1 Engine instance 62", None),  # goes on from above
+        (
+            "amdgpu 0000:c3:00.0: amdgpu: 2 uncorrectable hardware errors detected in umc block",
+            Event("ras", None, "0000:c3:00.0"),
+        ),
+        ("amdgpu 0000:c3:00.0: amdgpu: 0 correctable hardware errors detected in umc block", None),
+        ("amdgpu 0000:c3:00.0: amdgpu: no uncorrectable hardware errors detected in umc block", None),
+        ("amdgpu 0000:05:00.0: amdgpu: GPU reset begin!. Source:  4", Event("ras", None, "0000:05:00.0")),
+        ("habanalabs 0000:33:00.0: Going to reset device", Event("ras", None, "0000:33:00.0")),
+        ("mlx5_core 0000:01:00.0 enp1s0f0: Link down", Event("link_flap", None, "0000:01:00.0")),
+        ("mlx5_core 0000:01:00.0 enp1s0f0: Link up", None),
+        ("bnxt_en 0000:a1:00.1 ens2: NIC Link is Down", Event("link_flap", None, "0000:a1:00.1")),
+        (
+            "mlx5_core 0000:01:00.0: Port module event: module 0, Cable unplugged",
+            Event("link_flap", None, "0000:01:00.0"),
+        ),
+        ("veth7ab59b6 (unregistering): left allmulticast mode", None),
+        ("Out of memory: Killed process 4321 (python) total-vm:1kB", Event("oom")),
+        ("Memory cgroup out of memory: Killed process 4321 (python)", Event("oom")),
+        ("mce: [Hardware Error]: Machine check events logged", Event("mce")),
+        ("EDAC MC0: 1 UE on DIMM_0_CH0 (mc:0 page:0x12ab offset:0x50 grain:8)", Event("mce")),
+        ("EDAC MC: Ver: 3.0.0", None),
+        (
+            "nvme 0000:01:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)",
+            Event("aer", None, "0000:01:00.0"),
+        ),
+        ("NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.95.05", None),
+        ("python[12]: NVRM Xid 79", None),
+        ("", None),
+    ],
+)
+def test_what_a_line_means(line, event):
+    assert classify(line) == event
+
+
+def test_which_xids_are_critical():
+    def critical(number):
+        return classify(f"NVRM: Xid (PCI:0000:91:00): {number}, x").critical
+
+    assert not any(map(critical, (13, 31, 43, 45, 63, 68, 92, 109)))
+    assert all(map(critical, (48, 62, 64, 74, 79, 94, 95, 119, 140)))
+
+
+@pytest.fixture
+def log():
+    """A log whose writer is the test, as /dev/kmsg gives its records."""
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    yield kernel_log.KernelLog(reading), lambda data: os.write(writing, data)
+    os.close(reading)
+    os.close(writing)
+
+
+def test_only_what_the_kernel_wrote_is_believed(log):
+    reader, write = log
+    write(f"3,1234,5678,-;{FALLEN}\n SUBSYSTEM=pci\n DEVICE=+pci:0000:91:00.0\n".encode())
+    write(f"11,1235,5679,-;{FALLEN}\n".encode())  # facility 1: a user wrote it to /dev/kmsg
+    write(f"30,1236,5680,-;{FALLEN}\n".encode())  # facility 3: a daemon
+    write(b"4,1237,5681,c,caller=T1;tab\\x09here\n")
+    assert reader.read() == [FALLEN, "tab\there"]
+    assert reader.read() == []
+
+
+def test_rubbish_is_passed_over_and_halves_are_put_together(log):
+    reader, write = log
+    write(b"\xff\xfe\x00nonsense\n;;;,,,\n-1,2,3,-;negative\n99999999999999,1,1,-;huge\n3,1,2,-;first ")
+    assert reader.read() == []
+    write(b"half\n")
+    assert reader.read() == ["first half"]
+    write(b"x" * 20_000)
+    assert reader.read() == [] and reader.lost
+
+
+def test_a_flood_is_taken_in_pieces(tmp_path, monkeypatch):
+    monkeypatch.setattr(kernel_log, "MAX_RECORDS", 3)
+    place = tmp_path / "kmsg"
+    place.write_bytes(b"3,1,2,-;again\n" * 10_000)
+    handle = os.open(place, os.O_RDONLY)
+    assert 0 < len(kernel_log.KernelLog(handle).read()) <= 3 * kernel_log.MAX_RECORD_BYTES
+    os.close(handle)
+
+
+def test_the_log_is_read_from_its_end(tmp_path):
+    place = tmp_path / "kmsg"
+    place.write_bytes(b"3,1,2,-;before\n")
+    reader = kernel_log.KernelLog(kernel_log.open_at_end(place))
+    with place.open("ab") as stream:
+        stream.write(b"3,2,3,-;after\n")
+    assert reader.read() == ["after"]
+
+
+@pytest.mark.parametrize(
+    ("error", "words"), [(PermissionError(1, "x"), "not permitted"), (PermissionError(13, "x"), "not permitted")]
+)
+def test_why_it_cannot_be_read(tmp_path, monkeypatch, error, words):
+    with pytest.raises(kernel_log.NoLogError, match="not there"):
+        kernel_log.open_at_end(tmp_path / "kmsg")
+
+    def refuse(*_):
+        raise error
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(kernel_log.NoLogError, match=words):
+        kernel_log.open_at_end()
+
+
+def test_journal_and_dmesg_give_the_kernels_own_lines():
+    journal = (
+        '{"MESSAGE":"one","SYSLOG_FACILITY":"0","PRIORITY":"3"}\n'
+        '{"MESSAGE":"by a user","SYSLOG_FACILITY":"1"}\n'
+        '{"MESSAGE":[98,105,110],"SYSLOG_FACILITY":"0"}\nnot json\n{"MESSAGE":"two"}\n'
+    )
+    assert kernel_log.parse_journal(journal) == ["one", "two"]
+    dmesg = "<6>[    1.000000] old\n<3>[  100.500000] new\n<12>[  101.000000] by a user\n<3>[  102.0][  T1] thread\n?\n"
+    assert kernel_log.parse_dmesg(dmesg, 100.0) == ["new", "thread"]
+
+
+def test_tools_stand_in_where_there_is_no_kmsg(tmp_path, monkeypatch):
+    from telemetry_kit import hardware_package
+
+    hardware_package()
+    tool = tmp_path / "journalctl"
+    tool.write_text("#!/bin/sh\nexit 1\n")
+    dmesg = tmp_path / "dmesg"
+    dmesg.write_text("#!/bin/sh\necho 'dmesg: read kernel buffer failed: Operation not permitted' >&2; exit 1\n")
+    tool.chmod(0o755)
+    dmesg.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(kernel_log.NoLogError, match="not permitted"):
+        kernel_log.by_tools(0, 0)
+    dmesg.write_text(f'#!/bin/sh\nprintf "%s\\n" "<3>[  100.5] {FALLEN}"\n')
+    assert kernel_log.by_tools(0, 100) == [FALLEN]

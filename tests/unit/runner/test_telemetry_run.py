@@ -1,0 +1,333 @@
+"""Telemetry beside real stages of a real runner, with GPUs by NVML's stand-in."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import payload
+from gpuval_runner import plan as plans
+from gpuval_runner.errors import PlanError
+from gpuval_runner.record import Record
+from gpuval_runner.result import MAX_ENVIRONMENT, MAX_METRICS, Result
+from gpuval_runner.telemetry.monitor import Telemetry
+from runner_kit import SERIES_SCHEMA, SUCCEED, plan, stage, until
+from telemetry_kit import build_nvml
+
+HOST = {"telemetry_samples_count", "cpu_utilisation_mean_ratio", "memory_used_max_bytes"}
+OF_EACH_GPU = {
+    "gpu_temperature_max_celsius",
+    "gpu_power_mean_watts",
+    "gpu_power_max_watts",
+    "gpu_power_limit_watts",
+    "gpu_utilisation_mean_ratio",
+    "gpu_memory_used_max_bytes",
+    "gpu_throttle_thermal_ratio",
+    "gpu_throttle_power_ratio",
+    "gpu_throttle_hardware_ratio",
+    "gpu_ecc_corrected_new_count",
+    "gpu_ecc_uncorrected_new_count",
+    "gpu_row_remap_new_count",
+    "gpu_link_error_new_count",
+    "gpu_pcie_replay_new_count",
+    "gpu_pcie_width_min_count",
+}
+OF_BUSY_GPUS = {
+    "gpu_power_busy_mean_watts",
+    "gpu_power_busy_ratio",
+    "gpu_sm_clock_busy_mean_hertz",
+    "gpu_pcie_generation_min_count",
+}
+CPU = {"accelerator": {"vendor": "cpu", "count": 0}, "telemetry_seconds": 0.1}
+GPUS = {"accelerator": {"vendor": "nvidia", "count": 8}, "telemetry_seconds": 0.1}
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    return build_nvml(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+def gpus(library, tmp_path):
+    """The runner's environment on a node whose driver is the stand-in, and the folder that says what it says."""
+    said = tmp_path / "said"
+    said.mkdir()
+    return {"LD_LIBRARY_PATH": str(library.parent), "NVIDIA_STAND_IN": str(said)}, said
+
+
+def metrics(record, scope="node"):
+    return {metric["name"]: metric["value"] for metric in record["metrics"] if metric["scope"] == scope}
+
+
+def helpers():
+    """Helper processes of this user's runners that are alive."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if b"gpuval_runner.telemetry.child" in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_a_cpu_stage_has_the_hosts_figures_and_its_own(node):
+    own = (
+        '{"state":"success","message":"m","environment":{"torch":"x","telemetry":"mine"},'
+        '"metrics":[{"name":"a_seconds","value":1.5,"unit":"seconds","scope":"node"},'
+        '{"name":"telemetry_samples_count","value":-1,"unit":"count","scope":"node"}],'
+        '"series":[{"name":"loss","unit":"nats","scope":"node","x_unit":"step","x":[1],"y":[2]}]}'
+    )
+    node.put_plan(stage("work", f"sleep 0.6; printf '%s' '{own}' > $GPUVAL_RESULT_FILE"), **CPU)
+    assert node.call("run").returncode == 0
+    record = node.record("work")
+    assert record["message"] == "m"  # nothing outlived it, nothing was stopped
+    found = metrics(record)
+    assert found["a_seconds"] == 1.5 and found["telemetry_samples_count"] == -1  # the workload's own are never replaced
+    assert found.keys() >= HOST and not any(name.startswith("gpu_") for name in found)
+    assert record["environment"]["torch"] == "x" and record["environment"]["telemetry"] == "mine"
+    series = json.loads(node.files.series("work").read_text())
+    SERIES_SCHEMA.validate(series)
+    assert [curve["name"] for curve in series["series"]] == ["loss"]
+
+
+def test_without_the_setting_nothing_is_sampled(node):
+    node.put_plan(stage("work"))
+    assert node.call("run").returncode == 0
+    assert node.record("work")["metrics"] == [] and node.record("work")["environment"] == {}
+
+
+def test_a_gpu_stage_has_all_figures_and_curves(node, gpus):
+    node.put_plan(stage("work", f"sleep 1.5; {SUCCEED}"), **GPUS)
+    assert node.call("run", environment=gpus[0]).returncode == 0
+    record = node.record("work")
+    assert record["message"] == "done"
+    for index in range(7):
+        found = metrics(record, f"gpu:{index}")
+        assert found.keys() >= OF_EACH_GPU | OF_BUSY_GPUS
+        assert found["gpu_power_busy_mean_watts"] == 690.5 + index
+        assert found["gpu_power_busy_ratio"] == pytest.approx((690.5 + index) / 700)
+        assert found["gpu_ecc_uncorrected_new_count"] == 0
+    assert metrics(record, "gpu:2")["gpu_throttle_hardware_ratio"] == 1
+    assert not metrics(record, "gpu:7").keys() & OF_BUSY_GPUS  # it was never busy
+    of_node = metrics(record)
+    assert (of_node["gpu_lost_count"], of_node["topology_changed_count"]) == (0, 0)
+    assert of_node["telemetry_samples_count"] >= 5
+    assert record["environment"]["telemetry"]["source"] == "nvml"
+    series = json.loads(node.files.series("work").read_text())
+    SERIES_SCHEMA.validate(series)
+    power = [curve for curve in series["series"] if curve["name"] == "gpu_power_watts"]
+    assert [curve["scope"] for curve in power] == [f"gpu:{index}" for index in range(8)]
+    assert set(power[3]["y"]) == {693.5} and 0 <= power[3]["x"][0] < power[3]["x"][-1] < 10
+    assert ", with 40 curves" in node.log("work")
+
+
+def test_what_goes_wrong_meanwhile_is_found_and_named(node, gpus):
+    environment, said = gpus
+    node.put_plan(stage("work", f"while ! [ -e {said}/go ]; do sleep 0.1; done; sleep 0.3; {SUCCEED}"), **GPUS)
+    process = node.begin("run", environment=environment)
+    until(lambda: metrics(node.record("work")).get("telemetry_samples_count", 0) >= 2 if node.records() else None)
+    for name, index in (("errors", 5), ("down", 6), ("lost", 4), ("narrow", 1)):
+        (said / name).write_text(str(index))
+    (said / "go").touch()
+    process.communicate(timeout=30)
+    record = node.record("work")
+    assert record["state"] == "success"
+    of_node, fifth = metrics(record), metrics(record, "gpu:5")
+    assert (of_node["gpu_lost_count"], of_node["topology_changed_count"]) == (1, 3)
+    assert fifth["gpu_ecc_corrected_new_count"] == 2 and fifth["gpu_ecc_uncorrected_new_count"] == 3
+    assert (fifth["gpu_row_remap_new_count"], fifth["gpu_pcie_replay_new_count"]) == (1, 7)
+    assert fifth["gpu_link_error_new_count"] == 9
+    changes = record["environment"]["telemetry"]["changes"]
+    for words in ("gpu:4 (0000:14:00.0) is lost", "gpu:5 (0000:15:00.0) link 3: 9 new errors", "link 7 went down"):
+        assert any(words in change for change in changes), changes
+    assert "gpu_ecc_corrected_new_count" not in metrics(record, "gpu:4")  # not guessed
+    assert record["environment"]["telemetry"]["absent"]["gpu:4"] == "the GPU is lost"
+
+
+@pytest.mark.parametrize(
+    ("command", "changes", "state"),
+    [
+        ("sleep 0.8; kill -9 $$", {}, "crash"),
+        ("sleep 60", {"timeout_seconds": 0.8}, "timeout"),
+        ("trap '' TERM; sleep 60", {"timeout_seconds": 0.8, "grace_seconds": 0.5}, "timeout"),
+    ],
+)
+def test_a_stage_that_did_not_end_well_has_its_evidence(node, gpus, command, changes, state):
+    node.put_plan(stage("work", command, **changes), **GPUS)
+    assert node.call("run", environment=gpus[0]).returncode == 1
+    record = node.record("work")
+    assert record["state"] == state and "telemetry" not in record["message"]
+    assert metrics(record, "gpu:3").keys() >= OF_EACH_GPU
+    assert metrics(record)["gpu_lost_count"] == 0
+
+
+def test_a_plan_says_how_often():
+    document = plan(stage("work"))
+    assert plans.parse(document).telemetry_seconds == 0
+    assert plans.parse({**document, "telemetry_seconds": 2.5}).telemetry_seconds == 2.5
+    for wrong in (-1, "1", None, float("inf")):
+        with pytest.raises(PlanError, match="telemetry_seconds"):
+            plans.parse({**document, "telemetry_seconds": wrong})
+
+
+def test_a_full_record_keeps_what_the_workload_said():
+    document = plan(stage("work"))
+    parsed = plans.parse(document)
+    record = Record.pending(parsed, parsed.stages[0])
+    own = [{"name": "own_count", "value": n, "unit": "count", "scope": f"rank:{n}"} for n in range(MAX_METRICS)]
+    record.merge(Result(metrics=own, environment={f"k{n}": n for n in range(MAX_ENVIRONMENT - 1)}))
+    more = [{"name": "telemetry_samples_count", "value": 1, "unit": "count", "scope": "node"}]
+    record.add_telemetry(more, {"telemetry": {}, "kernel_events": []})
+    assert record.metrics == own
+    assert len(record.environment) == MAX_ENVIRONMENT and "telemetry" in record.environment
+
+
+def test_a_command_that_is_not_there_is_told_as_before(node):
+    node.put_plan(stage("work", ["/no/such/command"]), **CPU)
+    assert node.call("run").returncode == 1
+    assert node.record("work")["message"].startswith("cannot start: command not found")
+
+
+def test_the_runner_that_is_told_to_end_leaves_no_helper(node, gpus):
+    node.put_plan(stage("work", "sleep 60"), **GPUS)
+    before = set(helpers())
+    process = node.begin("run", environment=gpus[0])
+    mine = until(lambda: set(helpers()) - before, what="a helper")
+    process.terminate()
+    process.communicate(timeout=20)
+    until(lambda: not mine & set(helpers()), what="the helper's end")
+
+
+def test_a_runner_that_is_killed_leaves_no_helper(node, gpus):
+    node.put_plan(stage("work", "sleep 3"), **GPUS)
+    before = set(helpers())
+    process = node.begin("run", environment=gpus[0])
+    mine = until(lambda: set(helpers()) - before, what="a helper")
+    process.kill()
+    until(lambda: not mine & set(helpers()), what="the helper's end")
+
+
+def test_a_driver_that_hangs_stops_nothing_but_itself(gpus, monkeypatch):
+    environment, said = gpus
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    telemetry = Telemetry(0.1, "nvidia", hung_seconds=0.5, kmsg=Path("/no/kmsg"))
+
+    def sampled():
+        telemetry.tick()
+        return metrics({"metrics": telemetry.summary.metrics()}, "gpu:6")
+
+    until(sampled, what="a sample")
+    (said / "hang").write_text("6")
+    slowest = 0.0
+    deadline = time.monotonic() + 10
+    while not telemetry.problem:
+        assert time.monotonic() < deadline
+        begun = time.monotonic()
+        telemetry.tick()
+        slowest = max(slowest, time.monotonic() - begun)
+        time.sleep(0.05)
+    assert slowest < 0.2
+    hosts = telemetry.summary._host_samples
+    until(lambda: telemetry.tick() or telemetry.summary._host_samples > hosts + 2, what="the host's samples to go on")
+    begun = time.monotonic()
+    telemetry.end()
+    assert time.monotonic() - begun < 4
+    assert "telemetry of the GPUs stopped after" in telemetry.problem and "did not return within" in telemetry.problem
+    found = {metric["name"] for metric in telemetry.summary.metrics()}
+    assert "gpu_power_mean_watts" in found and "gpu_lost_count" not in found
+    environment = telemetry.summary.environment()["telemetry"]
+    assert environment["absent"]["gpus"] == telemetry.problem
+    assert environment["absent"]["kernel_log"]
+
+
+def test_a_helper_that_is_killed_is_told(monkeypatch):
+    telemetry = Telemetry(0.1, "cpu")
+    until(lambda: telemetry.tick() or telemetry.summary._host_samples, what="a sample")
+    telemetry._process.kill()
+    telemetry.end()
+    assert telemetry.problem == "telemetry ended before the stage did"
+
+
+def test_the_kernels_messages_reach_the_record_and_the_log(tmp_path):
+    log = tmp_path / "kmsg"
+    log.write_bytes(b"3,1,1,-;NVRM: Xid (PCI:0000:10:00): 79, before the stage\n")
+    telemetry = Telemetry(0.1, "cpu", kmsg=log)
+    with log.open("ab") as stream:
+        stream.write(b"3,2,2,-;NVRM: Xid (PCI:0000:10:00): 48, pid=7, DBE\n")
+        stream.write(b"11,3,3,-;NVRM: Xid (PCI:0000:10:00): 79, forged by a user\n")
+        stream.write(b"3,4,4,-;mlx5_core 0000:01:00.0 enp1s0f0: Link down\n")
+    telemetry.end()
+    found = metrics({"metrics": telemetry.summary.metrics()})
+    assert (found["kernel_xid_count"], found["kernel_xid_critical_count"], found["kernel_link_flap_count"]) == (1, 1, 1)
+    assert telemetry.summary.kernel_lines == [
+        "NVRM: Xid (PCI:0000:10:00): 48, pid=7, DBE",
+        "mlx5_core 0000:01:00.0 enp1s0f0: Link down",
+    ]
+
+
+def test_a_source_without_a_driver_says_why(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    telemetry = Telemetry(0.1, "nvidia")
+    time.sleep(0.5)
+    telemetry.end()
+    absent = telemetry.summary.environment()["telemetry"]["absent"]
+    assert "libnvidia-ml.so.1 is not there" in absent["gpus"]
+    assert telemetry.problem == ""  # the facts stage judges that, not every stage again
+
+
+def test_it_works_from_the_archive_with_a_tool_in_place_of_nvml(tmp_path):
+    """As on a node: one zip application with the hardware package, started without its own folder in the path."""
+    archive = tmp_path / "runner.pyz"
+    archive.write_bytes(payload.runner_pyz())
+    tool = tmp_path / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text(
+        "#!/bin/sh\necho 'index, uuid, pci.bus_id, power.draw [W], utilization.gpu [%]'\n"
+        "while :; do echo '0, GPU-a, 00000000:10:00.0, 300.00 W, 95 %'; sleep 0.1; done\n"
+    )
+    tool.chmod(0o755)
+    program = (
+        "import json, sys, time; sys.path.insert(0, sys.argv[1])\n"
+        "from gpuval_runner.telemetry.monitor import Telemetry\n"
+        "telemetry = Telemetry(0.1, 'nvidia')\n"
+        "for _ in range(40): time.sleep(0.1); telemetry.tick()\n"
+        "telemetry.end(); print(json.dumps([telemetry.summary.metrics(), telemetry.summary.environment()]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(archive)],
+        env={"PATH": f"{tool.parent}:{os.environ['PATH']}", "LD_LIBRARY_PATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    found, environment = json.loads(done.stdout)
+    assert environment["telemetry"]["source"] == "nvidia-smi", environment
+    assert metrics({"metrics": found}, "gpu:0")["gpu_power_busy_mean_watts"] == 300
+    assert "libnvidia-ml.so.1 is not there" in environment["telemetry"]["absent"]["nvml"]
+
+
+def test_it_costs_less_than_a_hundredth_of_a_core(library, monkeypatch):
+    """For 8 GPUs at a period of 1 s: five seconds' samples at 0.1 s are fifty, which may take half a second."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(library.parent))
+    costs = []
+    for seconds in (0.5, 5.5):
+        telemetry = Telemetry(0.1, "nvidia")
+        begun = time.process_time()
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            telemetry.tick()
+            time.sleep(0.2)
+        telemetry.end()
+        own = time.process_time() - begun
+        samples = metrics({"metrics": telemetry.summary.metrics()})["telemetry_samples_count"]
+        costs.append((samples, telemetry.summary.environment()["telemetry"]["cpu_seconds"] + own))
+    (few, start), (many, whole) = costs
+    each = (whole - start) / (many - few)
+    print(f"{each * 1000:.2f} ms of processor time for a sample of 8 GPUs, start and end {start:.3f} s")
+    assert many - few > 20 and each < 0.01

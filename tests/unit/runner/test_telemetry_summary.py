@@ -1,0 +1,178 @@
+"""What becomes of samples, counters and kernel events: figures, curves, reasons."""
+
+import pytest
+from gpuval_runner.telemetry.summary import MAX_KERNEL_EVENTS, MAX_POINTS, Curve, Summary, compare, percentile
+
+GPU = {"uuid": "GPU-0", "pci_address": "0000:10:00.0", "pcie_width": 16, "links_up": [0, 1, 2]}
+
+
+def told(*messages, period=1.0):
+    summary = Summary(100.0, period)
+    for message in messages:
+        summary.take(message)
+    return summary
+
+
+def figures(summary, scope="gpu:0"):
+    return {metric["name"]: metric["value"] for metric in summary.metrics() if metric["scope"] == scope}
+
+
+def sampled(*samples):
+    source = {"kind": "source", "name": "nvml"}
+    return [source, *({"kind": "gpus", "at": 100.0 + x, "gpus": {"0": sample}} for x, sample in enumerate(samples))]
+
+
+END = {"kind": "end", "kernel_log": "/dev/kmsg", "kernel_problem": "", "oom_kills": 0, "host_absent": {}}
+
+
+def test_busy_figures_are_of_busy_samples_alone():
+    idle = {"power_watts": 100, "utilisation_ratio": 0.1, "sm_clock_hertz": 1e9, "pcie_generation": 1, "pcie_width": 16}
+    busy = {"power_watts": 690, "utilisation_ratio": 0.9, "sm_clock_hertz": 2e9, "pcie_generation": 5, "pcie_width": 16}
+    found = figures(told(*sampled(idle, {**busy, "power_limit_watts": 700}, {**busy, "power_watts": 680})))
+    assert found["gpu_power_busy_mean_watts"] == 685
+    assert found["gpu_power_busy_ratio"] == pytest.approx(685 / 700, abs=1e-6)
+    assert found["gpu_power_mean_watts"] == 490 and found["gpu_power_max_watts"] == 690
+    assert found["gpu_sm_clock_busy_mean_hertz"] == 2e9
+    assert (found["gpu_pcie_generation_min_count"], found["gpu_pcie_width_min_count"]) == (5, 16)
+
+
+def test_without_a_busy_sample_the_reason_is_told():
+    summary = told(*sampled({"power_watts": 100, "utilisation_ratio": 0.1, "pcie_generation": 1}), END)
+    assert "gpu_power_busy_mean_watts" not in figures(summary)
+    absent = summary.environment()["telemetry"]["absent"]
+    assert "utilisation of 90%" in absent["gpu_power_busy_mean_watts"]
+    assert absent["gpu_temperature_max_celsius"] == "its source does not tell it"
+    assert "both before and after" in absent["gpu_lost_count"]
+
+
+def test_shares_of_throttling():
+    off = {"throttle_thermal": 0, "throttle_power": 1, "throttle_hardware": 0}
+    on = {"throttle_thermal": 1, "throttle_power": 1, "throttle_hardware": 1}
+    found = figures(told(*sampled(off, off, off, on, {})))  # the last sample did not tell
+    assert found["gpu_throttle_thermal_ratio"] == 0.25
+    assert found["gpu_throttle_power_ratio"] == 1
+    assert found["gpu_throttle_hardware_ratio"] == 0.25
+
+
+@pytest.mark.parametrize("count", [1, 599, 600, 601, 5000, 100_000])
+def test_a_curve_stays_short_and_keeps_its_mean(count):
+    curve = Curve()
+    for x in range(count):
+        curve.add(float(x), float(x))
+    points = curve.points()
+    assert min(count, MAX_POINTS // 2) <= len(points) <= MAX_POINTS
+    assert [x for x, _ in points] == sorted(x for x, _ in points)
+    assert points[-1][0] > count * 0.99 - 1
+    assert sum(y for _, y in points) / len(points) == pytest.approx((count - 1) / 2, rel=0.01, abs=0.01)
+
+
+def test_percentiles_by_nearest_rank():
+    from collections import Counter
+
+    assert percentile(Counter(range(1, 101)), 0.95) == 95
+    assert percentile(Counter([7]), 0.95) == 7
+    assert percentile(Counter(), 0.5) is None
+
+
+def test_counters_are_compared_and_the_part_is_named():
+    old = {**GPU, "ecc_corrected": 5, "ecc_uncorrected": 0, "row_remaps": 1, "link_errors": {"0": 3, "1": 0}}
+    new = {**old, "ecc_corrected": 6, "ecc_uncorrected": 2, "row_remaps": 2, "link_errors": {"0": 3, "1": 12}}
+    found = compare({4: old}, {4: {**new, "links_up": [0, 2], "pcie_width": 8}})
+    assert {name: value for _index, name, value in found.new} == {
+        "gpu_ecc_corrected_new_count": 1,
+        "gpu_ecc_uncorrected_new_count": 2,
+        "gpu_row_remap_new_count": 1,
+        "gpu_link_error_new_count": 12,
+    }
+    assert (found.lost, found.topology) == ([], 2)
+    assert "gpu:4 (0000:10:00.0) link 1: 12 new errors" in found.changes
+    assert "gpu:4 (0000:10:00.0) link 1 went down" in found.changes
+    assert "gpu:4 (0000:10:00.0) pcie_width: 16 before, 8 after" in found.changes
+
+
+def test_counters_that_were_set_back_count_from_zero():
+    found = compare({0: {**GPU, "ecc_corrected": 50}}, {0: {**GPU, "ecc_corrected": 3}})
+    assert found.new == [(0, "gpu_ecc_corrected_new_count", 3)]
+
+
+def test_a_lost_gpu_is_named_though_the_others_move_up():
+    gpus = {index: {**GPU, "uuid": f"GPU-{index}", "pci_address": f"0000:1{index}:00.0"} for index in range(4)}
+    after = {0: gpus[0], 1: gpus[2], 2: gpus[3]}
+    found = compare(gpus, after)
+    assert (found.lost, found.topology, found.changes) == ([1], 1, ["gpu:1 (0000:11:00.0) is lost"])
+    marked = compare(gpus, {**gpus, 2: {"lost": True}})
+    assert marked.lost == [2]
+    assert compare(gpus, gpus).topology == 0
+
+
+def test_kernel_events_are_counted_and_given_to_their_gpu():
+    xid = {"kind": "kernel", "event": "xid", "number": 79, "address": "0000:10:00.0", "critical": True}
+    summary = told(
+        {"kind": "before", "gpus": {"0": GPU, "1": {**GPU, "uuid": "GPU-1", "pci_address": "0000:11:00.0"}}},
+        {**xid, "count": 2, "texts": ["first", "second"]},
+        {**xid, "number": 13, "critical": False, "count": 1, "texts": ["an application's"]},
+        {"kind": "kernel", "event": "link_flap", "number": None, "address": None, "count": 1, "texts": ["down"]},
+        END,
+    )
+    node = figures(summary, "node")
+    assert (node["kernel_xid_count"], node["kernel_xid_critical_count"], node["kernel_link_flap_count"]) == (3, 2, 1)
+    assert node["kernel_oom_count"] == 0
+    assert [figures(summary, f"gpu:{index}")["gpu_xid_critical_count"] for index in (0, 1)] == [2, 0]
+    event = summary.environment()["kernel_events"][0]
+    assert (event["gpu"], event["number"], event["count"], event["text"]) == (0, 79, 2, "first")
+    assert summary.kernel_lines == ["first", "second", "an application's", "down"]
+
+
+def test_a_log_that_cannot_be_read_gives_no_zeros():
+    summary = told({**END, "kernel_log": None, "kernel_problem": "not permitted", "oom_kills": 3})
+    node = figures(summary, "node")
+    assert not any(name.startswith("kernel_") for name in node if name != "kernel_oom_count")
+    assert node["kernel_oom_count"] == 3  # by the machine's own counter
+    assert summary.environment()["telemetry"]["absent"]["kernel_log"] == "not permitted"
+
+
+def test_a_flood_of_events_stays_bounded():
+    summary = told(
+        *(
+            {"kind": "kernel", "event": "aer", "number": n, "address": None, "count": 9, "texts": ["x" * 9999] * 9}
+            for n in range(1000)
+        ),
+        END,
+    )
+    assert figures(summary, "node")["kernel_aer_count"] == 9000
+    environment = summary.environment()
+    assert len(environment["kernel_events"]) == MAX_KERNEL_EVENTS
+    assert len(str(environment)) < 32_000  # a larger entry of the environment would be left out of a full record
+    assert len(summary.kernel_lines) == 200 and max(map(len, summary.kernel_lines)) <= 300
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        None,
+        3,
+        [],
+        {},
+        {"kind": "nothing"},
+        {"kind": "gpus", "at": "x", "gpus": 3},
+        {"kind": "gpus", "at": 1, "gpus": {"0": {"power_watts": "NaN", "temperature_celsius": None}}},
+        {"kind": "gpus", "at": 1, "gpus": {"x": {}, "1": []}},
+        {"kind": "before", "gpus": None},
+        {"kind": "kernel", "event": "made up", "count": 1},
+        {"kind": "kernel", "event": "xid", "count": "x"},
+        {"kind": "host", "host": []},
+        {"kind": "host", "host": {"cpu_utilisation_ratio": float("inf")}},
+        {"kind": "absent", "what": 7},
+    ],
+)
+def test_a_message_that_is_none_does_no_harm(message):
+    summary = told(message, END)
+    summary.curves()
+    summary.environment()
+    assert all(isinstance(metric["value"], (int, float)) for metric in summary.metrics())
+
+
+def test_figures_have_the_units_of_their_names():
+    sample = {"power_watts": 1, "temperature_celsius": 2, "memory_used_bytes": 3, "utilisation_ratio": 1}
+    units = {metric["unit"] for metric in told(*sampled(sample), END).metrics()}
+    assert units <= {"watts", "celsius", "bytes", "ratio", "count", "hertz"}

@@ -1,0 +1,273 @@
+"""Readings of GPUs by tools and sysfs, and of the host: parsers against the tools' real formats.
+
+`nvidia-smi --query-gpu ... --format=csv`: header with units in brackets, values with units, `[N/A]`, as
+docs.nvidia.com/deploy/nvidia-smi and `nvidia-smi --help-query-gpu` (driver 580) describe; `amd-smi`, `rocm-smi` and
+`hl-smi`: the golden files of the facts (tests/unit/hardware/data/README.md); `xgmi_err`: ROCm/amdsmi
+amdsmi_cli/amdsmi_commands.py; amdgpu's files: kernel documentation gpu/amdgpu; /proc: proc_stat(5), proc_meminfo(5).
+"""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+from gpuval_runner.telemetry import amd, gaudi, host, nvidia_smi
+from gpuval_runner.telemetry.source import SourceError
+from telemetry_kit import hardware_package
+
+hardware_package()
+GOLDEN = Path(__file__).resolve().parents[1] / "hardware" / "data"
+HEADER = (
+    "index, uuid, pci.bus_id, temperature.gpu, power.draw [W], enforced.power.limit [W], clocks.current.sm [MHz], "
+    "clocks.current.memory [MHz], utilization.gpu [%], memory.used [MiB], pcie.link.width.current, "
+    "pcie.link.gen.current, temperature.memory, ecc.errors.corrected.volatile.total, "
+    "ecc.errors.uncorrected.volatile.total, clocks_event_reasons.active"
+)
+ROW = (
+    "{0}, GPU-0{0}, 00000000:1{0}:00.0, 41, 690.53 W, 700.00 W, 1980 MHz, 3201 MHz, 99 %, 95367 MiB, 16, 5, 52, 0, 3, "
+    "0x0000000000000004"
+)
+
+
+def test_a_row_of_nvidia_smi():
+    [row] = nvidia_smi.parse_rows(ROW.format(2), nvidia_smi.parse_header(HEADER))
+    index, sample, counters = nvidia_smi.read(row)
+    assert index == 2
+    assert sample["power_watts"] == 690.53 and sample["sm_clock_hertz"] == 1_980_000_000
+    assert sample["utilisation_ratio"] == 0.99 and sample["memory_used_bytes"] == 95367 * 1024**2
+    assert (sample["throttle_power"], sample["throttle_thermal"], sample["memory_temperature_celsius"]) == (1, 0, 52)
+    assert counters["pci_address"] == "0000:12:00.0"
+    assert (counters["ecc_corrected"], counters["ecc_uncorrected"]) == (0, 3)
+
+
+@pytest.mark.parametrize("word", ["[N/A]", "[Not Supported]", "[Unknown Error]", "[GPU is lost]", "N/A", ""])
+def test_what_nvidia_smi_does_not_tell_is_left_out(word):
+    names = nvidia_smi.parse_header(HEADER)
+    row = dict.fromkeys(names, word) | {"index": "1"}
+    assert nvidia_smi.read(row) == (1, {}, {})
+
+
+def smi(folder, body):
+    tool = folder / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\n{body}\n")
+    tool.chmod(0o755)
+
+
+@pytest.fixture
+def tools(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    return tmp_path
+
+
+def test_nvidia_smi_goes_on_printing_and_is_read_as_it_comes(tools, monkeypatch):
+    monkeypatch.setattr(nvidia_smi, "SHORT_QUIET_SECONDS", 0.4)
+    rows = "; ".join(f"echo '{ROW.format(index)}'" for index in range(8))
+    smi(tools, f'echo "$@" >> {tools}/asked; echo "{HEADER}"; while :; do {rows}; sleep 0.2; done')
+    source = nvidia_smi.NvidiaSmi(0.2)
+    pid = source._process.pid
+    try:
+        for _ in range(3):
+            assert set(source.sample()) == set(range(8))
+        assert source.counters()[7]["uuid"] == "GPU-07"
+    finally:
+        source.close()
+    [asked] = (tools / "asked").read_text().splitlines()  # one process however often it is sampled
+    assert asked.endswith("--format=csv -lms 200")
+    assert not Path(f"/proc/{pid}/cmdline").exists() or not Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def test_nvidia_smi_of_another_driver_is_asked_for_what_it_knows(tools, monkeypatch):
+    monkeypatch.setattr(nvidia_smi, "SHORT_QUIET_SECONDS", 0.4)
+    older = HEADER.replace("clocks_event_reasons", "clocks_throttle_reasons")
+    refusal = 'Field "clocks_event_reasons.active" is not a valid field to query.'
+    smi(
+        tools,
+        f"case \"$1\" in *event_reasons*) echo '{refusal}'; exit 2;; esac\n"
+        f"echo '{older}'; while :; do echo '{ROW.format(0)}'; sleep 0.2; done",
+    )
+    source = nvidia_smi.NvidiaSmi(0.2)
+    try:
+        assert source.sample()[0]["throttle_power"] == 1
+    finally:
+        source.close()
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [("echo 'No devices were found'; exit 6", "No devices were found"), ("exit 0", "without a word")],
+)
+def test_nvidia_smi_that_gives_nothing_is_told(tools, body, words):
+    smi(tools, body)
+    with pytest.raises(SourceError, match=words):
+        nvidia_smi.NvidiaSmi(1)
+
+
+def test_nvidia_smi_that_hangs_is_given_up_in_time(tools, monkeypatch):
+    monkeypatch.setattr(nvidia_smi, "FIRST_SECONDS", 0.3)
+    smi(tools, "exec sleep 60")
+    begun = time.monotonic()
+    with pytest.raises(SourceError, match="nothing for"):
+        nvidia_smi.NvidiaSmi(1)
+    assert time.monotonic() - begun < 5
+
+
+def test_amd_smi_of_two_releases():
+    newer = amd.parse_amd_smi(json.loads((GOLDEN / "amd_smi_26_metric.json").read_text()))
+    sample, counters = newer[0]
+    assert sample["power_watts"] == 246 and sample["temperature_celsius"] == 44
+    assert sample["memory_temperature_celsius"] == 38 and sample["pcie_generation"] == 5
+    assert counters["ecc_corrected"] == 3 and counters["pcie_replays"] == 0
+    older = amd.parse_amd_smi(json.loads((GOLDEN / "amd_smi_24_metric.json").read_text()))
+    assert older[0][0]["power_watts"] == 131 and "ecc_corrected" not in older[0][1]
+
+
+@pytest.mark.parametrize("answer", [None, [], {}, "x", {"gpu_data": "x"}, [{"gpu": "0"}], [3], {"gpu_data": [None]}])
+def test_rubbish_of_amd_smi_is_nothing(answer):
+    assert amd.parse_amd_smi(answer) == {}
+    assert amd.parse_rocm_smi(answer) == {}
+
+
+def test_rocm_smi():
+    found = amd.parse_rocm_smi(json.loads((GOLDEN / "rocm_smi_6_mi100.json").read_text()))
+    assert found[1][0]["power_watts"] == 44 and found[1][1]["pci_address"] == "0000:a3:00.0"
+
+
+@pytest.mark.parametrize(
+    ("value", "errors"),
+    [
+        ("0", 0),
+        (4, 4),
+        ("No errors detected", 0),
+        ("AMDSMI_XGMI_STATUS_NO_ERRORS", 0),
+        ("AMDSMI_XGMI_STATUS_MULTIPLE_ERRORS", 1),
+        ({"read_error_count": 2, "write_error_count": 1, "data_kb": 999}, 3),
+        ("N/A", None),
+        (None, None),
+    ],
+)
+def test_xgmi_errors(value, errors):
+    assert amd.xgmi_errors(value) == (None if errors is None else {"xgmi": errors})
+
+
+def put(folder, **files):
+    for name, text in files.items():
+        path = folder / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n")
+
+
+@pytest.fixture
+def amd_machine(tmp_path, monkeypatch):
+    """Two MI300X, found in sysfs in the wrong order, and a screen adapter."""
+    monkeypatch.setenv("PATH", str(tmp_path / "no-tools"))
+    drm = tmp_path / "sys/class/drm"
+    for card, address in (("card1", "0000:26:00.0"), ("card2", "0000:05:00.0")):
+        device = tmp_path / "sys/devices" / address
+        put(
+            device,
+            vendor="0x1002",
+            mem_info_vram_used=299_892_736,
+            gpu_busy_percent=98,
+            unique_id=f"feed{address[5:7]}",
+            current_link_width=16,
+            current_link_speed="32.0 GT/s PCIe",
+            pcie_replay_count=1,
+            ras__umc_err_count="ue: 1\nce: 4",
+            ras__gfx_err_count="ue: 0\nce: 2",
+            hwmon__hwmon5__power1_average=739_000_000,
+            hwmon__hwmon5__power1_cap=750_000_000,
+            hwmon__hwmon5__temp1_input=64_000,
+            hwmon__hwmon5__temp1_label="junction",
+            hwmon__hwmon5__temp2_input=51_000,
+            hwmon__hwmon5__temp2_label="mem",
+            hwmon__hwmon5__freq1_input=2_100_000_000,
+            hwmon__hwmon5__freq1_label="sclk",
+        )
+        (drm / card).mkdir(parents=True)
+        (drm / card / "device").symlink_to(device)
+    put(tmp_path / "sys/devices/screen", vendor="0x1a03")
+    (drm / "card0").mkdir()
+    (drm / "card0/device").symlink_to(tmp_path / "sys/devices/screen")
+    return tmp_path
+
+
+def test_amd_gpus_by_the_drivers_files(amd_machine):
+    source = amd.Amd(str(amd_machine))
+    samples, counters = source.sample(), source.counters()
+    assert {index: gpu["pci_address"] for index, gpu in counters.items()} == {0: "0000:05:00.0", 1: "0000:26:00.0"}
+    assert samples[0] == {
+        "temperature_celsius": 64,
+        "memory_temperature_celsius": 51,
+        "power_watts": 739,
+        "power_limit_watts": 750,
+        "sm_clock_hertz": 2_100_000_000,
+        "utilisation_ratio": 0.98,
+        "memory_used_bytes": 299_892_736,
+        "pcie_width": 16,
+        "pcie_generation": 5,
+    }
+    assert (counters[0]["ecc_corrected"], counters[0]["ecc_uncorrected"], counters[0]["pcie_replays"]) == (6, 1, 1)
+    assert "amd-smi is not installed" in source.absent["amd-smi"]
+
+
+def test_amd_gpus_have_the_index_of_their_tool(amd_machine):
+    found = {index: amd.Card(folder) for index, folder in amd.cards(amd_machine).items()}
+    listing = [{"gpu": 0, "bdf": "0000:26:00.0"}, {"gpu": 1, "bdf": "0000:05:00.0"}]
+    assert {index: card.address for index, card in amd.by_tool(found, listing).items()} == {
+        0: "0000:26:00.0",
+        1: "0000:05:00.0",
+    }
+    assert amd.by_tool(found, listing[:1]) == found  # it does not know them all
+
+
+def test_without_amd_gpus_it_says_so(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SourceError, match="tells of an AMD GPU"):
+        amd.Amd(str(tmp_path))
+
+
+def test_sampling_sysfs_is_cheap(amd_machine):
+    source = amd.Amd(str(amd_machine))
+    begun = time.process_time()
+    for _ in range(100):
+        source.sample()
+    assert (time.process_time() - begun) / 100 / 2 * 8 < 0.01  # of a second's core time, for 8 GPUs
+
+
+def test_hl_smi():
+    query = gaudi.QUERIES[0]
+    text = "0, 01P0-X, 0000:33:00.0, 35 C, 768 MiB, 80 W, 97 %, 1650 MHz, 0, 21, 4, 16\nWARNING: x\n1, , \n"
+    [(sample, counters)] = gaudi.parse(text, query).values()
+    assert sample["utilisation_ratio"] == 0.97 and sample["power_watts"] == 80 and sample["pcie_generation"] == 4
+    assert counters["ecc_uncorrected"] == 21 and counters["uuid"] == "01P0-X"
+
+
+def test_the_host(tmp_path):
+    put(tmp_path, proc__stat="cpu  100 0 100 700 100 0 0 0 0 0\ncpu0 1 2 3", proc__vmstat="nr_free 1\noom_kill 7")
+    put(tmp_path, proc__meminfo="MemTotal:       1000 kB\nMemFree: 1 kB\nMemAvailable:    400 kB")
+    put(tmp_path / "sys/class/hwmon/hwmon0", name="coretemp", temp1_label="Package id 0", temp1_input=61_500)
+    put(tmp_path / "sys/class/hwmon/hwmon0", temp2_label="Core 0", temp2_input=99_000)  # not read: it would disturb it
+    put(tmp_path / "sys/class/hwmon/hwmon1", name="nvme", temp1_label="Package", temp1_input=88_000)
+    machine = host.Host(str(tmp_path))
+    put(tmp_path, proc__stat="cpu  160 0 130 705 105 0 0 0 0 0")
+    assert machine.sample() == {
+        "cpu_utilisation_ratio": pytest.approx(0.9),
+        "memory_used_bytes": 600 * 1024,
+        "cpu_temperature_celsius": 61.5,
+    }
+    assert machine.oom_kills() == 7
+
+
+def test_a_host_without_anything_gives_nothing(tmp_path):
+    machine = host.Host(str(tmp_path))
+    assert machine.sample() == {} and machine.oom_kills() is None
+    assert "cpu_temperature_celsius" in machine.absent
+    put(tmp_path, proc__stat="rubbish", proc__meminfo="MemTotal: x kB")
+    assert machine.sample() == {}
+
+
+def test_this_machine_is_read():
+    machine = host.Host()
+    time.sleep(0.1)
+    assert 0 < machine.sample()["memory_used_bytes"] < os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

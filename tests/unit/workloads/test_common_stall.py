@@ -1,0 +1,351 @@
+"""A rank that stands still is named: the judgement, and ranks that are really stopped, killed or asleep."""
+
+import os
+import signal
+import subprocess
+import threading
+import time
+
+import pytest
+from gpuval_workloads.common import gpu_processes
+from gpuval_workloads.common.stall import (
+    Beat,
+    Progress,
+    Watch,
+    is_child,
+    process_state,
+    read_beat,
+    stall_seconds,
+    where,
+)
+from workload_process import Workload, is_alive, rank_of
+
+LIMIT = 10.0
+
+
+def beat(number=1, ticks=5, place=7, is_in_collective=False, patience=0.0):
+    return Beat(100, number, ticks, place, "main (worker.py:1)", is_in_collective, patience)
+
+
+def watch_for(seconds, *ranks):
+    """Look once a second; every rank is a function of the second that returns its heartbeat and state."""
+    watch = Watch(LIMIT)
+    for second in range(seconds):
+        found = watch.look({rank: see(second) for rank, see in enumerate(ranks)}, 1.0)
+        if found:
+            return second, *found
+    return None
+
+
+def working(second):
+    return beat(second, ticks=second, place=second), "R"
+
+
+def waiting(second):
+    return beat(second, ticks=6, place=3, is_in_collective=True), "S"
+
+
+def test_work_is_left_alone():
+    assert watch_for(1000, working, working) is None
+
+
+def test_all_waiting_alike_are_left_alone():
+    assert watch_for(1000, waiting, waiting, waiting) is None
+
+
+def test_a_stopped_rank_is_named_whatever_the_others_do():
+    second, rank, words = watch_for(100, working, lambda second: (beat(3), "T" if second > 5 else "R"))
+    assert (second, rank) == (15, 1)
+    assert words.startswith("has been stopped (process state T)")
+
+
+def test_a_rank_stopped_now_and_then_is_left_alone():
+    assert watch_for(1000, working, lambda second: (beat(second, second), "T" if second % 8 else "R")) is None
+
+
+def test_the_one_behind_is_named_where_it_stands():
+    second, rank, words = watch_for(100, waiting, waiting, lambda second: (beat(second, ticks=4), "D"))
+    assert (second, rank) == (10, 2)
+    assert "state D, in the kernel" in words
+    assert "stands in main (worker.py:1)" in words
+
+
+def test_with_equal_progress_the_one_outside_of_the_collective_is_behind():
+    assert watch_for(100, waiting, lambda second: (beat(second, ticks=6), "S"))[1] == 1
+
+
+def test_a_silent_rank_is_behind_whatever_it_counted():
+    assert watch_for(100, waiting, lambda second: (beat(1, ticks=9), "R"))[1] == 1
+
+
+def test_a_slow_compilation_moves_and_has_five_times_as_long():
+    second, rank, _ = watch_for(100, waiting, lambda second: (beat(second, ticks=5, place=second), "R"))
+    assert (second, rank) == (5 * LIMIT, 1)
+
+
+def test_patience_is_granted():
+    second, rank, _ = watch_for(100, waiting, lambda second: (beat(second, ticks=5, patience=40.0), "S"))
+    assert (second, rank) == (40, 1)
+
+
+def test_one_rank_alone_is_left_alone():
+    assert watch_for(1000, lambda second: (beat(second), "S")) is None
+
+
+def test_a_rank_that_has_ended_is_not_the_one_waited_for():
+    ended = lambda second: (beat(1, ticks=9), "?")  # noqa: E731
+    assert watch_for(100, ended, waiting, waiting) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", '{"pid": 5}', '{"pid": "x"}', "\x00" * 4096, '{"pid": 1e999}', "9" * 5000]
+)
+def test_a_torn_heartbeat_is_no_heartbeat(tmp_path, text):
+    path = tmp_path / "beat-0.json"
+    path.write_text(text)
+    assert read_beat(path) is None
+    assert read_beat(tmp_path / "none") is None
+
+
+def test_a_heartbeat_that_names_no_process_of_ours_is_none(tmp_path):
+    path = tmp_path / "beat-0.json"
+    path.write_text(
+        '{"pid": 1, "number": 1, "ticks": 1, "place": 1, "stands_in": "", "is_in_collective": false, '
+        '"patience_seconds": 0}'
+    )
+    assert read_beat(path) is None
+
+
+def test_heartbeats_tell_progress_and_place(tmp_path):
+    progress = Progress(tmp_path / "beat-0.json")
+    progress.tick()
+    with progress.patience(30):
+        progress.start()
+        deadline = time.monotonic() + 10
+        while (seen := read_beat(tmp_path / "beat-0.json")) is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    progress.stop()
+    assert (seen.pid, seen.ticks, seen.patience_seconds, seen.is_in_collective) == (os.getpid(), 1, 30, False)
+    assert ".py:" in seen.stands_in
+
+
+def test_a_thread_that_moves_is_told_from_one_that_stands():
+    release = threading.Event()
+    thread = threading.Thread(target=release.wait, args=(20,))
+    thread.start()
+    time.sleep(0.1)
+    first, again = where(thread.ident), where(thread.ident)
+    release.set()
+    thread.join()
+    assert first == again
+    assert "wait (threading.py" in first[1]
+    assert where(0) == (hash(()), "", False)
+
+
+def test_the_state_of_a_process():
+    assert process_state(os.getpid()) == "R"
+    assert process_state(2**22 + 1) == "?"
+    assert not is_child(os.getpid())
+    child = subprocess.Popen(["sleep", "20"])
+    try:
+        assert is_child(child.pid)
+    finally:
+        child.kill()
+        child.wait()
+    assert not is_child(child.pid)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("5", 5.0), ("", 60.0), ("-1", 60.0), ("nan", 60.0), ("x", 60.0)])
+def test_the_limit_can_be_set(text, seconds):
+    assert stall_seconds({"GPUVAL_STALL_SECONDS": text}) == seconds
+
+
+# Processes on a GPU: the form of `nvidia-smi --query-compute-apps=gpu_uuid,pid,used_memory,process_name
+# --format=csv,noheader,nounits`; the fields are those of `nvidia-smi --help-query-compute-apps`, "[N/A]" and
+# "[Insufficient Permissions]" what the tool writes for what it does not tell.
+LISTING = """GPU-1b8a5f0e-0000-1111-2222-333344445555, 4242, 100352, /usr/bin/python3
+GPU-1b8a5f0e-0000-1111-2222-333344445555, 4243, [N/A], worker, with a comma
+GPU-ffffffff-0000-1111-2222-333344445555, 4244, 512, /usr/bin/other
+GPU-1b8a5f0e-0000-1111-2222-333344445555, 77, 1024, [Insufficient Permissions]
+"""
+
+
+def fake_tool(directory, monkeypatch, script):
+    tool = directory / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\n{script}")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{directory}:{os.environ['PATH']}")
+
+
+def test_processes_of_the_gpu_are_listed_without_oneself(tmp_path, monkeypatch):
+    fake_tool(tmp_path, monkeypatch, f"cat <<'END'\n{LISTING}END\n")
+    for uuid in ("GPU-1b8a5f0e-0000-1111-2222-333344445555", "1b8a5f0e-0000-1111-2222-333344445555"):
+        processes = gpu_processes.others_on(uuid, own_pid=77)
+        assert [(p.pid, p.memory_bytes, p.name) for p in processes] == [
+            (4242, 100352 * 2**20, "/usr/bin/python3"),
+            (4243, None, "worker, with a comma"),
+        ]
+    assert str(processes[0]) == "pid 4242 /usr/bin/python3 with 98.0 GiB"
+    assert str(processes[1]) == "pid 4243 worker, with a comma with an unknown amount"
+
+
+@pytest.mark.parametrize("script", ["exit 1", "echo No running processes found", "printf '\\377\\000,,,'", "echo ,,,,"])
+def test_a_tool_that_says_something_else_does_no_harm(tmp_path, monkeypatch, script):
+    fake_tool(tmp_path, monkeypatch, script)
+    assert not gpu_processes.others_on("GPU-1")
+
+
+def test_without_the_tool_nothing_is_known(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert gpu_processes.others_on("GPU-1") is None
+
+
+SLEEPER_PARENT = """
+import sys
+from gpuval_workloads.common.device import CPU
+from gpuval_workloads.common.launch import run_ranks
+from gpuval_workloads.common.result import run_workload
+sys.exit(run_workload(lambda result: run_ranks(result, "sleeper_rank", sys.argv[1:], CPU, 2)))
+"""
+
+SLEEPER_RANK = """
+import sys, time
+import torch
+import torch.distributed as dist
+from gpuval_workloads.common.ranks import run_rank
+
+def main(ranks, result):
+    ranks.gather(None)
+    print("step 1", flush=True)
+    if ranks.rank == int(sys.argv[2]):
+        if sys.argv[1] == "sleep":
+            time.sleep(1000)
+        elif sys.argv[1] == "work":
+            end = time.monotonic() + 8
+            while time.monotonic() < end:
+                torch.randn(100).sum()
+    dist.barrier()
+    ranks.gather(None)
+
+sys.exit(run_rank(main))
+"""
+
+
+def sleepers(tmp_path, *arguments):
+    (tmp_path / "sleeper_parent.py").write_text(SLEEPER_PARENT)
+    (tmp_path / "sleeper_rank.py").write_text(SLEEPER_RANK)
+    return Workload(tmp_path, "sleeper_parent", *arguments, GPUVAL_STALL_SECONDS="4")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_a_rank_that_hangs_is_named_within_the_bound(tmp_path, rank):
+    pytest.importorskip("torch")
+    workload = sleepers(tmp_path, "sleep", rank)
+    workload.wait_for_line("step 1")
+    started, ranks = time.monotonic(), workload.ranks()
+    ended = workload.end()
+    assert time.monotonic() - started < 30
+    assert ended.code == 2
+    last = ended.err.strip().rpartition("\n")[2]
+    assert last.startswith(f"crash: rank {rank} (pid ")
+    assert "has made no progress for" in last
+    assert "stands in main (sleeper_rank.py:" in last
+    assert not any(is_alive(pid) for pid in ranks)
+
+
+@pytest.mark.slow
+def test_a_rank_that_works_while_others_wait_is_left_alone(tmp_path):
+    pytest.importorskip("torch")
+    ended = sleepers(tmp_path, "work", "1").end()
+    assert ended.code == 0, ended.err
+
+
+STOPPED, KILLED = "has been stopped (process state T) for", "was killed by SIGKILL"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("module", "line", "number", "words"),
+    [
+        ("training", "step ", signal.SIGSTOP, STOPPED),
+        ("diagnostics", "matrix products", signal.SIGSTOP, STOPPED),
+        ("fingerprint", "the same work", signal.SIGSTOP, STOPPED),
+        ("fingerprint", "the same work", signal.SIGKILL, KILLED),  # the others: test_training_run
+    ],
+)
+def test_a_stopped_and_a_killed_rank_are_named_in_every_workload(tmp_path, module, line, number, words):
+    pytest.importorskip("torch")
+    arguments = ("--seconds", "60", "--processes", "2")
+    workload = Workload(tmp_path, f"gpuval_workloads.{module}", *arguments, GPUVAL_STALL_SECONDS="3")
+    workload.wait_for_line(line)
+    ranks = workload.ranks()
+    victim = next(pid for pid in ranks if rank_of(pid) == 1)
+    os.kill(victim, number)
+    started = time.monotonic()
+    ended = workload.end()
+    assert time.monotonic() - started < 40
+    assert ended.code == 2, ended.err
+    assert ended.err.strip().rpartition("\n")[2].startswith(f"crash: rank 1 (pid {victim}) {words}")
+    assert not any(is_alive(pid) for pid in ranks)
+
+
+@pytest.fixture
+def full_gpu(monkeypatch):
+    """What PyTorch says of a GPU that another process has filled."""
+    torch = pytest.importorskip("torch")
+    from types import SimpleNamespace
+
+    uuid = "1b8a5f0e-0000-1111-2222-333344445555"
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**30, 140 * 2**30))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 3 * 2**30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid=uuid))
+    return monkeypatch
+
+
+def account():
+    from gpuval_workloads.common.device import Accelerator
+    from gpuval_workloads.common.ranks import Ranks, _memory_account
+
+    return _memory_account(Ranks(2, 8, Accelerator("cuda", 8, "nccl")))
+
+
+def test_a_full_gpu_is_named_with_who_fills_it(full_gpu, tmp_path):
+    fake_tool(tmp_path, full_gpu, f"cat <<'END'\n{LISTING}END\n")
+    text = account()
+    assert text.startswith("rank 2 (gpu:2) ran out of device memory: of 140.0 GiB this process holds 3.0")
+    assert "1.0 are free (1073741824 of 150323855360 bytes)" in text
+    assert "pid 4242 /usr/bin/python3 with 98.0 GiB" in text
+    assert "4244" not in text
+
+
+def test_a_full_gpu_that_refuses_the_question_is_named_too(full_gpu, tmp_path):
+    import torch
+
+    def refuse():
+        raise RuntimeError("CUDA error: out of memory\nmore")
+
+    full_gpu.setattr(torch.cuda, "mem_get_info", refuse)
+    full_gpu.setenv("PATH", str(tmp_path))
+    text = account()
+    assert text.startswith(
+        "rank 2 (gpu:2) ran out of device memory: it does not say how much is free (CUDA error: out of"
+    )
+    assert "nvidia-smi or rocm-smi lists the processes" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "is_full"),
+    [
+        ("CUDA error: out of memory", True),
+        ("CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate", True),
+        ("NCCL error: unhandled cuda error\nLast error:\nCuda failure 2 'out of memory'", True),
+        ("CUDA error: an illegal memory access was encountered", False),
+    ],
+)
+def test_a_full_gpu_by_whoever_says_so(words, is_full):
+    pytest.importorskip("torch")
+    from gpuval_workloads.common.ranks import is_out_of_memory
+
+    assert is_out_of_memory(RuntimeError(words)) is is_full

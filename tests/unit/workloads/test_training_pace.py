@@ -1,0 +1,184 @@
+"""Who is waited for: the marks of a step, and a rank that is really slowed."""
+
+import contextlib
+import os
+import signal
+import threading
+import time
+
+import pytest
+from gpuval_workloads.training.config import SIZES, Config, llama_batch_size, parse_arguments, wants_compile
+from workload_process import Workload, rank_of
+
+torch = pytest.importorskip("torch")
+
+MODULE = "gpuval_workloads.training"
+
+
+@pytest.mark.parametrize("kind", ["llama", "resnet18"])
+def test_the_first_parameters_gradient_comes_last(kind):
+    """What the marks stand on. A parameter beside it that is used in the same place may share the end."""
+    from gpuval_workloads.training.models.llama import Llama
+    from gpuval_workloads.training.models.resnet import ResNet18
+    from gpuval_workloads.training.pace import on_last_gradient
+
+    if kind == "llama":
+        model, inputs = Llama(SIZES["tiny"], 8), torch.randint(256, (2, 8))
+        targets = inputs
+    else:
+        model, inputs, targets = ResNet18(), torch.randn(2, 3, 32, 32), torch.tensor([0, 1])
+    order = []
+    for name, parameter in list(model.named_parameters())[1:]:
+        parameter.register_post_accumulate_grad_hook(lambda _, name=name: order.append(name))
+    on_last_gradient(model, lambda: order.append("last"))
+    model(inputs, targets).backward()
+    assert order[-1] == "last"
+    assert len(order) == len(list(model.parameters()))
+
+
+def test_a_step_is_work_and_waiting(monkeypatch):
+    from gpuval_workloads.common.device import CPU
+    from gpuval_workloads.training import pace
+
+    clock = iter([0.0, 3.0, 4.0, 4.5, 5.5, 8.5, 9.0])
+    monkeypatch.setattr(pace.time, "perf_counter", lambda: next(clock))
+    watch = pace.Pace(CPU)
+    for _ in range(2):
+        watch.gradients_done()
+        watch.backward_done()
+        watch.step_done()
+    assert watch.times() == [pace.StepTime(4.5, 3.5, 1.0), pace.StepTime(4.5, 1.5, 3.0)]
+
+
+def test_the_slowest_part_by_its_own_work():
+    from gpuval_workloads.training.pace import slowest
+
+    assert slowest([1.0, 1.0, 1.5, 1.0]) == (2, 1.5)
+    assert slowest([2.0]) == (0, 1.0)
+    assert slowest([0.0, 0.0]) == (0, 1.0)
+
+
+@contextlib.contextmanager
+def slowed(pid, share=0.75, period=0.05):
+    """Take a share of a process's time away, by stopping it again and again."""
+    done = threading.Event()
+
+    def stop_and_go():
+        with contextlib.suppress(ProcessLookupError):
+            while not done.is_set():
+                os.kill(pid, signal.SIGSTOP)
+                time.sleep(period * share)
+                os.kill(pid, signal.SIGCONT)
+                time.sleep(period * (1 - share))
+
+    thread = threading.Thread(target=stop_and_go)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slow", [0, 1])
+def test_the_slow_rank_is_the_one_that_others_wait_for(tmp_path, slow):
+    workload = Workload(tmp_path, MODULE, "--seconds", "5", "--processes", "2")
+    workload.wait_for_line("step ")
+    with slowed(next(pid for pid in workload.ranks() if rank_of(pid) == slow)):
+        ended = workload.end()
+    assert ended.code == 0, ended.err
+    mine, other = (
+        {name: ended.metric(f"training_{name}_p50_seconds", f"rank:{rank}") for name in ("compute", "wait", "step")}
+        for rank in (slow, 1 - slow)
+    )
+    assert mine["compute"] > 1.15 * other["compute"]  # 3 to 4 times on a machine that does nothing else
+    assert other["wait"] > mine["wait"]
+    for times in (mine, other):
+        assert times["compute"] + times["wait"] == pytest.approx(times["step"], rel=0.4)
+    assert ended.metric("training_slowest_compute_ratio") > 1.05
+    assert f"the others wait for rank:{slow}" in ended.result["message"]
+
+
+@pytest.mark.slow
+def test_where_compiling_fails_the_training_goes_on_without(tmp_path):
+    arguments = ("--steps", "3", "--processes", "2", "--compile", "always")
+    ended = Workload(tmp_path, MODULE, *arguments, CXX="/bin/false", TORCHINDUCTOR_CACHE_DIR=str(tmp_path)).end()
+    assert (ended.code, ended.result["state"]) == (0, "success"), ended.err
+    assert "; not compiled (rank:" in ended.result["message"]
+    assert ended.result["environment"]["compile"] is False
+    assert ended.result["environment"]["compile_problem"]
+    assert ended.metric("training_steps_count") == 3
+
+
+SLOW_COMPILER = """#!/bin/sh
+exec sleep 1000
+"""
+
+LIMITED = """
+import sys
+from gpuval_workloads.common.ranks import run_rank
+from gpuval_workloads.training import compiling, worker
+
+def limited(model, next_loss, ranks):
+    return compile_layers(model, next_loss, ranks, limit_seconds=3.0)
+
+compile_layers, worker.compile_layers = compiling.compile_layers, limited
+sys.exit(run_rank(worker.main))
+"""
+
+PARENT = """
+import sys
+from gpuval_workloads.common.device import CPU
+from gpuval_workloads.common.launch import run_ranks
+from gpuval_workloads.common.result import run_workload
+sys.exit(run_workload(lambda result: run_ranks(result, "limited_rank", sys.argv[1:], CPU, 2)))
+"""
+
+
+@pytest.mark.slow
+def test_a_compiler_that_takes_too_long_is_given_up(tmp_path):
+    (tmp_path / "limited_parent.py").write_text(PARENT)
+    (tmp_path / "limited_rank.py").write_text(LIMITED)
+    compiler = tmp_path / "slow-compiler"
+    compiler.write_text(SLOW_COMPILER)
+    compiler.chmod(0o755)
+    started = time.monotonic()
+    ended = Workload(
+        tmp_path,
+        "limited_parent",
+        *("--steps", "3", "--compile", "always"),
+        CXX=str(compiler),
+        TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cache"),
+        GPUVAL_STALL_SECONDS="60",
+    ).end()
+    assert (ended.code, ended.result["state"]) == (0, "success"), ended.err
+    assert "not done after 3 s" in ended.result["message"]
+    assert time.monotonic() - started < 60
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_nvidia", "compiled"),
+    [
+        ((), True, False),
+        (("--seconds", "119"), True, False),
+        (("--seconds", "120"), True, True),
+        (("--seconds", "120"), False, False),
+        (("--seconds", "300", "--steps", "10"), True, False),
+        (("--seconds", "300", "--model", "resnet18"), True, False),
+        (("--seconds", "300", "--compile", "never"), True, False),
+        (("--seconds", "300", "--validation-only"), True, False),
+        (("--steps", "10", "--compile", "always"), False, True),
+        (("--compile",), False, True),
+    ],
+)
+def test_compiling_where_it_pays(arguments, is_nvidia, compiled):
+    assert wants_compile(parse_arguments(arguments), is_nvidia) is compiled
+
+
+def test_the_batch_is_what_the_memory_holds():
+    assert llama_batch_size(Config(), "1b", True, 150_000_000_000) == 24
+    assert llama_batch_size(Config(), "1b", True, 80_000_000_000) == 8
+    assert llama_batch_size(Config(), "1b", False, 150_000_000_000) == 8
+    assert llama_batch_size(Config(), "tiny", True, 150_000_000_000) == 16
+    assert llama_batch_size(Config(batch_size=3), "1b", True, 150_000_000_000) == 3

@@ -1,0 +1,156 @@
+"""fio: its JSON, and the real program where it is installed."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from gpuval_workloads.common import fio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+DATA = Path(__file__).resolve().parents[2] / "data" / "vendor_tools"
+needs_fio = pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed")
+
+
+def golden(name):
+    return (DATA / name).read_text()
+
+
+def test_rates_and_latencies_of_fio_3():
+    disk = fio.parse(golden("fio3_write.json"))
+    assert (disk.version, disk.read, disk.problem) == ("fio-3.33", None, "")
+    assert disk.write == fio.Direction(
+        1458888347, 67108864, pytest.approx(696995.1875e-9), pytest.approx(684032e-9), pytest.approx(970752e-9)
+    )
+
+
+def test_fio_2_counts_in_kib_and_microseconds():
+    write = fio.parse(golden("fio2_write.json")).write
+    assert write.bytes_per_second == 1424695 * 1024
+    assert write.latency_mean_seconds == pytest.approx(697e-6)
+    assert write.latency_p99_seconds == pytest.approx(970e-6)
+
+
+def test_jobs_are_summed_and_the_slowest_latency_counts():
+    text = """{"jobs": [
+        {"read": {"io_bytes": 10, "bw_bytes": 5, "clat_ns": {"mean": 4, "percentile": {"99.000000": 9}}}},
+        {"read": {"io_bytes": 20, "bw_bytes": 7, "clat_ns": {"mean": 2, "percentile": {"99.000000": 30}}}},
+        {"read": {"io_bytes": 0, "bw_bytes": 0}}]}"""
+    read = fio.parse(text).read
+    assert (read.bytes_per_second, read.moved_bytes) == (12, 30)
+    assert (read.latency_mean_seconds, read.latency_p50_seconds) == (pytest.approx(4e-9), None)
+    assert read.latency_p99_seconds == pytest.approx(30e-9)
+
+
+def test_notes_around_the_json_are_passed_over():
+    text = "note: both iodepth >= 1 and synchronous I/O engine are selected\n" + golden("fio3_write.json") + "\nbye\n"
+    assert fio.parse(text) == fio.parse(golden("fio3_write.json"))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "missing or cut short"),
+        ('{"jobs": []}', "moved no data"),
+        ('{"jobs": {"read": 1}}', "moved no data"),
+        ('{"jobs": [{"error": 28, "write": {"io_bytes": 5, "bw_bytes": 5}}]}', "No space left on device"),
+        ('{"jobs": [{"write": {"io_bytes": 5, "bw_bytes": "N/A"}}]}', "moved no data"),
+    ],
+)
+def test_what_fio_did_not_measure_is_a_problem(text, problem):
+    disk = fio.parse(text)
+    assert (disk.read, disk.write) == (None, None)
+    assert problem in disk.problem
+
+
+@settings(max_examples=80, deadline=None)
+@given(data=st.data())
+def test_damaged_json_never_raises_and_cut_off_json_measures_nothing(data):
+    text = golden("fio3_write.json").rstrip()
+    end = data.draw(st.integers(0, len(text) - 1))
+    assert fio.parse(text[:end]).write is None
+    fio.parse(text[:end] + data.draw(st.text(max_size=30)) + text[end + data.draw(st.integers(0, 30)) :])
+
+
+def test_without_fio_there_is_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert fio.run(tmp_path, 1, 1 << 20) is None
+
+
+@needs_fio
+def test_the_real_fio_measures_both_directions_and_cleans_up(tmp_path):
+    disk = fio.run(tmp_path, 2, 32 << 20)
+    assert disk.problem == ""
+    assert disk.version.startswith("fio-")
+    assert disk.write.moved_bytes == 32 << 20
+    assert disk.read.moved_bytes >= 32 << 20
+    assert min(disk.write_bytes_per_second, disk.read_bytes_per_second) > 1e6
+    assert 0 < disk.read.latency_p50_seconds <= disk.read.latency_p99_seconds < 10
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_fio
+def test_the_rate_of_the_real_fio_is_that_of_the_bytes_it_wrote(tmp_path):
+    arguments = ["fio", "--name=x", f"--directory={tmp_path}", "--rw=write", "--bs=1M", "--size=16M"]
+    output = subprocess.run(
+        [*arguments, "--ioengine=psync", "--output-format=json"], capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+    write = fio.parse(output).write
+    assert write.moved_bytes == 16 << 20
+    assert write.bytes_per_second > 0
+
+
+@needs_fio
+def test_a_folder_that_is_not_there_is_a_problem(tmp_path):
+    assert "No such file" in fio.run(tmp_path / "missing", 1, 1 << 20).problem
+
+
+def put_fio(folder, script):
+    path = folder / "fio"
+    path.write_text(f"#!/bin/sh\nDATA={DATA}\n{script}\n")
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    "complaint",
+    [
+        "fio: first direct IO errored. File system may not support direct IO: Invalid argument",
+        "fio: engine libaio not loadable",
+    ],
+)
+def test_where_the_page_cache_cannot_be_passed_by_it_is_said(tmp_path, monkeypatch, complaint):
+    script = f"""case "$*" in *direct=1*) echo "{complaint}"; exit 1;; esac
+case "$*" in *rw=read*) sed 's/"write" :/"x" :/; s/"read" :/"y" :/; s/"x" :/"read" :/' "$DATA/fio3_write.json";;
+*) cat "$DATA/fio3_write.json";; esac"""
+    put_fio(tmp_path, script)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    disk = fio.run(tmp_path, 1, 1 << 20)
+    assert (disk.direct, disk.problem) == (False, "")
+    assert disk.write.bytes_per_second == disk.read.bytes_per_second == 1458888347
+
+
+@pytest.mark.parametrize(
+    ("script", "problem"),
+    [
+        (
+            "echo 'fio: pid=1, err=28/file:filesetup.c:240, func=write, error=No space left on device'; exit 1",
+            "No space",
+        ),
+        ("kill -KILL $$", "killed by SIGKILL"),
+        ('head -c 2000 "$DATA/fio3_write.json"', "missing or cut short"),
+    ],
+)
+def test_a_fio_that_fails_is_a_problem(tmp_path, monkeypatch, script, problem):
+    put_fio(tmp_path, script)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    disk = fio.run(tmp_path, 1, 1 << 20)
+    assert (disk.write_bytes_per_second, disk.read_bytes_per_second) == (None, None)
+    assert problem in disk.problem
+
+
+def test_a_fio_that_hangs_is_stopped(tmp_path, monkeypatch):
+    put_fio(tmp_path, "exec sleep 600")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(fio, "GRACE_SECONDS", 0.5)
+    assert "had not ended" in fio.run(tmp_path, 1, 1 << 20).problem

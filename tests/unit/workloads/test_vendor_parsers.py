@@ -1,0 +1,484 @@
+"""What is read from the vendors' tools, on outputs laid out as theirs (tests/data/vendor_tools names the sources)."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from gpuval_workloads.common import tool_output
+from gpuval_workloads.vendor_tools import agfhc, collectives, dcgm, hl_qual, rvs
+from gpuval_workloads.vendor_tools.answer import FAIL, PASS, UNANSWERED
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+DATA = Path(__file__).resolve().parents[2] / "data" / "vendor_tools"
+
+
+def golden(name):
+    return (DATA / name).read_text()
+
+
+def nccl(text, ranks=8):
+    return collectives.judge(collectives.parse(text), "all_reduce", ranks, "nccl_tests")
+
+
+def nccl_of_four(text):
+    return nccl(text, ranks=4)
+
+
+def dcgm_of_eight(text):
+    return dcgm.judge(dcgm.parse(text), 8)
+
+
+def dcgm_of_four(text):
+    return dcgm.judge(dcgm.parse(text), 4)
+
+
+def rvs_of_eight(text):
+    return rvs.judge(rvs.parse(text), 8)
+
+
+def agfhc_says(text):
+    return agfhc.judge(agfhc.parse(text))
+
+
+def hl_qual_of_eight(text):
+    return hl_qual.judge(hl_qual.parse(text), 8)
+
+
+GOLDEN = {
+    "nccl_tests_all_reduce.txt": (nccl, PASS),
+    "nccl_tests_all_reduce.json": (nccl, PASS),
+    "nccl_tests_per_iteration.txt": (nccl, PASS),
+    "nccl_tests_unchecked.txt": (nccl, PASS),
+    "nccl_tests_old.txt": (nccl, PASS),
+    "nccl_tests_reduced.txt": (nccl_of_four, PASS),
+    "nccl_tests_wrong.txt": (nccl, FAIL),
+    "rccl_tests_all_reduce.txt": (nccl, PASS),
+    "dcgm3_level3.json": (dcgm_of_four, PASS),
+    "dcgm3_level3_failed.json": (dcgm_of_four, FAIL),
+    "dcgm4_level2.json": (dcgm_of_eight, PASS),
+    "dcgm4_level2_failed.json": (dcgm_of_eight, FAIL),
+    "dcgm4_level2_skipped.json": (dcgm_of_eight, UNANSWERED),
+    "dcgm4_level2_warning.json": (dcgm_of_eight, PASS),
+    "rvs_level3.txt": (rvs_of_eight, PASS),
+    "rvs_level3_failed.txt": (rvs_of_eight, FAIL),
+    "rvs_old.txt": (rvs_of_eight, FAIL),
+    "agfhc_all_lvl1.txt": (agfhc_says, PASS),
+    "agfhc_all_lvl1_failed.txt": (agfhc_says, FAIL),
+    "agfhc_simple.txt": (agfhc_says, PASS),
+    "agfhc_recipe_info.txt": (agfhc_says, UNANSWERED),
+    "hl_qual.txt": (hl_qual_of_eight, PASS),
+    "hl_qual_failed.txt": (hl_qual_of_eight, FAIL),
+}
+CASES = pytest.mark.parametrize(("name", "says", "verdict"), [(n, s, v) for n, (s, v) in GOLDEN.items()])
+NCCL_WARNING = "node-a:41220:41251 [3] NCCL WARN NET/IB : Got async event : port error"
+
+
+def named(answer):
+    return {(figure.name, figure.scope): figure.value for figure in answer.figures}
+
+
+def test_every_output_kept_here_has_a_source():
+    rows = (DATA / "README.md").read_text()
+    for path in DATA.iterdir():
+        stem = re.sub(r"(_failed|_skipped|_warning|_unchecked|_wrong)?\.\w+$", "", path.name)
+        assert path.name == "README.md" or stem in rows, path.name
+
+
+@CASES
+def test_an_output_is_read_as_what_it_says(name, says, verdict):
+    answer = says(golden(name))
+    assert answer.verdict == verdict, answer
+    assert bool(answer.faults) == (verdict == FAIL)
+    assert bool(answer.reason) == (verdict == UNANSWERED)
+
+
+@CASES
+def test_carriage_returns_and_colours_change_nothing(name, says, verdict):
+    text = golden(name)
+    expected = says(text)
+    coloured = "\n".join(f"\x1b[1;32m{line}\x1b[0m" if line.strip() else line for line in text.split("\n"))
+    for changed in (text.replace("\n", "\r\n"), coloured, f"\x1b]0;title\x07{text}"):
+        assert says(changed) == expected
+
+
+@CASES
+def test_a_cut_off_output_never_passes_unless_what_is_missing_says_nothing(name, says, verdict):
+    text = golden(name)
+    step = max(1, len(text) // 1200)
+    passed = [end for end in range(0, len(text), step) if says(text[:end]).verdict == PASS]
+    if verdict != PASS:
+        assert not passed
+    for end in passed:  # all that may be missing of a pass is what no verdict hangs on
+        assert len(text) - end < 120, text[end:]
+        assert not re.search(r"FAIL|FALSE|[1-9]\d* wrong", text[end:])
+
+
+@CASES
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_damaged_output_neither_raises_nor_turns_into_a_pass(name, says, verdict, data):
+    text = golden(name)
+    start = data.draw(st.integers(0, len(text)))
+    rubbish = data.draw(st.text(max_size=40) | st.sampled_from(["{", "[", "|", "# ", "\x1b[", "9" * 400, NCCL_WARNING]))
+    length = data.draw(st.integers(0, 40))
+    answer = says(text[:start] + rubbish + text[start + length :])
+    assert answer.verdict in (PASS, FAIL, UNANSWERED)
+    if verdict == UNANSWERED:
+        assert answer.verdict != PASS
+
+
+@pytest.mark.parametrize("says", {says for says, _ in GOLDEN.values()}, ids=lambda says: says.__name__)
+@settings(max_examples=50, deadline=None)
+@given(text=st.text(max_size=300))
+def test_no_text_raises_or_passes(says, text):
+    assert says(text).verdict != PASS
+
+
+# nccl-tests, rccl-tests
+
+
+def test_the_largest_size_is_judged_and_not_the_average():
+    figures = named(nccl(golden("nccl_tests_all_reduce.txt")))
+    assert figures["nccl_tests_all_reduce_bus_bytes_per_second", "node"] == pytest.approx(366.5e9, rel=1e-3)
+    assert figures["nccl_tests_all_reduce_in_place_bus_bytes_per_second", "node"] == pytest.approx(364.7e9, rel=1e-3)
+    assert figures["nccl_tests_all_reduce_latency_seconds", "node"] == pytest.approx(34e-6)
+    assert figures["nccl_tests_error_count", "node"] == 0
+    assert figures["nccl_tests_unchecked_count", "node"] == 0
+    assert figures["nccl_tests_ranks_count", "node"] == 8
+
+
+def test_the_series_has_every_size():
+    (curve,) = nccl(golden("nccl_tests_all_reduce.txt")).curves
+    assert curve.x == tuple(8 * 2**power for power in range(31))
+    assert curve.y[-1] == pytest.approx(366.5e9, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["nccl_tests_per_iteration.txt", "nccl_tests_all_reduce.json"])
+def test_newer_layouts_give_the_same_figures(name):
+    expected, found = named(nccl(golden("nccl_tests_all_reduce.txt"))), named(nccl(golden(name)))
+    assert set(found) == set(expected)
+    for key in expected:
+        if key[0] != "nccl_tests_unchecked_count":
+            assert found[key] == pytest.approx(expected[key], rel=1e-3), key
+
+
+def test_columns_of_any_order_and_number_are_found_by_their_names():
+    names = "time  algbw  jitter  busbw  #wrong  depth"
+    header = f"#      count        size   {names}   {names}"
+    units = "# (elements)        (MB)   (ms) (MB/s)  (%) (MB/s)  (n)  (us) (GB/s)  (%) (GB/s)  (n)"
+    row = "   262144        1  0.5  2000  1  3500  0  4  499  2.1  1  3.6  1  4"
+    text = f"{header}\n{units}\n{row}\n# Out of bounds values : 1 FAILED\n"
+    (found,) = collectives.parse(text).rows
+    assert found.size_bytes == 1e6
+    assert found.out_of_place == collectives.Block(0.5e-3, 3.5e9, 0)
+    assert found.in_place == collectives.Block(pytest.approx(499e-6), pytest.approx(3.6e9), 1)
+    assert nccl(text, None).verdict == FAIL
+
+
+def test_units_that_are_not_known_are_not_guessed():
+    text = golden("nccl_tests_all_reduce.txt").replace("(us)", "(fn)")
+    assert "units are not known" in nccl(text).reason
+    assert "no bandwidth" in nccl(golden("nccl_tests_all_reduce.txt").replace("(GB/s)", "(Gx/s)")).reason
+    without = golden("nccl_tests_all_reduce.txt").replace("#        (B) ", "#            ")
+    assert nccl(without).verdict in (PASS, UNANSWERED)
+
+
+def test_not_checked_is_not_zero_errors():
+    table = collectives.parse(golden("nccl_tests_unchecked.txt"))
+    assert {block.wrong for row in table.rows for block in (row.out_of_place, row.in_place)} == {None}
+    assert named(nccl(golden("nccl_tests_unchecked.txt")))["nccl_tests_unchecked_count", "node"] == 62
+    assert named(nccl(golden("nccl_tests_all_reduce.json")))["nccl_tests_unchecked_count", "node"] == 2
+
+
+def test_the_old_error_column_is_no_count():
+    figures = named(nccl(golden("nccl_tests_old.txt")))
+    assert figures["nccl_tests_error_count", "node"] == 0
+    assert figures["nccl_tests_unchecked_count", "node"] == 50
+
+
+def test_wrong_elements_are_named_by_size_and_fail():
+    answer = nccl(golden("nccl_tests_wrong.txt"))
+    assert str(answer.faults[0]) == "all_reduce: 24 wrong elements, of 1,073,741,824 bytes"
+    assert named(answer)["nccl_tests_error_count", "node"] == 24
+
+
+@pytest.mark.parametrize("written", ["3", "3*", "1.04858e+06", "1e+00*"])
+def test_wrong_elements_fail_however_they_are_written_and_whatever_the_summary_says(written):
+    text = golden("rccl_tests_all_reduce.txt")
+    line = next(line for line in text.splitlines() if line.strip().startswith("1048576 "))
+    answer = nccl(text.replace(line, line.rsplit(None, 1)[0] + "  " + written))
+    assert answer.verdict == FAIL
+    assert named(answer)["nccl_tests_error_count", "node"] >= 1
+
+
+def test_wrong_elements_fail_even_when_the_output_is_cut_short():
+    text = golden("nccl_tests_wrong.txt")
+    assert nccl(text[: text.index("2147483648")]).verdict == FAIL
+
+
+def test_the_number_of_ranks_is_held_against_what_was_asked():
+    answer = nccl(golden("nccl_tests_all_reduce.txt"), ranks=7)
+    assert (answer.verdict, answer.reason) == (UNANSWERED, "all_reduce: 7 ranks were asked for, it used 8")
+    assert not answer.figures
+
+
+def test_a_table_without_its_last_row_is_not_judged_by_the_row_before():
+    lines = golden("nccl_tests_all_reduce.txt").splitlines()
+    without = "\n".join(line for line in lines if not line.strip().startswith("8589934592")) + "\n"
+    assert "largest size in its table is 4,294,967,296" in nccl(without).reason
+    torn = golden("nccl_tests_all_reduce.txt").replace("8589934592    2147483648 ", f"8589934592 {NCCL_WARNING}")
+    assert nccl(torn).verdict == UNANSWERED
+
+
+def test_memory_that_holds_less_lowers_what_is_expected():
+    figures = named(nccl_of_four(golden("nccl_tests_reduced.txt")))
+    assert figures["nccl_tests_all_reduce_bus_bytes_per_second", "node"] == pytest.approx(11.2e9, rel=1e-2)
+    assert nccl_of_four(golden("nccl_tests_reduced.txt").replace("# Reducing", "# Nothing")).verdict == UNANSWERED
+
+
+def test_warnings_of_nccl_between_the_rows_change_nothing_and_a_torn_row_counts_as_unchecked():
+    lines = golden("nccl_tests_all_reduce.txt").splitlines()
+    between = "\n".join(line for pair in zip(lines, [NCCL_WARNING] * len(lines)) for line in pair) + "\n"
+    assert named(nccl(between)) == named(nccl(golden("nccl_tests_all_reduce.txt")))
+    torn = golden("nccl_tests_all_reduce.txt").replace("  262144 ", f"  262144 {NCCL_WARNING}", 1)
+    assert named(nccl(torn))["nccl_tests_unchecked_count", "node"] == 1
+
+
+def test_rows_of_no_bytes_give_no_latency():
+    text = golden("nccl_tests_all_reduce.txt").replace("           8             2 ", "           0             0 ")
+    assert named(nccl(text))["nccl_tests_all_reduce_latency_seconds", "node"] == pytest.approx(34e-6, rel=1e-2)
+
+
+def test_json_that_calls_its_results_bad_fails():
+    document = json.loads(golden("nccl_tests_all_reduce.json"))
+    document["out_of_bounds"] = {"count": 7, "okay": "false"}
+    assert nccl(json.dumps(document)).verdict == FAIL
+    document["out_of_bounds"] = {"count": 0, "okay": "true"}
+    document["results"][3]["in_place"]["nwrong"] = "nan"
+    assert named(nccl(json.dumps(document)))["nccl_tests_unchecked_count", "node"] == 3
+
+
+def test_several_collectives_are_put_together():
+    good, bad = nccl(golden("nccl_tests_unchecked.txt")), nccl(golden("nccl_tests_wrong.txt"))
+    none = nccl("")
+    assert collectives.merge([good, good], "nccl_tests", 8).verdict == PASS
+    merged = collectives.merge([good, none], "nccl_tests", 8)
+    assert (merged.verdict, merged.reason) == (UNANSWERED, "all_reduce: it printed no table")
+    merged = collectives.merge([good, bad, none], "nccl_tests", 8)
+    assert merged.verdict == FAIL
+    assert named(merged)["nccl_tests_error_count", "node"] == 24
+    assert named(merged)["nccl_tests_unchecked_count", "node"] == 62
+
+
+# DCGM
+
+
+def test_figures_in_the_texts_of_dcgm_keep_their_units():
+    four = named(dcgm_of_eight(golden("dcgm4_level2.json")))
+    assert four["dcgm_pcie_gpu_to_host_bandwidth_bytes_per_second", "gpu:3"] == pytest.approx(55.12e9)
+    assert four["dcgm_pcie_host_to_gpu_latency_seconds", "gpu:7"] == pytest.approx(1.74e-6)
+    assert four["dcgm_memory_failed_count", "gpu:0"] == 0
+    assert four["dcgm_results_count", "node"] == 24
+    three = named(dcgm_of_four(golden("dcgm3_level3.json")))
+    assert three["dcgm_pcie_gpu_to_host_bandwidth_bytes_per_second", "gpu:2"] == pytest.approx(25.31e9)
+    assert three["dcgm_pcie_bidirectional_bandwidth_bytes_per_second", "gpu:2"] == pytest.approx(38.06e9)
+    assert three["dcgm_diagnostic_tflops", "gpu:1"] == pytest.approx(20.41755)
+    assert three["dcgm_targeted_power_power_average_watts", "gpu:0"] == 395
+    assert three["dcgm_skipped_count", "node"] == 4
+    assert ("dcgm_eud_test_failed_count", "gpu:0") not in three  # skipped is not passed
+
+
+@pytest.mark.parametrize(
+    ("name", "says", "scope", "words"),
+    [
+        ("dcgm3_level3_failed.json", dcgm_of_four, "gpu:2", "GPU Memory: GPU 2 Detected 2 memory errors"),
+        ("dcgm4_level2_failed.json", dcgm_of_eight, "gpu:5", "double-bit ECC error"),
+    ],
+)
+def test_dcgm_names_the_gpu_that_failed(name, says, scope, words):
+    answer = says(golden(name))
+    (fault,) = answer.faults
+    assert fault.scope == scope
+    assert words in fault.text
+    assert named(answer)["dcgm_failed_count", "node"] == 1
+
+
+def test_the_numbers_of_dcgm_errors_are_told():
+    assert "(DCGM error 95)" in dcgm_of_eight(golden("dcgm4_level2_failed.json")).faults[0].text
+
+
+def test_a_warning_of_dcgm_is_told_and_is_no_failure():
+    answer = dcgm_of_eight(golden("dcgm4_level2_warning.json"))
+    (note,) = answer.notes
+    assert note.startswith("gpu:0: software: Persistence Mode")
+    assert named(answer)["dcgm_warnings_count", "node"] == 1
+
+
+def test_text_around_the_json_of_dcgm_is_passed_over():
+    text = golden("dcgm4_level2_failed.json")
+    around = f"Warning: {{persistence}} is off [1]\n{text}\nSee {{log}} for details\n"
+    assert dcgm_of_eight(around) == dcgm_of_eight(text)
+
+
+def test_a_test_that_failed_as_a_whole_fails_the_node():
+    text = golden("dcgm4_level2.json")
+    document = json.loads(text)
+    document["DCGM Diagnostic"]["test_categories"][1]["tests"][0]["test_summary"]["status"] = "Fail"
+    (fault,) = dcgm_of_eight(json.dumps(document)).faults
+    assert (fault.scope, fault.text) == ("node", "memory: no reason given")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda text: text.replace('"Pass"', '"Maybe"'), "neither a pass nor a fail"),
+        (lambda text: text.replace('"entity_id": 7', '"entity_id": 6'), "it tested 7 GPUs of 8, not gpu:7"),
+        (lambda text: text.replace('"DCGM Diagnostic"', '"Something"'), "missing or cut short"),
+        (lambda text: "Error: unable to establish a connection to the host engine", "missing or cut short"),
+        (lambda text: '{"DCGM Diagnostic": {"runtime_error": "bad device"}}', "it could not run: bad device"),
+        (lambda text: '{"DCGM Diagnostic": {"test_categories": []}}', "holds no results"),
+        (lambda text: '{"DCGM Diagnostic": [1]}', "known version"),
+    ],
+)
+def test_what_dcgm_did_not_answer_is_no_pass(change, reason):
+    answer = dcgm_of_eight(change(golden("dcgm4_level2.json")))
+    assert answer.verdict == UNANSWERED
+    assert reason in answer.reason
+
+
+def test_dcgm_may_test_what_is_no_gpu():
+    document = json.loads(golden("dcgm4_level2.json"))
+    cpu = {"entity_group": "CPU", "entity_group_id": 7, "entity_id": 0, "status": "Fail", "warnings": "too hot"}
+    document["DCGM Diagnostic"]["test_categories"][0]["tests"][0]["results"].append(cpu)
+    (fault,) = dcgm_of_eight(json.dumps(document)).faults
+    assert (fault.scope, fault.text) == ("node", "software of CPU 0: too hot")
+
+
+# RVS, AGFHC, hl_qual
+
+
+def test_rvs_ids_become_indices_by_its_overview():
+    figures = named(rvs_of_eight(golden("rvs_level3.txt")))
+    assert figures["rvs_gst_fp16_trig_tflops", "gpu:0"] == pytest.approx(1063.56)
+    assert figures["rvs_iet_stress_1400w_power_max_watts", "gpu:7"] == 1400
+    (fault,) = rvs_of_eight(golden("rvs_level3_failed.txt")).faults
+    assert fault.scope == "gpu:3"
+    assert "gst-fp16-trig: GPU id 17010 at 0000:75:00.0" in fault.text
+    assert "702114" in fault.text
+
+
+def test_older_rvs_names_its_own_ids():
+    (fault,) = rvs_of_eight(golden("rvs_old.txt")).faults
+    assert "GPU id 3254" in fault.text
+
+
+def test_an_action_without_a_line_of_its_own_fails_by_the_summary():
+    text = golden("rvs_level3.txt").replace("| BABEL          | PASS ", "| BABEL          | FAIL ")
+    (fault,) = rvs_of_eight(text).faults
+    assert fault.text == "babel-float-2MiB (BABEL): FAIL"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda text: text.replace("| BABEL          | PASS ", "| BABEL          | N/A  "), "'N/A'"),
+        (lambda text: text.replace("0000:f5:00.0", "            "), "7 GPUs of 8"),
+        (lambda text: "RVS-ERROR [CLI] No platform support for the detected GPU !\n" + text, "No platform support"),
+        (lambda text: text.replace("[RESULT] [301996", "[ERROR ] [301996", 1), "Module name"),
+    ],
+)
+def test_what_rvs_did_not_answer_is_no_pass(change, reason):
+    answer = rvs_of_eight(change(golden("rvs_level3.txt")))
+    assert (answer.verdict, answer.faults) == (UNANSWERED, [])
+    assert reason in answer.reason
+
+
+def test_the_json_of_rvs_is_read_with_its_comma():
+    text = golden("rvs_trailing_comma.json")
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(text)
+    verdicts = [one[:3] for one in rvs.parse_json(text).verdicts]
+    assert verdicts == [("gst-fp16-trig", "42583", True), ("gst-fp16-trig", "27226", False)]
+    for end in range(len(text)):
+        assert rvs.judge(rvs.parse_json(text[:end]), None).verdict != PASS
+
+
+def test_agfhc_names_the_gpu_where_its_line_does():
+    faults = agfhc_says(golden("agfhc_all_lvl1_failed.txt")).faults
+    assert "FAIL: hbm_bw-1-1" in faults[0].text
+    assert (faults[1].scope, "GPU 6" in faults[1].text) == ("gpu:6", True)
+
+
+def test_agfhc_passes_by_its_return_code_alone():
+    text = golden("agfhc_all_lvl1.txt")
+    without = agfhc_says(text.replace("AGFHC_SUCCESS [0]", "AGFHC_NO_DEVICE [4]"))
+    assert without.reason == "return code AGFHC_NO_DEVICE [4]"
+    assert agfhc_says(text.replace("AGFHC_SUCCESS [0]", "AGFHC_TEST_FAILURE [3]")).verdict == FAIL
+    assert agfhc_says(text.replace("PASS: hbm_bw", "FAIL: hbm_bw")).verdict == FAIL
+    assert named(agfhc_says(text))["agfhc_tests_count", "node"] == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ('{"summary": {"total_failed": 2}}', 2),
+        ('[{"x": 1}] {"a": [{"total_failed": 0, "total_passed": 5}]}', 0),
+        ('{"total_failed": "3"}', 3),
+        ('{"summary": {"total_failed": 2', None),
+        ("", None),
+        ('{"a": ' * 5000, None),
+    ],
+)
+def test_failures_are_found_in_results_json_wherever_they_stand(text, count):
+    assert agfhc.failed_tests(text) == count
+
+
+def test_hl_qual_names_the_device():
+    (fault,) = hl_qual_of_eight(golden("hl_qual_failed.txt")).faults
+    assert (fault.scope, "0000:b3:00.0" in fault.text) == ("gpu:6", True)
+    lone = hl_qual_of_eight("== hl qual report ==\nFAILED\n")
+    assert [fault.scope for fault in lone.faults] == ["node"]
+    assert hl_qual.judge(hl_qual.parse(golden("hl_qual.txt")), 4).reason == "it tested 8 devices of 4"
+
+
+# What they share
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("12", 12), (" 1.5 ", 1.5), ("1e3", 1000), (".5", 0.5), ("-7", -7), (7, 7), (0.25, 0.25)]
+)
+def test_numbers_are_read(text, value):
+    assert tool_output.number(text) == value
+
+
+@pytest.mark.parametrize("text", ["N/A", "nan", "inf", "", "1,5", "1e999", "٣", "0x10", True, None, [1], 10**400])
+def test_what_is_no_number_is_none(text):
+    assert tool_output.number(text) is None
+
+
+def test_objects_are_found_among_other_text_and_never_half():
+    text = 'a {b} {"x": 1} [2, {"y": {"z": 2}}] {"cut": '
+    assert list(tool_output.json_objects(text)) == [{"x": 1}, {"y": {"z": 2}}]
+    assert tool_output.json_object(text, key="y") == {"y": {"z": 2}}
+    assert tool_output.json_object('{"outer": {"y": 1}', key="outer") is None
+    assert json.loads(tool_output.without_trailing_commas('{"a": [1, 2,], }')) == {"a": [1, 2]}
+
+
+@pytest.mark.parametrize("text", ["{" * 100_000, '{"a":' * 50_000, '{"a":[' * 50_000, '{"a": ' + "9" * 100_000 + "}"])
+def test_hostile_json_takes_no_time(text):
+    import time
+
+    start = time.monotonic()
+    tool_output.json_object(text, key="DCGM Diagnostic")
+    assert time.monotonic() - start < 5
+
+
+@given(text=st.text(max_size=200))
+def test_plain_text_has_one_kind_of_line_end_and_no_escape(text):
+    plain = tool_output.plain(text)
+    assert "\r" not in plain
+    assert "\x1b[0m" not in tool_output.plain(text + "\x1b[0m")
+    assert tool_output.shortened(text, 20) == tool_output.shortened(tool_output.shortened(text, 20), 20)
+    assert re.fullmatch(r"[a-z0-9_]{1,48}", tool_output.metric_part(text))
