@@ -103,12 +103,12 @@ def records(node="node-1", gpus=8):
             ],
         ),
         "training": make_record(
-            node, "training",
+            node, "training", fingerprints={"training_setup": "llama-1b 8x2048 bf16 eager"},
             metrics=[
                 metric("training_loss_first", 10.4, "loss"), metric("training_loss_last", 6.1, "loss"),
                 metric("training_nonfinite_count", 0), metric("training_processes_count", gpus),
                 metric("training_slowest_compute_ratio", 1.01, "ratio"),
-                *per_gpu("training_model_tflops", 395, "TFLOP/s", gpus),
+                *per_gpu("training_model_tflops", 451, "TFLOP/s", gpus),
                 *per_gpu("training_peak_memory_bytes", 9e10, "bytes", gpus),
                 *per_gpu("training_compute_p50_seconds", 0.29, "seconds", gpus),
                 *telemetry(gpus),
@@ -220,6 +220,7 @@ def fell_off_the_bus(by_stage):
         (one_of_eight_hidden, "diagnostics_processes", "node"),
         (change_metric("fingerprint", "fingerprint_mismatch_count", 1, "gpu:1"),
          "fingerprint_mismatch_per_gpu", "gpu:1"),
+        (change_metric("training", "training_model_tflops", 201, "gpu:3"), "training_speed_h200", "gpu:3"),
         (change_metric("training", "training_compute_p50_seconds", 0.4, "gpu:3"),
          "training_compute_outlier", "gpu:3"),
         (change_metric("training", "gpu_ecc_uncorrected_new_count", 1, "gpu:6"),

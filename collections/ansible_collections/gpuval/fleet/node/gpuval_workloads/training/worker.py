@@ -44,7 +44,16 @@ def main(ranks: Ranks, result: Result) -> None:
     if config.validation_only:
         validate(ranks, result, task.model, lambda: forward(task, model, ranks), config.seconds)
     else:
+        result.fingerprints["training_setup"] = setup(task)
         Training(config, ranks, result, task, model).run()
+
+
+def setup(task: Task) -> str:
+    """What decides how fast the model trains, as one text: floors of a GPU model hold for one of them."""
+    told = task.environment
+    name = "-".join(str(told[key]) for key in ("model", "size") if key in told)
+    batch = "x".join(str(told[key]) for key in ("batch_size_per_process", "sequence_length") if key in told)
+    return f"{name} {batch} {told['precision'].split()[0]} {'compiled' if told['compile'] else 'eager'}"
 
 
 def prepare(config: Config, ranks: Ranks, result: Result) -> Task:
