@@ -32,6 +32,7 @@ OF_EACH_GPU = {
     "gpu_ecc_uncorrected_new_count",
     "gpu_row_remap_new_count",
     "gpu_link_error_new_count",
+    "gpu_link_corrected_new_count",
     "gpu_pcie_replay_new_count",
     "gpu_pcie_width_min_count",
 }
@@ -141,6 +142,7 @@ def test_what_goes_wrong_meanwhile_is_found_and_named(node, gpus):
     assert fifth["gpu_ecc_corrected_new_count"] == 2 and fifth["gpu_ecc_uncorrected_new_count"] == 3
     assert (fifth["gpu_row_remap_new_count"], fifth["gpu_pcie_replay_new_count"]) == (1, 7)
     assert fifth["gpu_link_error_new_count"] == 9
+    assert fifth["gpu_link_corrected_new_count"] > 0
     changes = record["environment"]["telemetry"]["changes"]
     for words in ("gpu:4 (0000:14:00.0) is lost", "gpu:5 (0000:15:00.0) link 3: 9 new errors", "link 7 went down"):
         assert any(words in change for change in changes), changes

@@ -272,6 +272,10 @@ class Training:
         """Name the part that the others wait for, and say when compiling was given up."""
         remarks = ""
         if compute_seconds:
+            fastest = min(compute_seconds)
+            for rank, seconds in enumerate(compute_seconds):
+                ratio = seconds / fastest if fastest > 0 else 1.0
+                self.result.add_metric("training_compute_ratio", ratio, "ratio", self.ranks.scope_of(rank))
             part, ratio = slowest(compute_seconds)
             self.result.add_metric("training_slowest_compute_ratio", ratio, "ratio")
             if ratio > SLOW_RATIO:

@@ -1,0 +1,73 @@
+"""The shipped criteria on what real H200 reported: healthy ones pass without a failure, disturbed ones are named."""
+
+import json
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import criteria
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import Evidence
+from builders import judge, make_record, make_run
+
+RUNS = json.loads((Path(__file__).parents[2] / "data" / "h200" / "runs.json").read_text())
+SHIPPED = criteria.load(criteria.shipped_files())
+HEALTHY = [name for name in RUNS if name == "quick" or name.startswith("clean")]
+#: In a virtual machine of minutes the clock is not yet synchronised; short stages may see no busy sample.
+WARNED = {"facts_clock_synchronised", "diagnostics_gpu_pcie_generation_h200", "diagnostics_gpu_link_errors"}
+WARNED |= {"training_gpu_link_errors"}
+
+
+def records(node, stages):
+    for stage, told in stages.items():
+        figures = [dict(zip(("name", "value", "unit", "scope"), item)) for item in told["metrics"]]
+        yield stage, make_record(node, stage, **{**told, "metrics": figures})
+
+
+def judged(*names):
+    nodes = {f"node-{index}": dict(records(f"node-{index}", RUNS[name])) for index, name in enumerate(names)}
+    run = make_run(tuple(nodes), stages=["facts"], gpu_count=2)
+    for node, its in nodes.items():
+        run["nodes"][node]["stages"] = list(its)
+    evidence = Evidence(records=nodes, launches={name: {"state": "finished", "message": ""} for name in nodes}, problems=[])
+    return judge(run, evidence, SHIPPED)["nodes"]
+
+
+def not_passed(node):
+    return {
+        (check["name"], check["part"], check["severity"])
+        for check in node["checks"]
+        if check["verdict"] not in ("pass", "skipped")
+    }
+
+
+def test_there_are_ten_healthy_passes():
+    assert len(HEALTHY) == 10
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_healthy_node_passes(name):
+    (node,) = judged(name)
+    assert {check for check, *_ in not_passed(node)} <= WARNED
+    assert node["verdict"] == "PASS"
+
+
+def test_copies_beside_the_measurement_are_found_on_their_gpu():
+    (node,) = judged("busy-copies")
+    failed = {(check, part) for check, part, severity in not_passed(node) if severity == "required"}
+    assert failed == {
+        ("diagnostics_host_to_device_speed_h200", "gpu:1"),
+        ("diagnostics_device_to_host_speed_h200", "gpu:1"),
+    }
+    assert node["verdict"] == "FAIL"
+
+
+def test_a_gpu_that_is_shared_is_the_one_that_training_waits_for():
+    (node,) = judged("busy-training")
+    failed = {(check, part) for check, part, severity in not_passed(node) if severity == "required"}
+    assert {part for check, part in failed if check == "training_compute_slow"} == {"gpu:1"}
+    assert node["class"] == "training_compute_slow"
+
+
+def test_one_machine_seen_ten_times_would_be_told():
+    """The same records as ten nodes: their fingerprints agree, and the machine is listed ten times."""
+    nodes = judged(*HEALTHY[:3])
+    assert {node["class"] for node in nodes} == {"same_machine_twice"}
