@@ -27,7 +27,8 @@ def judged(*names):
     run = make_run(tuple(nodes), stages=["facts"], gpu_count=2)
     for node, its in nodes.items():
         run["nodes"][node]["stages"] = list(its)
-    evidence = Evidence(records=nodes, launches={name: {"state": "finished", "message": ""} for name in nodes}, problems=[])
+    launches = {name: {"state": "finished", "message": ""} for name in nodes}
+    evidence = Evidence(records=nodes, launches=launches, problems=[])
     return judge(run, evidence, SHIPPED)["nodes"]
 
 

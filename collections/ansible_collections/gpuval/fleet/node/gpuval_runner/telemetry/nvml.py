@@ -45,7 +45,7 @@ FI_MEMORY_TEMP, FI_NVLINK_LINK_COUNT = 82, 91
 MAX_LINKS = 36
 #: Replay, recovery, CRC of flits, CRC of data: NVLink 1 to 4 (up to Hopper), as gcm asks for none of them.
 LINK_COUNTERS = (0, 1, 2, 3)
-#: ECC of data: what forward error correction mended. The sum with it rose by hundreds a link and minute on healthy H200.
+#: ECC of data: what forward error correction mended. The sum with it rose by hundreds a link and minute on good H200.
 LINK_CORRECTED = 4
 #: The same for NVLink 5, by field values with the link as their scope: malformed packets, buffer overruns, errors,
 #: remote and general errors received, local integrity, recoveries, errors that were left after correction.
