@@ -34,6 +34,9 @@ MEASURED = {
         "training_step_p50_seconds",
         "training_step_p99_seconds",
         "training_compute_p50_seconds",
+        "training_compute_ratio",
+        "training_slowest_compute_ratio",
+        "training_wait_p50_seconds",
     },
     "loading": {"loading_duration_seconds", "loading_bytes_per_second", "loading_verify_seconds"},
     "inference": {

@@ -78,6 +78,8 @@ def test_a_healthy_gpu_machine(machine):
     assert [device["state"] for device in environment["pci_accelerators"]] == ["usable", "usable"]
     assert metrics(result)["gpu_memory_bytes", "gpu:1"] == 143771 * 1024**2
     assert node_metric(result, "gpu_faulty_count") == 0
+    for name in ("gpu_ecc_off_count", "gpu_partitioned_count", "gpu_fabric_not_ready_count"):
+        assert node_metric(result, name) == 0
 
 
 def test_faulty_gpus_are_counted(machine):

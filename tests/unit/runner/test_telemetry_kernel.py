@@ -6,6 +6,8 @@ show it; EDAC, MCE and AER as drivers/edac/edac_mc.c, mce/core.c and drivers/pci
 """
 
 import os
+import time
+from pathlib import Path
 
 import pytest
 from gpuval_runner.telemetry import kernel_log
@@ -102,7 +104,11 @@ def test_a_flood_is_taken_in_pieces(tmp_path, monkeypatch):
     place = tmp_path / "kmsg"
     place.write_bytes(b"3,1,2,-;again\n" * 10_000)
     handle = os.open(place, os.O_RDONLY)
-    assert 0 < len(kernel_log.KernelLog(handle).read()) <= 3 * kernel_log.MAX_RECORD_BYTES
+    reader = kernel_log.KernelLog(handle)
+    assert 0 < len(reader.read()) <= 3 * kernel_log.MAX_RECORD_BYTES and reader.more
+    while reader.more:
+        reader.read()
+    assert not reader.lost
     os.close(handle)
 
 
@@ -136,9 +142,34 @@ def test_journal_and_dmesg_give_the_kernels_own_lines():
         '{"MESSAGE":"by a user","SYSLOG_FACILITY":"1"}\n'
         '{"MESSAGE":[98,105,110],"SYSLOG_FACILITY":"0"}\nnot json\n{"MESSAGE":"two"}\n'
     )
-    assert kernel_log.parse_journal(journal) == ["one", "two"]
+    assert kernel_log.parse_journal(journal).texts == ["one", "two"]
     dmesg = "<6>[    1.000000] old\n<3>[  100.500000] new\n<12>[  101.000000] by a user\n<3>[  102.0][  T1] thread\n?\n"
-    assert kernel_log.parse_dmesg(dmesg, 100.0) == ["new", "thread"]
+    assert kernel_log.parse_dmesg(dmesg, 100.0) == kernel_log.Taken(["new", "thread"], 102.0)
+    assert kernel_log.parse_dmesg(dmesg, 100.5) == kernel_log.Taken(["thread"], 102.0)  # from where it stopped
+    assert kernel_log.parse_dmesg("", 100.0) == kernel_log.Taken([])
+
+
+def test_the_journal_is_taken_from_where_it_was_left():
+    journal = "".join(f'{{"MESSAGE":"{n}","__REALTIME_TIMESTAMP":"{n}500000"}}\n' for n in (100, 101, 102))
+    assert kernel_log.parse_journal(journal, 100.5) == kernel_log.Taken(["101", "102"], 102.5)
+    assert kernel_log.parse_journal(journal, 102.5) == kernel_log.Taken([])
+
+
+def test_what_is_cut_off_is_told(monkeypatch):
+    monkeypatch.setattr(kernel_log, "MAX_TOOL_LINES", 3)
+    journal = '{"MESSAGE":"x"}\n'
+    assert not kernel_log.parse_journal(journal * 3).lost
+    assert kernel_log.parse_journal(journal * 4).lost
+    dmesg = [f"<6>[   {n}.000000] {n}" for n in range(10, 20)]
+    assert kernel_log.parse_dmesg("\n".join(dmesg), 17) == kernel_log.Taken(["18", "19"], 19)  # old ones are no loss
+    cut = kernel_log.parse_dmesg("\n".join(dmesg), 12)
+    assert cut.texts == ["17", "18", "19"] and cut.lost
+    assert kernel_log.parse_dmesg("\n".join(dmesg[-2:]), 12).lost  # the ring was overwritten since
+
+
+def test_a_device_in_the_logs_place_is_no_log():
+    with pytest.raises(kernel_log.NoLogError, match="not there"):
+        kernel_log.open_at_end(Path(os.devnull))
 
 
 def test_tools_stand_in_where_there_is_no_kmsg(tmp_path, monkeypatch):
@@ -152,7 +183,30 @@ def test_tools_stand_in_where_there_is_no_kmsg(tmp_path, monkeypatch):
     tool.chmod(0o755)
     dmesg.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    since = kernel_log.Position(0, 100)
     with pytest.raises(kernel_log.NoLogError, match="not permitted"):
-        kernel_log.by_tools(0, 0)
-    dmesg.write_text(f'#!/bin/sh\nprintf "%s\\n" "<3>[  100.5] {FALLEN}"\n')
-    assert kernel_log.by_tools(0, 100) == [FALLEN]
+        kernel_log.by_tools(since, 10)
+    dmesg.write_text(f'#!/bin/sh\nprintf "%s\\n" "<3>[  99.5] old" "<3>[  100.5] {FALLEN}"\n')
+    taken, position = kernel_log.by_tools(since, 10)
+    assert taken.texts == [FALLEN] and position.boot == 100.5
+    assert kernel_log.by_tools(position, 10)[0].texts == []
+
+
+@pytest.mark.parametrize("slow", [("journalctl", "dmesg"), ("dmesg",), ("journalctl",)])
+def test_tools_get_the_time_that_is_left(tmp_path, monkeypatch, slow):
+    from telemetry_kit import hardware_package
+
+    hardware_package()
+    for name in ("journalctl", "dmesg"):
+        tool = tmp_path / name
+        quick = "exit 1" if name == "journalctl" else f'echo "<3>[  100.5] {FALLEN}"'
+        tool.write_text("#!/bin/sh\n" + ("exec sleep 60" if name in slow else quick) + "\n")
+        tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    begun = time.monotonic()
+    if "dmesg" in slow:
+        with pytest.raises(kernel_log.NoLogError, match="did not answer in time"):
+            kernel_log.by_tools(kernel_log.Position(0, 100), 1.0)
+    else:
+        assert kernel_log.by_tools(kernel_log.Position(0, 100), 2.0)[0].texts == [FALLEN]
+    assert time.monotonic() - begun < 3.5

@@ -13,7 +13,9 @@ from gpuval_runner import plan as plans
 from gpuval_runner.errors import PlanError
 from gpuval_runner.record import Record
 from gpuval_runner.result import MAX_ENVIRONMENT, MAX_METRICS, Result
-from gpuval_runner.telemetry.monitor import Telemetry
+from gpuval_runner.telemetry import child, kernel_log
+from gpuval_runner.telemetry.monitor import END_SECONDS, Carried, Telemetry
+from gpuval_runner.telemetry.summary import Summary
 from runner_kit import SERIES_SCHEMA, SUCCEED, plan, stage, until
 from telemetry_kit import build_nvml
 
@@ -278,7 +280,7 @@ def test_a_source_without_a_driver_says_why(tmp_path, monkeypatch):
     time.sleep(0.5)
     telemetry.end()
     absent = telemetry.summary.environment()["telemetry"]["absent"]
-    assert "libnvidia-ml.so.1 is not there" in absent["gpus"]
+    assert "libnvidia-ml.so.1 cannot be loaded" in absent["gpus"]
     assert telemetry.problem == ""  # the facts stage judges that, not every stage again
 
 
@@ -311,7 +313,7 @@ def test_it_works_from_the_archive_with_a_tool_in_place_of_nvml(tmp_path):
     found, environment = json.loads(done.stdout)
     assert environment["telemetry"]["source"] == "nvidia-smi", environment
     assert metrics({"metrics": found}, "gpu:0")["gpu_power_busy_mean_watts"] == 300
-    assert "libnvidia-ml.so.1 is not there" in environment["telemetry"]["absent"]["nvml"]
+    assert "libnvidia-ml.so.1 cannot be loaded" in environment["telemetry"]["absent"]["nvml"]
 
 
 def test_it_costs_less_than_a_hundredth_of_a_core(library, monkeypatch):
@@ -333,3 +335,129 @@ def test_it_costs_less_than_a_hundredth_of_a_core(library, monkeypatch):
     each = (whole - start) / (many - few)
     print(f"{each * 1000:.2f} ms of processor time for a sample of 8 GPUs, start and end {start:.3f} s")
     assert many - few > 20 and each < 0.01
+
+
+def test_what_the_kernel_says_between_two_stages_is_told_by_the_second(tmp_path):
+    log = tmp_path / "kmsg"
+    log.write_bytes(b"3,1,1,-;NVRM: Xid (PCI:0000:10:00): 79, before the first stage\n")
+    carried, counts = Carried(), []
+    for _ in range(3):
+        telemetry = Telemetry(0.1, "cpu", kmsg=log, carried=carried)
+        telemetry.end()
+        counts.append(metrics({"metrics": telemetry.summary.metrics()})["kernel_xid_count"])
+        if len(counts) == 1:
+            with log.open("ab") as stream:
+                stream.write(b"3,2,2,-;NVRM: Xid (PCI:0000:10:00): 79, between the stages\n")
+    carried.close()
+    assert counts == [0, 1, 0]
+
+
+def sampled(telemetry):
+    until(lambda: telemetry.tick() or telemetry.summary._samples, what="a sample")
+
+
+def test_a_gpu_that_is_lost_between_two_stages_is_told_by_the_second(gpus, monkeypatch):
+    environment, said = gpus
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    carried, counts = Carried(), []
+    for _ in range(2):
+        telemetry = Telemetry(0.1, "nvidia", kmsg=Path("/no/kmsg"), carried=carried)
+        sampled(telemetry)
+        telemetry.end()
+        counts.append(metrics({"metrics": telemetry.summary.metrics()})["gpu_lost_count"])
+        (said / "lost").write_text("4")
+    assert counts == [0, 1]
+    assert telemetry.summary.environment()["telemetry"]["changes"] == ["gpu:4 (0000:14:00.0) was lost before"]
+    alone = Telemetry(0.1, "nvidia", kmsg=Path("/no/kmsg"), carried=Carried())
+    sampled(alone)
+    alone.end()
+    assert metrics({"metrics": alone.summary.metrics()})["gpu_lost_count"] == 1
+
+
+def test_the_last_look_reads_a_long_log_to_its_end(tmp_path):
+    log = tmp_path / "kmsg"
+    log.touch()
+    telemetry = Telemetry(3600, "cpu", kmsg=log, carried=Carried())
+    until(lambda: telemetry.tick() or telemetry.summary._host_samples, what="the first look")
+    record = b"3,1,1,-;NVRM: Xid (PCI:0000:10:00): 48, ".ljust(8000, b"x") + b"\n"
+    with log.open("ab") as stream:
+        stream.write(record * (2 * kernel_log.MAX_RECORDS))
+    telemetry.end()
+    found = metrics({"metrics": telemetry.summary.metrics()})
+    assert found["kernel_xid_count"] == 2 * kernel_log.MAX_RECORDS and found["kernel_mce_count"] == 0
+
+
+def test_a_flood_that_does_not_end_is_told_as_lost(tmp_path, monkeypatch):
+    monkeypatch.setattr(kernel_log, "MAX_RECORDS", 3)
+    monkeypatch.setattr(child, "DRAIN_SECONDS", 0.0)
+    log = tmp_path / "kmsg"
+    log.write_bytes(b"3,1,1,-;NVRM: Xid (PCI:0000:10:00): 48, x\n" * 10_000)
+    summary = Summary(0.0, 1.0)
+    with log.open("rb", buffering=0) as stream:
+        settings = {
+            "period_seconds": 1,
+            "root": "/",
+            "vendor": "cpu",
+            "hung_seconds": 1,
+            "no_kmsg": "",
+            "since": [0, 0],
+        }
+        helper = child.Helper(
+            {**settings, "kmsg": stream.fileno()}, lambda kind, **fields: summary.take({"kind": kind, **fields})
+        )
+        helper._drain()
+        helper._tell_end("", "/dev/kmsg")
+    found = metrics({"metrics": summary.metrics()})
+    assert 0 < found["kernel_xid_count"] < 10_000 and "kernel_mce_count" not in found
+    assert "kernel_log_lost" in summary.environment()["telemetry"]
+
+
+@pytest.mark.parametrize("end_seconds", [1.5, END_SECONDS])
+def test_slow_tools_hide_no_lost_gpu_and_a_killed_helper_leaves_a_reason(tmp_path, end_seconds):
+    """As on a node, from the archive: AMD's and the log's tools hang when the stage ends, and one card is gone."""
+    archive = tmp_path / "runner.pyz"
+    archive.write_bytes(payload.runner_pyz())
+    for name in ("amd-smi", "rocm-smi", "journalctl", "dmesg"):
+        tool = tmp_path / "bin" / name
+        tool.parent.mkdir(exist_ok=True)
+        tool.write_text(f"#!/bin/sh\n[ -e {tmp_path}/slow ] && exec sleep 60\nexit 1\n")
+        tool.chmod(0o755)
+    for index in range(2):
+        device = tmp_path / f"devices/0000:0{index}:00.0"
+        device.mkdir(parents=True)
+        for name, text in (("vendor", "0x1002"), ("mem_info_vram_used", "1"), ("unique_id", f"feed{index}")):
+            (device / name).write_text(text)
+        card = tmp_path / f"root/sys/class/drm/card{index}"
+        card.mkdir(parents=True)
+        (card / "device").symlink_to(device)
+    program = (
+        "import json, shutil, sys, time; from pathlib import Path; sys.path.insert(0, sys.argv[1])\n"
+        "from gpuval_runner.telemetry.monitor import Telemetry\n"
+        "place = Path(sys.argv[2])\n"
+        "telemetry = Telemetry(0.1, 'amd', root=str(place / 'root'), kmsg=Path('/no/kmsg'), "
+        f"end_seconds={end_seconds})\n"
+        "deadline = time.monotonic() + 20\n"
+        "while telemetry.summary._samples < 2 and time.monotonic() < deadline: time.sleep(0.1); telemetry.tick()\n"
+        "(place / 'slow').touch(); shutil.rmtree(place / 'devices/0000:01:00.0')\n"
+        "begun = time.monotonic(); telemetry.end(); took = time.monotonic() - begun\n"
+        "summary = telemetry.summary\n"
+        "print(json.dumps([took, telemetry.problem, summary.metrics(), summary.environment()]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(archive), str(tmp_path)],
+        env={"PATH": f"{tmp_path}/bin:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    took, problem, found, environment = json.loads(done.stdout)
+    of_node = metrics({"metrics": found})
+    assert (of_node["gpu_lost_count"], of_node["topology_changed_count"]) == (1, 1)
+    assert environment["telemetry"]["absent"]["kernel_log"] == kernel_log.LATE
+    assert "kernel_xid_count" not in of_node and problem == ""
+    assert took < end_seconds + 1
+    if end_seconds == END_SECONDS:  # nothing had to be killed
+        assert took < END_SECONDS - 0.5
+        assert "did not answer within" in environment["telemetry"]["absent"]["amd-smi"]

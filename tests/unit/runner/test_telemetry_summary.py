@@ -41,7 +41,7 @@ def test_without_a_busy_sample_the_reason_is_told():
     assert "gpu_power_busy_mean_watts" not in figures(summary)
     absent = summary.environment()["telemetry"]["absent"]
     assert "utilisation of 90%" in absent["gpu_power_busy_mean_watts"]
-    assert absent["gpu_temperature_max_celsius"] == "its source does not tell it"
+    assert absent["gpu_temperature_max_celsius"] == "its source gave no value"
     assert "both before and after" in absent["gpu_lost_count"]
 
 
@@ -176,3 +176,52 @@ def test_figures_have_the_units_of_their_names():
     sample = {"power_watts": 1, "temperature_celsius": 2, "memory_used_bytes": 3, "utilisation_ratio": 1}
     units = {metric["unit"] for metric in told(*sampled(sample), END).metrics()}
     assert units <= {"watts", "celsius", "bytes", "ratio", "count", "hertz"}
+
+
+def gpu(index):
+    return {**GPU, "uuid": f"GPU-{index}", "pci_address": f"0000:1{index}:00.0"}
+
+
+def test_a_gpu_that_an_earlier_stage_saw_and_this_one_never_is_lost():
+    first = told({"kind": "before", "gpus": {"0": gpu(0), "1": gpu(1)}}, {"kind": "after", "gpus": {"0": gpu(0)}})
+    assert figures(first, "node")["gpu_lost_count"] == 1
+    for begins in ({"0": gpu(0)}, {"0": gpu(0), "1": {"lost": True}}):  # gone from the count, or only named lost
+        second = Summary(100.0, 1.0, first.seen())
+        for message in ({"kind": "before", "gpus": begins}, {"kind": "after", "gpus": begins}, END):
+            second.take(message)
+        node = figures(second, "node")
+        assert (node["gpu_lost_count"], node["topology_changed_count"]) == (1, 1)
+        assert second.environment()["telemetry"]["changes"] == ["gpu:1 (0000:11:00.0) was lost before"]
+        assert len(second.seen()) == 2
+
+
+def test_all_gpus_lost_before_the_stage():
+    summary = Summary(100.0, 1.0, [(0, gpu(0)), (1, gpu(1))])
+    for kind in ("before", "after"):
+        summary.take({"kind": kind, "gpus": {}})
+    assert figures(summary, "node")["gpu_lost_count"] == 2
+
+
+def test_who_was_seen_earlier_and_is_there_is_not_lost():
+    both = {0: gpu(0), 1: gpu(1)}
+    assert compare(both, both, [(1, gpu(0)), (0, {"uuid": "GPU-1"}), (1, {"pci_address": "0000:11:00.0"})]).lost == []
+    assert compare({0: gpu(0)}, both, [(1, gpu(1))]).lost == []  # it came back
+    assert compare(both, {0: gpu(0)}, [(1, gpu(1))]).lost == [1]  # once
+    assert compare({0: {}}, {0: {}}, [(1, gpu(1))]).lost == []  # without names nobody can say who is missing
+
+
+def test_a_gpu_that_the_driver_counts_as_lost_is_lost_in_a_first_stage_too():
+    found = compare({0: gpu(0), 1: {"lost": True}}, {0: gpu(0), 1: {"lost": True}})
+    assert (found.lost, found.changes) == ([1], ["gpu:1 was lost before"])
+    refused = {0: gpu(0), 1: {"lost": True, "refused": True}}  # by a control group: others' GPU
+    assert compare(refused, refused).lost == []
+    another = compare({0: gpu(0), 1: {"lost": True}}, {0: {"lost": True}, 1: {"lost": True}})
+    assert sorted(another.lost) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("told_position", "taken"), [([1.5, 2.5], (1.5, 2.5)), (None, None), ([1], None), (["x", 1], None), ("ab", None)]
+)
+def test_the_position_in_the_log(told_position, taken):
+    position = told({**END, "kernel_position": told_position}).position
+    assert (position and (position.wall, position.boot)) == taken

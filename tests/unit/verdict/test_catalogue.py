@@ -193,8 +193,17 @@ def entries(node, *names):
         ({"sku": "h100"}, {"sku": "fail"}, "FAIL"),  # the wrong machine was delivered
         ({"sku": "h200", "model": "NVIDIA H200 NVL"}, {"sku": "fail"}, "FAIL"),
         ({"sku": "h200", "model": ["NVIDIA H200"] * 7 + ["NVIDIA H100 80GB HBM3"]}, {"sku": "fail"}, "FAIL"),
-        ({"model": ["NVIDIA H200"] * 7 + ["NVIDIA H100 80GB HBM3"]}, {"sku": "warn"}, "PASS"),
+        ({"model": ["NVIDIA H200"] * 7 + ["NVIDIA H100 80GB HBM3"]}, {"sku": "fail"}, "FAIL"),
+        ({"model": ["NVIDIA H200"] * 7 + ["NVIDIA H200 NVL"]}, {"sku": "fail"}, "FAIL"),
+        ({"sku": "mixed", "model": ["NVIDIA H200"] * 7 + ["NVIDIA H200 NVL"]}, {"sku": "warn"}, "PASS"),
         ({"sku": "our-own-name"}, {"sku": "pass", "sku_gpu_count": "pass"}, "PASS"),
+        ({"sku": "h200-sxm"}, {"sku": "pass", "sku_gpu_count": "pass"}, "PASS"),
+        ({"sku": "hgx-h200"}, {"sku": "pass", "sku_gpu_count": "pass"}, "PASS"),
+        ({"sku": "h200-sxm", "model": "NVIDIA H100 80GB HBM3"}, {"sku": "fail"}, "FAIL"),
+        ({"sku": "hgx-h200", "model": "NVIDIA H100 80GB HBM3"}, {"sku": "fail"}, "FAIL"),
+        ({"sku": "H200 141GB", "model": "NVIDIA H100 80GB HBM3"}, {"sku": "fail"}, "FAIL"),
+        ({"sku": "h100-80gb-hbm3"}, {"sku": "fail"}, "FAIL"),  # H200 was delivered
+        ({"sku": "hpc-purple"}, {"sku": "pass", "sku_gpu_count": "pass"}, "PASS"),
         ({"model": "NVIDIA A100-SXM4-80GB"}, {"sku": "skipped"}, "PASS"),
         ({"model": None}, {"sku": "missing"}, "INCOMPLETE"),
         # A part of a node is what virtual machines are sold as; who ordered a node by its name ordered a whole one.
@@ -239,3 +248,22 @@ def test_a_smaller_gpu_is_found():
     node = judge(run, evidence, [check])["nodes"][0]
     (entry,) = [entry for entry in node["checks"] if entry["name"] == check.name]
     assert (entry["part"], entry["verdict"]) == ("gpu:1", "fail")
+
+
+def test_the_page_tells_the_floors_of_the_files():
+    """A supplier who is turned away looks them up."""
+    page = (Path(__file__).parents[3] / "docs" / "skus.md").read_text()
+    floors = {check.name: check.value for check in catalogue.named("h200").checks}
+    for name, scale, told in (
+        ("diagnostics_matmul_bf16_speed_h200", 1, "| 617 TFLOP/s |"),
+        ("diagnostics_matmul_fp16_speed_h200", 1, "| 597 / 327 / 1,147 TFLOP/s |"),
+        ("diagnostics_host_to_device_speed_h200", 1e9, "| 44 GB/s |"),
+        ("diagnostics_device_to_host_speed_h200", 1e9, "| 44 GB/s |"),
+        ("diagnostics_memory_speed_h200", 1e9, "| 3,985 GB/s |"),
+        ("diagnostics_peer_speed_h200", 1e9, "| 300 GB/s |"),
+        ("diagnostics_all_gather_speed_h200", 1e9, "| 300 GB/s |"),
+        ("diagnostics_all_reduce_speed_h200", 1e9, "| 348 GB/s |"),
+        ("training_speed_h200", 1, "| 405 TFLOP/s |"),
+    ):
+        assert f"{floors[name] / scale:,.0f}" in told, name
+        assert told in page, name

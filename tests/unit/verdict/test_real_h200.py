@@ -57,7 +57,10 @@ def test_copies_beside_the_measurement_are_found_on_their_gpu():
     assert failed == {
         ("diagnostics_host_to_device_speed_h200", "gpu:1"),
         ("diagnostics_device_to_host_speed_h200", "gpu:1"),
+        ("diagnostics_peer_speed_h200", "link:gpu0>gpu1"),  # they take memory bandwidth and copy engines, too
+        ("diagnostics_peer_speed_h200", "link:gpu1>gpu0"),
     }
+    assert node["class"] == "diagnostics_host_to_device_speed_h200"
     assert node["verdict"] == "FAIL"
 
 

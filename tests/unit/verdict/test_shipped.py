@@ -73,7 +73,8 @@ def diagnostics(gpus=8):
 
 def facts(node="node-1", gpus=8):
     record = facts_record(node, gpus=gpus)
-    figures = [metric("gpu_without_driver_count", 0), metric("gpu_faulty_count", 0),
+    figures = [metric("gpu_without_driver_count", 0), metric("gpu_faulty_count", 0), metric("gpu_ecc_off_count", 0),
+               metric("gpu_partitioned_count", 0), metric("gpu_fabric_not_ready_count", 0),
                metric("gpu_pcie_degraded_count", 0), metric("clock_synchronised", 1, "ratio")]  # fmt: skip
     for name, value, unit in (
         ("gpu_memory_bytes", 150_754_820_096, "bytes"), ("gpu_power_limit_watts", 700, "watts"),
@@ -100,6 +101,7 @@ def records(node="node-1", gpus=8):
             node, "fingerprint", fingerprints=hashes, environment={"fingerprint_group": "H200 torch 2.11 CUDA 13"},
             metrics=[
                 metric("fingerprint_processes_count", gpus), *per_gpu("fingerprint_mismatch_count", 0, "count", gpus),
+                *telemetry(gpus),
             ],
         ),
         "training": make_record(
@@ -225,6 +227,7 @@ def fell_off_the_bus(by_stage):
         (change_metric("training", "training_compute_ratio", 1.4, "gpu:3"), "training_compute_slow", "gpu:3"),
         (change_metric("training", "training_compute_p50_seconds", 0.4, "gpu:3"),
          "training_compute_outlier", "gpu:3"),
+        (change_metric("fingerprint", "gpu_xid_critical_count", 1, "gpu:6"), "fingerprint_xid_per_gpu", "gpu:6"),
         (change_metric("training", "gpu_ecc_uncorrected_new_count", 1, "gpu:6"),
          "training_gpu_ecc_uncorrected", "gpu:6"),
         (fell_off_the_bus, "training_xid_per_gpu", "gpu:6"),

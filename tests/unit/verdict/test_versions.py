@@ -40,7 +40,7 @@ def found(node):
 
 def test_everything_as_declared():
     node = judged({"driver": "580.159.04", "vbios": ["96.00.99.00.01", "96.00.A5.00.01"], "kernel": "6.8.*",
-                   "os": 24.04, "bios": "2.7", "nic_firmware": "28.*"})  # fmt: skip
+                   "os": "24.04", "bios": "2.7", "nic_firmware": "28.*"})  # fmt: skip
     assert {verdict for _, verdict, _ in found(node)} == {"pass"}
     assert len(found(node)) == 6
     assert node["verdict"] == "PASS"
@@ -96,6 +96,12 @@ def test_refusals(value, said):
 def test_nothing_declared_is_nothing_checked():
     assert versions.declared(None) == versions.declared({}) == {}
     assert found(judged({})) == []
+
+
+def test_a_number_of_yaml_is_refused():
+    for value in (580.1, ["24.04", 24.1]):
+        with pytest.raises(versions.VersionsError, match=r"driver is a number to YAML .* write it in quotes"):
+            versions.declared({"driver": value})
 
 
 def test_they_are_frozen_in_the_run_for_each_node():

@@ -13,6 +13,7 @@ from gpuval_workloads.common.stall import (
     Progress,
     Watch,
     is_child,
+    passed,
     process_state,
     read_beat,
     stall_seconds,
@@ -23,8 +24,8 @@ from workload_process import Workload, is_alive, rank_of
 LIMIT = 10.0
 
 
-def beat(number=1, ticks=5, place=7, is_in_collective=False, patience=0.0):
-    return Beat(100, number, ticks, place, "main (worker.py:1)", is_in_collective, patience)
+def beat(number=1, ticks=5, place=7, is_in_collective=False, patience=0.0, done=0):
+    return Beat(100, number, ticks, place, "main (worker.py:1)", is_in_collective, patience, done)
 
 
 def watch_for(seconds, *ranks):
@@ -72,6 +73,23 @@ def test_the_one_behind_is_named_where_it_stands():
 
 def test_with_equal_progress_the_one_outside_of_the_collective_is_behind():
     assert watch_for(100, waiting, lambda second: (beat(second, ticks=6), "S"))[1] == 1
+
+
+def test_where_ranks_count_by_the_clock_those_outside_of_the_collective_are_behind():
+    """The fingerprint: repeats without a collective. The one that hangs may have counted most."""
+    hangs = lambda second: (beat(second, ticks=90), "S")  # noqa: E731
+    assert watch_for(100, waiting, waiting, hangs)[1] == 2
+
+
+def test_where_no_host_stands_in_a_collective_the_device_that_did_least_is_behind():
+    """Hosts run ahead of their GPUs and block where they read a result, all at the same place."""
+    seen = lambda done: lambda second: (beat(second, ticks=40, done=done), "S")  # noqa: E731
+    assert watch_for(100, seen(31), seen(30), seen(31), seen(31))[1] == 1
+    assert watch_for(100, seen(31), seen(31)) is None
+
+
+def test_a_device_that_goes_on_is_left_alone():
+    assert watch_for(1000, waiting, lambda second: (beat(second, ticks=5, done=second), "S")) is None
 
 
 def test_a_silent_rank_is_behind_whatever_it_counted():
@@ -128,6 +146,53 @@ def test_heartbeats_tell_progress_and_place(tmp_path):
     progress.stop()
     assert (seen.pid, seen.ticks, seen.patience_seconds, seen.is_in_collective) == (os.getpid(), 1, 30, False)
     assert ".py:" in seen.stands_in
+
+
+class Mark:
+    def __init__(self, is_passed):
+        self.is_passed, self.asked = is_passed, 0
+
+    def query(self):
+        self.asked += 1
+        if self.is_passed is None:
+            raise RuntimeError("CUDA error: unspecified launch failure")
+        return self.is_passed
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 50])
+def test_marks_are_counted_up_to_the_first_not_passed(count):
+    for done in range(count + 1):
+        marks = [Mark(number < done) for number in range(count)]
+        assert passed(marks) == done
+        assert sum(mark.asked for mark in marks) <= 6
+
+
+def test_the_device_is_told_over_all_lists_of_marks(tmp_path):
+    selected = []
+    progress = Progress(tmp_path / "beat-0.json")
+    assert progress.device_done() == 0
+    first, second = [Mark(True), Mark(False)], [Mark(True), Mark(False), Mark(False)]
+    progress.follow(first, lambda: selected.append(1))
+    assert progress.device_done() == 1
+    progress.follow(second, lambda: selected.append(2))
+    assert progress.device_done() == 3
+    second[1].is_passed = True
+    assert progress.device_done() == 4
+    second[1].is_passed = second[0].is_passed = None  # a GPU fallen off the bus: what was known stays
+    assert progress.device_done() == 4
+    assert selected == [1, 2, 2, 2]
+
+
+def test_a_heartbeat_tells_of_a_lost_device_without_ending(tmp_path):
+    progress = Progress(tmp_path / "beat-0.json")
+    progress.follow([Mark(None)], lambda: None)
+    progress.start()
+    deadline = time.monotonic() + 10
+    while (seen := read_beat(tmp_path / "beat-0.json")) is None or seen.number < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    progress.stop()
+    assert seen.device_done == 0
 
 
 def test_a_thread_that_moves_is_told_from_one_that_stands():

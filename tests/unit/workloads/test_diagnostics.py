@@ -1,5 +1,7 @@
 import itertools
+import json
 import time
+from types import SimpleNamespace
 
 import pytest
 from workload_process import Workload
@@ -7,9 +9,22 @@ from workload_process import Workload
 torch = pytest.importorskip("torch")
 
 from gpuval_workloads.common.device import CPU, Accelerator  # noqa: E402
+from gpuval_workloads.common.fio import Direction, Disk  # noqa: E402
 from gpuval_workloads.common.ranks import Ranks  # noqa: E402
 from gpuval_workloads.common.result import Result  # noqa: E402
-from gpuval_workloads.diagnostics import collectives, matmul, measure, memory, nccl_log, overlap, peers, run  # noqa: E402
+from gpuval_workloads.diagnostics import (  # noqa: E402
+    collectives,
+    host,
+    matmul,
+    measure,
+    memory,
+    nccl_log,
+    overlap,
+    peers,
+    run,
+    telling,
+    transfers,
+)
 from gpuval_workloads.diagnostics.figures import Figure, Findings, Timing  # noqa: E402
 from gpuval_workloads.diagnostics.measure import Meter  # noqa: E402
 
@@ -108,6 +123,7 @@ class Clockless(Meter):
 def alone(monkeypatch):
     for name in ("barrier", "all_reduce", "broadcast"):
         monkeypatch.setattr(torch.distributed, name, lambda *_args, **_more: None)
+    monkeypatch.setattr(torch.distributed, "all_gather_object", lambda items, item: items.__setitem__(0, item))
     monkeypatch.setattr(collectives, "_ALL_GATHER", lambda out, mine: out.copy_(mine))
     monkeypatch.setattr(collectives, "_REDUCE_SCATTER", lambda out, values: out.copy_(values))
     monkeypatch.setattr(torch.distributed, "all_to_all_single", lambda out, values: out.copy_(values))
@@ -171,9 +187,8 @@ def test_only_the_last_product_wrong_is_seen(alone, monkeypatch):
 @pytest.mark.parametrize("dtype", collectives.ELEMENT_TYPES)
 @pytest.mark.parametrize("collective", collectives.COLLECTIVES, ids=lambda one: one.name)
 def test_a_wrong_element_of_a_collective_is_counted(alone, collective, dtype):
-    refill, execute, wrong = collective.set_up(alone, 4096, dtype)
-    if refill:
-        refill()
+    renew, execute, wrong = collective.set_up(alone, 4096, dtype)
+    renew()
     execute()
     assert wrong() == 0
     for tensor in (cell.cell_contents for cell in execute.__closure__ or ()):
@@ -184,6 +199,149 @@ def test_a_wrong_element_of_a_collective_is_counted(alone, collective, dtype):
     else:
         execute()
         assert wrong() == 3
+
+
+@pytest.mark.parametrize("collective", collectives.COLLECTIVES, ids=lambda one: one.name)
+def test_a_collective_that_writes_nothing_the_last_time_is_counted(monkeypatch, collective):
+    ranks = Ranks(1, 2, CPU)  # rank 0 of a broadcast has nothing to receive
+    monkeypatch.setattr(torch.distributed, "broadcast", lambda *_args, **_more: None)
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda *_args, **_more: None)
+    monkeypatch.setattr(torch.distributed, "all_to_all_single", lambda *_args: None)
+    monkeypatch.setattr(collectives, "_ALL_GATHER", lambda *_args: None)
+    monkeypatch.setattr(collectives, "_REDUCE_SCATTER", lambda *_args: None)
+    renew, execute, wrong = collective.set_up(ranks, 4096, torch.float32)
+    for tensor in (cell.cell_contents for cell in (execute.__closure__ or ())):
+        if isinstance(tensor, torch.Tensor):
+            for rank, part in enumerate(tensor.chunk(2)):  # a right result of an earlier run, as far as one can say
+                part.copy_(collectives._carried(len(part), rank, tensor.dtype, tensor.device, slice(0, len(part))))
+    renew()
+    execute()
+    assert wrong() >= 2000
+
+
+def test_a_transfer_that_writes_nothing_the_last_time_is_counted(alone, monkeypatch):
+    monkeypatch.setattr(transfers, "CPU_BYTES", 2**16)
+    assert error_of(transfers.transfers(alone, Clockless(alone), 0.1), "diagnostics_transfer_error_count") == 0
+    right, calls = torch.Tensor.copy_, itertools.count()
+
+    def ceasing(target, source, *rest, **more):
+        return target if next(calls) >= 12 else right(target, source, *rest, **more)  # 4 times 3 are timed
+
+    monkeypatch.setattr(torch.Tensor, "copy_", ceasing)
+    found = transfers.transfers(alone, Clockless(alone), 0.1)
+    assert error_of(found, "diagnostics_transfer_error_count") == 2**14
+    assert next(calls) == 14
+
+
+def test_a_copy_that_writes_nothing_the_last_time_is_counted(alone, monkeypatch):
+    right, calls = torch.Tensor.copy_, itertools.count()
+
+    def ceasing(target, source, *rest, **more):
+        return target if next(calls) >= 3 else right(target, source, *rest, **more)
+
+    monkeypatch.setattr(torch.Tensor, "copy_", ceasing)
+    assert error_of(memory.copy(alone, Clockless(alone), 0.1, 4096), "diagnostics_memory_error_count") == 1024
+
+
+def test_one_wrong_element_in_a_product_is_seen(alone, monkeypatch):
+    """The norm of its row hides it: 5 % of one of 1,024 elements is 0.2 % of bf16's row, below the limit of 1 %."""
+    right = torch.matmul
+    row = matmul.ROWS_PER_SAMPLE
+
+    def multiply(a, b, out):
+        right(a, b, out=out)
+        out[: 2 * row, 5] += 3.0 if out.dtype == torch.bfloat16 else 0.02  # of about 32
+
+    found = matmul.matmul(alone, Clockless(alone), 0.1, 1024)
+    healthy = {name: error_of(found, f"diagnostics_matmul_{name}_error_ratio") for name in ("fp32", "bf16")}
+    assert healthy["fp32"] < 0.01 * matmul.ERROR_LIMITS["fp32"]
+    assert healthy["bf16"] < 0.2 * matmul.ERROR_LIMITS["bf16"]
+    monkeypatch.setattr(matmul.torch, "matmul", multiply)
+    found = matmul.matmul(alone, Clockless(alone), 0.1, 1024)
+    for name in ("fp32", "bf16"):
+        error = error_of(found, f"diagnostics_matmul_{name}_error_ratio")
+        assert error > matmul.ERROR_LIMITS[name]
+
+
+def test_elements_rounded_to_the_format_stay_clearly_below_the_limit():
+    """Rounded to 8 and 11 bits an element is off by 2^-9 and 2^-12 at most; by tf32 by 5 sigma of 3.1e-4 at worst."""
+    reference = torch.randn(16, 8192, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 90
+    usual = (reference.norm(dim=1) / 8192**0.5).unsqueeze(1)
+    for name, dtype in (("bf16", torch.bfloat16), ("fp8", torch.bfloat16), ("fp16", torch.float16)):
+        error = matmul.error_ratio(reference.to(dtype).double(), reference)
+        rows = (reference.to(dtype).double() - reference).norm(dim=1) / reference.norm(dim=1)
+        assert error == float(rows.max()) < 0.2 * matmul.ERROR_LIMITS[name]  # what the norm says: floors stay
+    off = reference.clone()
+    off[3, 4] += 5 * 3.1e-4 * float(usual[3])
+    assert matmul.error_ratio(off, reference) < 0.2 * matmul.ERROR_LIMITS["tf32"]
+    off[3, 4] = float("nan")
+    assert matmul.error_ratio(off, reference) != matmul.error_ratio(off, reference)  # NaN
+
+
+def test_products_that_are_no_longer_written_are_seen(alone, monkeypatch):
+    right, calls = torch.matmul, itertools.count()
+    monkeypatch.setattr(matmul.torch, "matmul", lambda a, b, out: right(a, b, out=out) if next(calls) == 0 else out)
+    assert multiplied(alone) == pytest.approx(1.0)
+
+
+FP8 = matmul.Precision("fp8", torch.float8_e4m3fn)
+
+
+@pytest.mark.parametrize("wrap", [lambda out: out, lambda out: (out, out.abs().max())])
+def test_the_fp8_product_of_old_and_new_pytorch(alone, monkeypatch, wrap):
+    def scaled(a, b, *, scale_a, scale_b, out_dtype, use_fast_accum):
+        return wrap((a.float() @ b.float()).to(out_dtype))
+
+    monkeypatch.setattr(matmul.torch, "_scaled_mm", scaled)
+    monkeypatch.setattr(matmul, "precisions", lambda _: ([matmul.FP32, FP8], {}))
+    found = matmul.matmul(alone, Clockless(alone), 0.1, 256)
+    assert 1e-3 < error_of(found, "diagnostics_matmul_fp8_error_ratio") < 2e-3
+    assert not found.left_out
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        NotImplementedError("'addmm_impl' not implemented for 'Float8_e4m3fn'"),
+        TypeError("_scaled_mm() got an unexpected keyword argument 'out_dtype'\nmore"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasLtMatmulAlgoGetHeuristic`"),
+    ],
+)
+def test_a_precision_that_this_pytorch_lacks_is_left_out(alone, monkeypatch, error):
+    def refuse(*_args, **_more):
+        raise error
+
+    monkeypatch.setattr(matmul.torch, "_scaled_mm", refuse)
+    monkeypatch.setattr(matmul, "precisions", lambda _: ([matmul.FP32, FP8, matmul.BF16], {}))
+    found = matmul.matmul(alone, Clockless(alone), 0.1, 256)
+    assert set(found.left_out) == {"fp8"}
+    assert found.left_out["fp8"].startswith(f"not supported by this PyTorch: {type(error).__name__}: ")
+    assert "\n" not in found.left_out["fp8"]
+    names = {figure.name for figure in found.figures}
+    assert "diagnostics_matmul_bf16_tflops" in names
+    assert "diagnostics_matmul_fp8_tflops" not in names
+
+
+@pytest.mark.parametrize(
+    ("error", "place"),
+    [
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), 1),
+        (RuntimeError("HIP error: unspecified launch failure"), 1),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx`"), 1),
+        (torch.OutOfMemoryError("Tried to allocate 1 GiB"), 1),
+        (NotImplementedError("not implemented"), 0),
+    ],
+)
+def test_a_device_that_fails_or_a_first_product_that_is_missing_is_no_omission(alone, monkeypatch, error, place):
+    def refuse(*_args, **_more):
+        raise error
+
+    chosen = [matmul.FP32]
+    chosen.insert(place, FP8)
+    monkeypatch.setattr(matmul.torch, "_scaled_mm", refuse)
+    monkeypatch.setattr(matmul, "precisions", lambda _: (chosen, {}))
+    with pytest.raises(type(error)):
+        matmul.matmul(alone, Clockless(alone), 0.1, 256)
 
 
 def test_sums_of_all_ranks_are_exact_in_every_type():
@@ -210,6 +368,54 @@ def test_a_bit_that_memory_loses_is_counted(alone, monkeypatch):
     chunks = memory.CPU_TESTED_BYTES // memory.CPU_CHUNK_BYTES
     found = memory.pattern(alone, 0.0)
     assert error_of(found, "diagnostics_memory_pattern_error_count") == chunks  # once in pattern or complement
+
+
+def test_gaudi_has_words_of_32_bits():
+    assert memory._word(Ranks(0, 8, Accelerator("hpu", 8, "hccl"))) is torch.int32
+    assert memory._word(Ranks(0, 8, Accelerator("cuda", 8, "nccl"))) is memory._word(Ranks(0, 1, CPU)) is torch.int64
+    chunk = torch.empty(1 << 16, dtype=torch.int32)
+    for flip in (0, -1):
+        memory._write(chunk, 3, flip)
+        assert memory._wrong(chunk, 3, flip) == 0
+        assert len(chunk.unique()) == len(chunk)
+        chunk[77] ^= 1 << 30
+        assert memory._wrong(chunk, 3, flip) == 1
+        assert memory._wrong(chunk, 4, flip) == len(chunk)
+
+
+@pytest.mark.parametrize("has_call", [True, False])
+def test_a_cache_is_emptied_where_pytorch_can(monkeypatch, has_call):
+    called = []
+    module = SimpleNamespace(**({"empty_cache": lambda: called.append(1)} if has_call else {}))
+    monkeypatch.setattr(torch, "hpu", module, raising=False)
+    Ranks(0, 8, Accelerator("hpu", 8, "hccl")).empty_cache()
+    Ranks(0, 1, CPU).empty_cache()
+    assert called == [1] * has_call
+
+
+class Counting:
+    """Stands where the heartbeat does."""
+
+    ticks = 0
+
+    def __init__(self):
+        self.followed = []
+
+    def tick(self):
+        self.ticks += 1
+
+    def follow(self, events, _select):
+        self.followed.append(events)
+
+
+def test_ranks_with_less_memory_free_count_as_much(alone, monkeypatch):
+    counts = []
+    for most in (2, 5):
+        progress = Counting()
+        monkeypatch.setattr(torch.distributed, "all_reduce", lambda tensor, most=most, **_more: tensor.fill_(most))
+        memory.pattern(Ranks(0, 1, CPU, progress), 0.0)
+        counts.append(progress.ticks)
+    assert counts == [2 * 2, 2 * 5]  # pattern and complement; 2 chunks here
 
 
 def test_an_address_line_that_is_broken_is_counted(alone, monkeypatch):
@@ -251,6 +457,131 @@ def test_repeats_go_on_until_the_median_is_known(alone, monkeypatch):
     monkeypatch.setattr(measure, "KNOWN", 1.0)
     meter.time(lambda: time.sleep(0.01), 0.5, together=False, sustain=True)
     assert time.perf_counter() - begun >= 0.5
+
+
+def test_sustained_work_goes_on_and_keeps_a_bounded_number_of_laps(alone, monkeypatch):
+    monkeypatch.setattr(measure, "MOST_LAPS", 100)
+    meter, calls, begun = Meter(alone), itertools.count(), time.perf_counter()
+    timing = meter.time(lambda: next(calls), 0.6, together=False, sustain=True)
+    assert time.perf_counter() - begun >= 0.6
+    assert next(calls) > 300
+    assert 50 <= len(timing.laps) <= 100
+    monkeypatch.setattr(measure, "KNOWN", -1.0)
+    begun = time.perf_counter()
+    meter.time(lambda: next(calls), 5, together=False)
+    assert time.perf_counter() - begun < 2
+
+
+class Event:
+    """An event of a device that is not there."""
+
+    recorded = 0
+
+    def __init__(self, enable_timing):
+        self.at = None
+
+    def record(self):
+        Event.recorded += 1
+        self.at = Event.recorded
+
+    def elapsed_time(self, end):
+        return (end.at - self.at) * 1000
+
+
+def test_a_block_counts_when_the_device_has_done_it_and_gives_its_events_meanwhile(monkeypatch):
+    progress = Counting()
+    ticks_at_synchronisation = []
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: ticks_at_synchronisation.append(progress.ticks))
+    meter = Meter(Ranks(0, 2, Accelerator("cuda", 2, "nccl"), progress))
+    assert meter._block(lambda: None, None, 3, True) == [1.0] * 3
+    assert (ticks_at_synchronisation, progress.ticks) == ([0], 1)
+    assert [len(events) for events in progress.followed] == [6]
+    numbers = [event.at for event in progress.followed[0]]
+    assert numbers == sorted(numbers)
+    meter._block(lambda: None, None, 3, False)  # the others wait: they would count less
+    assert (progress.ticks, len(progress.followed)) == (1, 1)
+
+
+def test_slow_work_is_repeated_one_by_one_and_less_often(alone, monkeypatch):
+    monkeypatch.setattr(measure, "TELL_SECONDS", 0.1)
+    told = []
+    timing = Meter(alone, lambda: told.append(1)).time(lambda: time.sleep(0.05), 0.01, together=False)
+    assert len(timing.laps) == measure.LEAST_SLOW_LAPS
+    assert len(told) == 2 + len(timing.laps)
+
+
+def test_what_goes_on_for_long_is_told_of_by_the_first_rank(alone, monkeypatch, capsys):
+    monkeypatch.setattr(telling, "TELL_SECONDS", 0.05)
+    for rank, least in ((0, 3), (1, 0)):
+        teller = telling.Teller(Ranks(rank, 2, CPU))
+        teller.begin("a part", 7.0)
+        Meter(alone, teller.tell).time(lambda: time.sleep(0.01), 0.5, together=False, sustain=True)
+        lines = capsys.readouterr().out.splitlines()
+        assert least <= len(lines) <= 12
+    teller = telling.Teller(alone)
+    for work in (
+        lambda: memory.pattern(alone, 0.4, teller.tell),
+        lambda: host.memory_and_cores(alone, 0.4, teller.tell),
+        lambda: overlap.launch_latency(alone, 0.4, teller.tell),
+    ):
+        teller.begin("another", 0.4)
+        work()
+        first, *more = capsys.readouterr().out.splitlines()
+        assert first == "another on 1 x cpu"
+        assert more
+        assert all(line.startswith("another: ") and line.endswith(" s of about 0 s") for line in more)
+
+
+def test_beside_work_with_a_deadline_it_is_told_no_longer_than_that(monkeypatch):
+    monkeypatch.setattr(telling, "TELL_SECONDS", 0.02)
+    told = []
+    with telling.telling(lambda: told.append(1), 0.2):
+        time.sleep(0.6)
+        count = len(told)
+        time.sleep(0.2)
+    assert 2 <= count <= 11
+    assert len(told) == count
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_slow_disk_is_told_of(alone, monkeypatch, tmp_path, is_there):
+    told = []
+
+    def measured(directory, seconds, size):
+        time.sleep(0.3)
+        return Disk(Direction(1e9, size), Direction(2e9, size)) if is_there else None
+
+    monkeypatch.setattr(telling, "TELL_SECONDS", 0.02)
+    monkeypatch.setattr(host.fio, "run", measured)
+    monkeypatch.setattr(host, "DISK_BYTES", 2**24)
+    monkeypatch.setenv("GPUVAL_WORK_DIR", str(tmp_path))
+    found = host.disk(alone, 1.0, lambda: told.append(1))
+    assert len(found.figures) == 2
+    assert len(told) >= 5
+
+
+def test_the_result_is_written_after_each_part(alone, monkeypatch, tmp_path):
+    seen = []
+
+    def part(number):
+        def go(ranks, meter, seconds):
+            found = Findings()
+            found.add(f"diagnostics_part{number}_count", number, "count")
+            seen.append(json.loads(path.read_text()) if path.exists() else None)
+            return found
+
+        return run.Part(f"part {number}", 0.5, go)
+
+    path = tmp_path / "result.json"
+    monkeypatch.setenv("GPUVAL_RESULT_FILE", str(path))
+    run.run_parts(alone, Result(), 1.0, (part(1), part(2)))
+    assert seen[0] is None
+    assert seen[1]["state"] == "running"
+    assert "diagnostics_part1_count" in {metric["name"] for metric in seen[1]["metrics"]}
+    assert set(seen[1]["environment"]["seconds_by_part"]) == {"part 1"}
+    last = json.loads(path.read_text())
+    assert {"diagnostics_part1_count", "diagnostics_part2_count"} <= {metric["name"] for metric in last["metrics"]}
 
 
 def test_spread_is_robust():
@@ -324,12 +655,9 @@ def test_several_ways_and_multicast_are_told():
     assert nccl_log.fingerprints("nothing of the kind") == {}
 
 
-def test_a_log_that_others_asked_for_is_left_alone(tmp_path):
-    environ = {"NCCL_DEBUG": "WARN"}
-    nccl_log.ask(environ, tmp_path)
-    assert environ == {"NCCL_DEBUG": "WARN"}
+def test_the_log_is_asked_for_whatever_the_site_says_of_it(tmp_path):
+    environ = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_SUBSYS": "COLL", "NCCL_DEBUG_FILE": "/elsewhere"}
     assert nccl_log.read(environ) == ""
-    environ = {}
     nccl_log.ask(environ, tmp_path)
     (tmp_path / "nccl.host.1.log").write_text(NCCL.format(way="P2P/CUMEM"))
     assert nccl_log.fingerprints(nccl_log.read(environ))["diagnostics_transport"] == "P2P"

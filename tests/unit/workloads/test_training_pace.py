@@ -50,6 +50,56 @@ def test_a_step_is_work_and_waiting(monkeypatch):
     assert watch.times() == [pace.StepTime(4.5, 3.5, 1.0), pace.StepTime(4.5, 1.5, 3.0)]
 
 
+class Event:
+    """An event of a device that is not there: recorded, then a second after the last."""
+
+    recorded = 0
+
+    def __init__(self, enable_timing):
+        self.at = None
+
+    def record(self):
+        Event.recorded += 1
+        self.at = Event.recorded
+
+    def elapsed_time(self, end):
+        return (end.at - self.at) * 1000
+
+
+def test_marks_of_the_device_are_given_to_the_heartbeat_recorded_and_in_order(monkeypatch):
+    from gpuval_workloads.common.device import Accelerator
+    from gpuval_workloads.training import pace
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    watch = pace.Pace(Accelerator("cuda", 1, "nccl"))
+    for step in range(1, 3):
+        watch.gradients_done()
+        watch.backward_done()
+        watch.step_done()
+        numbers = [event.at for event in watch.events]
+        assert len(numbers) == 1 + 3 * step
+        assert numbers == sorted(numbers)
+    assert watch.times() == [pace.StepTime(3.0, 2.0, 1.0)] * 2
+
+
+def test_a_training_of_hours_takes_bounded_room():
+    import pickle
+
+    from gpuval_workloads.common.device import CPU
+    from gpuval_workloads.common.ranks import Ranks
+    from gpuval_workloads.training.pace import StepTime
+    from gpuval_workloads.training.worker import TIMED_STEPS, Training
+
+    training = Training(Config(), Ranks(0, 2, CPU), None, None, None)
+    for _ in range(600):
+        training._judge(torch.ones(2, 100))
+        training.step_times.extend([StepTime(1.0, 0.5, 0.5)] * 100)
+    assert len(training.losses) == training.step_times.count == 60_000
+    assert TIMED_STEPS / 2 <= len(training.step_times.kept) <= TIMED_STEPS
+    assert len(pickle.dumps(training.losses)) < 100_000
+
+
 def test_the_slowest_part_by_its_own_work():
     from gpuval_workloads.training.pace import slowest
 

@@ -82,8 +82,7 @@ def test_the_tools_of_a_healthy_node(tmp_path, bin_folder):
     assert "6 of 6 collectives over 8 GPUs" in ended.result["message"]
     assert "dcgm: # Out" not in ended.out
     assert "nccl_tests_all_reduce: # Out of bounds values : 0 OK" in ended.out
-    kept = [tmp_path / name for name in ended.result["artifacts"]]
-    assert len(kept) == 7
+    assert '"DCGM Diagnostic"' in ended.out  # the log of the stage is what is kept of it
     assert (tmp_path / "vendor_tools/dcgm.txt").read_text() == (DATA / "dcgm4_level2.json").read_text()
 
 
@@ -182,7 +181,7 @@ def test_a_tool_that_gives_no_answer_is_no_pass(tmp_path, bin_folder, monkeypatc
     assert "dcgm: no answer:" in ended.result["message"]
     assert reason in ended.result["message"]
     assert not [metric for metric in ended.result["metrics"] if metric["name"].startswith("dcgm_")]
-    assert len(ended.out) < 600_000
+    assert len(ended.out) < 3_000_000
 
 
 @pytest.mark.parametrize("said", ["to the host engine", "to the specified host: localhost"])

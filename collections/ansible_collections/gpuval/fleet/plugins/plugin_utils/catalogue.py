@@ -85,8 +85,18 @@ def named(declared: str, skus: Iterable[Sku] | None = None) -> Sku | None:
     return next((sku for sku in known if sku.name == wanted), None) or of_model(declared, known)
 
 
+def hinted(declared: str) -> Sku | None:
+    """The SKU whose name a site's own name holds (hgx-h200, h100-80gb-hbm3), the longest one; None without any."""
+    wanted = "".join(char for char in declared.casefold() if char.isalnum())
+    return max(
+        (sku for sku in shipped() if sku.name in wanted and sku.name != CPU),
+        key=lambda sku: len(sku.name),
+        default=None,
+    )
+
+
 def _plain(model: str) -> str:
-    return " ".join(model.casefold().split())
+    return " ".join(re.sub("[-_]", " ", model.casefold()).split())
 
 
 @functools.lru_cache(maxsize=1024)

@@ -155,7 +155,7 @@ def parse(document: Any) -> list[Check]:
         schemas.validate("criteria", document, what="criteria")
     except schemas.Invalid as error:
         raise CriteriaError(_explained(document, error)) from error
-    checks = [_check(entry) for entry in document["checks"]]
+    checks = [_check(one) for entry in document["checks"] for one in _of_each_stage(entry)]
     names = [check.name for check in checks]
     for name in names:
         if names.count(name) > 1:
@@ -176,6 +176,16 @@ def sku_checks(document: Any) -> list[Check]:
             raise CriteriaError(f"check '{check.name}': the name must end with _{sku}, or it replaces that of others")
         checks.append(replace(check, applies=replace(check.applies, sku=(sku,)), catalogue_sku=sku))
     return checks
+
+
+def _of_each_stage(entry: dict[str, Any]) -> list[dict[str, Any]]:
+    """The entry, and a copy for each stage of ``also`` with that stage's name in front. Raises CriteriaError."""
+    own, also = entry["stage"], entry.get("also", ())
+    made = [{key: value for key, value in entry.items() if key != "also"}]
+    if also and not entry["name"].startswith(f"{own}_"):
+        raise CriteriaError(f"check '{entry['name']}': also needs a name that begins with {own}_")
+    made += [{**made[0], "stage": stage, "name": stage + entry["name"].removeprefix(own)} for stage in also]
+    return made
 
 
 def _check(entry: dict[str, Any]) -> Check:

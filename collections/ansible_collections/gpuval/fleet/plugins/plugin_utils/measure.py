@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -139,10 +140,18 @@ def _measured(
     return _parts(check, target, subject, record)
 
 
+#: Why a good node cannot have a figure. A driver's error, or a reading that broke off, is no such reason.
+EXCUSE = re.compile(
+    r"not supported|not permitted|not there|does not have it|does not tell it|retire pages instead|which is not read"
+    r"|not measured on|this chip has no|has no fp8|no fp8 product",
+    re.IGNORECASE,
+)
+
+
 def _excused(check: Check, entries: list[Entry], record: Mapping[str, Any]) -> list[Entry]:
     """What is missing is advice where the node says why it could not have it; what failed stays as it is."""
     why = [text for path in check.excused_by for text in environment.texts(record["environment"], path)]
-    if why:
+    if why and all(EXCUSE.search(text) for text in why):
         for entry in entries:
             if entry["verdict"] == "missing":
                 entry["severity"] = "advisory"

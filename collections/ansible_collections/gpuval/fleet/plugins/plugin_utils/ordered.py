@@ -28,13 +28,21 @@ def checks(subject: Subject, has_facts: bool, models: Sequence[str]) -> list[Ent
         remedy = "let the facts stage run and succeed; see what the vendor's tool says of the GPUs"
         return [own_entry("sku", FACTS, "identity", "missing", reason=reason, remedy=remedy, **fields, **sources)]
     found = next((sku for sku in catalogue.shipped() if sku.name == subject.catalogue_sku), None)
-    if ordered is not None and found is not ordered:
+    hinted = catalogue.hinted(subject.sku) if ordered is None else None
+    if (ordered is not None and found is not ordered) or (found and hinted and found is not hinted):
+        ordered = ordered or hinted
         reason = f"{ordered.title} was ordered, the facts tell {told}"
         remedy = "the wrong machine was delivered, or gpuval_sku is wrong: compare with the order"
         return [own_entry("sku", FACTS, "identity", "fail", reason=reason, remedy=remedy, **fields, **sources)]
     if found is None:
         several = len({sku.name if sku else None for sku in map(catalogue.of_model, models)}) > 1
         reason = f"{'several models' if several else 'not in the catalogue'}: {told}; held against the general criteria"
+        if several and subject.sku in (catalogue.AUTO, *catalogue.VENDORS):
+            remedy = (
+                "see which GPU is not the one that was ordered; a mixed machine that was ordered so has a name of its "
+                "own in gpuval_sku"
+            )
+            return [own_entry("sku", FACTS, "identity", "fail", reason=reason, remedy=remedy, **fields, **sources)]
         verdict = "warn" if several else "skipped"
         return [own_entry("sku", FACTS, "identity", verdict, severity="advisory", reason=reason, **fields, **sources)]
     said = own_entry("sku", FACTS, "identity", "pass", reason=f"{told}: {found.title}", **fields, **sources)

@@ -257,9 +257,10 @@ def _held(check: Check, subject: Subject, agreed: Agreement | None) -> list[Entr
 def _withhold(checks: Sequence[Entry], criteria: Sequence[Check]) -> None:
     """A check whose requirement failed, or lacks evidence, is not judged: seven GPUs may be faster than eight."""
     open_checks = {check["name"] for check in checks if check["verdict"] in ("fail", "warn", "missing")}
+    known = {check["name"] for check in checks}
     requiring = {check.name: check.requires for check in criteria if check.requires}
     for entry in checks:
-        lacking = [name for name in requiring.get(entry["name"], ()) if name in open_checks]
+        lacking = [name for name in requiring.get(entry["name"], ()) if name in open_checks or name not in known]
         if lacking and entry["verdict"] != "skipped":
             entry["verdict"] = "missing"
             entry["reason"] = f"judged only when {' and '.join(lacking)} passes; {entry['reason']}"

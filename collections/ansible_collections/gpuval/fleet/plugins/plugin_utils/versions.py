@@ -59,7 +59,11 @@ def declared(value: Any) -> dict[str, list[str]]:
     for key, wanted in value.items():
         if key not in KINDS:
             raise VersionsError(f"gpuval_versions has the key {key!r}: known are {', '.join(KINDS)}")
-        one = isinstance(wanted, (str, int, float)) and not isinstance(wanted, bool)
+        if any(isinstance(text, float) for text in (wanted if isinstance(wanted, list) else [wanted])):
+            raise VersionsError(
+                f"gpuval_versions: {key} is a number to YAML (580.10 would be 580.1): write it in quotes"
+            )
+        one = isinstance(wanted, (str, int)) and not isinstance(wanted, bool)
         texts = [" ".join(str(text).split()) for text in ([wanted] if one else wanted or [])]
         if not texts or not all(texts):
             raise VersionsError(f"gpuval_versions: {key} names no version")

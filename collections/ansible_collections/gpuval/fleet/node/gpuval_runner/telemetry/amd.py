@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from pathlib import Path
 from typing import Any, Optional
 
@@ -17,10 +18,24 @@ from gpuval_runner.telemetry.source import Counters, Sample, Source, SourceError
 VENDOR = "0x1002"
 CARD = re.compile(r"card\d+")
 TOOL_SECONDS = 20.0
+#: Without an answer in this time the cards are counted by their PCI addresses, as the tools do too.
+LIST_SECONDS = 5.0
 TOOL_PERIOD_SECONDS = 5.0
 MAX_FILE_BYTES = 1 << 16
 #: A temperature for each purpose, the first label that the GPU has: AMD throttles by the junction (hot spot).
 LABELS = {"temperature_celsius": ("junction", "edge"), "memory_temperature_celsius": ("mem",)}
+#: Files of a GPU's folder by what they are read for.
+FILES = {
+    "utilisation_ratio": "gpu_busy_percent",
+    "pcie_width": "current_link_width",
+    "pcie_generation": "current_link_speed",
+    "pcie_replays": "pcie_replay_count",
+    "ecc_corrected": "ras",
+    "ecc_uncorrected": "ras",
+}
+NO_FILE = "not there: amdgpu has no such file for this GPU"
+VIRTUAL = "not supported by a virtual function, which tells 0"
+RETIRES = "AMD GPUs retire pages instead"
 NO_THROTTLE = "amdgpu tells why clocks are low only in gpu_metrics, which is not read"
 
 
@@ -32,32 +47,44 @@ class Amd(Source):
     def __init__(self, root: str = "/") -> None:
         super().__init__()
         self._cards = {index: Card(folder) for index, folder in cards(Path(root)).items()}
-        tool = self._ask("amd-smi", "list", "--json")
+        tool = self._ask(LIST_SECONDS, "amd-smi", "list", "--json")
         self._cards = by_tool(self._cards, tool)
         if not self._cards:
             self.least_period_seconds = TOOL_PERIOD_SECONDS
-            if not self._by_tools():
+            if not self._by_tools(TOOL_SECONDS):
                 raise SourceError("neither /sys/class/drm nor amd-smi nor rocm-smi tells of an AMD GPU")
         self.absent["throttle"] = NO_THROTTLE
-        self.absent["row_remaps"] = "AMD GPUs retire pages instead"
+        self.absent["row_remaps"] = RETIRES
+        for card in self._cards.values():
+            self.absent.update(card.absent)
 
     def sample(self) -> dict[int, Sample]:
         if self._cards:
             return {index: card.sample() for index, card in self._cards.items()}
-        return {index: sample for index, (sample, _counters) in self._by_tools().items()}
+        return {index: sample for index, (sample, _counters) in self._by_tools(TOOL_SECONDS).items()}
 
-    def counters(self) -> dict[int, Counters]:
-        told = {index: counters for index, (_sample, counters) in self._by_tools().items()}
+    def counters(self, seconds: float) -> dict[int, Counters]:
+        told = {index: counters for index, (_sample, counters) in self._by_tools(seconds).items()}
         if not self._cards:
+            if not told:
+                raise SourceError("neither amd-smi nor rocm-smi told the counters in time")
             return told
-        return {index: {**told.get(index, {}), **card.counters()} for index, card in self._cards.items()}
+        return {index: {**told.get(index, {}), **gpu} for index, gpu in self.counters_at_once().items()}
 
-    def _by_tools(self) -> dict[int, tuple[Sample, Counters]]:
-        found = parse_amd_smi(self._ask("amd-smi", "metric", "--json"))
-        return found or parse_rocm_smi(self._ask("rocm-smi", *shared.amd().ROCM_SMI_ARGUMENTS))
+    def counters_at_once(self) -> dict[int, Counters]:
+        return {index: card.counters() for index, card in self._cards.items()}
 
-    def _ask(self, tool: str, *arguments: str) -> Any:
-        answer = shared.tools().toolbox()(tool, *arguments, timeout=TOOL_SECONDS)
+    def _by_tools(self, seconds: float) -> dict[int, tuple[Sample, Counters]]:
+        """Ask one tool, and the other where that gives nothing, in so many seconds altogether."""
+        deadline = time.monotonic() + seconds
+        found = parse_amd_smi(self._ask(seconds, "amd-smi", "metric", "--json"))
+        left = deadline - time.monotonic()
+        if found or left <= 0:
+            return found
+        return parse_rocm_smi(self._ask(left, "rocm-smi", *shared.amd().ROCM_SMI_ARGUMENTS))
+
+    def _ask(self, seconds: float, tool: str, *arguments: str) -> Any:
+        answer = shared.tools().toolbox()(tool, *arguments, timeout=seconds)
         if answer.missing or answer.timed_out:
             self.absent[tool] = answer.complaint
             return None
@@ -105,6 +132,22 @@ class Card:
         heat = _labelled(hwmon, "temp")
         wanted = {name: [heat[label] for label in labels if label in heat] for name, labels in LABELS.items()}
         self._heat = {name: paths[0] for name, paths in wanted.items() if paths}
+        #: What this GPU cannot tell and why: a file that is there and cannot be read is no such reason.
+        self.absent = self._absent()
+
+    def _absent(self) -> dict[str, str]:
+        folder = self._folder
+        there = {
+            "power_watts": self._power,
+            "power_limit_watts": self._cap,
+            "sm_clock_hertz": self._clocks.get("sclk"),
+            **{name: self._heat.get(name) for name in LABELS},
+            **{name: folder / file for name, file in FILES.items() if (folder / file).exists()},
+        }
+        absent = {name: NO_FILE for name in (*there, *FILES) if there.get(name) is None}
+        if read(folder / "current_link_width") == "0":
+            absent.update(dict.fromkeys(("pcie_width", "pcie_generation"), VIRTUAL))
+        return absent
 
     def sample(self) -> Sample:
         folder = self._folder
@@ -119,7 +162,7 @@ class Card:
                 "memory_clock_hertz": number(self._clocks.get("mclk")),
                 "utilisation_ratio": None if busy is None else busy / 100,
                 "memory_used_bytes": number(folder / "mem_info_vram_used"),
-                "pcie_width": number(folder / "current_link_width"),
+                "pcie_width": number(folder / "current_link_width") or None,  # 0: a virtual function
                 "pcie_generation": shared.values().pcie_generation(read(folder / "current_link_speed")),
             }
         )
@@ -135,7 +178,7 @@ class Card:
                 "ecc_corrected": corrected,
                 "ecc_uncorrected": uncorrected,
                 "pcie_replays": number(folder / "pcie_replay_count"),
-                "pcie_width": number(folder / "current_link_width"),
+                "pcie_width": number(folder / "current_link_width") or None,  # 0: a virtual function
                 "lost": None if folder.exists() else True,
             }
         )

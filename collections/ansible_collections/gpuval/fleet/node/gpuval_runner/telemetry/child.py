@@ -6,8 +6,8 @@ returns stops neither the host's readings nor the kernel's log; it is not waited
 
 from __future__ import annotations
 
-import contextlib
 import json
+import math
 import os
 import resource
 import select
@@ -25,8 +25,13 @@ from gpuval_runner.telemetry.source import Source, SourceError
 
 #: A source whose first calls take longer has hung: they may have to wake every GPU.
 FIRST_HUNG_SECONDS = 60.0
-#: How long the last readings may take once the stage has ended.
+#: How long all last readings together may take once the stage has ended; monitor.END_SECONDS is longer.
 AFTER_SECONDS = 10.0
+#: How long tools may take for what they add to the counters: one that is asked as the stage ends leaves time for the
+#: last look. The second is for sources that have nothing but a tool.
+COUNTERS_SECONDS, TOOLS_SECONDS = 5.0, 20.0
+#: How long the kernel's log is read on for the last time, until it gives nothing more.
+DRAIN_SECONDS = 2.0
 LEAST_PERIOD_SECONDS, LONGEST_PERIOD_SECONDS = 0.1, 3600.0
 MAX_TEXT = 500
 MAX_TEXTS_A_LOOK = 50
@@ -59,10 +64,13 @@ class GpuSampler(threading.Thread):
         super().__init__(name="gpus", daemon=True)
         self._tell, self._open, self._period, self._hung_seconds = tell, open_source, period, hung_seconds
         self._stop_asked = threading.Event()
+        #: Until when everything must have been told; known once the stage has ended.
+        self._deadline = math.inf
         #: When the call that is under way began, and how long it may take; None between calls.
         self.call: Optional[tuple[float, float]] = (time.monotonic(), FIRST_HUNG_SECONDS)
 
-    def stop(self) -> None:
+    def stop(self, deadline: float) -> None:
+        self._deadline = deadline
         self._stop_asked.set()
 
     def hung(self) -> Optional[float]:
@@ -85,8 +93,7 @@ class GpuSampler(threading.Thread):
         if source is None:
             return
         self._tell("source", name=source.name)
-        counters = source.counters()
-        self._tell("before", gpus=counters)
+        self._tell_counters("before", source)
         period = max(self._period, source.least_period_seconds)
         due = time.monotonic()
         while True:
@@ -99,9 +106,22 @@ class GpuSampler(threading.Thread):
                 break
         self.call = (time.monotonic(), self._hung_seconds)
         self._tell("absent", what=source.absent)  # now as well: what follows may hang
-        self._tell("after", gpus=source.counters())
+        self._tell_counters("after", source)
         self._tell("absent", what=source.absent)
         source.close()
+
+    def _tell_counters(self, kind: str, source: Source) -> None:
+        """Tell what needs no tool first: that a tool is slow must not hide that a GPU is lost."""
+        at_once = source.counters_at_once()
+        if at_once:
+            self._tell(kind, gpus=at_once)
+            if kind == "before" and self._stop_asked.is_set():
+                return  # what time is left is for those after
+        seconds = min(COUNTERS_SECONDS if at_once else TOOLS_SECONDS, self._deadline - time.monotonic())
+        if seconds > 0:
+            self._tell(kind, gpus=source.counters(seconds))
+        elif not at_once:
+            raise SourceError("no time was left to read the counters")
 
 
 class Helper:
@@ -114,7 +134,7 @@ class Helper:
         self._oom = self._host.oom_kills()
         self._log = None if settings["kmsg"] is None else kernel_log.KernelLog(settings["kmsg"])
         self._no_log = settings["no_kmsg"]
-        self._wall, self._boot = time.time(), time.clock_gettime(time.CLOCK_MONOTONIC)
+        self._since = kernel_log.Position(*settings["since"])
         self._sampler = GpuSampler(tell, lambda: open_source(settings), self._period, settings["hung_seconds"])
         self._told_hung = False
 
@@ -126,11 +146,20 @@ class Helper:
             due = max(due + self._period, time.monotonic())
             if self._told_to_end(ends, due):
                 break
-        self._sampler.stop()
-        if self._sampler.hung() is None:
-            self._sampler.join(AFTER_SECONDS)
+        deadline = time.monotonic() + AFTER_SECONDS
+        self._sampler.stop(deadline)
+        self._tell_end(kernel_log.LATE)  # a helper that is killed meanwhile has said why it tells nothing of the log
         self._look()
-        self._finish()
+        if self._log:
+            self._drain()
+            self._tell_end(self._log.problem, "/dev/kmsg")
+        else:
+            self._ask_tools(deadline)
+        if self._sampler.hung() is None:
+            self._sampler.join(max(0.0, deadline - time.monotonic()))
+        if self._log:
+            self._drain()  # what the last readings brought to light
+            self._tell_end(self._log.problem, "/dev/kmsg")
 
     def _told_to_end(self, ends: tuple[int, ...], due: float) -> bool:
         """Wait for the next look, or until one of the inputs has anything, its end too."""
@@ -162,23 +191,40 @@ class Helper:
                 texts=lines[:MAX_TEXTS_A_LOOK],
             )
 
-    def _finish(self) -> None:
-        problem = self._no_log
-        source = "/dev/kmsg"
-        if self._log:
-            problem = self._log.problem
-        else:
-            with contextlib.suppress(kernel_log.NoLogError):
-                self._tell_kernel(kernel_log.by_tools(self._wall, self._boot))
-                source, problem = "journalctl or dmesg", ""
+    def _drain(self) -> None:
+        """Read the kernel's log until it gives nothing more; what a flood leaves over is lost to this stage."""
+        deadline = time.monotonic() + DRAIN_SECONDS
+        while True:
+            self._tell_kernel(self._log.read())
+            if not self._log.more:
+                return
+            if time.monotonic() >= deadline:
+                self._log.lost = True
+                return
+
+    def _ask_tools(self, deadline: float) -> None:
+        try:
+            taken, position = kernel_log.by_tools(self._since, deadline - time.monotonic())
+        except kernel_log.NoLogError as error:
+            late = str(error) == kernel_log.LATE
+            self._tell_end(kernel_log.LATE if late else self._no_log)
+            return
+        self._tell_kernel(taken.texts)
+        self._tell_end("", "journalctl or dmesg", lost=taken.lost, position=[position.wall, position.boot])
+
+    def _tell_end(
+        self, problem: str, source: str = "", *, lost: bool = False, position: Optional[list[float]] = None
+    ) -> None:
+        """Tell what is known at the end; what is told later takes its place."""
         oom = self._host.oom_kills()
         used = resource.getrusage(resource.RUSAGE_SELF)
         tools = resource.getrusage(resource.RUSAGE_CHILDREN)
         self._tell(
             "end",
-            kernel_log=source if not problem else None,
+            kernel_log=None if problem else source,
             kernel_problem=problem,
-            kernel_lost=bool(self._log and self._log.lost),
+            kernel_lost=lost or bool(self._log and self._log.lost),
+            kernel_position=position,
             oom_kills=None if None in (oom, self._oom) else max(0, oom - self._oom),
             host_absent=self._host.absent,
             cpu_seconds=round(used.ru_utime + used.ru_stime + tools.ru_utime + tools.ru_stime, 3),

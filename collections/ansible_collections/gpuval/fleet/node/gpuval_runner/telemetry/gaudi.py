@@ -26,6 +26,16 @@ QUERIES = (
     (*SHORT_QUERY, "power.draw", "clocks.current.soc"),
     SHORT_QUERY,
 )
+#: What a column is read for.
+READINGS = {
+    "power.draw": "power_watts",
+    "utilization.aip": "utilisation_ratio",
+    "clocks.current.soc": "sm_clock_hertz",
+    "ecc.errors.corrected.volatile.total": "ecc_corrected",
+    "ecc.errors.uncorrected.volatile.total": "ecc_uncorrected",
+    "pcie.link.gen.current": "pcie_generation",
+    "pcie.link.width.current": "pcie_width",
+}
 NOT_TOLD = "hl-smi's query does not tell it"
 
 
@@ -38,7 +48,7 @@ class Gaudi(Source):
     def __init__(self) -> None:
         super().__init__()
         self.absent = dict.fromkeys(
-            ("throttle", "row_remaps", "link_errors", "pcie_replays", "power_limit_watts"), NOT_TOLD
+            ("throttle", "row_remaps", "link_errors", "link_corrected", "pcie_replays", "power_limit_watts"), NOT_TOLD
         )
         self._query: tuple[str, ...] = ()
         problem = ""
@@ -46,6 +56,8 @@ class Gaudi(Source):
             try:
                 if self._ask(query):
                     self._query = query
+                    asked_for = {READINGS[column] for column in query if column in READINGS}
+                    self.absent.update(dict.fromkeys(set(READINGS.values()) - asked_for, NOT_TOLD))
                     return
             except SourceError as error:
                 problem = str(error)
@@ -54,12 +66,12 @@ class Gaudi(Source):
     def sample(self) -> dict[int, Sample]:
         return {index: sample for index, (sample, _counters) in self._ask(self._query).items()}
 
-    def counters(self) -> dict[int, Counters]:
-        return {index: counters for index, (_sample, counters) in self._ask(self._query).items()}
+    def counters(self, seconds: float) -> dict[int, Counters]:
+        return {index: counters for index, (_sample, counters) in self._ask(self._query, seconds).items()}
 
     @staticmethod
-    def _ask(query: tuple[str, ...]) -> dict[int, tuple[Sample, Counters]]:
-        answer = shared.tools().toolbox()("hl-smi", "-Q", ",".join(query), "-f", "csv,noheader", timeout=TOOL_SECONDS)
+    def _ask(query: tuple[str, ...], seconds: float = TOOL_SECONDS) -> dict[int, tuple[Sample, Counters]]:
+        answer = shared.tools().toolbox()("hl-smi", "-Q", ",".join(query), "-f", "csv,noheader", timeout=seconds)
         if answer.missing or answer.timed_out:
             raise SourceError(answer.complaint)
         return parse(answer.stdout, query)

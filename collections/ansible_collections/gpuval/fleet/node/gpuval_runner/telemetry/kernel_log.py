@@ -1,4 +1,5 @@
-"""The kernel's log from the moment a stage begins: /dev/kmsg, else journalctl or dmesg once at its end.
+"""The kernel's log from the moment a stage begins, or from where the stage before it stopped reading: /dev/kmsg, else
+journalctl or dmesg once at its end.
 
 Format of a record of /dev/kmsg (Documentation/ABI/testing/dev-kmsg): `priority,sequence,microseconds,flags;text`, then
 lines ` KEY=value`. The priority is facility * 8 + level. What a user writes gets a facility other than 0.
@@ -11,11 +12,17 @@ import errno
 import json
 import os
 import re
+import stat
+import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 from gpuval_runner.telemetry import shared
 from gpuval_runner.telemetry.source import SourceError
+
+if TYPE_CHECKING:
+    from gpuval_node.hardware.tools import ToolResult
 
 KMSG = Path("/dev/kmsg")
 #: At most so much is taken in at one look: a driver that floods the log must not take the sampler's time.
@@ -23,8 +30,12 @@ MAX_RECORDS = 1000
 MAX_RECORD_BYTES = 8192
 MAX_TOOL_LINES = 5000
 TOOL_SECONDS = 10.0
+LATE = "did not answer in time"
+#: Device numbers of /dev/kmsg (Documentation/admin-guide/devices.txt).
+KMSG_DEVICE = os.makedev(1, 11)
 _RECORD = re.compile(rb"(\d{1,5}),(\d{1,20}),(\d{1,20}),[^;]{0,256};(.*)", re.DOTALL)
 _ESCAPED = re.compile(r"\\x([0-9a-fA-F]{2})")
+_STAMP = re.compile(r"\d{1,18}")
 _DMESG = re.compile(r"<(\d{1,5})>\[\s*(\d{1,12}(?:\.\d{1,9})?)\](?:\[[^\]]*\])? ?(.*)")
 
 
@@ -38,6 +49,10 @@ def open_at_end(path: Path = KMSG) -> int:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise NoLogError(words(error)) from None
+    status = os.fstat(handle)
+    if stat.S_ISCHR(status.st_mode) and status.st_rdev != KMSG_DEVICE:  # /dev/null or a console, as containers have it
+        os.close(handle)
+        raise NoLogError("not there")
     try:
         os.lseek(handle, 0, os.SEEK_END)
     except OSError as error:
@@ -64,11 +79,14 @@ class KernelLog:
         self._left = b""
         #: Whether records were overwritten, or cut off, before they were read.
         self.lost = False
+        #: Whether the last look ended before the log did.
+        self.more = False
         self.problem = ""
 
     def read(self) -> list[str]:
         """Return the kernel's own messages since the last look, bounded; never raises for what the log holds."""
         texts: list[str] = []
+        self.more = False
         for _ in range(MAX_RECORDS):
             try:
                 data = os.read(self._handle, MAX_RECORD_BYTES)
@@ -86,6 +104,7 @@ class KernelLog:
             if len(self._left) > MAX_RECORD_BYTES:
                 self._left, self.lost = b"", True
             texts += [text for text in map(kernel_message, whole.split(b"\n") if newline else ()) if text]
+        self.more = True
         return texts
 
 
@@ -98,48 +117,105 @@ def kernel_message(record: bytes) -> Optional[str]:
     return _ESCAPED.sub(lambda found: chr(int(found.group(1), 16)), text)
 
 
-def by_tools(since_wall: float, since_boot: float) -> list[str]:
-    """Return the kernel's messages since a moment by wall time and since boot, in seconds. Raises ``NoLogError``."""
+@dataclass(frozen=True)
+class Position:
+    """What of the log was taken already: the youngest message, by wall time and since boot, in seconds."""
+
+    wall: float
+    boot: float
+
+    @classmethod
+    def now(cls) -> Position:
+        return cls(time.time(), time.clock_gettime(time.CLOCK_MONOTONIC))
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The kernel's own messages after a position; `last` is the time of the youngest, None without any."""
+
+    texts: list[str]
+    last: Optional[float] = None
+    #: Whether there were more than were taken, or than the log holds.
+    lost: bool = False
+
+
+def by_tools(since: Position, seconds: float) -> tuple[Taken, Position]:
+    """Return what came after a position, and the position after that, in so many seconds. Raises ``NoLogError``."""
     try:
         run = shared.tools().toolbox()
     except SourceError as error:
         raise NoLogError(str(error)) from None
+    deadline = time.monotonic() + seconds
+    asked = Position.now()
+
+    def ask(share: float, *command: str) -> ToolResult:
+        left = (deadline - time.monotonic()) * share
+        if left <= 0:
+            raise NoLogError(LATE)
+        return run(*command, timeout=min(TOOL_SECONDS, left))
+
     journal = ("journalctl", "-k", "-b", "-o", "json", "--no-pager")
-    answer = run(*journal, f"--since=@{since_wall:.0f}", timeout=TOOL_SECONDS)
-    if answer.returncode == 0 and answer.stdout.strip():
-        return parse_journal(answer.stdout)
-    seen = run(*journal, "-n", "1", timeout=TOOL_SECONDS)
-    if answer.returncode == 0 and seen.returncode == 0 and parse_journal(seen.stdout):
-        return []  # the journal may be read and has nothing new; without this an unreadable one would look the same
-    answer = run("dmesg", "--raw", timeout=TOOL_SECONDS)
+    answer = ask(0.5, *journal, f"--since=@{int(since.wall)}")
+    if answer.returncode == 0:
+        taken = parse_journal(answer.stdout, since.wall)
+        if taken.texts or taken.lost:
+            return taken, Position(taken.last or since.wall, asked.boot)
+        seen = ask(0.5, *journal, "-n", "1")
+        if seen.returncode == 0 and parse_journal(seen.stdout).texts:
+            # The journal may be read and has nothing new; without this an unreadable one would look the same.
+            return taken, Position(since.wall, asked.boot)
+    answer = ask(1.0, "dmesg", "--raw")
     if answer.missing:
         raise NoLogError("not there")
+    if answer.timed_out:
+        raise NoLogError(LATE)
     if answer.returncode != 0:
         denied = "not permitted" in answer.stderr.lower() or "permission denied" in answer.stderr.lower()
         raise NoLogError("not permitted" if denied else answer.complaint)
-    return parse_dmesg(answer.stdout, since_boot)
+    taken = parse_dmesg(answer.stdout, since.boot)
+    return taken, Position(asked.wall, taken.last or since.boot)
 
 
-def parse_journal(text: str) -> list[str]:
-    """Return the kernel's own messages of `journalctl -k -o json`: those of facility 0."""
-    found = []
-    for line in text.splitlines()[-MAX_TOOL_LINES:]:
+def parse_journal(text: str, since_wall: float = 0.0) -> Taken:
+    """Return what `journalctl -k -o json` has of the kernel's own messages, those of facility 0, after a moment.
+
+    `--since` knows whole seconds only, so that a message may come twice; one without a time counts as new.
+    """
+    lines = text.splitlines()
+    found: list[str] = []
+    last: Optional[float] = None
+    for line in lines[-MAX_TOOL_LINES:]:
         entry = None
         with contextlib.suppress(ValueError, RecursionError):
             entry = json.loads(line)
         if not isinstance(entry, dict) or str(entry.get("SYSLOG_FACILITY", "0")) != "0":
             continue
-        message = entry.get("MESSAGE")
-        if isinstance(message, str) and message:
-            found.append(message[:MAX_RECORD_BYTES])
-    return found
+        message, stamp = entry.get("MESSAGE"), str(entry.get("__REALTIME_TIMESTAMP"))
+        at = int(stamp) / 1e6 if _STAMP.fullmatch(stamp) else None
+        if not isinstance(message, str) or not message or (at is not None and at <= since_wall):
+            continue
+        found.append(message[:MAX_RECORD_BYTES])
+        last = last if at is None else max(at, last or at)
+    return Taken(found, last, len(lines) > MAX_TOOL_LINES)
 
 
-def parse_dmesg(text: str, since_boot: float) -> list[str]:
-    """Return the kernel's own messages of `dmesg --raw` that are younger than a time since boot in seconds."""
-    found = []
-    for line in text.splitlines()[-MAX_TOOL_LINES:]:
+def parse_dmesg(text: str, since_boot: float) -> Taken:
+    """Return the kernel's own messages of `dmesg --raw` that are younger than a time since boot in seconds.
+
+    The ring holds old ones as well. Where none is older than that time, it may have been overwritten meanwhile.
+    """
+    found: list[str] = []
+    last: Optional[float] = None
+    whole = not text.strip()
+    for line in text.splitlines()[: -MAX_TOOL_LINES - 1 : -1]:
         match = _DMESG.fullmatch(line)
-        if match and not int(match.group(1)) >> 3 and float(match.group(2)) >= since_boot:
+        if not match:
+            continue
+        at = float(match.group(2))
+        if at <= since_boot:
+            whole = True
+            continue
+        if not int(match.group(1)) >> 3:
             found.append(match.group(3)[:MAX_RECORD_BYTES])
-    return found
+            last = max(at, last or at)
+    return Taken(found[::-1], last, not whole)

@@ -9,6 +9,7 @@ import selectors
 import subprocess
 import sys
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
@@ -16,7 +17,8 @@ from gpuval_runner.environment import inherited
 from gpuval_runner.telemetry import kernel_log
 from gpuval_runner.telemetry.summary import Summary
 
-#: How long the helper is waited for once the stage has ended; its own waits are shorter.
+#: How long the helper is waited for once the stage has ended: child.AFTER_SECONDS, and what a tool that cannot be
+#: killed takes to be left behind.
 END_SECONDS = 13.0
 #: A call of a GPU's driver that takes longer has hung.
 HUNG_SECONDS = 10.0
@@ -27,6 +29,39 @@ MAX_READS = 32
 MAX_LINE_BYTES = 1 << 20
 #: `-I -S`: neither the user's nor the site's packages have a say in what runs here, and it starts in half the time.
 PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from gpuval_runner.telemetry.child import main; main()"
+
+
+@dataclass
+class Carried:
+    """What a stage leaves to the next of the same process, which has to tell what happened between the two."""
+
+    kmsg: Optional[Path] = None
+    #: Of the kernel's log. A helper that inherits it reads on where the one before stopped: they share its position.
+    handle: Optional[int] = None
+    #: What `journalctl` and `dmesg` were asked for already.
+    position: Optional[kernel_log.Position] = None
+    #: GPUs that earlier stages saw.
+    gpus: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
+
+    def open(self, kmsg: Path) -> str:
+        """Open the log unless it is; returns why it cannot be read."""
+        if self.handle is not None and self.kmsg != kmsg:
+            self.close()
+        if self.handle is None:
+            try:
+                self.kmsg, self.handle = kmsg, kernel_log.open_at_end(kmsg)
+            except kernel_log.NoLogError as error:
+                return str(error)
+        return ""
+
+    def close(self) -> None:
+        if self.handle is not None:
+            os.close(self.handle)
+            self.handle = None
+
+
+#: Of the runner's own stages.
+PROCESS = Carried()
 
 
 class Telemetry:
@@ -41,12 +76,14 @@ class Telemetry:
         root: str = "/",
         end_seconds: float = END_SECONDS,
         hung_seconds: float = HUNG_SECONDS,
+        carried: Carried = PROCESS,
     ) -> None:
         """Begin sampling every so many seconds; 0 is not at all. `vendor` as in a plan: cpu has no GPUs to look at."""
         self._process: Optional[subprocess.Popen[bytes]] = None
         self._left = b""
         self._end_seconds = end_seconds
-        self.summary = Summary(time.monotonic(), period_seconds)
+        self._carried = carried
+        self.summary = Summary(time.monotonic(), period_seconds, carried.gpus)
         self.on = period_seconds > 0
         if self.on:
             settings = {"period_seconds": period_seconds, "vendor": vendor, "root": root, "hung_seconds": hung_seconds}
@@ -58,12 +95,10 @@ class Telemetry:
         return self.summary.problem
 
     def _begin(self, settings: dict[str, Any], kmsg: Path) -> None:
-        handle, problem = None, ""
-        try:
-            handle = kernel_log.open_at_end(kmsg)
-        except kernel_log.NoLogError as error:
-            problem = str(error)
-        settings = {**settings, "kmsg": handle, "no_kmsg": problem}
+        problem = self._carried.open(kmsg)
+        handle = self._carried.handle
+        position = self._carried.position = self._carried.position or kernel_log.Position.now()
+        settings = {**settings, "kmsg": handle, "no_kmsg": problem, "since": [position.wall, position.boot]}
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", PROGRAM, str(own_place()), json.dumps(settings)],
@@ -78,9 +113,6 @@ class Telemetry:
         except OSError as error:
             self.summary.stop(f"telemetry could not be started: {error.strerror or error}")
             return
-        finally:
-            if handle is not None:
-                os.close(handle)
         os.set_blocking(self._process.stdout.fileno(), False)
 
     def tick(self) -> None:
@@ -104,6 +136,8 @@ class Telemetry:
             while time.monotonic() < deadline and selector.select(max(0.0, deadline - time.monotonic())):
                 if not self._read():
                     break
+        self._carried.gpus = self.summary.seen()
+        self._carried.position = self.summary.position or self._carried.position
         self.summary.stop("telemetry ended before the stage did")
         process.kill()
         process.stdout.close()

@@ -42,6 +42,32 @@ MAX_LINE_BYTES = 1 << 16
 #: How long nothing must follow before a sweep counts as whole: at once with all GPUs of the last one, else rows may be
 #: on their way still, and a GPU that is only late is not lost.
 QUIET_SECONDS, SHORT_QUIET_SECONDS = 0.2, 3.0
+#: What a column is read for, where that is judged.
+READINGS = {
+    "temperature.gpu": "temperature_celsius",
+    "temperature.memory": "memory_temperature_celsius",
+    "power.draw": "power_watts",
+    "enforced.power.limit": "power_limit_watts",
+    "clocks.current.sm": "sm_clock_hertz",
+    "utilization.gpu": "utilisation_ratio",
+    "memory.used": "memory_used_bytes",
+    "pcie.link.width.current": "pcie_width",
+    "pcie.link.gen.current": "pcie_generation",
+    "ecc.errors.corrected.volatile.total": "ecc_corrected",
+    "ecc.errors.uncorrected.volatile.total": "ecc_uncorrected",
+    "clocks_event_reasons.active": "throttle",
+    "clocks_throttle_reasons.active": "throttle",
+}
+NOT_SUPPORTED = "not supported by the GPU"
+#: Words in a cell by which the tool says that a good GPU gives no value; any other are an error.
+CANNOT = {
+    "[n/a]": NOT_SUPPORTED,
+    "n/a": NOT_SUPPORTED,
+    "[not supported]": NOT_SUPPORTED,
+    "[insufficient permissions]": "not permitted",
+}
+ERROR = "nvidia-smi tells an error in its place"
+NOT_ASKED = "this driver's nvidia-smi does not tell it"
 NOT_TOLD = "nvidia-smi's query does not tell it, and NVML could not be loaded"
 
 
@@ -85,6 +111,16 @@ def read(row: dict[str, str]) -> tuple[Optional[int], Sample, Counters]:
     return count(row.get("index")), known(sample), known(counters)
 
 
+def refusals(row: dict[str, str]) -> dict[str, str]:
+    """Return what a row says in words instead of a value, by reading."""
+    found = {}
+    for column, reading in READINGS.items():
+        cell = row.get(column, "").lower()
+        if cell in CANNOT or cell.startswith("["):
+            found[reading] = CANNOT.get(cell, ERROR)
+    return found
+
+
 def _mask(word: Optional[str]) -> Optional[int]:
     try:
         return int(word or "", 16)
@@ -118,7 +154,9 @@ class NvidiaSmi(Source):
                 self.close()
         else:
             raise SourceError(f"nvidia-smi gives no readings: {problem}")
-        self.absent = dict.fromkeys(("row_remaps", "link_errors", "pcie_replays"), NOT_TOLD)
+        self.absent.update(dict.fromkeys(("row_remaps", "link_errors", "link_corrected", "pcie_replays"), NOT_TOLD))
+        asked_for = {READINGS[column] for column in query if column in READINGS}
+        self.absent.update(dict.fromkeys(set(READINGS.values()) - asked_for, NOT_ASKED))
 
     def _start(self, path: str, query: tuple[str, ...], period_seconds: float) -> None:
         milliseconds = str(max(100, round(period_seconds * 1000)))
@@ -136,7 +174,7 @@ class NvidiaSmi(Source):
         self._sweep(LATE_SECONDS)
         return {index: sample for index, (sample, _counters) in self._latest.items()}
 
-    def counters(self) -> dict[int, Counters]:
+    def counters(self, seconds: float) -> dict[int, Counters]:
         return {index: counters for index, (_sample, counters) in self._latest.items()}
 
     def close(self) -> None:
@@ -182,6 +220,9 @@ class NvidiaSmi(Source):
         index, sample, counters = read(rows[0])
         if index is None:
             return False
+        for reading, reason in refusals(rows[0]).items():
+            if reason == ERROR or reading not in self.absent:  # of several GPUs' cells an error is what counts
+                self.absent[reading] = reason
         whole = index in self._fresh
         if whole:
             self._latest, self._fresh = self._fresh, {}

@@ -17,9 +17,13 @@ LIBRARY = "libnvidia-ml.so.1"
 #: Readings that hardly change, which are not worth a call every second.
 SLOW_SECONDS = 5.0
 
-SUCCESS, INVALID_ARGUMENT, NOT_SUPPORTED, FUNCTION_NOT_FOUND = 0, 2, 3, 13
+SUCCESS, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND = 0, 2, 3, 4, 13
 GPU_IS_LOST, RESET_REQUIRED, GPU_NOT_FOUND = 15, 16, 28
 GONE = frozenset({GPU_IS_LOST, RESET_REQUIRED, GPU_NOT_FOUND})
+#: Why a good GPU gives no value; any other code is an error of its driver, which excuses nothing.
+CANNOT = frozenset({NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND})
+#: What a virtual function tells of its link, whose status is reserved (PCIe, SR-IOV), is 0.
+VIRTUAL = "not supported by a virtual function, which tells 0"
 REASONS = {
     1: "NVML is not initialised",
     2: "invalid argument",
@@ -28,7 +32,7 @@ REASONS = {
     6: "not found",
     9: "the NVIDIA driver is not loaded",
     10: "timed out",
-    12: "the driver's library is not there",
+    12: "the driver's library was not found",
     13: "this driver's NVML does not have it",
     15: "the GPU is lost",
     16: "the GPU needs a reset",
@@ -131,24 +135,27 @@ class Nvml(Source):
         try:
             self._library = ctypes.CDLL(library)
         except OSError:
-            raise SourceError(f"{library} is not there") from None
+            raise SourceError(f"{library} cannot be loaded") from None
         code = self._call("nvmlInit_v2")
         if code:
             raise SourceError(f"NVML cannot be used: {reason(code)}")
         self._slow: dict[int, tuple[float, dict[str, Any]]] = {}
         self._handles: dict[int, ctypes.c_void_p] = {}
-        self._lost: set[int] = set()
+        #: GPUs that give no handle, and what NVML says instead.
+        self._lost: dict[int, int] = {}
         self._enumerate()
 
     def sample(self) -> dict[int, Sample]:
-        if not self._handles:
+        if not self._handles and not self._lost:
             raise SourceError("NVML lists no GPU that can be read")
         return {index: self._sample(index, handle) for index, handle in self._handles.items()}
 
-    def counters(self) -> dict[int, Counters]:
+    def counters(self, seconds: float) -> dict[int, Counters]:
         self._enumerate()
         found = {index: self._counters(index, handle) for index, handle in self._handles.items()}
-        return {**found, **{index: {"lost": True} for index in self._lost}}
+        for index, code in self._lost.items():
+            found[index] = {"lost": True} if code in GONE else {"lost": True, "refused": True}
+        return found
 
     def close(self) -> None:
         self._call("nvmlShutdown")
@@ -168,14 +175,14 @@ class Nvml(Source):
         code = self._call("nvmlDeviceGetCount_v2", ctypes.byref(count))
         if code:
             raise SourceError(f"NVML cannot count the GPUs: {reason(code)}")
-        self._handles, self._lost = {}, set()
+        self._handles, self._lost = {}, {}
         for index in range(count.value):
             handle = ctypes.c_void_p()
             code = self._call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
             if code == SUCCESS:
                 self._handles[index] = handle
             else:
-                self._lost.add(index)
+                self._lost[index] = code
                 self.absent[f"gpu:{index}"] = reason(code)
 
     def _number(
@@ -186,10 +193,18 @@ class Nvml(Source):
         code = self._call(name, handle, *arguments, ctypes.byref(value))
         return self._told(what, code, value.value)
 
+    def _link(self, what: str, name: str, handle: ctypes.c_void_p) -> Optional[int]:
+        """Return a figure of the PCIe link; a virtual function has none."""
+        value = self._number(what, name, handle)
+        if value == 0:
+            self.absent.setdefault(what, VIRTUAL)
+        return value or None
+
     def _told(self, what: str, code: int, value: Any) -> Any:
         if code == SUCCESS:
             return value
-        self.absent.setdefault(what, reason(code))
+        if code not in CANNOT or what not in self.absent:  # of several GPUs' answers an error is what counts
+            self.absent[what] = reason(code)
         return None
 
     def _sample(self, index: int, handle: ctypes.c_void_p) -> Sample:
@@ -239,8 +254,8 @@ class Nvml(Source):
         reading = known(
             {
                 "power_limit_watts": None if limit is None else limit / 1000,
-                "pcie_width": self._number("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth", handle),
-                "pcie_generation": self._number("pcie_generation", "nvmlDeviceGetCurrPcieLinkGeneration", handle),
+                "pcie_width": self._link("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth", handle),
+                "pcie_generation": self._link("pcie_generation", "nvmlDeviceGetCurrPcieLinkGeneration", handle),
             }
         )
         self._slow[index] = (present, reading)
@@ -282,7 +297,7 @@ class Nvml(Source):
             "ecc_corrected": self._ecc("ecc_corrected", handle, ECC_CORRECTED),
             "ecc_uncorrected": self._ecc("ecc_uncorrected", handle, ECC_UNCORRECTED),
             "pcie_replays": self._number("pcie_replays", "nvmlDeviceGetPcieReplayCounter", handle),
-            "pcie_width": self._number("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth", handle),
+            "pcie_width": self._link("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth", handle),
             "links_up": links,
             "link_errors": None if links is None else self._link_errors(handle, links),
             "link_corrected": None if links is None else self._link_corrected(handle, links),

@@ -9,8 +9,9 @@ from typing import Any, Optional
 #: `sm_clock_hertz`, `memory_clock_hertz`, `utilisation_ratio`, `memory_used_bytes`, `throttle_thermal`,
 #: `throttle_power`, `throttle_hardware` (0 or 1), `pcie_width`, `pcie_generation`. What is not told is left out.
 Sample = dict[str, Any]
-#: One GPU's identity and counters: `uuid`, `pci_address`, `lost`, `ecc_corrected`, `ecc_uncorrected`, `row_remaps`,
-#: `row_remap_pending`, `row_remap_failed`, `link_errors` (by link), `links_up`, `pcie_replays`, `pcie_width`.
+#: One GPU's identity and counters: `uuid`, `pci_address`, `lost`, `refused` (lost only in that it may not be read),
+#: `ecc_corrected`, `ecc_uncorrected`, `row_remaps`, `row_remap_pending`, `row_remap_failed`, `link_errors` (by link),
+#: `link_corrected`, `links_up`, `pcie_replays`, `pcie_width`.
 Counters = dict[str, Any]
 
 
@@ -33,9 +34,13 @@ class Source:
         """Read all GPUs once. Raises ``SourceError`` when nothing can be read any more."""
         raise NotImplementedError
 
-    def counters(self) -> dict[int, Counters]:
-        """Read identity and error counters of all GPUs. Raises ``SourceError``."""
+    def counters(self, seconds: float) -> dict[int, Counters]:
+        """Read identity and error counters of all GPUs; tools get so many seconds. Raises ``SourceError``."""
         raise NotImplementedError
+
+    def counters_at_once(self) -> dict[int, Counters]:
+        """Read what of the counters needs no tool, where others do: it is told before a slow one is asked."""
+        return {}
 
     def close(self) -> None:
         """Let go of what the source holds."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from gpuval_runner.result import number
 from gpuval_runner.telemetry.events import KINDS
+from gpuval_runner.telemetry.kernel_log import Position
 from gpuval_runner.text import one_line
 
 BUSY_RATIO = 0.9
@@ -63,7 +65,14 @@ OF_BUSY = frozenset(
     }
 )
 NEVER_BUSY = f"no sample with a utilisation of {BUSY_RATIO:.0%} or more"
+#: Where no source says that it cannot be had: no excuse.
+NO_VALUE = "its source gave no value"
 NOT_COMPARED = "its counters were not read both before and after the stage"
+
+
+#: What tells a GPU from others, and a GPU that was seen, with its index then.
+IDENTITY = ("uuid", "pci_address")
+SeenGpu = tuple[int, dict[str, Any]]
 
 
 @dataclass
@@ -183,8 +192,9 @@ class _Gpu:
 class Summary:
     """Takes the helper's messages; gives metrics, curves and what else is to be known."""
 
-    def __init__(self, begun: float, period_seconds: float) -> None:
-        """`begun` is the stage's start by the monotonic clock."""
+    def __init__(self, begun: float, period_seconds: float, earlier: Sequence[SeenGpu] = ()) -> None:
+        """`begun` is the stage's start by the monotonic clock; `earlier` the GPUs that stages before it saw."""
+        self._earlier = list(earlier)
         self._begun, self._period = begun, period_seconds
         self._gpus: dict[int, _Gpu] = {}
         self._before: Optional[dict[int, dict[str, Any]]] = None
@@ -206,6 +216,21 @@ class Summary:
     def ended(self) -> bool:
         """Whether the helper has told everything."""
         return self._end is not None
+
+    @property
+    def position(self) -> Optional[Position]:
+        """Up to where tools were asked for the kernel's log, if they were and answered."""
+        told = (self._end or {}).get("kernel_position")
+        times = [number(value) for value in told] if isinstance(told, list) else []
+        return Position(*times) if len(times) == 2 and None not in times else None
+
+    def seen(self) -> list[SeenGpu]:
+        """Return the GPUs that this stage or one before it saw, each where it was last."""
+        found = {_identity(index, gpu): (index, gpu) for index, gpu in self._earlier}
+        for index, gpu in [*(self._before or {}).items(), *(self._after or {}).items()]:
+            if gpu.get("uuid") or gpu.get("pci_address"):
+                found[_identity(index, gpu)] = (index, {name: gpu[name] for name in IDENTITY if gpu.get(name)})
+        return list(found.values())[-MAX_GPUS:]
 
     def take(self, message: Any) -> None:
         """Take one message; what is none is passed over."""
@@ -272,7 +297,9 @@ class Summary:
         kind, count = message.get("event"), message.get("count")
         if kind not in KINDS or not isinstance(count, int):
             return
-        texts = [one_line(str(text), MAX_TEXT) for text in message.get("texts") or []]
+        room = MAX_KERNEL_LINES - len(self.kernel_lines)
+        told = message.get("texts")
+        texts = [one_line(str(text), MAX_TEXT) for text in (told if isinstance(told, list) else [])[: max(1, room)]]
         address = message.get("address")
         self._kinds[kind] += count
         if message.get("critical"):
@@ -288,7 +315,7 @@ class Summary:
             }
         if key in self._events:
             self._events[key]["count"] += count
-        self.kernel_lines += texts[: max(0, MAX_KERNEL_LINES - len(self.kernel_lines))]
+        self.kernel_lines += texts[: max(0, room)]
 
     def _take_end(self, message: dict[str, Any]) -> None:
         self._end = message
@@ -324,10 +351,9 @@ class Summary:
                 add(name, value, f"gpu:{index}")
             add("gpu_lost_count", len(compared.lost))
             add("topology_changed_count", compared.topology)
-        if self._kernel_readable():
-            for index, gpu in sorted((self._before or {}).items()):
-                if gpu.get("pci_address"):
-                    add("gpu_xid_critical_count", self._critical[gpu["pci_address"]], f"gpu:{index}")
+        for index, gpu in sorted((self._before or {}).items()):
+            if gpu.get("pci_address"):
+                add("gpu_xid_critical_count", self._counted(self._critical[gpu["pci_address"]]), f"gpu:{index}")
         return found
 
     def _kernel_readable(self) -> bool:
@@ -335,15 +361,20 @@ class Summary:
 
     def _kernel_figures(self) -> dict[str, Optional[int]]:
         """Return the counts of the kernel's log; none where it could not be read, not zero."""
-        if not self._kernel_readable():
-            return {"kernel_oom_count": self._end.get("oom_kills") if self._end else None}
-        counts = {f"kernel_{kind}_count": self._kinds[kind] for kind in KINDS}
-        return {**counts, "kernel_xid_critical_count": sum(self._critical.values())}
+        counts = {f"kernel_{kind}_count": self._counted(self._kinds[kind]) for kind in KINDS}
+        if counts["kernel_oom_count"] is None and self._end:
+            counts["kernel_oom_count"] = self._end.get("oom_kills")
+        return {**counts, "kernel_xid_critical_count": self._counted(sum(self._critical.values()))}
+
+    def _counted(self, count: int) -> Optional[int]:
+        """What was seen counts, whatever became of the log; that nothing was is known of a log that was read whole."""
+        whole = self._kernel_readable() and not (self._end or {}).get("kernel_lost")
+        return count if count or whole else None
 
     def _compared(self) -> Optional[Comparison]:
-        if self._before is None or self._after is None or not (self._before or self._after):
+        if self._before is None or self._after is None or not (self._before or self._after or self._earlier):
             return None
-        return compare(self._before, self._after)
+        return compare(self._before, self._after, self._earlier)
 
     def curves(self) -> list[dict[str, Any]]:
         """Return the series of the GPUs, by seconds since the stage began."""
@@ -411,7 +442,7 @@ class Summary:
         if any(reading in gpu.means for gpu in self._gpus.values()):
             return NEVER_BUSY if name in OF_BUSY else "no value"
         compared = reading in dict(COUNTERS).values()
-        return NOT_COMPARED if compared and not self._compared() else "its source does not tell it"
+        return NOT_COMPARED if compared and not self._compared() else NO_VALUE
 
 
 OWN_REASONS = frozenset({"gpus", "telemetry"})
@@ -428,8 +459,13 @@ class Comparison:
     changes: list[str] = field(default_factory=list)
 
 
-def compare(before: dict[int, dict[str, Any]], after: dict[int, dict[str, Any]]) -> Comparison:
-    """Compare counters and topology. A GPU is the same by its UUID, its PCI address or, without both, its index."""
+def compare(
+    before: dict[int, dict[str, Any]], after: dict[int, dict[str, Any]], earlier: Sequence[SeenGpu] = ()
+) -> Comparison:
+    """Compare counters and topology. A GPU is the same by its UUID, its PCI address or, without both, its index.
+
+    A GPU that an earlier stage saw, or that the driver counts and has lost, is lost to this stage as well.
+    """
     found = Comparison()
     old = {_identity(index, gpu): (index, gpu) for index, gpu in before.items() if not gpu.get("lost")}
     new = {_identity(index, gpu): (index, gpu) for index, gpu in after.items() if not gpu.get("lost")}
@@ -444,7 +480,32 @@ def compare(before: dict[int, dict[str, Any]], after: dict[int, dict[str, Any]])
     for identity in new.keys() - old.keys():
         found.topology += 1
         found.changes.append(f"gpu:{new[identity][0]} ({identity}) came")
+    _lost_before(found, before, after, earlier)
     return found
+
+
+def _lost_before(
+    found: Comparison, before: dict[int, dict[str, Any]], after: dict[int, dict[str, Any]], earlier: Sequence[SeenGpu]
+) -> None:
+    """Add the GPUs that were lost when the stage began, and still are at its end."""
+    there = [gpu for gpus in (before, after) for gpu in gpus.values() if not gpu.get("lost")]
+    missing: list[int] = []
+    names = {gpu.get(name) for gpu in there for name in IDENTITY} - {None}
+    if all(any(gpu.get(name) for name in IDENTITY) for gpu in there):  # else nobody can say who is missing
+        for index, gpu in earlier:
+            if not names & {gpu.get(name) for name in IDENTITY}:
+                missing.append(index)
+                found.topology += 1
+                found.changes.append(f"gpu:{index} ({gpu.get('pci_address') or gpu.get('uuid')}) was lost before")
+    gone = [
+        index
+        for index, gpu in before.items()
+        if gpu.get("lost") and not gpu.get("refused") and after.get(index, {}).get("lost")
+    ]
+    # A lost GPU has no name any more: those that are known by name are these.
+    unnamed = [index for index in gone if index not in missing][: max(0, len(gone) - len(missing))]
+    found.lost += [*missing, *unnamed]
+    found.changes += [f"gpu:{index} was lost before" for index in unnamed]
 
 
 def _compare_gpu(found: Comparison, index: int, place: str, old: dict[str, Any], new: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Callable
 
 HEAD_BYTES, TAIL_BYTES = 1 << 20, 3 << 20
-ECHO_BYTES = 256 << 10
+ECHO_BYTES = 2 << 20
 ECHO_LINE = 2000
 TERM_SECONDS, KILL_SECONDS = 10.0, 10.0
 QUIET_SECONDS = 20.0

@@ -10,7 +10,7 @@ import platform
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,7 +23,7 @@ from .device import Accelerator, choose_accelerator, describe_devices
 from .gpu_processes import others_on
 from .launch import CRASH_FILE, FAILURE_FILE, LAUNCHER_VARIABLE, OUTCOME_FILE, RANK_DIRECTORY_VARIABLE
 from .result import EXIT_FAILURE, EXIT_SUCCESS, Result, WorkloadFailure, write_atomically
-from .stall import BEAT_FILE, Progress
+from .stall import BEAT_FILE, Event, Progress
 
 COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=10)
 GIB = 2**30
@@ -64,10 +64,20 @@ class Ranks:
         if self.accelerator.is_gpu:
             getattr(torch, self.accelerator.kind).synchronize()
 
+    def empty_cache(self) -> None:
+        """Give the device's memory that is kept for later back; Gaudi's PyTorch has no such call in every version."""
+        if self.accelerator.is_gpu:
+            getattr(getattr(torch, self.accelerator.kind), "empty_cache", lambda: None)()
+
     def tick(self) -> None:
         """Count progress, before a collective or a wait for others: the rank that counted least is the one awaited."""
         if self.progress:
             self.progress.tick()
+
+    def follow(self, events: Sequence[Event]) -> None:
+        """Tell how far this rank's device is by these events, see ``Progress.follow``; they are CUDA's (and ROCm's)."""
+        if self.progress and self.accelerator.kind == "cuda":
+            self.progress.follow(events, lambda: torch.cuda.set_device(self.device))
 
     def patience(self, seconds: float) -> AbstractContextManager:
         """Let this rank stand still for so long while the others wait, where it does something known to be long."""

@@ -1,8 +1,9 @@
 """A rank that stands still while the others wait for it is named, before any time limit ends the whole stage.
 
 Every rank writes a heartbeat, a small file of its own, once a second from a thread beside its work: how many steps of
-progress it has counted, and where its main thread stands. The launcher reads them all and the processes' states. What
-nobody waits for is left alone, and so is a rank whose main thread moves: a slow compilation is no stall.
+progress it has counted, how far its device has come, and where its main thread stands. The launcher reads them all and
+the processes' states. What nobody waits for is left alone, and so is a rank whose main thread moves: a slow compilation
+is no stall.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 STALL_VARIABLE = "GPUVAL_STALL_SECONDS"
 STALL_SECONDS = 60.0
@@ -33,9 +35,19 @@ _STOPPED = frozenset("Tt")
 _GONE = frozenset("ZX?")
 
 
+class Event(Protocol):
+    """A mark in a device's queue, recorded."""
+
+    def query(self) -> bool:
+        """Say whether the device has passed it."""
+
+
 @dataclass(frozen=True)
 class Beat:
-    """One heartbeat: its number, the progress counted, where the main thread stands (as a number and in words)."""
+    """One heartbeat: its number, the progress counted, where the main thread stands (as a number and in words).
+
+    ``device_done`` counts the marks that the device has passed; 0 where the work gives none.
+    """
 
     pid: int
     number: int
@@ -44,6 +56,7 @@ class Beat:
     stands_in: str
     is_in_collective: bool
     patience_seconds: float
+    device_done: int = 0
 
 
 class Progress:
@@ -54,6 +67,8 @@ class Progress:
         self._main = threading.main_thread().ident
         self._ticks = 0
         self._patience = 0.0
+        self._queue: tuple[int, Sequence[Event], Callable[[], object]] = (0, (), bool)
+        self._device_done = 0
         self._done = threading.Event()
 
     def start(self) -> None:
@@ -65,6 +80,25 @@ class Progress:
     def tick(self) -> None:
         """Count one step of progress; the ranks have to count alike between two collectives."""
         self._ticks += 1
+
+    def follow(self, events: Sequence[Event], select: Callable[[], object]) -> None:
+        """Count from now on those of the events that the device has passed; it has passed all those given before.
+
+        They are in the queue's order, and each is recorded before it is put into the list, which may still grow. The
+        ranks have to give alike many. ``select`` makes the device the heartbeat thread's own before it asks: asked from
+        a thread of another device, CUDA would take memory there.
+        """
+        done, before, _ = self._queue
+        self._queue = (done + len(before), events, select)  # in one step: the heartbeat reads it meanwhile
+
+    def device_done(self) -> int:
+        """Return how many events the device has passed; where it does not say, as many as when it last did."""
+        done, events, select = self._queue
+        with suppress(Exception):  # a device that is lost raises whatever its driver likes: the work itself tells of it
+            if events:
+                select()
+            self._device_done = done + passed(events)
+        return self._device_done
 
     @contextmanager
     def patience(self, seconds: float):
@@ -80,11 +114,23 @@ class Progress:
         number = 0
         while not self._done.is_set():
             number += 1
-            beat = Beat(os.getpid(), number, self._ticks, *where(self._main), self._patience)
+            beat = Beat(os.getpid(), number, self._ticks, *where(self._main), self._patience, self.device_done())
             with suppress(OSError):  # a full disk: the beat is missed
                 os.pwrite(file, json.dumps(vars(beat)).encode()[:_BEAT_BYTES].ljust(_BEAT_BYTES), 0)
             self._done.wait(_BEAT_SECONDS)
         os.close(file)
+
+
+def passed(events: Sequence[Event]) -> int:
+    """Return how many of the events the device has passed, asking few of them."""
+    low, high = 0, len(events)
+    while low < high:
+        middle = (low + high) // 2
+        if events[middle].query():
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 def where(thread: int) -> tuple[int, str, bool]:
@@ -106,7 +152,7 @@ def read_beat(path: Path) -> Beat | None:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         beat = Beat(**values)
-        numbers = (beat.pid, beat.number, beat.ticks, beat.place, beat.patience_seconds)
+        numbers = (beat.pid, beat.number, beat.ticks, beat.place, beat.patience_seconds, beat.device_done)
     except (OSError, ValueError, TypeError):
         return None
     return beat if all(isinstance(value, (int, float)) for value in numbers) and beat.pid > 1 else None
@@ -145,7 +191,7 @@ class _Seen:
     def update(self, beat: Beat, state: str, seconds: float) -> None:
         """Take in the next look at the rank, so many seconds after the last."""
         is_heard = beat.number != self.beat.number
-        has_ticked = beat.ticks != self.beat.ticks
+        has_ticked = (beat.ticks, beat.device_done) != (self.beat.ticks, self.beat.device_done)
         has_moved = has_ticked or beat.place != self.beat.place
         self.stopped = self.stopped + seconds if state in _STOPPED else 0.0
         self.silent = 0.0 if is_heard else self.silent + seconds
@@ -165,8 +211,8 @@ class Watch:
         """Take in every rank's last heartbeat and process state; return the rank that stalls and what it does.
 
         A stopped process is enough. Else all must have ceased to count progress, and one must be behind: silent, or
-        with the least progress counted, or outside of the collective that the others are in. It stalls when its main
-        thread has not moved for the limit, or moved in a circle for five times as long.
+        its device, or outside of the collective that the others are in, or with the least progress counted. It stalls
+        when its main thread has not moved for the limit, or moved in a circle for five times as long.
         """
         for rank, (beat, state) in beats.items():
             if rank in self._seen:
@@ -194,12 +240,22 @@ class Watch:
         silent = [rank for rank, seen in alive.items() if seen.silent >= self._limit]
         if silent and len(silent) < len(alive):
             return silent
-        least = min((seen.beat.ticks for seen in alive.values()), default=0)
-        late = [rank for rank, seen in alive.items() if seen.beat.ticks == least]
-        if len(late) < len(alive):
+        # Hosts run ahead of their GPUs, then wait anywhere for what a peer's GPU has not done: ask the devices first.
+        late = _least({rank: seen.beat.device_done for rank, seen in alive.items()})
+        if late:
             return late
+        # Work by the clock counts differently on each rank; in a collective one waits for those who are not.
         elsewhere = [rank for rank, seen in alive.items() if not seen.beat.is_in_collective]
-        return elsewhere if len(elsewhere) < len(alive) else []
+        if 0 < len(elsewhere) < len(alive):
+            return elsewhere
+        return _least({rank: seen.beat.ticks for rank, seen in alive.items()})
+
+
+def _least(counts: Mapping[int, int]) -> list[int]:
+    """Return the ranks with the lowest count; none where all have the same."""
+    least = min(counts.values(), default=0)
+    late = [rank for rank, count in counts.items() if count == least]
+    return late if len(late) < len(counts) else []
 
 
 class Watcher:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+_END_POINTS = 20
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
@@ -27,26 +31,74 @@ def median(values: Sequence[float]) -> float:
     return percentile(values, 50)
 
 
-def first_and_last(values: Sequence[float]) -> tuple[float, float]:
-    """Return where a training curve begins, and the mean of its noisy end.
+class Sample:
+    """Every k-th of any number of values: k is 1, and doubles whenever there would be more than ``most`` (even)."""
 
-    The beginning is its first point: the untrained model. A mean of several would hide most of the fall of a large one,
-    which learns the frequencies of tokens within five steps and then stands still for fifty. The end is a tenth of the
-    points, at least 3, at most 20, and never more than half of the curve. Raises ``ValueError`` for an empty curve.
+    def __init__(self, most: int) -> None:
+        self.kept: list[Any] = []
+        self.count = 0
+        self._most = most
+        self._stride = 1
+
+    def extend(self, values: Iterable[Any]) -> None:
+        for value in values:
+            if self.count % self._stride == 0:
+                if len(self.kept) == self._most:
+                    del self.kept[1::2]
+                    self._stride *= 2
+                self.kept.append(value)
+            self.count += 1
+
+
+class Curve:
+    """The values of steps 1, 2, 3 ..., however many: the first, the latest, and the means of equal stretches.
+
+    A stretch is one step, and twice as long whenever there would be more than ``points`` (even) of them.
     """
-    if not values:
-        raise ValueError("first and last of an empty curve")
-    count = max(1, min(max(3, len(values) // 10), 20, len(values) // 2))
-    return values[0], sum(values[-count:]) / count
 
+    def __init__(self, points: int) -> None:
+        self._points = points
+        self._stretch = 1
+        self._sums: list[float] = []  # of each stretch, the last one perhaps of a part of it
+        self._latest: deque[float] = deque(maxlen=_END_POINTS)
+        self._first = math.nan
+        self._count = 0
 
-def thinned(x: Sequence[int], y: Sequence[float], points: int) -> tuple[list[int], list[float]]:
-    """Return the curve with at most ``points`` points: means of equal stretches, at the x of each stretch's end."""
-    if len(x) <= points:
-        return list(x), list(y)
-    stretch = math.ceil(len(x) / points)
-    starts = range(0, len(x), stretch)
-    return (
-        [x[min(start + stretch, len(x)) - 1] for start in starts],
-        [sum(part) / len(part) for part in (y[start : start + stretch] for start in starts)],
-    )
+    def __len__(self) -> int:
+        return self._count
+
+    def extend(self, values: Iterable[float]) -> None:
+        for value in values:
+            if not self._count:
+                self._first = value
+            if self._count % self._stretch == 0:
+                if len(self._sums) == self._points:
+                    self._sums = [a + b for a, b in zip(self._sums[::2], self._sums[1::2])]
+                    self._stretch *= 2
+                self._sums.append(0.0)
+            self._sums[-1] += value
+            self._latest.append(value)
+            self._count += 1
+
+    @property
+    def last(self) -> float:
+        """The latest value."""
+        return self._latest[-1]
+
+    def thinned(self) -> tuple[list[int], list[float]]:
+        """Return the mean of each stretch, at the number of its last step."""
+        ends = [min(self._count, number * self._stretch) for number in range(1, len(self._sums) + 1)]
+        return ends, [total / (end - start) for total, start, end in zip(self._sums, [0, *ends], ends)]
+
+    def first_and_last(self) -> tuple[float, float]:
+        """Return where a training curve begins, and the mean of its noisy end.
+
+        The beginning is its first point: the untrained model. A mean of several would hide most of the fall of a large
+        one, which learns the frequencies of tokens within five steps and then stands still for fifty. The end is a
+        tenth of the points, at least 3, at most 20, and never more than half of the curve. Raises ``ValueError`` for an
+        empty curve.
+        """
+        if not self._count:
+            raise ValueError("first and last of an empty curve")
+        count = max(1, min(max(3, self._count // 10), _END_POINTS, self._count // 2))
+        return self._first, sum(list(self._latest)[-count:]) / count

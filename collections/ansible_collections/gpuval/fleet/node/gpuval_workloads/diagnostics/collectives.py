@@ -19,6 +19,8 @@ CHECKED_BYTES = 2**20
 """Of every element type; the timed size is checked in fp32 as well."""
 PART = 2**26
 """Elements compared at one time."""
+WRONG = -1
+"""No sum is negative, and of the bits that are carried hardly any are these."""
 ELEMENT_TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int32)
 
 # Their names until PyTorch 2.12, which warns of them later.
@@ -32,14 +34,16 @@ Fill = Callable[[], object]
 class Collective:
     """One collective: its name, bytes on the bus per byte of its size (nccl-tests' PERFORMANCE.md), and how to set up.
 
-    ``set_up(ranks, elements, dtype)`` returns what refills the input, what runs it, and what counts wrong elements. The
-    size in bytes is as nccl-tests prints it: of the whole buffer, over all ranks for gathers and scatters.
+    ``set_up(ranks, elements, dtype)`` returns what makes the output wrong (the input anew where it is the same memory),
+    what runs it, and what counts wrong elements. The size in bytes is as nccl-tests prints it: of the whole buffer,
+    over all ranks for gathers and scatters.
     """
 
     name: str
     bus_factor: Callable[[int], float]
-    set_up: Callable[[Ranks, int, torch.dtype], tuple[Fill | None, Fill, Callable[[], int]]]
+    set_up: Callable[[Ranks, int, torch.dtype], tuple[Fill, Fill, Callable[[], int]]]
     is_shared_out: bool = True
+    is_in_place: bool = False
 
 
 def collectives(ranks: Ranks, meter: Meter, seconds: float) -> Findings:
@@ -49,19 +53,21 @@ def collectives(ranks: Ranks, meter: Meter, seconds: float) -> Findings:
     errors = 0
     for collective in COLLECTIVES:
         for dtype in ELEMENT_TYPES:
-            refill, run, wrong = collective.set_up(ranks, _elements(collective, ranks, CHECKED_BYTES, dtype), dtype)
-            if refill:
-                refill()
+            renew, run, wrong = collective.set_up(ranks, _elements(collective, ranks, CHECKED_BYTES, dtype), dtype)
+            renew()
             run()
             errors += wrong()
         x, times, rates = [], [], []
         for size in sizes:
             elements = _elements(collective, ranks, size, torch.float32)
-            refill, run, wrong = collective.set_up(ranks, elements, torch.float32)
+            renew, run, wrong = collective.set_up(ranks, elements, torch.float32)
             share = seconds / len(COLLECTIVES) * (0.4 if size == sizes[-1] else 0.6 / (len(sizes) - 1))
-            timing = meter.time(run, share, prepare=refill)
+            timing = meter.time(run, share, prepare=renew if collective.is_in_place else None)
+            renew()  # once more, from a wrong output: a run that writes nothing shows
+            run()
             errors += wrong()
-            del refill, run, wrong
+            meter.tell()
+            del renew, run, wrong
             x.append(elements * 4)
             times.append(_mean(ranks, timing.seconds))
             rates.append(elements * 4 / times[-1] * collective.bus_factor(ranks.world_size))
@@ -93,9 +99,8 @@ def _sizes(ranks: Ranks) -> tuple[int, ...]:
     """The sizes of which four fit into the fullest device: input, output, and what they are compared with."""
     if not ranks.accelerator.is_gpu:
         return CPU_SIZES
-    device = getattr(torch, ranks.accelerator.kind)
-    device.empty_cache()
-    free = torch.tensor([device.mem_get_info()[0]], device=ranks.device)
+    ranks.empty_cache()
+    free = torch.tensor([getattr(torch, ranks.accelerator.kind).mem_get_info()[0]], device=ranks.device)
     dist.all_reduce(free, op=dist.ReduceOp.MIN)
     limit = max(0, int(free) - 2 * GIB) // 4
     return tuple(size for size in GPU_SIZES if size <= max(limit, GPU_SIZES[2]))
@@ -172,7 +177,7 @@ def _reduce_scatter(ranks, elements, dtype):
     def expected(part: slice) -> Tensor:
         return _sums(elements, dtype, ranks, slice(first + part.start, first + min(part.stop, len(out))))
 
-    return None, lambda: _REDUCE_SCATTER(out, values), lambda: _compare(out, expected)
+    return lambda: out.fill_(WRONG), lambda: _REDUCE_SCATTER(out, values), lambda: _compare(out, expected)
 
 
 def _all_gather(ranks, elements, dtype):
@@ -187,7 +192,7 @@ def _all_gather(ranks, elements, dtype):
             for rank, theirs in enumerate(out.chunk(ranks.world_size))
         )
 
-    return None, lambda: _ALL_GATHER(out, mine), wrong
+    return lambda: out.fill_(WRONG), lambda: _ALL_GATHER(out, mine), wrong
 
 
 def _all_to_all(ranks, elements, dtype):
@@ -207,7 +212,7 @@ def _all_to_all(ranks, elements, dtype):
             for source, theirs in enumerate(out.chunk(size))
         )
 
-    return None, lambda: dist.all_to_all_single(out, values), wrong
+    return lambda: out.fill_(WRONG), lambda: dist.all_to_all_single(out, values), wrong
 
 
 def _broadcast(ranks, elements, dtype):
@@ -215,14 +220,14 @@ def _broadcast(ranks, elements, dtype):
     if ranks.is_first:
         _put(buffer, lambda part: _carried(elements, 7, dtype, ranks.device, part))
     return (
-        None,
+        lambda: None if ranks.is_first else buffer.fill_(WRONG),
         lambda: dist.broadcast(buffer, src=0),
         lambda: _compare(buffer, lambda part: _carried(elements, 7, dtype, ranks.device, part)),
     )
 
 
 COLLECTIVES = (
-    Collective("all_reduce", lambda n: 2 * (n - 1) / n, _all_reduce, is_shared_out=False),
+    Collective("all_reduce", lambda n: 2 * (n - 1) / n, _all_reduce, is_shared_out=False, is_in_place=True),
     Collective("all_gather", lambda n: (n - 1) / n, _all_gather),
     Collective("reduce_scatter", lambda n: (n - 1) / n, _reduce_scatter),
     Collective("all_to_all", lambda n: (n - 1) / n, _all_to_all),

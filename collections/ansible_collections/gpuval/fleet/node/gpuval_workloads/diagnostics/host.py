@@ -11,6 +11,7 @@ import torch
 from ..common import fio
 from ..common.ranks import Ranks
 from .figures import Findings, Timing
+from .telling import Tell, silent, telling
 
 COPY_BYTES = 2**28
 MATRIX = 1024
@@ -19,7 +20,7 @@ LEAST_LAPS = 5
 DISK_PATIENCE_SECONDS = 600
 
 
-def memory_and_cores(ranks: Ranks, seconds: float) -> Findings:
+def memory_and_cores(ranks: Ranks, seconds: float, tell: Tell = silent) -> Findings:
     """Copy in the host's memory and multiply on its cores, with all ranks' threads at once.
 
     Adds this rank's bytes per second (read and written) and fp32 TFLOP/s; the node's are the sums over its ranks.
@@ -30,14 +31,14 @@ def memory_and_cores(ranks: Ranks, seconds: float) -> Findings:
     a = torch.randn(MATRIX, MATRIX)
     out = torch.empty_like(a)
     ranks.gather(None)  # all begin together
-    copy = _repeat(lambda: target.copy_(source), seconds / 2)
+    copy = _repeat(lambda: target.copy_(source), seconds / 2, tell)
     found.add("diagnostics_host_memory_bytes_per_second", 2 * source.nbytes / copy.seconds, "bytes/s", "node")
-    multiply = _repeat(lambda: torch.matmul(a, a, out=out), seconds / 2)
+    multiply = _repeat(lambda: torch.matmul(a, a, out=out), seconds / 2, tell)
     found.add("diagnostics_host_cpu_tflops", 2 * MATRIX**3 / multiply.seconds / 1e12, "TFLOP/s", "node")
     return found
 
 
-def disk(ranks: Ranks, seconds: float) -> Findings:
+def disk(ranks: Ranks, seconds: float, tell: Tell = silent) -> Findings:
     """Write a file to the stage's scratch directory and read it back past the page cache, on rank 0 alone.
 
     With fio where it is installed, else with plain writes and ``fsync``. A disk that cannot be used is left out, with
@@ -49,9 +50,10 @@ def disk(ranks: Ranks, seconds: float) -> Findings:
     directory = Path(os.environ.get("GPUVAL_WORK_DIR") or ".")
     try:
         with ranks.patience(DISK_PATIENCE_SECONDS):
-            measured = fio.run(directory, seconds, DISK_BYTES)
+            with telling(tell, seconds + 2 * fio.GRACE_SECONDS):  # fio's own deadlines
+                measured = fio.run(directory, seconds, DISK_BYTES)
             if measured is None:
-                write, read = _plain(directory)
+                write, read = _plain(directory, tell)
             else:
                 write, read = measured.write_bytes_per_second, measured.read_bytes_per_second
         if measured is not None and measured.problem:
@@ -65,7 +67,7 @@ def disk(ranks: Ranks, seconds: float) -> Findings:
     return found
 
 
-def _plain(directory: Path) -> tuple[float, float]:
+def _plain(directory: Path, tell: Tell = silent) -> tuple[float, float]:
     path = directory / "disk.bin"
     block = os.urandom(BLOCK_BYTES)
     try:
@@ -73,6 +75,7 @@ def _plain(directory: Path) -> tuple[float, float]:
         with path.open("wb", buffering=0) as file:
             for _ in range(DISK_BYTES // BLOCK_BYTES):
                 file.write(block)
+                tell()
             os.fsync(file.fileno())
         written = time.perf_counter() - begun
         with path.open("rb", buffering=0) as file:
@@ -80,17 +83,18 @@ def _plain(directory: Path) -> tuple[float, float]:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             begun = time.perf_counter()
             while file.read(BLOCK_BYTES):
-                pass
+                tell()
         return DISK_BYTES / written, DISK_BYTES / (time.perf_counter() - begun)
     finally:
         path.unlink(missing_ok=True)
 
 
-def _repeat(work, seconds: float) -> Timing:
+def _repeat(work, seconds: float, tell: Tell = silent) -> Timing:
     work()
     laps, started = [], time.perf_counter()
     while len(laps) < LEAST_LAPS or time.perf_counter() - started < seconds:
         begun = time.perf_counter()
         work()
         laps.append(time.perf_counter() - begun)
+        tell()
     return Timing(laps)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ..common.ranks import Ranks
-from .figures import Findings
+from ..common.ranks import Ranks, is_out_of_memory
+from .figures import Findings, Timing
 from .measure import Meter
 
 GPU_SIZE, CPU_SIZE = 8192, 1024
@@ -24,6 +24,16 @@ bf16 results have 8 significant bits: rounded they err by at most 2^-8 = 4e-3, c
 and 1e-3. fp32 sums of n terms err by at most n 2^-24 of the terms' magnitudes, 6e-5 for n = 1,024 (Higham, Accuracy and
 Stability of Numerical Algorithms, 2.2 and 3.1). tf32 rounds the factors to 11 bits, which errs by 1e-3 at most. fp8
 products are given as bf16; the reference has the same rounded factors."""
+ELEMENT_ROOM = 4
+"""A single element may be off, of itself or its row's root mean square if that is more, by as many times these limits.
+
+For rounded results that is no more than the format's 2^-8 or 2^-11. The error of tf32 factors is spread like a normal
+distribution: of a million elements the worst is off by 5 times the root mean square, which was 3.1e-4 on an H200."""
+
+UNSUPPORTED = ("NOT_SUPPORTED", "INVALID_VALUE", "ARCH_MISMATCH", "no kernel image")
+"""How the libraries under PyTorch say that they have no such product (cublasStatus_t, hipblasStatus_t), not that the
+device failed."""
+DEVICE_ERRORS = ("CUDA error", "HIP error", "CUBLAS_STATUS", "HIPBLAS_STATUS", "CUDNN_STATUS", "NCCL")
 
 
 @dataclass(frozen=True)
@@ -85,7 +95,8 @@ def matmul(ranks: Ranks, meter: Meter, seconds: float, size: int | None = None) 
 
     Adds TFLOP/s, spread and error of each. The error is the greater of the first and the last product's, over sampled
     rows, against the same rows computed in float64 on the host from the host's own copy of the rounded factors: a
-    device does not vouch for itself, nor for what reached it.
+    device does not vouch for itself, nor for what reached it. A precision other than the first that this PyTorch does
+    not multiply in is left out, on all ranks if on one.
     """
     found = Findings()
     size = size or (GPU_SIZE if ranks.accelerator.is_gpu else CPU_SIZE)
@@ -99,26 +110,73 @@ def matmul(ranks: Ranks, meter: Meter, seconds: float, size: int | None = None) 
         share = 1.0 if len(chosen) == 1 else 0.67 if number == 0 else 0.33 / (len(chosen) - 1)
         with _tf32(precision.is_tf32):
             name = f"diagnostics_matmul_{precision.name}"
-            timing, error = _measure(ranks, meter, precision, factors, rows, seconds * share, sustain=number == 0)
+            product: Product | str = first_product(ranks, precision, factors, rows, is_optional=number > 0)
+            if isinstance(product, str):
+                found.left_out[precision.name] = product
+                continue
+            timing, error = product.measure(meter, seconds * share, sustain=number == 0)
         found.rate(name, 2 * size**3 / 1e12, timing, "TFLOP/s", "tflops")
         found.add(f"{name}_error_ratio", error, "ratio")
     return found
 
 
-def _measure(ranks, meter, precision, factors, rows, seconds, *, sustain):
-    on_host = [precision.rounded(matrix) for matrix in factors]
-    reference = on_host[0][rows].double() @ on_host[1].double()
-    multiply, out = _product(precision, *(matrix.to(ranks.device) for matrix in on_host))
+def first_product(
+    ranks: Ranks, precision: Precision, factors: Sequence[Tensor], rows: Tensor, *, is_optional: bool
+) -> Product | str:
+    """Multiply once; return the product, or why this PyTorch has none, from the first rank that says so."""
+    if not is_optional:
+        return Product(ranks, precision, factors, rows)
+    product, reason = None, ""
+    try:
+        product = Product(ranks, precision, factors, rows)
+    except Exception as error:
+        if is_out_of_memory(error) or is_device_error(error):
+            raise
+        said, _, _ = str(error).partition("\n")
+        reason = f"not supported by this PyTorch: {type(error).__name__}: {said}"
+    reasons = ranks.gather(reason)
+    return next(filter(None, reasons), "") or product
 
-    def error() -> float:
-        sampled = out()[rows.to(ranks.device)].cpu().double()
-        return float(((sampled - reference).norm(dim=1) / reference.norm(dim=1)).max())
 
-    multiply()
-    first = error()
-    timing = meter.time(multiply, seconds, sustain=sustain)
-    errors = (first, error())
-    return timing, next((e for e in errors if e != e), max(errors))  # noqa: PLR0124 - NaN
+class Product:
+    """The product of two matrices in one precision, multiplied once, and the host's own of some of its rows."""
+
+    def __init__(self, ranks: Ranks, precision: Precision, factors: Sequence[Tensor], rows: Tensor) -> None:
+        on_host = [precision.rounded(matrix) for matrix in factors]
+        self._reference = on_host[0][rows].double() @ on_host[1].double()
+        self._rows = rows.to(ranks.device)
+        self._multiply, self._out = _product(precision, *(matrix.to(ranks.device) for matrix in on_host))
+        self._multiply()
+
+    def measure(self, meter: Meter, seconds: float, *, sustain: bool) -> tuple[Timing, float]:
+        """Multiply for about so long; return times, and the greater error of the first and the last product."""
+        first = self._error()
+        self._out().zero_()  # products that are not written show
+        timing = meter.time(self._multiply, seconds, sustain=sustain)
+        errors = (first, self._error())
+        return timing, next((e for e in errors if e != e), max(errors))  # noqa: PLR0124 - NaN
+
+    def _error(self) -> float:
+        return error_ratio(self._out()[self._rows].cpu().double(), self._reference)
+
+
+def error_ratio(rows: Tensor, reference: Tensor) -> float:
+    """Return the greatest error of a row relative to its norm, or a ``ELEMENT_ROOM``-th of the greatest of an element.
+
+    The norm of a row of thousands hides one element that is wrong altogether. NaN where a result is NaN.
+    """
+    off = rows - reference
+    norms = reference.norm(dim=1)
+    usual = (norms / reference.shape[1] ** 0.5).unsqueeze(1)
+    of_rows = (off.norm(dim=1) / norms).max()
+    of_elements = (off.abs() / torch.maximum(reference.abs(), usual)).max() / ELEMENT_ROOM
+    return float(torch.maximum(of_rows, of_elements))
+
+
+def is_device_error(error: Exception) -> bool:
+    """Say whether an exception tells of a device that failed, not of work that nobody does on it."""
+    text = str(error)
+    return any(sign in text for sign in DEVICE_ERRORS) and not any(sign in text for sign in UNSUPPORTED)
 
 
 def _product(precision: Precision, a: Tensor, b: Tensor) -> tuple[Callable[[], object], Callable[[], Tensor]]:
@@ -129,9 +187,11 @@ def _product(precision: Precision, a: Tensor, b: Tensor) -> tuple[Callable[[], o
         latest = [torch.empty(0)]
 
         def scaled() -> None:
-            latest[0] = torch._scaled_mm(  # there is no public one yet
+            made = torch._scaled_mm(  # there is no public one yet
                 a, columns, scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=False
             )
+            # A tuple, with the greatest magnitude, until PyTorch 2.4 (https://github.com/pytorch/pytorch/pull/128683).
+            latest[0] = made[0] if isinstance(made, tuple) else made
 
         return scaled, lambda: latest[0]
     out = torch.empty_like(a)

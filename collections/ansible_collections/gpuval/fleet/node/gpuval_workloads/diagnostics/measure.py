@@ -10,9 +10,12 @@ import torch
 import torch.distributed as dist
 
 from ..common.ranks import Ranks
+from ..common.stats import Sample
 from .figures import Timing
+from .telling import TELL_SECONDS, Tell, silent
 
-LEAST_LAPS, MOST_LAPS = 8, 20_000
+LEAST_LAPS, LEAST_SLOW_LAPS, MOST_LAPS = 8, 3, 20_000
+"""Fewest repeats; fewest of work so slow that these would take ``TELL_SECONDS``; most, of sustained work most kept."""
 KNOWN = 0.002
 """A median whose standard error is smaller than this (0.2 %) is known: criteria ask for differences of 2 % and more."""
 BLOCK_SECONDS = 0.25
@@ -27,8 +30,8 @@ class Meter:
     On a GPU two events around each repeat say how long the device took; on a CPU the monotonic clock does.
     """
 
-    def __init__(self, ranks: Ranks) -> None:
-        self._ranks = ranks
+    def __init__(self, ranks: Ranks, tell: Tell = silent) -> None:
+        self._ranks, self.tell = ranks, tell
         self._device = getattr(torch, ranks.accelerator.kind) if ranks.accelerator.is_gpu else None
 
     def time(
@@ -37,32 +40,43 @@ class Meter:
         """Do the work until its median is known, for at most about ``seconds``; with ``sustain`` the whole time.
 
         ``prepare`` runs, untimed, before each. With ``together`` all ranks call this at the same time and repeat
-        equally often, as collectives need it.
+        equally often, as collectives need it. Of more repeats than ``MOST_LAPS`` every k-th counts.
         """
         for _ in range(2):  # the first loads kernels and connects; the second says how long one takes
             if prepare:
                 prepare()
-            trial = self._block(work, None, 1)[0]
+            trial = self._block(work, None, 1, together)[0]
+            self.tell()
         if together:
             dist.barrier()
-        laps: list[float] = []
+        laps = Sample(MOST_LAPS)
         started = time.perf_counter()
         _, lap = self._agree(False, trial, together)
         while True:
             left = max(0.0, seconds - (time.perf_counter() - started))
             fit = int(min(BLOCK_SECONDS, left) / max(lap, 1e-7))
-            size = max(1 if laps else LEAST_LAPS, min(fit, MOST_LAPS - len(laps)))
+            is_slow = lap * LEAST_LAPS > TELL_SECONDS  # one by one, to be heard of in between
+            size = max(1 if laps.count or is_slow else LEAST_LAPS, min(fit, MOST_LAPS))
             if together:
                 size = self._least(size)
-            laps += self._block(work, prepare, size)
-            timing = Timing(laps)
+            laps.extend(self._block(work, prepare, size, together))
+            self.tell()
+            timing = Timing(laps.kept)
             is_over = time.perf_counter() - started >= seconds
-            enough = is_over or len(laps) >= MOST_LAPS or (not sustain and timing.error_ratio <= KNOWN)
+            is_known = not sustain and (laps.count >= MOST_LAPS or timing.error_ratio <= KNOWN)
+            least = LEAST_SLOW_LAPS if is_slow else LEAST_LAPS
+            enough = laps.count >= least and (is_over or is_known)
             done, lap = self._agree(enough, timing.seconds, together)
             if done:
                 return timing
 
-    def _block(self, work: Work, prepare: Work | None, turns: int) -> list[float]:
+    def _block(self, work: Work, prepare: Work | None, turns: int, together: bool) -> list[float]:
+        laps = self._laps(work, prepare, turns, together)
+        if together:  # ranks count alike: not what one does while the others wait
+            self._ranks.tick()
+        return laps
+
+    def _laps(self, work: Work, prepare: Work | None, turns: int, together: bool) -> list[float]:
         if self._device is None:
             laps = []
             for _ in range(turns):
@@ -72,17 +86,20 @@ class Meter:
                 work()
                 laps.append(time.perf_counter() - begun)
             return laps
-        pairs = []
+        events: list = []
+        if together:
+            self._ranks.follow(events)
         for _ in range(turns):
             if prepare:
                 prepare()
             begin, end = (self._device.Event(enable_timing=True) for _ in range(2))
             begin.record()
+            events.append(begin)
             work()
             end.record()
-            pairs.append((begin, end))
+            events.append(end)
         self._ranks.synchronize()
-        return [begin.elapsed_time(end) / 1000 for begin, end in pairs]
+        return [begin.elapsed_time(end) / 1000 for begin, end in zip(events[::2], events[1::2])]
 
     def _agree(self, enough: bool, lap: float, together: bool) -> tuple[bool, float]:
         """Return whether every rank has enough, and the longest of their laps."""

@@ -11,12 +11,16 @@ from torch import Tensor
 from ..common.ranks import GIB, Ranks
 from .figures import Findings
 from .measure import Meter
+from .telling import Tell, silent
 
 GPU_COPY_BYTES, CPU_COPY_BYTES = 4 * GIB, 2**26
 GPU_SPARE_BYTES = 3 * GIB
 """Left free by the pattern test: for collectives' buffers, the driver, and what comes up meanwhile."""
 GPU_CHUNK_BYTES, CPU_CHUNK_BYTES = GIB, 2**25
 CPU_TESTED_BYTES = 2**26
+
+KNUTH = {torch.int64: -7046029254386353131, torch.int32: -1640531535}
+"""Multipliers near 2^64 and 2^32 over the golden ratio: numbers that follow each other differ in many bits."""
 
 
 def copy(ranks: Ranks, meter: Meter, seconds: float, size_bytes: int | None = None) -> Findings:
@@ -26,12 +30,14 @@ def copy(ranks: Ranks, meter: Meter, seconds: float, size_bytes: int | None = No
     source = torch.arange(size_bytes // 4, dtype=torch.int32, device=ranks.device)
     target = torch.zeros_like(source)
     timing = meter.time(lambda: target.copy_(source), seconds)
+    target.bitwise_not_()  # wrong everywhere: a copy that writes nothing shows
+    target.copy_(source)
     found.rate("diagnostics_memory", 2 * source.nbytes, timing, "bytes/s", "bytes_per_second")
     found.add("diagnostics_memory_error_count", int((target != source).sum()), "count")
     return found
 
 
-def pattern(ranks: Ranks, seconds: float) -> Findings:
+def pattern(ranks: Ranks, seconds: float, tell: Tell = silent) -> Findings:
     """Write a pattern that differs at every address over most of the free memory, read it back; then its complement.
 
     As often as the time allows, once at least. Adds how much was tested, its share of the device's memory, and the
@@ -39,6 +45,9 @@ def pattern(ranks: Ranks, seconds: float) -> Findings:
     """
     found = Findings()
     total, chunks = _fill(ranks)
+    most = torch.tensor([len(chunks)], dtype=torch.int32, device=ranks.device)
+    dist.all_reduce(most, op=dist.ReduceOp.MAX)
+    fewer = int(most) - len(chunks)
     errors, rounds, started = 0, 0, time.perf_counter()
     while True:
         for flip in (0, -1):  # both values of every bit
@@ -46,6 +55,10 @@ def pattern(ranks: Ranks, seconds: float) -> Findings:
                 _write(chunk, number + rounds, flip)
             for number, chunk in enumerate(chunks):
                 errors += _wrong(chunk, number + rounds, flip)
+                ranks.tick()
+                tell()
+            for _ in range(fewer):  # the ranks count alike, whatever each has free
+                ranks.tick()
         rounds += 1
         spent = time.perf_counter() - started
         more = torch.tensor([spent + spent / rounds < seconds], dtype=torch.int32, device=ranks.device)
@@ -65,23 +78,28 @@ def _fill(ranks: Ranks) -> tuple[int, list[Tensor]]:
     if not ranks.accelerator.is_gpu:
         free, total, spare, chunk = CPU_TESTED_BYTES, CPU_TESTED_BYTES, 0, CPU_CHUNK_BYTES
     else:
-        device = getattr(torch, ranks.accelerator.kind)
-        device.empty_cache()
-        free, total = device.mem_get_info()
+        ranks.empty_cache()
+        free, total = getattr(torch, ranks.accelerator.kind).mem_get_info()
         spare, chunk = GPU_SPARE_BYTES, GPU_CHUNK_BYTES
     count = max(1, (free - spare) // chunk)
-    return total, [torch.empty(chunk // 8, dtype=torch.int64, device=ranks.device) for _ in range(count)]
+    dtype = _word(ranks)
+    return total, [torch.empty(chunk // dtype.itemsize, dtype=dtype, device=ranks.device) for _ in range(count)]
+
+
+def _word(ranks: Ranks) -> torch.dtype:
+    """The type of the pattern's words: on Gaudi int64 is kept in 32 bits."""
+    return torch.int32 if ranks.accelerator.kind == "hpu" else torch.int64
 
 
 def _sequence(chunk: Tensor, seed: int, part: slice) -> Tensor:
     """Numbers that differ in many bits from address to address (Knuth's multiplicative hash), and between chunks."""
     start, stop, _ = part.indices(len(chunk))
-    return torch.arange(start + seed, stop + seed, dtype=torch.int64, device=chunk.device).mul_(-7046029254386353131)
+    return torch.arange(start + seed, stop + seed, dtype=chunk.dtype, device=chunk.device).mul_(KNUTH[chunk.dtype])
 
 
 def _write(chunk: Tensor, seed: int, flip: int) -> None:
-    torch.arange(seed, seed + len(chunk), dtype=torch.int64, device=chunk.device, out=chunk)
-    chunk.mul_(-7046029254386353131)
+    torch.arange(seed, seed + len(chunk), dtype=chunk.dtype, device=chunk.device, out=chunk)
+    chunk.mul_(KNUTH[chunk.dtype])
     if flip:
         chunk.bitwise_not_()
 

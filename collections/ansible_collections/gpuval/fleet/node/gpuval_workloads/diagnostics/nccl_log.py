@@ -18,11 +18,12 @@ NAME = "nccl.%h.%p.log"
 
 
 def ask(environ: MutableMapping[str, str], directory: Path) -> None:
-    """Have the library write its log to files in ``directory``, unless the environment already asks for a log."""
-    if environ.get("NCCL_DEBUG"):
-        return
+    """Have the library write its log to files in ``directory``, whatever the environment says of its log.
+
+    Criteria ask for the way between the GPUs: a quieter NCCL_DEBUG of the site would leave a good node without it.
+    """
     environ["NCCL_DEBUG"] = "INFO"
-    environ.setdefault("NCCL_DEBUG_SUBSYS", "INIT,NVLS,P2P,SHM,NET,GRAPH,ENV")
+    environ["NCCL_DEBUG_SUBSYS"] = "INIT,NVLS,P2P,SHM,NET,GRAPH,ENV"
     environ["NCCL_DEBUG_FILE"] = str(directory / NAME)
 
 

@@ -10,13 +10,14 @@ import torch.distributed as dist
 from ..common.ranks import Ranks
 from .figures import Findings, Timing
 from .measure import Meter
+from .telling import Tell, silent
 
 LAUNCHES = 1000
 GPU_MATRIX, CPU_MATRIX = 8192, 512
 GPU_BYTES, CPU_BYTES = 2**30, 2**22
 
 
-def launch_latency(ranks: Ranks, seconds: float) -> Findings:
+def launch_latency(ranks: Ranks, seconds: float, tell: Tell = silent) -> Findings:
     """Start kernels that do nearly nothing, one after another; adds the seconds of one, as the host's clock says."""
     found = Findings()
     one = torch.zeros(1, device=ranks.device)
@@ -31,6 +32,7 @@ def launch_latency(ranks: Ranks, seconds: float) -> Findings:
             one.add_(1)
         ranks.synchronize()
         laps.append((time.perf_counter() - begun) / LAUNCHES)
+        tell()
     timing = Timing(laps)
     found.add("diagnostics_launch_seconds", timing.seconds, "seconds")
     found.add("diagnostics_launch_spread_ratio", timing.spread_ratio, "ratio")

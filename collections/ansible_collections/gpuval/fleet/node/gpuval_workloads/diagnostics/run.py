@@ -7,10 +7,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-
 from ..common.ranks import Ranks
-from ..common.result import Result
+from ..common.result import RESULT_FILE_VARIABLE, Result
 from ..common.stats import median
 from . import nccl_log
 from .collectives import collectives
@@ -21,6 +19,7 @@ from .measure import Meter
 from .memory import copy, pattern
 from .overlap import launch_latency, overlap
 from .peers import peers
+from .telling import Teller
 from .transfers import transfers
 
 ODD = 0.05
@@ -49,26 +48,41 @@ PARTS = (
     Part("products beside an all-reduce", 0.06, overlap),
     Part("links between devices", 0.06, peers),
     Part("host to device and back", 0.10, transfers),
-    Part("kernel launches", 0.01, lambda ranks, _meter, seconds: launch_latency(ranks, seconds)),
-    Part("host memory and cores", 0.03, lambda ranks, _meter, seconds: memory_and_cores(ranks, seconds)),
-    Part("local disk", 0.03, lambda ranks, _meter, seconds: disk(ranks, seconds)),
-    Part("device memory, patterns", 0.14, lambda ranks, _meter, seconds: pattern(ranks, seconds)),
+    Part("kernel launches", 0.01, lambda ranks, meter, seconds: launch_latency(ranks, seconds, meter.tell)),
+    Part("host memory and cores", 0.03, lambda ranks, meter, seconds: memory_and_cores(ranks, seconds, meter.tell)),
+    Part("local disk", 0.03, lambda ranks, meter, seconds: disk(ranks, seconds, meter.tell)),
+    Part("device memory, patterns", 0.14, lambda ranks, meter, seconds: pattern(ranks, seconds, meter.tell)),
 )
 BASIC_PARTS = tuple(part for part in PARTS if part.run in (matmul, copy, collectives))
 
 
 def run_parts(ranks: Ranks, result: Result, seconds: float, parts: tuple[Part, ...] = PARTS) -> list[list[Figure]]:
-    """Run the parts for about ``seconds`` in all; put the metrics into rank 0's result, return every rank's figures."""
+    """Run the parts for about ``seconds`` in all; put the metrics into rank 0's result, return every rank's figures.
+
+    The result is written after each part: what was measured outlives a part that hangs.
+    """
     found, whole = Findings(), sum(part.share for part in parts)
-    meter, spent = Meter(ranks), {}
+    teller, spent = Teller(ranks), {}
+    meter = Meter(ranks, teller.tell)
+    everyone: list[list[Figure]] = []
     for part in parts:
-        ranks.say(f"{part.name} on {ranks.world_size} x {ranks.accelerator.kind}")
+        share = seconds * part.share / whole
+        teller.begin(part.name, share)
         begun = time.perf_counter()
-        found.take(part.run(ranks, meter, seconds * part.share / whole))
+        found.take(part.run(ranks, meter, share))
         spent[part.name] = round(time.perf_counter() - begun, 2)
-        if ranks.accelerator.is_gpu:
-            getattr(torch, ranks.accelerator.kind).empty_cache()
-    everyone: list[list[Figure]] = ranks.gather(found.figures)
+        ranks.empty_cache()
+        everyone = ranks.gather(found.figures)
+        _take_down(ranks, result, found, everyone, spent)
+        if ranks.is_first and os.environ.get(RESULT_FILE_VARIABLE):
+            result.write()
+    return everyone
+
+
+def _take_down(
+    ranks: Ranks, result: Result, found: Findings, everyone: list[list[Figure]], spent: dict[str, float]
+) -> None:
+    """Put what all ranks have found so far into the result."""
     put_together(ranks, result, everyone)
     for name, unit, x, y in found.curves:
         result.add_series(name, unit, x, y, x_unit="bytes")
@@ -79,7 +93,6 @@ def run_parts(ranks: Ranks, result: Result, seconds: float, parts: tuple[Part, .
     result.environment.update(
         seconds_by_part=spent, left_out=found.left_out, collective_library=nccl_log.version(log) if log else None
     )
-    return everyone
 
 
 def put_together(ranks: Ranks, result: Result, everyone: list[list[Figure]]) -> None:

@@ -10,6 +10,8 @@ from .figures import Findings, Timing
 from .measure import Meter
 
 GPU_BYTES, CPU_BYTES = 2**28, 2**24
+MOST_ALONE_SECONDS = 10.0
+"""Of one direction of one device: the others wait, and say nothing."""
 DIRECTIONS = ("host_to_device", "device_to_host")
 
 
@@ -29,17 +31,25 @@ def transfers(ranks: Ranks, meter: Meter, seconds: float) -> Findings:
         "host_to_device": lambda: device.copy_(host, non_blocking=True),
         "device_to_host": lambda: back.copy_(device, non_blocking=True),
     }
-    share = seconds / (2 * (ranks.world_size + 1))
+    alone = min(seconds / (2 * (ranks.world_size + 1)), MOST_ALONE_SECONDS)
+    share = seconds / 2 - alone * ranks.world_size
     for turn in range(ranks.world_size):
         dist.barrier()
         if turn == ranks.rank:
             for direction in DIRECTIONS:
-                timing = meter.time(copies[direction], share, together=False)
+                timing = meter.time(copies[direction], alone, together=False)
                 _add(found, direction, size, timing)
+        ranks.tick()  # before the barrier: the one whose turn it is has counted least
+        meter.tell()
     dist.barrier()
     for direction in DIRECTIONS:
         _add(found, f"{direction}_together", size, meter.time(copies[direction], share, sustain=True))
     ranks.synchronize()
+    torch.bitwise_not(host, out=back)  # wrong everywhere: a copy that writes nothing shows
+    device.bitwise_not_()
+    for direction in DIRECTIONS:
+        copies[direction]()
+        ranks.synchronize()
     found.add("diagnostics_transfer_error_count", int((back != host).sum()), "count")
     return found
 

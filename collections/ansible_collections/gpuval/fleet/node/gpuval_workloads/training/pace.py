@@ -35,6 +35,7 @@ class Pace:
 
     def __init__(self, accelerator: Accelerator) -> None:
         self._device = getattr(torch, accelerator.kind) if accelerator.is_gpu else None
+        self.events: list = []
         self._start = self._mark()
         self._steps: list[list] = [[]]
 
@@ -68,6 +69,7 @@ class Pace:
             return time.perf_counter()
         event = self._device.Event(enable_timing=True)
         event.record()
+        self.events.append(event)
         return event
 
     def _between(self, start, end) -> float:

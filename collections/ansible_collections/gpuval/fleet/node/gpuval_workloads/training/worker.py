@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..common.ranks import Ranks, run_rank, software_environment
 from ..common.result import RESULT_FILE_VARIABLE, Result
-from ..common.stats import first_and_last, median, percentile, thinned
+from ..common.stats import Curve, Sample, median, percentile
 from .bounds import Bounds
 from .compiling import compile_layers
 from .config import Config, parse_arguments, wants_compile
@@ -30,6 +30,8 @@ LEARNING_RATE_WARMUP_STEPS = 10
 PROGRESS_SECONDS = 5.0
 PARTIAL_SECONDS = 30.0
 LOSS_POINTS = 2000
+TIMED_STEPS = 20_000
+"""Step times kept of a training, evenly spread over it: a burn-in of hours takes millions of steps."""
 
 
 def main(ranks: Ranks, result: Result) -> None:
@@ -114,8 +116,9 @@ class Training:
     result: Result
     task: Task
     model: nn.Module
-    losses: list[float] = field(default_factory=list)
-    step_times: list[StepTime] = field(default_factory=list)
+    losses: Curve = field(default_factory=lambda: Curve(LOSS_POINTS))
+    step_times: Sample = field(default_factory=lambda: Sample(TIMED_STEPS))
+    step_seconds: float = 0.0
     nonfinite: int = 0
 
     def run(self) -> None:
@@ -140,8 +143,10 @@ class Training:
                 self.measured_from = time.perf_counter()
                 recent = times[-1].seconds
             else:
-                self.step_times += times
-                recent = sum(time.seconds for time in times) / len(times)
+                self.step_times.extend(times)
+                taken = sum(time.seconds for time in times)
+                self.step_seconds += taken
+                recent = taken / len(times)
             self._tell()
         hook.remove()
         self._report()
@@ -149,6 +154,7 @@ class Training:
     def _take(self, window: int) -> list[StepTime]:
         """Take so many steps; return the times of each on this rank. A loss that is no number fails the result."""
         self.pace = Pace(self.ranks.accelerator)
+        self.ranks.follow(self.pace.events)
         losses = []
         for number in range(len(self.losses) + 1, len(self.losses) + window + 1):
             if number == self.config.inject_nan_step and self.ranks.rank == self.ranks.world_size - 1:
@@ -183,7 +189,7 @@ class Training:
         bad = (~torch.isfinite(by_rank)).T.nonzero().tolist()  # by step, then by rank
         self.nonfinite = len(bad)
         good = bad[0][0] if bad else by_rank.shape[1]
-        self.losses += by_rank[:, :good].mean(dim=0).tolist()
+        self.losses.extend(by_rank[:, :good].mean(dim=0).tolist())
         if not bad:
             return
         step, rank = len(self.losses) + 1, bad[0][1]
@@ -199,8 +205,7 @@ class Training:
 
     def _rate(self) -> float:
         """Items per second of all ranks, after the warm-up."""
-        steps = len(self.step_times)
-        return self.ranks.world_size * steps * self.task.items_per_batch / self._measured_seconds()
+        return self.ranks.world_size * self.step_times.count * self.task.items_per_batch / self._measured_seconds()
 
     def _tell(self) -> None:
         now = time.perf_counter()
@@ -214,8 +219,8 @@ class Training:
             self.result.write()
 
     def _print_progress(self) -> None:
-        rate = f"  {self._rate():,.0f} {self.task.item}/s" if self.step_times else ""
-        self.ranks.say(f"step {len(self.losses)}  loss {self.losses[-1]:.4f}{rate}")
+        rate = f"  {self._rate():,.0f} {self.task.item}/s" if self.step_times.count else ""
+        self.ranks.say(f"step {len(self.losses)}  loss {self.losses.last:.4f}{rate}")
 
     def _add_figures(self) -> None:
         """Put what rank 0 knows by itself into the result."""
@@ -225,12 +230,12 @@ class Training:
         add("training_processes_count", self.ranks.world_size, "count")
         add("training_nonfinite_count", self.nonfinite, "count")
         if self.losses:
-            first, last = first_and_last(self.losses)
+            first, last = self.losses.first_and_last()
             add("training_loss_first", first, "loss")
             add("training_loss_last", last, "loss")
-            steps, losses = thinned(range(1, len(self.losses) + 1), self.losses, LOSS_POINTS)
+            steps, losses = self.losses.thinned()
             self.result.add_series("training_loss", "loss", steps, losses)
-        if self.step_times:
+        if self.step_times.count:
             add(f"training_{self.task.item}_per_second", self._rate(), f"{self.task.item}/s")
 
     def _report(self) -> None:
@@ -239,9 +244,9 @@ class Training:
         mine = {"peak_memory": None, "seconds": None}
         if self.ranks.accelerator.kind == "cuda":
             mine["peak_memory"] = torch.cuda.max_memory_allocated()
-        if self.step_times:
-            seconds, compute, wait = zip(*((t.seconds, t.compute, t.wait) for t in self.step_times))
-            mine["seconds"] = sum(seconds) / len(seconds)
+        if self.step_times.count:
+            seconds, compute, wait = zip(*((t.seconds, t.compute, t.wait) for t in self.step_times.kept))
+            mine["seconds"] = self.step_seconds / self.step_times.count
             mine["p50"], mine["p99"] = (percentile(seconds, percent) for percent in (50, 99))
             mine["compute"], mine["wait"] = median(compute), median(wait)
         everyone = self.ranks.gather(mine)
@@ -261,7 +266,7 @@ class Training:
             add("training_model_tflops", sum(rates) / len(rates), "TFLOP/s")
         remarks = self._remarks([theirs["compute"] for theirs in everyone if theirs["seconds"]])
         if self.result.state == "running":
-            first, last = first_and_last(self.losses)
+            first, last = self.losses.first_and_last()
             rate = self.result.metric(f"training_{self.task.item}_per_second")
             self.result.message = (
                 f"{len(self.losses)} steps on {self.ranks.world_size} x {self.ranks.accelerator.kind}: "

@@ -57,7 +57,7 @@ def main(result: Result) -> None:
     result.environment.update(accelerator=kind, level=config.level, tools=[tool.name for tool in present])
     answers = {tool.name: _absent(tool) for tool in wanted if tool not in present and config.tools}
     count = gpu_count(os.environ, kind)
-    with _folder() as (folder, kept):
+    with _folder() as folder:
         for place, tool in enumerate(present):
             left = start + config.seconds - time.monotonic()
             share = left * tool.weight / sum(later.weight for later in present[place:])
@@ -65,8 +65,6 @@ def main(result: Result) -> None:
             _tell(result, f"{tool.name}: runs, {share:.0f} s are for it")
             answers[tool.name] = _take(result, tool, job)
             _add(result, answers[tool.name])
-            if kept:
-                result.artifacts += [str(log.relative_to(kept)) for log in job.logs]
     _conclude(result, answers, wanted, config, kind)
 
 
@@ -124,11 +122,11 @@ def _tell(result: Result, message: str) -> None:
 
 
 @contextmanager
-def _folder() -> Iterator[tuple[Path, Path | None]]:
-    """Give a folder for the tools' files, and the stage's scratch directory if they stay there (else None)."""
+def _folder() -> Iterator[Path]:
+    """Give a folder for the tools' files; what they print is in the log of the stage, which outlasts it."""
     work = os.environ.get("GPUVAL_WORK_DIR")
     if work:
-        yield Path(work, "vendor_tools"), Path(work)
+        yield Path(work, "vendor_tools")
         return
     with tempfile.TemporaryDirectory(prefix="vendor-tools-") as folder:
-        yield Path(folder), None
+        yield Path(folder)

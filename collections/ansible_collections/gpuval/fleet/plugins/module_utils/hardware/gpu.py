@@ -69,6 +69,22 @@ class Gpu:
         """Whether its PCIe link has fewer lanes than it could have. (Its generation drops by design when idle.)"""
         return None not in (self.pcie_width, self.pcie_width_max) and self.pcie_width < self.pcie_width_max
 
+    @property
+    def ecc_off(self) -> bool:
+        """Whether its memory could correct errors and does not; a GPU without ECC says nothing."""
+        return (self.ecc_mode or "") in ("disabled", "off")
+
+    @property
+    def partitioned(self) -> bool:
+        """Whether it is cut into parts: MIG, or AMD's compute partitions other than SPX."""
+        words = (self.partition_mode or "").replace("/", " ").split()
+        return "enabled" in words or any(word in ("dpx", "tpx", "qpx", "cpx") for word in words)
+
+    @property
+    def fabric_not_ready(self) -> bool:
+        """Whether it belongs to an NVLink fabric that it has not joined (fabric manager)."""
+        return (self.fabric_state or "n/a") not in ("completed", "n/a", "[n/a]", "not supported")
+
     def metrics(self) -> list[dict[str, Any]]:
         """The figures that checks look at; a value that the tool does not give makes no metric."""
         scope = f"gpu:{self.index}"
