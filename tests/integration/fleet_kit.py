@@ -27,6 +27,7 @@ STEP_SECONDS = 120
 QUICK = {
     "gpuval_profile": "quick",
     "diagnostics_seconds": 1,
+    "fingerprint_seconds": 1,
     "training_seconds": 3,
     "inference_requests": 2,
     "inference_concurrency": 2,
