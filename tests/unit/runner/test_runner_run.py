@@ -311,7 +311,7 @@ def test_cancel_without_a_runner_closes_the_records(node):
 
 def test_start_detaches_and_says_how_it_began(node, store):
     node.put_store(store.url, ["a"])
-    node.put_plan(stage("a", f"sleep 1; {SUCCEED}"))
+    node.put_plan(stage("a", f"sleep 4; {SUCCEED}"))
     answer = node.ask("start")
     assert answer.pop("pid") > 0
     assert answer == {
