@@ -88,7 +88,7 @@ def test_yaml_never_makes_objects(tmp_path):
 
 def test_shipped_criteria_load_and_no_name_is_used_twice():
     files = criteria.shipped_files()
-    names = [check.name for file in files for check in criteria.load_file(file)]
+    names = [check.name for file in files for check in criteria.read_file(file)]
     assert len(names) == len(set(names))
     for check in criteria.load(files):
         if check.unit is not None and check.kind != "trend":

@@ -82,7 +82,7 @@ def test_measured_figures_of_the_h200_are_required():
 
 def test_names_do_not_collide_and_requirements_exist():
     checks = criteria.load(criteria.shipped_files())
-    files = [criteria.load_file(path) for path in criteria.shipped_files()]
+    files = [criteria.read_file(path) for path in criteria.shipped_files()]
     assert len(checks) == sum(map(len, files))
     names = {check.name for check in checks}
     assert all(set(check.requires) <= names for check in checks)

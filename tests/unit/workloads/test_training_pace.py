@@ -7,6 +7,7 @@ import threading
 import time
 
 import pytest
+from device_event import Event
 from gpuval_workloads.training.config import SIZES, Config, llama_batch_size, parse_arguments, wants_compile
 from workload_process import Workload, rank_of
 
@@ -41,29 +42,13 @@ def test_a_step_is_work_and_waiting(monkeypatch):
     from gpuval_workloads.training import pace
 
     clock = iter([0.0, 3.0, 4.0, 4.5, 5.5, 8.5, 9.0])
-    monkeypatch.setattr(pace.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
     watch = pace.Pace(CPU)
     for _ in range(2):
         watch.gradients_done()
         watch.backward_done()
         watch.step_done()
     assert watch.times() == [pace.StepTime(4.5, 3.5, 1.0), pace.StepTime(4.5, 1.5, 3.0)]
-
-
-class Event:
-    """An event of a device that is not there: recorded, then a second after the last."""
-
-    recorded = 0
-
-    def __init__(self, enable_timing):
-        self.at = None
-
-    def record(self):
-        Event.recorded += 1
-        self.at = Event.recorded
-
-    def elapsed_time(self, end):
-        return (end.at - self.at) * 1000
 
 
 def test_marks_of_the_device_are_given_to_the_heartbeat_recorded_and_in_order(monkeypatch):

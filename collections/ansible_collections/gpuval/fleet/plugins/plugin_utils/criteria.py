@@ -117,11 +117,6 @@ def merge(files: Iterable[Sequence[Check]]) -> list[Check]:
     return list(checks.values())
 
 
-def load_file(path: Path) -> list[Check]:
-    """The checks of one file. Raises CriteriaError."""
-    return list(read_file(path))
-
-
 def read_file(path: Path) -> Criteria:
     """The criteria of one file, be it one of criteria or of the SKU catalogue. Raises CriteriaError."""
     document = read_document(path)

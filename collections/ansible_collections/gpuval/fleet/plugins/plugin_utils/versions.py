@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import environment
-
-Entry = dict[str, Any]
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.measure import Entry, own_entry
 
 
 @dataclass(frozen=True)
@@ -83,11 +82,10 @@ def _checks(kind: str, version: Version, texts: list[str], facts: Mapping[str, A
     expected = " or ".join(texts)
 
     def entry(verdict: str, reason: str, part: str = "node", value: str | None = None) -> Entry:
-        return {
-            "name": f"versions_{kind}", "stage": stage, "metric": version.metric, "kind": "equal",
-            "severity": "required", "verdict": verdict, "part": part, "value": value, "unit": "", "expected": expected,
-            "reason": reason, "source": f"gpuval_versions of the inventory: {kind}", "remedy": version.remedy,
-        }  # fmt: skip
+        return own_entry(
+            f"versions_{kind}", stage, "equal", verdict, metric=version.metric, part=part, value=value,
+            expected=expected, reason=reason, source=f"gpuval_versions of the inventory: {kind}", remedy=version.remedy,
+        )  # fmt: skip
 
     if facts is None:
         return [entry("missing", "no facts say what the node has")]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
 from types import ModuleType
-from typing import Optional
 
 from gpuval_runner.telemetry.source import SourceError
 
@@ -24,14 +24,7 @@ def amd() -> ModuleType:
 
 
 def _part(name: str) -> ModuleType:
-    module: Optional[ModuleType] = None
     try:
-        if name == "values":
-            from gpuval_node.hardware import values as module
-        elif name == "tools":
-            from gpuval_node.hardware import tools as module
-        else:
-            from gpuval_node.hardware import amd as module
+        return importlib.import_module(f"gpuval_node.hardware.{name}")
     except ImportError:
         raise SourceError("the runner was started without its hardware package") from None
-    return module

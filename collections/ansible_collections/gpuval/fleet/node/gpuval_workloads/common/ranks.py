@@ -69,6 +69,11 @@ class Ranks:
         if self.accelerator.is_gpu:
             getattr(getattr(torch, self.accelerator.kind), "empty_cache", lambda: None)()
 
+    def memory(self) -> tuple[int, int]:
+        """Return the bytes that are free on this rank's GPU once it has given back what it kept, and all of them."""
+        self.empty_cache()
+        return getattr(torch, self.accelerator.kind).mem_get_info()
+
     def tick(self) -> None:
         """Count progress, before a collective or a wait for others: the rank that counted least is the one awaited."""
         if self.progress:

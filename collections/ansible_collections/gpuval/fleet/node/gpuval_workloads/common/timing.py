@@ -3,11 +3,35 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 
 from .device import Accelerator
+
+
+class Clock:
+    """Marks when the device gets somewhere in its queue, without making it wait."""
+
+    def __init__(self, accelerator: Accelerator) -> None:
+        self._device = getattr(torch, accelerator.kind) if accelerator.is_gpu else None
+
+    def mark(self) -> Any:
+        """Return a mark of now: a recorded event, or seconds of the monotonic clock."""
+        if self._device is None:
+            return time.perf_counter()
+        event = self._device.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def wait(self) -> None:
+        """Wait until the device has passed all marks."""
+        if self._device is not None:
+            self._device.synchronize()
+
+    def between(self, start: Any, end: Any) -> float:
+        """Return the seconds from one mark to another, both passed."""
+        return end - start if self._device is None else start.elapsed_time(end) / 1000
 
 
 class Stopwatch:
@@ -18,26 +42,15 @@ class Stopwatch:
     """
 
     def __init__(self, accelerator: Accelerator) -> None:
-        self._device = getattr(torch, accelerator.kind) if accelerator.is_gpu else None
+        self._clock = Clock(accelerator)
         self._marks: list = []
         self.lap()
 
     def lap(self) -> None:
         """Mark the end of a lap."""
-        if self._device is None:
-            self._marks.append(time.perf_counter())
-            return
-        event = self._device.Event(enable_timing=True)
-        event.record()
-        self._marks.append(event)
+        self._marks.append(self._clock.mark())
 
     def laps(self) -> list[float]:
         """Return the seconds of every lap so far."""
-        if self._device is None:
-            return [end - start for start, end in _pairs(self._marks)]
-        self._device.synchronize()
-        return [start.elapsed_time(end) / 1000 for start, end in _pairs(self._marks)]
-
-
-def _pairs(marks: Sequence) -> Iterator[tuple]:
-    return zip(marks, marks[1:])
+        self._clock.wait()
+        return [self._clock.between(start, end) for start, end in zip(self._marks, self._marks[1:])]

@@ -72,13 +72,13 @@ def collectives(ranks: Ranks, meter: Meter, seconds: float) -> Findings:
             times.append(_mean(ranks, timing.seconds))
             rates.append(elements * 4 / times[-1] * collective.bus_factor(ranks.world_size))
         name = f"diagnostics_{collective.name}"
-        found.add(f"{name}_latency_seconds", times[0], "seconds")
+        found.add(f"{name}_latency_seconds", times[0], "seconds", "node")
         found.curves.append((f"{name}_seconds", "seconds", x, times))
         if ranks.world_size > 1:
-            found.add(f"{name}_bus_bytes_per_second", rates[-1], "bytes/s")
+            found.add(f"{name}_bus_bytes_per_second", rates[-1], "bytes/s", "node")
             found.curves.append((f"{name}_bus_bytes_per_second", "bytes/s", x, rates))
-    found.add("diagnostics_collective_largest_bytes", x[-1], "bytes")
-    found.add("diagnostics_collective_error_count", errors, "count")
+    found.add("diagnostics_collective_largest_bytes", x[-1], "bytes", "node")
+    found.add("diagnostics_collective_error_count", errors, "count", "node")
     return found
 
 
@@ -99,8 +99,7 @@ def _sizes(ranks: Ranks) -> tuple[int, ...]:
     """The sizes of which four fit into the fullest device: input, output, and what they are compared with."""
     if not ranks.accelerator.is_gpu:
         return CPU_SIZES
-    ranks.empty_cache()
-    free = torch.tensor([getattr(torch, ranks.accelerator.kind).mem_get_info()[0]], device=ranks.device)
+    free = torch.tensor([ranks.memory()[0]], device=ranks.device)
     dist.all_reduce(free, op=dist.ReduceOp.MIN)
     limit = max(0, int(free) - 2 * GIB) // 4
     return tuple(size for size in GPU_SIZES if size <= max(limit, GPU_SIZES[2]))

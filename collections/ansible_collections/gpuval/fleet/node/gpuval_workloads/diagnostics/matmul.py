@@ -153,8 +153,8 @@ class Product:
         first = self._error()
         self._out().zero_()  # products that are not written show
         timing = meter.time(self._multiply, seconds, sustain=sustain)
-        errors = (first, self._error())
-        return timing, next((e for e in errors if e != e), max(errors))  # noqa: PLR0124 - NaN
+        errors = torch.tensor((first, self._error()), dtype=torch.float64)
+        return timing, float(errors.max())  # PyTorch's maximum keeps a NaN
 
     def _error(self) -> float:
         return error_ratio(self._out()[self._rows].cpu().double(), self._reference)

@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from ..common.ranks import Ranks
 from ..common.stats import Sample
+from ..common.timing import Clock
 from .figures import Timing
 from .telling import TELL_SECONDS, Tell, silent
 
@@ -32,7 +33,7 @@ class Meter:
 
     def __init__(self, ranks: Ranks, tell: Tell = silent) -> None:
         self._ranks, self.tell = ranks, tell
-        self._device = getattr(torch, ranks.accelerator.kind) if ranks.accelerator.is_gpu else None
+        self._clock = Clock(ranks.accelerator)
 
     def time(
         self, work: Work, seconds: float, *, prepare: Work | None = None, together: bool = True, sustain: bool = False
@@ -77,29 +78,17 @@ class Meter:
         return laps
 
     def _laps(self, work: Work, prepare: Work | None, turns: int, together: bool) -> list[float]:
-        if self._device is None:
-            laps = []
-            for _ in range(turns):
-                if prepare:
-                    prepare()
-                begun = time.perf_counter()
-                work()
-                laps.append(time.perf_counter() - begun)
-            return laps
-        events: list = []
+        marks: list = []
         if together:
-            self._ranks.follow(events)
+            self._ranks.follow(marks)
         for _ in range(turns):
             if prepare:
                 prepare()
-            begin, end = (self._device.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            events.append(begin)
+            marks.append(self._clock.mark())
             work()
-            end.record()
-            events.append(end)
-        self._ranks.synchronize()
-        return [begin.elapsed_time(end) / 1000 for begin, end in zip(events[::2], events[1::2])]
+            marks.append(self._clock.mark())
+        self._clock.wait()
+        return [self._clock.between(begin, end) for begin, end in zip(marks[::2], marks[1::2])]
 
     def _agree(self, enough: bool, lap: float, together: bool) -> tuple[bool, float]:
         """Return whether every rank has enough, and the longest of their laps."""

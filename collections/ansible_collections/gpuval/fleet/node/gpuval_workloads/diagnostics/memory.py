@@ -78,8 +78,7 @@ def _fill(ranks: Ranks) -> tuple[int, list[Tensor]]:
     if not ranks.accelerator.is_gpu:
         free, total, spare, chunk = CPU_TESTED_BYTES, CPU_TESTED_BYTES, 0, CPU_CHUNK_BYTES
     else:
-        ranks.empty_cache()
-        free, total = getattr(torch, ranks.accelerator.kind).mem_get_info()
+        free, total = ranks.memory()
         spare, chunk = GPU_SPARE_BYTES, GPU_CHUNK_BYTES
     count = max(1, (free - spare) // chunk)
     dtype = _word(ranks)

@@ -104,7 +104,7 @@ def put_together(ranks: Ranks, result: Result, everyone: list[list[Figure]]) -> 
     links = 0
     for rank, figures in enumerate(everyone):
         for figure in figures:
-            if figure.scope == "node" or is_of_all(figure.name):
+            if figure.scope == "node":
                 node.setdefault(figure.name, []).append(figure)
             else:
                 result.add_metric(figure.name, figure.value, figure.unit, figure.scope or ranks.scope_of(rank))
@@ -115,11 +115,6 @@ def put_together(ranks: Ranks, result: Result, everyone: list[list[Figure]]) -> 
         result.add_metric(name, value, figures[0].unit)
     result.add_metric("diagnostics_processes_count", ranks.world_size, "count")
     result.add_metric("diagnostics_links_count", links, "count")
-
-
-def is_of_all(name: str) -> bool:
-    """Whether a figure belongs to all ranks together."""
-    return name.endswith(("_latency_seconds", "_bus_bytes_per_second", "_collective_error_count", "_largest_bytes"))
 
 
 def wrong(figures: list[Figure]) -> list[Figure]:

@@ -8,6 +8,7 @@ smaller is believed, else all are named.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -100,7 +101,7 @@ def _closest(traces: Sequence[Trace], limits: Mapping[str, float]) -> tuple[int,
     """Return the digests whose errors, as shares of their limits, are clearly the smallest; None where none are."""
     scores: dict[tuple[int, ...], float] = {}
     for trace in traces:
-        shares = [error / limits[name] if error == error else float("inf") for name, error in trace.errors.items()]  # noqa: PLR0124 - NaN
+        shares = [math.inf if math.isnan(error) else error / limits[name] for name, error in trace.errors.items()]
         scores[trace.digests] = max(shares, default=0.0)
     (best, low), (_, second), *_ = sorted(scores.items(), key=lambda item: item[1])
     return best if low * CLEARLY < second else None

@@ -7,16 +7,15 @@ optimizer. Nothing here makes the device wait: on a GPU the marks are events in 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from ..common.device import Accelerator
 from ..common.stats import median
+from ..common.timing import Clock
 
 SLOW_RATIO = 1.05
 
@@ -34,7 +33,7 @@ class Pace:
     """Marks the steps of a window, from its making on."""
 
     def __init__(self, accelerator: Accelerator) -> None:
-        self._device = getattr(torch, accelerator.kind) if accelerator.is_gpu else None
+        self._clock = Clock(accelerator)
         self.events: list = []
         self._start = self._mark()
         self._steps: list[list] = [[]]
@@ -54,26 +53,18 @@ class Pace:
 
     def times(self) -> list[StepTime]:
         """Return the times of the steps so far; waits for the device."""
-        if self._device is not None:
-            self._device.synchronize()
+        self._clock.wait()
         times, start = [], self._start
         for *own, received, end in self._steps[:-1]:
-            seconds = self._between(start, end)
-            wait = self._between(own[-1], received) if own else 0.0
+            seconds = self._clock.between(start, end)
+            wait = self._clock.between(own[-1], received) if own else 0.0
             times.append(StepTime(seconds, seconds - wait, wait))
             start = end
         return times
 
     def _mark(self):
-        if self._device is None:
-            return time.perf_counter()
-        event = self._device.Event(enable_timing=True)
-        event.record()
-        self.events.append(event)
-        return event
-
-    def _between(self, start, end) -> float:
-        return end - start if self._device is None else start.elapsed_time(end) / 1000
+        self.events.append(self._clock.mark())
+        return self.events[-1]
 
 
 def on_last_gradient(model: nn.Module, call: Callable[[], None]) -> RemovableHandle:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..common import command
@@ -19,7 +19,7 @@ HINTS = ("error", "fail", "warn", "unable", "invalid", "cannot", "no such", "not
 @dataclass
 class Job:
     """What a tool is given: where executables are, the GPUs there should be, how thorough to be, and its deadline (of
-    the monotonic clock). ``logs`` are the files that its calls have written."""
+    the monotonic clock)."""
 
     tool: str
     places: Places
@@ -27,7 +27,6 @@ class Job:
     level: int
     deadline: float
     folder: Path
-    logs: list[Path] = field(default_factory=list)
 
     def seconds_left(self) -> float:
         return self.deadline - time.monotonic()
@@ -61,7 +60,6 @@ class Job:
         log = self.folder / f"{title}.txt"
         try:
             log.write_text(output[:MAX_LOG_BYTES], encoding="utf-8", errors="replace")
-            self.logs.append(log)
         except OSError as error:
             print(f"{title}: its output could not be kept: {error.strerror}", flush=True)
 
