@@ -1,9 +1,12 @@
-"""A task that cannot even be begun ends its own node's turn, and nobody else's."""
+"""A task that cannot even be begun ends its own node's turn, and nobody else's; all end with the playbook."""
 
+import os
 from collections import deque
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.abandoned import AbandonedError, Parent
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.node_tasks import NodeTasks
 
 
@@ -12,7 +15,7 @@ def tasks_whose_start(start):
     loader = SimpleNamespace(load_from_file=lambda *_words, **_options: [{"name": "one"}])
     tasks._worker = SimpleNamespace(_loader=loader)
     tasks._limit, tasks._waiting, tasks._running, tasks._not_begun, tasks._files = 2, deque(), {}, [], {}
-    tasks._start = start
+    tasks._start, tasks._parent = start, Parent()
     return tasks
 
 
@@ -30,3 +33,11 @@ def test_a_controller_without_memory_for_a_worker_says_so_of_that_node():
     ]
     assert "Cannot allocate memory" in ended[0].message
     assert tasks.busy == set()
+
+
+def test_waiting_for_nodes_ends_with_the_playbook(monkeypatch):
+    tasks = tasks_whose_start(None)
+    assert tasks.wait(0.0) == []
+    monkeypatch.setattr(os, "getppid", lambda: 1)
+    with pytest.raises(AbandonedError):
+        tasks.wait(60.0)

@@ -26,6 +26,7 @@ from ansible.errors import AnsibleError
 from ansible.executor.process import worker as ansible_worker
 from ansible.playbook.task import Task
 from ansible.utils.display import Display
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.abandoned import Parent
 
 #: A worker that did not end by itself at its deadline is ended this much later.
 SLACK_SECONDS = 10
@@ -70,6 +71,7 @@ class NodeTasks:
         self._hosts = list(task_vars["ansible_play_hosts"])
         self._all_hosts = list(task_vars["ansible_play_hosts_all"])
         self._limit = max(1, limit)
+        self._parent = Parent()
         self._waiting: deque[tuple[str, str, dict[str, Any], float]] = deque()
         self._running: dict[str, _Running] = {}
         self._not_begun: list[Outcome] = []
@@ -99,6 +101,7 @@ class NodeTasks:
         while True:
             ended, self._not_begun = self._not_begun, []
             ended += self._collect(0.0 if ended else max(0.0, min(until - time.monotonic(), 1.0)))
+            self._parent.check()
             self._start_waiting()
             if ended or time.monotonic() >= until:
                 return ended

@@ -20,6 +20,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils import (
     verdict,
     window,
 )
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.abandoned import Parent
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.criteria import Check
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import (
     MAX_RECORD_BYTES,
@@ -140,6 +141,7 @@ class RunWatch:
     ) -> None:
         """`store`: a client that is there already; each takes some 20 MB."""
         self.options = limits
+        self.parent = Parent()
         #: Launches of further attempts that wait for a place.
         self.ordered: dict[str, dict[str, Any]] = {}
         self.run_folder = folder
@@ -264,6 +266,7 @@ class RunWatch:
         until = time.monotonic() + self.options.poll_seconds * (LAUNCHING_POLLS if self._only_launches() else 1)
         while True:
             ended = self.placement.wait(until - time.monotonic())
+            self.parent.check()
             now = time.monotonic()
             for outcome in ended:
                 self._ended(outcome, now)
