@@ -20,6 +20,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils import (
     coverage,
     launch_classes,
     ordered,
+    standing,
     units,
     versions,
 )
@@ -84,7 +85,9 @@ def judge(run: Mapping[str, Any], evidence: Evidence, criteria: Sequence[Check],
     twins = find_twins(run, evidence)
     names = sorted(run["nodes"], key=natural_order)
     subjects = {name: subject_of(run, name, evidence) for name in names}
-    agreed = agreement.between_nodes(subjects, {name: run["nodes"][name]["stages"] for name in names}, criteria)
+    stages = {name: run["nodes"][name]["stages"] for name in names}
+    agreed = agreement.between_nodes(subjects, stages, criteria)
+    standing.between_nodes(subjects, stages, criteria, agreed)
     nodes = [judge_node(run, name, evidence, criteria, twins=twins, agreed=agreed) for name in names]
     counted = Counter(node["verdict"] for node in nodes)
     report: dict[str, Any] = {
@@ -247,7 +250,7 @@ def _declared(sku: str) -> str:
 def _held(check: Check, subject: Subject, agreed: Agreement | None) -> list[Entry]:
     if check.catalogue_sku is not None and check.catalogue_sku not in subject.skus:
         return []
-    if check.kind != "same":
+    if check.kind not in ("same", "outlier") or (check.kind == "outlier" and check.peers == "node"):
         return hold(check, subject)
     if check.peers == "node":
         return agreement.within_node(check, subject)
