@@ -225,6 +225,15 @@ def test_a_figure_in_another_unit_of_the_same_thing_is_converted():
     assert not_passed(told(run, evidence, SLOW)) == {("node-3", "gpu:0", "missing")}
 
 
+def test_a_place_that_is_slower_on_every_node_is_compared_with_itself():
+    """Two GPUs of every node hang on the farther processor; of these, one is slower still."""
+    values = [[*node[:6], node[6] * 0.9, node[7] * 0.9] for node in rates(20)]
+    values[3][6] *= 0.94
+    assert len(not_passed(told(*fleet(values), SLOW))) == 40
+    place = make_check("place", **{**FIELDS, "same_part": True})
+    assert not_passed(told(*fleet(values), place), "place") == {("node-4", "gpu:6", "fail")}
+
+
 def test_figures_of_the_node_are_compared():
     run, evidence = fleet(rates(12))
     figure = evidence.records["node-3"]["diagnostics"]["metrics"][-1]

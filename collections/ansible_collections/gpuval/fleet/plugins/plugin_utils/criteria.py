@@ -60,6 +60,7 @@ class Check:
     #: Of ``peers: fleet``: how many other nodes there must be, and what else they are held by; see standing.py.
     min_peers: int = 7
     relative_to: str | None = None
+    same_part: bool = False
     spread_from: str | None = None
     repeats: int = 1
     alike: tuple[str, ...] = ()
@@ -224,7 +225,7 @@ def _problem(check: Check) -> str | None:
 
 
 def _of_the_fleet(check: Check) -> str:
-    keys = ("relative_to", "spread_from", "alike", "group_by")
+    keys = ("relative_to", "same_part", "spread_from", "alike", "group_by")
     return next((key for key in keys if getattr(check, key)), "")
 
 

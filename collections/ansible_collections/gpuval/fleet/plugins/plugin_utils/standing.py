@@ -40,6 +40,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.measure import (
 )
 
 FINGERPRINT = "fingerprints."
+EVERY = ""
 #: Figures beyond these (in any unit) are none of hardware; their ratios would not be numbers.
 LEAST, MOST = 1e-50, 1e50
 #: The standard error of a median of n normal values is this times their deviation, over the root of n.
@@ -56,8 +57,10 @@ class Told:
     alike: Group
     figures: Sequence[tuple[str, float]]
     spreads: Sequence[float]
-    #: Parts that are judged without peers: no number, another unit, no spread.
+    #: Parts that are judged without peers: no number, another unit.
     settled: Sequence[Judged]
+    #: Parts that do not tell their spread, which is missing only where there are peers.
+    unknown: Sequence[Judged] = ()
 
     @property
     def own_median(self) -> float:
@@ -73,11 +76,17 @@ class Told:
 
 @dataclass(frozen=True)
 class Crowd:
-    """Those that a node is held against: how many nodes, what they share, and where their parts lie."""
+    """Those that a node is held against: how many nodes, what they share, and where their parts lie.
+
+    ``parts`` has the whole crowd under EVERY; with ``same_part`` those of each part under its name.
+    """
 
     nodes: int
     kind: str
-    parts: peers.Peers | None
+    parts: Mapping[str, peers.Peers | None]
+
+    def beside(self, part: str) -> peers.Peers | None:
+        return self.parts[EVERY] if EVERY in self.parts else self.parts.get(part)
 
 
 def between_nodes(
@@ -133,7 +142,7 @@ def tell(check: Check, subject: Subject, expected: str) -> Told | list[Entry]:
         return [entry_of(check, "missing", "node", reason=f"{check.stage} does not say its {path}", expected=expected)]
     figures, settled = figures_of(check, subject, record)
     spreads, unknown = _spreads(check, subject, record, {part for part, _ in figures})
-    return Told(subject, record, group, alike, figures, spreads, [*settled, *unknown])
+    return Told(subject, record, group, alike, figures, spreads, settled, unknown)
 
 
 def group_of(
@@ -210,9 +219,15 @@ def crowd_of(check: Check, members: Sequence[Told], kind: str) -> Crowd:
     """Where the parts of these nodes lie."""
     spreads = [spread for told in members for spread in told.spreads]
     floor = MEDIAN_ERROR * statistics.median(spreads) / check.repeats**0.5 if spreads else 0.0
-    values = [compared for told in members for _, _, compared in told.held(check)]
+    values: dict[str, list[float]] = defaultdict(list)
+    for told in members:
+        for part, _, compared in told.held(check):
+            values[part if check.same_part else EVERY].append(compared)
     margin = min(most for most in (check.max_below, check.max_above) if most is not None)
-    parts = peers.Peers.without_the_far(values, margin, check.deviations, floor_ratio=floor)
+    parts = {
+        part: peers.Peers.without_the_far(figures, margin, check.deviations, floor_ratio=floor)
+        for part, figures in values.items()
+    }
     return Crowd(len(members), " ".join(kind.split()), parts)
 
 
@@ -237,8 +252,9 @@ def _compare(check: Check, members: Sequence[Told], crowd: Crowd, expected: str,
         if parts:
             wrong.append(f"{told.subject.name} {parts[0]}" + (f" and {len(parts) - 1} more" if len(parts) > 1 else ""))
     said = f"{crowd.kind}: {check.metric} of {crowd.nodes} nodes"
-    if crowd.parts is not None:
-        said += f", median {_shown(check, crowd.parts.median)}, deviation {_percent(crowd.parts)}"
+    everybody = crowd.parts.get(EVERY)
+    if everybody is not None:
+        said += f", median {_shown(check, everybody.median)}, deviation {_percent(everybody)}"
     if wrong:
         said += f"; far off: {named(wrong)}"
     agreement.fleet.append(entry_of(check, "fail" if wrong else "pass", "fleet", reason=said, expected=expected))
@@ -251,23 +267,25 @@ def _reported(told: Told) -> set[str]:
 def _entries(check: Check, told: Told, crowd: Crowd | None, expected: str) -> list[Entry]:
     judged = list(told.settled)
     if crowd is not None:
-        judged += _earlier(check, told, crowd)
+        judged += [*told.unknown, *_earlier(check, told, crowd)]
         judged += _beside(check, told, crowd)
     return entries_of(check, judged, lacking(check, told.subject, told.record, _reported(told)), expected)
 
 
 def _beside(check: Check, told: Told, crowd: Crowd, before: str = "") -> list[Judged]:
     """The parts that are too far off, and of the others the one that is nearest to it."""
-    group = crowd.parts
     held = told.held(check)
-    if group is None or not held:
-        why = "the median of its peers is 0, or there are fewer than 3" if held else "a median of 0: nothing to compare"
-        return [
-            Judged(part, None, value, check.unit or "", f"{check.metric}: {why}") for part, value in told.figures[:1]
-        ]
+    if not held:
+        why = f"{check.metric}: the median of the node is 0, nothing is relative to it"
+        return [Judged(part, None, value, check.unit or "", why) for part, value in told.figures]
     failed: list[Judged] = []
     worst, nearest = None, float("-inf")
     for part, value, compared in held:
+        group = crowd.beside(part)
+        if group is None:
+            why = f"{check.metric}: fewer than {peers.MIN_PARTS} peers, or a median of 0"
+            failed.append(Judged(part, None, value, check.unit or "", why))
+            continue
         said = functools.partial(_said, check, value, compared, crowd, group, before)
         if group.accuses(compared, check.max_below, check.max_above, check.deviations):
             failed.append(Judged(part, False, value, check.unit or "", said))
