@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import criteria, runs, schemas, verdict
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import criteria, report_form, runs, verdict
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import Evidence, take_record
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import json_text, write_file
@@ -27,7 +27,7 @@ class ActionModule(ControllerAction):
             run = {**run, "finished_at": runs.now()}
             folder.write_run(run)
         report = verdict.judge(run, read_evidence(folder, run), checks, judged_at=runs.now())
-        schemas.validate("report", report, what="report.json")
+        report_form.validate(report, what="report.json")
         write_file(folder.path / "report.json", json_text(report))
         return {"changed": True, "verdict": report["verdict"], "counts": report["counts"]}
 

@@ -415,13 +415,17 @@ def _beside(check: Check, metric: Metric, group: peers.Peers | None) -> Judged:
     if group is None:
         return Judged(part, None, value, unit, f"fewer than {peers.MIN_PARTS} figures, or a median of 0, to compare")
     passed = not group.accuses(value, check.max_below, check.max_above, check.deviations)
+    reason = functools.partial(_said_beside, check, value, unit, group)
+    return Judged(part, passed, value, unit, reason, -group.badness(value, check.max_below, check.max_above))
+
+
+def _said_beside(check: Check, value: float, unit: str, group: peers.Peers) -> str:
     change = group.change(value)
     way = "under" if change < 0 else "over"
-    reason = (
+    return (
         f"{check.metric} {units.human(value, unit)}, {units.number_text(abs(change) * 100)} % {way} the median "
         f"{units.human(group.median, unit)} of {group.count}"
     )
-    return Judged(part, passed, value, unit, reason, -group.badness(value, check.max_below, check.max_above))
 
 
 def _number(value: Any) -> Any:
