@@ -290,6 +290,10 @@ def describe(check: Check, target: float | str | None) -> str:
             return f"at most {allowed} the median of its peers"
         among = "its neighbours, as on other nodes" if check.relative_to else "its peers in the fleet"
         return f"at most {allowed} the median of {among}, or {units.number_text(check.deviations)} deviations"
+    if check.kind == "baseline":
+        sides = ((check.max_below, "under"), (check.max_above, "over"))
+        allowed = " and ".join(f"{units.number_text(most * 100)} % {way}" for most, way in sides if most is not None)
+        return f"at most {allowed} the baseline, or {units.number_text(check.deviations)} of its deviations"
     if check.kind == "same":
         return "the same on all GPUs of the node" if check.peers == "node" else "the same on all nodes of its kind"
     change = f"{units.number_text((check.min_change or 0) * 100)} %"

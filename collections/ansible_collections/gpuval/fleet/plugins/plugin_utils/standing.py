@@ -3,9 +3,9 @@
 Nodes are compared that have the same SKU, number of GPUs and workload, and the same values of the check's ``group_by``;
 of these first the ones that are ``alike`` (the same software), where there are enough. The centre is the median of all
 their parts, the spread the scaled median absolute deviation, and never less than what the repeats of each figure let
-expect; both are taken again without those that are far off, so that a bad rack moves neither. With ``relative_to: node`` a part is first divided by the median
-of its node, so that what a whole node is faster or slower by does not hide the one part that is slower than its
-neighbours.
+expect; both are taken again without those that are far off, so that a bad rack moves neither. With ``relative_to:
+node`` a part is first divided by the median of its node, so that what a whole node is faster or slower by does not
+hide the one part that is slower than its neighbours.
 
 A node that does not tell what it needs to be compared is missing evidence; one that is alone of its kind is not
 compared. So taking a figure away from a node never makes that node PASS.
@@ -137,7 +137,7 @@ def tell(check: Check, subject: Subject, expected: str) -> Told | list[Entry]:
     if few:
         return few
     group, untold = group_of(check, subject, record, check.group_by)
-    alike, untold_too = _values(record, check.alike)
+    alike, untold_too = values_of(record, check.alike)
     for path in (*untold, *untold_too):
         return [entry_of(check, "missing", "node", reason=f"{check.stage} does not say its {path}", expected=expected)]
     figures, settled = figures_of(check, subject, record)
@@ -155,12 +155,12 @@ def group_of(
             untold.append("number of GPUs")
         if subject.kind in ("", "auto"):
             untold.append("model of GPU")
-    values, more = _values(record, paths)
+    values, more = values_of(record, paths)
     count = "" if subject.gpus is None else f"{subject.gpus} GPUs"
     return (subject.kind, count, record["workload"], *values), [*untold, *more]
 
 
-def _values(record: Mapping[str, Any], paths: Iterable[str]) -> tuple[Group, list[str]]:
+def values_of(record: Mapping[str, Any], paths: Iterable[str]) -> tuple[Group, list[str]]:
     values, untold = [], []
     for path in paths:
         if path.startswith(FINGERPRINT):
