@@ -100,7 +100,9 @@ def judge(
     agreed = agreement.between_nodes(subjects, stages, criteria)
     standing.between_nodes(subjects, stages, criteria, agreed)
     nodes = [
-        judge_node(run, name, evidence, criteria, twins=twins, agreed=agreed, held_against=held_against)
+        judge_node(
+            run, name, evidence, criteria, twins=twins, agreed=agreed, held_against=held_against, subject=subjects[name]
+        )
         for name in names
     ]
     counted = Counter(node["verdict"] for node in nodes)
@@ -184,13 +186,14 @@ def judge_node(
     twins: Mapping[str, Twins] | None = None,
     agreed: Agreement | None = None,
     held_against: baseline.Baseline | None = None,
+    subject: Subject | None = None,
 ) -> dict[str, Any]:
     """The report's entry of one node; ``twins`` (find_twins) is what tells one machine listed twice.
 
     Without ``agreed``, the checks between nodes, a node is judged by what it reported itself.
     """
     expected = run["nodes"][name]
-    subject = subject_of(run, name, evidence)
+    subject = subject or subject_of(run, name, evidence)
     records, facts = subject.records, subject.records.get(FACTS)
     problems = _problems_of(name, expected["stages"], evidence)
     launch = evidence.launches.get(name)
