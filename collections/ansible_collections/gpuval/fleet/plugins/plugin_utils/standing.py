@@ -17,7 +17,7 @@ import functools
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import environment, peers, units
@@ -228,7 +228,22 @@ def crowd_of(check: Check, members: Sequence[Told], kind: str) -> Crowd:
         part: peers.Peers.without_the_far(figures, margin, check.deviations, floor_ratio=floor)
         for part, figures in values.items()
     }
+    if check.same_part:
+        parts = _as_wide_as_all(parts, values, margin, check.deviations)
     return Crowd(len(members), " ".join(kind.split()), parts)
+
+
+def _as_wide_as_all(
+    parts: Mapping[str, peers.Peers | None], values: Mapping[str, Sequence[float]], margin: float, deviations: float
+) -> dict[str, peers.Peers | None]:
+    """The parts with no less a deviation than all have together: of many places one seems narrow by chance."""
+    relative = [value / group.median for part, group in parts.items() if group is not None for value in values[part]]
+    together = peers.Peers.without_the_far(relative, margin, deviations)
+    ratio = 0.0 if together is None else together.deviation / abs(together.median)
+    return {
+        part: group and replace(group, deviation=max(group.deviation, ratio * abs(group.median)))
+        for part, group in parts.items()
+    }
 
 
 def _compare(check: Check, members: Sequence[Told], crowd: Crowd, expected: str, agreement: Agreement) -> None:
