@@ -50,7 +50,20 @@ def test_secrets_are_marked():
 
 
 @pytest.mark.parametrize(
-    "playbook", ["prepare", "probe", "build", "load", "validate", "status", "report", "clean", "network"]
+    "playbook",
+    [
+        "baseline",
+        "compare_baselines",
+        "prepare",
+        "probe",
+        "build",
+        "load",
+        "validate",
+        "status",
+        "report",
+        "clean",
+        "network",
+    ],
 )
 def test_the_thin_playbooks_import_the_collections(playbook):
     (entry,) = yaml.safe_load((ROOT / "playbooks" / f"{playbook}.yml").read_text())

@@ -47,9 +47,12 @@ def diagnostics(gpus=8):
     for precision, rate, error in (("bf16", 745, 4e-3), ("fp16", 745, 5e-4), ("tf32", 400, 5e-4), ("fp8", 1300, 4e-3)):
         figures += per_gpu(f"diagnostics_matmul_{precision}_tflops", rate, "TFLOP/s", gpus)
         figures += per_gpu(f"diagnostics_matmul_{precision}_error_ratio", error, "ratio", gpus)
+        figures += per_gpu(f"diagnostics_matmul_{precision}_spread_ratio", 0.002, "ratio", gpus)
     figures += per_gpu("diagnostics_memory_bytes_per_second", 4.285e12, "bytes/s", gpus)
     figures += per_gpu("diagnostics_memory_tested_bytes", 1.4e11, "bytes", gpus)
     figures += per_gpu("diagnostics_memory_tested_ratio", 0.97, "ratio", gpus)
+    for name in ("memory", "host_to_device", "device_to_host"):
+        figures += per_gpu(f"diagnostics_{name}_spread_ratio", 0.002, "ratio", gpus)
     for name in ("memory_error", "memory_pattern_error", "transfer_error"):
         figures += per_gpu(f"diagnostics_{name}_count", 0, "count", gpus)
     for name, rate in (("host_to_device", 55e9), ("device_to_host", 55e9), ("host_to_device_together", 20.6e9),
@@ -62,6 +65,7 @@ def diagnostics(gpus=8):
             if one != other:
                 link, noise = f"link:gpu{one}>gpu{other}", 1 + NOISE[(one + other) % 8]
                 figures.append(metric("diagnostics_peer_bytes_per_second", 380e9 * noise, "bytes/s", link))
+                figures.append(metric("diagnostics_peer_spread_ratio", 0.002, "ratio", link))
                 figures.append(metric("diagnostics_peer_error_count", 0, "count", link))
     for name, rate in COLLECTIVES.items():
         figures.append(metric(f"diagnostics_{name}_bus_bytes_per_second", rate * 1e9, "bytes/s"))
@@ -95,7 +99,7 @@ def records(node="node-1", gpus=8):
         "facts": facts(node, gpus),
         "diagnostics": make_record(
             node, "diagnostics", metrics=[*diagnostics(gpus), *telemetry(gpus)],
-            fingerprints={"diagnostics_transport": "P2P", "diagnostics_nvls": "off"},
+            fingerprints={"diagnostics_transport": "P2P", "diagnostics_nvls": "off"}, environment={"torch": "2.11.0"},
         ),
         "fingerprint": make_record(
             node, "fingerprint", fingerprints=hashes, environment={"fingerprint_group": "H200 torch 2.11 CUDA 13"},
@@ -106,6 +110,7 @@ def records(node="node-1", gpus=8):
         ),
         "training": make_record(
             node, "training", fingerprints={"training_setup": "llama-1b 8x2048 bf16 eager"},
+            environment={"torch": "2.11.0"},
             metrics=[
                 metric("training_loss_first", 10.4, "loss"), metric("training_loss_last", 6.1, "loss"),
                 metric("training_nonfinite_count", 0), metric("training_processes_count", gpus),

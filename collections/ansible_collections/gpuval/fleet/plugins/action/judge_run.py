@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import criteria, runs, schemas, verdict
+from pathlib import Path
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import baseline, criteria, report_form, runs, verdict
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import Evidence, take_record
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import json_text, write_file
@@ -14,6 +16,7 @@ class ActionModule(ControllerAction):
     OPTIONS = {
         **RUN_OPTIONS,
         "criteria": {"type": "list", "elements": "path", "default": []},
+        "baseline": {"type": "path", "default": ""},
         "finish": {"type": "bool", "default": True},
     }
 
@@ -23,11 +26,12 @@ class ActionModule(ControllerAction):
         folder = self.folder(options)
         run = folder.read_run()
         checks = criteria.load([*criteria.shipped_files(), *options["criteria"]])
+        held_against = baseline.read(Path(options["baseline"])) if options["baseline"] else None
         if options["finish"] and run["finished_at"] is None:
             run = {**run, "finished_at": runs.now()}
             folder.write_run(run)
-        report = verdict.judge(run, read_evidence(folder, run), checks, judged_at=runs.now())
-        schemas.validate("report", report, what="report.json")
+        report = verdict.judge(run, read_evidence(folder, run), checks, judged_at=runs.now(), held_against=held_against)
+        report_form.validate(report, what="report.json")
         write_file(folder.path / "report.json", json_text(report))
         return {"changed": True, "verdict": report["verdict"], "counts": report["counts"]}
 

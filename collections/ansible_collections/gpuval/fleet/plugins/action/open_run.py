@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import criteria, plans, runs, versions
+from pathlib import Path
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import baseline, criteria, plans, runs, versions
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
 
@@ -21,6 +23,7 @@ class ActionModule(ControllerAction):
         "run_tags": {"type": "list", "elements": "str", "default": []},
         "skip_tags": {"type": "list", "elements": "str", "default": []},
         "criteria": {"type": "list", "elements": "path", "default": []},
+        "baseline": {"type": "path", "default": ""},
     }
 
     def work(self, options, task_vars):
@@ -28,6 +31,8 @@ class ActionModule(ControllerAction):
         criteria.load(
             [*criteria.shipped_files(), *options["criteria"]]
         )  # a broken file is found now, not after the run
+        if options["baseline"]:
+            baseline.read(Path(options["baseline"]))
         stages = plans.select_stages(
             options["profile_stages"], options["workloads"], options["run_tags"], options["skip_tags"]
         )

@@ -26,6 +26,10 @@ attributes:
     support: none
     description: There is nothing to compare.
 options:
+  baseline:
+    description: Baseline file that checks of kind V(baseline) hold the figures against; empty is none.
+    type: path
+    default: ""
   finish:
     description: Whether the run ends with this verdict.
     type: bool

@@ -27,6 +27,10 @@ attributes:
     support: none
     description: There is nothing to compare.
 options:
+  baseline:
+    description: Baseline file that the run will be held against; one that cannot be used stops it now. Empty is none.
+    type: path
+    default: ""
   run_id:
     description: Identity of the run. Empty takes up an unfinished one, else starts one; V(new) always starts one.
     type: str

@@ -7,6 +7,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError, StoreErrors
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.baseline import BaselineError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.criteria import CriteriaError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.plans import PlanError
@@ -14,7 +15,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import RunError,
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.schemas import Invalid
 
 #: Failures whose message is meant for the operator.
-EXPECTED = (StoreError, *StoreErrors, CriteriaError, PlanError, RunError, Invalid)
+EXPECTED = (StoreError, *StoreErrors, BaselineError, CriteriaError, PlanError, RunError, Invalid)
 
 RUN_OPTIONS = {
     "run_id": {"type": "str", "default": ""},

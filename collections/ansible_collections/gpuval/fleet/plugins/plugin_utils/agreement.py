@@ -119,7 +119,7 @@ def _compare(check: Check, group: Group, said: Sequence[_Said], agreement: Agree
         values = Counter(one.value for one in said)
         verdict = "missing" if check.required else "fail"
         told = "; ".join(
-            f"{value} on {_names([one.node for one in said if one.value == value])}" for value in sorted(values)
+            f"{value} on {named([one.node for one in said if one.value == value])}" for value in sorted(values)
         )
         reason = f"{check.metric} differs and no value has a majority of {len(said)} nodes: {told}"
         for one in said:
@@ -137,7 +137,7 @@ def _compare(check: Check, group: Group, said: Sequence[_Said], agreement: Agree
         if entries[0]["verdict"] != "pass":
             wrong.append(one)
     if wrong:
-        reason = f"{kind}: {check.metric} of {_names([one.node for one in wrong])} is not that of the others: {right}"
+        reason = f"{kind}: {check.metric} of {named([one.node for one in wrong])} is not that of the others: {right}"
     else:
         reason = f"{kind}: the same on {len(said)} nodes"
     agreement.fleet.append(entry_of(check, "fail" if wrong else "pass", "fleet", reason=reason, value=right))
@@ -199,6 +199,7 @@ def majority(values: Sequence[str]) -> str | None:
     return value if 2 * count > len(values) else None
 
 
-def _names(names: Sequence[str]) -> str:
+def named(names: Sequence[str]) -> str:
+    """The first of them, and how many more there are."""
     more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
     return ", ".join(names[:MAX_NAMES]) + more

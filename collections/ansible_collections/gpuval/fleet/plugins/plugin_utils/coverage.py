@@ -83,7 +83,7 @@ def needed(check: Check) -> set[str]:
     """The metrics that a check reads in the records of its stage; none where it reads the environment."""
     if not _is_of_metrics(check):
         return set()
-    return {check.metric, check.baseline_metric, check.parts_from} - {None}
+    return {check.metric, check.baseline_metric, check.parts_from, check.spread_from} - {None}
 
 
 def _is_of_metrics(check: Check) -> bool:

@@ -57,6 +57,13 @@ class Check:
     max_below: float | None = None
     max_above: float | None = None
     deviations: float = 6
+    #: Of ``peers: fleet``: how many other nodes there must be, and what else they are held by; see standing.py.
+    min_peers: int = 7
+    relative_to: str | None = None
+    same_part: bool = False
+    spread_from: str | None = None
+    repeats: int = 1
+    alike: tuple[str, ...] = ()
     path: str | None = None
     group_by: tuple[str, ...] = ()
     requires: tuple[str, ...] = ()
@@ -213,9 +220,18 @@ def _problem(check: Check) -> str | None:
         return f"scope {check.scope} needs parts_from, the metric that says how many of them must report"
     if check.kind == "same" and check.peers == "node" and (check.path is None or check.path.count("[]") != 1):
         return "the parts of a node need a path with one list: gpus[].firmware_version"
+    if check.kind == "outlier" and check.peers == "node" and _of_the_fleet(check):
+        return f"{_of_the_fleet(check)} is for peers: fleet"
+    if check.relative_to == "node" and check.scope == "node":
+        return "relative_to: node compares the parts of a node with each other: it needs a scope of parts"
     if check.name in check.requires:
         return "a check cannot require itself"
     return None
+
+
+def _of_the_fleet(check: Check) -> str:
+    keys = ("relative_to", "same_part", "spread_from", "alike", "group_by")
+    return next((key for key in keys if getattr(check, key)), "")
 
 
 def _is_number(text: str) -> bool:

@@ -7,6 +7,7 @@ evidence, and never silent.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
@@ -237,11 +238,16 @@ def _check_identity(document: Mapping[str, Any], *, run_id: str, node: str, stag
             raise Refused(f"{what} is {one_line(document[what], 80)!r}, but it was found under {expected!r}")
 
 
+#: Names, units and parts stand in every record: each is cleaned once and kept once.
+SHORT = 96
+_clean_short = functools.lru_cache(maxsize=1 << 16)(clean_text)
+
+
 def _cleaned(value: Any) -> Any:
     if isinstance(value, str):
-        return clean_text(value)
+        return _clean_short(value) if len(value) <= SHORT else clean_text(value)
     if isinstance(value, list):
         return [_cleaned(item) for item in value]
     if isinstance(value, dict):
-        return {clean_text(key): _cleaned(item) for key, item in value.items()}
+        return {_cleaned(key): _cleaned(item) for key, item in value.items()}
     return value

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -98,25 +98,42 @@ def hold(check: Check, subject: Subject) -> list[Entry]:
         if subject.gpus is None:
             return [entry_of(check, "missing", "node", reason="nothing says how many GPUs the node has")]
         target = subject.gpus
-    record = subject.records.get(check.stage)
     expected = describe(check, target)
+    open_entries = not_to_judge(check, subject, expected)
+    if open_entries:
+        return open_entries
+    record = subject.records[check.stage]
+    if check.kind == "outlier":
+        few = too_few_parts(check, subject, record)
+        if few:
+            return few
+    earlier = list(_earlier_failures(check, target, subject, record))
+    judged, missing = _measured(check, target, subject, record)
+    return excused(check, entries_of(check, [*earlier, *judged], missing, expected), record)
+
+
+def not_to_judge(check: Check, subject: Subject, expected: str) -> list[Entry]:
+    """The entry that says why the node's record of the stage is not held against the check; empty where it is."""
+    record = subject.records.get(check.stage)
     open_reason = not_ended(check.stage, record)
     if record is None or open_reason:
         return [entry_of(check, "missing", "node", reason=open_reason, expected=expected)]
     outside = _other_algorithm(check, record)
     if outside is not None:
         verdict, reason = outside
-        return _excused(check, [entry_of(check, verdict, "node", reason=reason)], record)
+        return excused(check, [entry_of(check, verdict, "node", reason=reason)], record)
     if check.scope == "link" and _is_alone(check, subject, record):
         return [entry_of(check, "skipped", "node", reason="one part has no links")]
-    if check.kind == "outlier":
-        count, _ = _expected_parts(check, subject, record)
-        if count is not None and count < peers.MIN_PARTS:
-            reason = f"{count} of a kind: nothing to compare with below {peers.MIN_PARTS}"
-            return [entry_of(check, "skipped", "node", reason=reason)]
-    earlier = list(_earlier_failures(check, target, subject, record))
-    judged, missing = _measured(check, target, subject, record)
-    return _excused(check, _entries(check, [*earlier, *judged], missing, expected), record)
+    return []
+
+
+def too_few_parts(check: Check, subject: Subject, record: Mapping[str, Any]) -> list[Entry]:
+    """The entry of a node that has too few parts to compare them with each other; empty where it has enough."""
+    count, _ = _expected_parts(check, subject, record)
+    if count is None or count >= peers.MIN_PARTS:
+        return []
+    reason = f"{count} of a kind: nothing to compare with below {peers.MIN_PARTS}"
+    return [entry_of(check, "skipped", "node", reason=reason)]
 
 
 def _is_alone(check: Check, subject: Subject, record: Mapping[str, Any]) -> bool:
@@ -148,7 +165,7 @@ EXCUSE = re.compile(
 )
 
 
-def _excused(check: Check, entries: list[Entry], record: Mapping[str, Any]) -> list[Entry]:
+def excused(check: Check, entries: list[Entry], record: Mapping[str, Any]) -> list[Entry]:
     """What is missing is advice where the node says why it could not have it; what failed stays as it is."""
     why = [text for path in check.excused_by for text in environment.texts(record["environment"], path)]
     if why and all(EXCUSE.search(text) for text in why):
@@ -159,7 +176,7 @@ def _excused(check: Check, entries: list[Entry], record: Mapping[str, Any]) -> l
     return entries
 
 
-def _entries(check: Check, judged: Sequence[Judged], missing: tuple[str, str] | None, expected: str) -> list[Entry]:
+def entries_of(check: Check, judged: Sequence[Judged], missing: tuple[str, str] | None, expected: str) -> list[Entry]:
     failed = [one for one in judged if one.passed is False]
     unknown = [one for one in judged if one.passed is None]
     entries = [_from_judged(check, one, "fail", expected) for one in failed[:MAX_FAILED_PARTS]]
@@ -278,7 +295,14 @@ def describe(check: Check, target: float | str | None) -> str:
     if check.kind == "outlier":
         sides = ((check.max_below, "under"), (check.max_above, "over"))
         allowed = " and ".join(f"{units.number_text(most * 100)} % {way}" for most, way in sides if most is not None)
-        return f"at most {allowed} the median of its peers"
+        if check.peers == "node":
+            return f"at most {allowed} the median of its peers"
+        among = "its neighbours, as on other nodes" if check.relative_to else "its peers in the fleet"
+        return f"at most {allowed} the median of {among}, or {units.number_text(check.deviations)} deviations"
+    if check.kind == "baseline":
+        sides = ((check.max_below, "under"), (check.max_above, "over"))
+        allowed = " and ".join(f"{units.number_text(most * 100)} % {way}" for most, way in sides if most is not None)
+        return f"at most {allowed} the baseline, or {units.number_text(check.deviations)} of its deviations"
     if check.kind == "same":
         return "the same on all GPUs of the node" if check.peers == "node" else "the same on all nodes of its kind"
     change = f"{units.number_text((check.min_change or 0) * 100)} %"
@@ -302,29 +326,34 @@ def _parts(
 ) -> tuple[list[Judged], tuple[str, str] | None]:
     """Every reported part judged, and the parts that did not report as (part, reason)."""
     metrics = subject.metrics(record, check.metric, check.scope)
-    absent = f"{check.stage} reported no {check.metric}"
     if check.kind == "trend" and record["state"] not in ("success", "failure"):
         return [], ("node", f"{check.stage} ended in {record['state']} before its last figure")
     if check.kind == "outlier":
         judged = _beside_peers(check, metrics)
     else:
         judged = [_judge(check, target, metric, subject, record) for metric in metrics]
+    return judged, lacking(check, subject, record, {metric["scope"] for metric in metrics})
+
+
+def lacking(
+    check: Check, subject: Subject, record: Mapping[str, Any], reported: Collection[str]
+) -> tuple[str, str] | None:
+    """The parts that did not report the check's metric as (part, reason)."""
     if check.scope == "node":
-        return judged, None if metrics else ("node", absent)
+        return None if reported else ("node", f"{check.stage} reported no {check.metric}")
     count, why = _expected_parts(check, subject, record)
     if count is None:
-        return judged, ("node", why)
-    reported = {metric["scope"] for metric in metrics}
+        return "node", why
     if check.scope == "link":
-        lacking = count - len(reported)
-        return judged, ("node", f"{lacking} of {count} links reported no {check.metric}") if lacking > 0 else None
+        short = count - len(reported)
+        return ("node", f"{short} of {count} links reported no {check.metric}") if short > 0 else None
     lacking_parts = [part for part in (f"{check.scope}:{index}" for index in range(count)) if part not in reported]
     if not lacking_parts:
-        return judged, None
+        return None
     named = ", ".join(lacking_parts[:MAX_NAMED_PARTS])
     more = len(lacking_parts) - MAX_NAMED_PARTS
     reason = f"no {check.metric} of {named}" + (f" and {more} more" if more > 0 else "") + f" ({count} expected)"
-    return judged, (lacking_parts[0], reason)
+    return lacking_parts[0], reason
 
 
 def _expected_parts(check: Check, subject: Subject, record: Mapping[str, Any]) -> tuple[int | None, str]:
@@ -399,13 +428,17 @@ def _beside(check: Check, metric: Metric, group: peers.Peers | None) -> Judged:
     if group is None:
         return Judged(part, None, value, unit, f"fewer than {peers.MIN_PARTS} figures, or a median of 0, to compare")
     passed = not group.accuses(value, check.max_below, check.max_above, check.deviations)
+    reason = functools.partial(_said_beside, check, value, unit, group)
+    return Judged(part, passed, value, unit, reason, -group.badness(value, check.max_below, check.max_above))
+
+
+def _said_beside(check: Check, value: float, unit: str, group: peers.Peers) -> str:
     change = group.change(value)
     way = "under" if change < 0 else "over"
-    reason = (
+    return (
         f"{check.metric} {units.human(value, unit)}, {units.number_text(abs(change) * 100)} % {way} the median "
         f"{units.human(group.median, unit)} of {group.count}"
     )
-    return Judged(part, passed, value, unit, reason, -group.badness(value, check.max_below, check.max_above))
 
 
 def _number(value: Any) -> Any:

@@ -21,15 +21,43 @@ class Peers:
     count: int
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Peers | None:
-        """None where there are too few, or where their median is 0 and so nothing is relative to it."""
+    def of(cls, values: Sequence[float], *, floor_ratio: float = 0.0) -> Peers | None:
+        """None where there are too few, or where their median is 0 and so nothing is relative to it.
+
+        ``floor_ratio`` is the least deviation, relative to the median: parts that agree by chance know no better than
+        their repeats do.
+        """
         if len(values) < MIN_PARTS:
             return None
         median = statistics.median(values)
         if median == 0:
             return None
-        deviation = MAD_TO_DEVIATION * statistics.median(abs(value - median) for value in values)
-        return cls(median, deviation, len(values))
+        deviation = MAD_TO_DEVIATION * statistics.median([abs(value - median) for value in values])
+        return cls(median, max(deviation, floor_ratio * abs(median)), len(values))
+
+    @classmethod
+    def without_the_far(
+        cls, values: Sequence[float], margin: float, deviations: float, *, floor_ratio: float = 0.0
+    ) -> Peers | None:
+        """Where the values lie that are not far off: a third that is bad moves a median, and widens what seems usual.
+
+        Those further than ``margin`` and ``deviations`` away are left out and the rest is looked at again, until nobody
+        more is far off, or half of the values were.
+        """
+        group = cls.of(values, floor_ratio=floor_ratio)
+        kept: Sequence[float] = values
+        while group is not None:
+            near = [value for value in values if not group.accuses(value, margin, margin, deviations)]
+            if len(near) == len(kept) or 2 * len(near) <= len(values):
+                break
+            closer = cls.of(near, floor_ratio=floor_ratio)
+            if closer is None:
+                break
+            still = sum(not closer.accuses(value, margin, margin, deviations) for value in values)
+            if 2 * still <= len(values) or len(near) > len(kept):
+                break
+            kept, group = near, closer
+        return group
 
     def change(self, value: float) -> float:
         """Relative to the median: -0.05 is 5 % under it."""

@@ -16,10 +16,12 @@ from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import (
     agreement,
+    baseline,
     catalogue,
     coverage,
     launch_classes,
     ordered,
+    standing,
     units,
     versions,
 )
@@ -79,13 +81,30 @@ _STATE_REMEDY = {
 }
 
 
-def judge(run: Mapping[str, Any], evidence: Evidence, criteria: Sequence[Check], *, judged_at: str) -> dict[str, Any]:
-    """The report (``gpuval.report/1``) on ``run``, a document of ``gpuval.run/1``; ``judged_at`` is RFC 3339 UTC."""
+def judge(
+    run: Mapping[str, Any],
+    evidence: Evidence,
+    criteria: Sequence[Check],
+    *,
+    judged_at: str,
+    held_against: baseline.Baseline | None = None,
+) -> dict[str, Any]:
+    """The report (``gpuval.report/1``) on ``run``, a document of ``gpuval.run/1``; ``judged_at`` is RFC 3339 UTC.
+
+    ``held_against`` is the baseline that checks of that kind use.
+    """
     twins = find_twins(run, evidence)
     names = sorted(run["nodes"], key=natural_order)
     subjects = {name: subject_of(run, name, evidence) for name in names}
-    agreed = agreement.between_nodes(subjects, {name: run["nodes"][name]["stages"] for name in names}, criteria)
-    nodes = [judge_node(run, name, evidence, criteria, twins=twins, agreed=agreed) for name in names]
+    stages = {name: run["nodes"][name]["stages"] for name in names}
+    agreed = agreement.between_nodes(subjects, stages, criteria)
+    standing.between_nodes(subjects, stages, criteria, agreed)
+    nodes = [
+        judge_node(
+            run, name, evidence, criteria, twins=twins, agreed=agreed, held_against=held_against, subject=subjects[name]
+        )
+        for name in names
+    ]
     counted = Counter(node["verdict"] for node in nodes)
     report: dict[str, Any] = {
         "schema": "gpuval.report/1",
@@ -166,13 +185,15 @@ def judge_node(
     *,
     twins: Mapping[str, Twins] | None = None,
     agreed: Agreement | None = None,
+    held_against: baseline.Baseline | None = None,
+    subject: Subject | None = None,
 ) -> dict[str, Any]:
     """The report's entry of one node; ``twins`` (find_twins) is what tells one machine listed twice.
 
     Without ``agreed``, the checks between nodes, a node is judged by what it reported itself.
     """
     expected = run["nodes"][name]
-    subject = subject_of(run, name, evidence)
+    subject = subject or subject_of(run, name, evidence)
     records, facts = subject.records, subject.records.get(FACTS)
     problems = _problems_of(name, expected["stages"], evidence)
     launch = evidence.launches.get(name)
@@ -189,7 +210,7 @@ def judge_node(
             checks += versions.checks(expected.get("versions", {}), facts, FACTS)
         for check in criteria:
             if check.stage == stage:
-                checks.extend(_held(check, subject, agreed))
+                checks.extend(_held(check, subject, agreed, held_against))
     _withhold(checks, criteria)
     for check in checks:
         check["reason"] = one_line(check["reason"], 600)
@@ -244,10 +265,14 @@ def _declared(sku: str) -> str:
     return known.name if known else sku
 
 
-def _held(check: Check, subject: Subject, agreed: Agreement | None) -> list[Entry]:
+def _held(
+    check: Check, subject: Subject, agreed: Agreement | None, held_against: baseline.Baseline | None
+) -> list[Entry]:
     if check.catalogue_sku is not None and check.catalogue_sku not in subject.skus:
         return []
-    if check.kind != "same":
+    if check.kind == "baseline":
+        return baseline.hold(check, subject, held_against)
+    if check.kind not in ("same", "outlier") or (check.kind == "outlier" and check.peers == "node"):
         return hold(check, subject)
     if check.peers == "node":
         return agreement.within_node(check, subject)

@@ -39,12 +39,15 @@ def write_report(report: Mapping[str, Any], directory: Path) -> dict[str, Path]:
 
 def json_text(report: Mapping[str, Any]) -> str:
     """The report as JSON with a line for each node: fast to write for a thousand nodes, and still good to grep."""
-    head = {key: value for key, value in report.items() if key not in ("nodes", "fleet")}
-    lines = [f"{_dump(key)}: {_dump(value)}" for key, value in head.items()]
-    nodes = ",\n".join(_dump(node) for node in report["nodes"])
-    lines.append(f'"nodes": [\n{nodes}\n]' if nodes else '"nodes": []')
-    lines.append(f'"fleet": {_dump(report["fleet"])}')
-    return "{\n" + ",\n".join(lines) + "\n}\n"
+    pieces = ["{\n"]
+    for key, value in report.items():
+        if key not in ("nodes", "fleet"):
+            pieces.append(f"{_dump(key)}: {_dump(value)},\n")
+    pieces.append('"nodes": [')
+    for number, node in enumerate(report["nodes"]):
+        pieces += [",\n" if number else "\n", _dump(node)]
+    pieces += ["\n],\n" if report["nodes"] else "],\n", f'"fleet": {_dump(report["fleet"])}\n', "}\n"]
+    return "".join(pieces)
 
 
 def _dump(value: Any) -> str:

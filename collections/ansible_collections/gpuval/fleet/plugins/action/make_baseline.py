@@ -1,0 +1,57 @@
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Make a baseline from the accepted nodes of a judged run."""
+
+from __future__ import annotations
+
+import re
+
+from ansible_collections.gpuval.fleet.plugins.action.judge_run import read_evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import baseline, runs, verdict
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+#: Of fewer nodes a median is easily that of a bad one.
+FEW = 5
+
+
+class ActionModule(ControllerAction):
+    OPTIONS = {
+        **RUN_OPTIONS,
+        "name": {"type": "str", "required": True},
+        "directory": {"type": "str", "default": "baselines"},
+    }
+
+    def work(self, options, task_vars):
+        if not NAME.fullmatch(options["name"]):
+            raise baseline.BaselineError(
+                f"baseline_name {options['name']!r}: letters, digits, '.', '_' and '-' only, at most 63"
+            )
+        folder = self.folder(options)
+        run, report = folder.read_run(), runs.read_report(folder)
+        into = project_path(options["directory"])
+        subjects = baseline.subjects_of(run, read_evidence(folder, run), verdict.subject_of)
+        version = baseline.next_version(into, options["name"])
+        document = baseline.make(subjects, report, name=options["name"], version=version, created_at=runs.now())
+        path = into / baseline.file_name(document)
+        if not self.check_mode:
+            runs.write_json(path, document)
+        return {"changed": True, "path": str(path), "version": version, "told": _told(document, path, into)}
+
+
+def _told(document, path, into):
+    """Lines for the operator: what went in, how well it can be repeated, and what changed since the last version."""
+    made = document["made_from"]
+    left_out = ", ".join(f"{count} {verdict}" for verdict, count in made["left_out"].items())
+    lines = [
+        f"{path}: {len(document['figures'])} figures of {made['nodes']} accepted nodes of run {made['run_id']}"
+        + (f" ({left_out} left out)" if left_out else "")
+    ]
+    if made["nodes"] < FEW:
+        lines.append(f"made from fewer than {FEW} nodes: one that is odd weighs much in it")
+    lines += baseline.repeatability(document)
+    earlier = into / baseline.file_name({**document, "version": document["version"] - 1})
+    if earlier.exists():
+        lines.append(f"since version {document['version'] - 1}:")
+        lines += baseline.told(baseline.diff(baseline.read(earlier), baseline.Baseline.of(document)))
+    return lines

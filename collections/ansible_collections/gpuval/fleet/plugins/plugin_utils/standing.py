@@ -1,0 +1,345 @@
+"""Checks of kind ``outlier`` with ``peers: fleet``: each part beside those of all nodes of its kind. Pure.
+
+Nodes are compared that have the same SKU, number of GPUs and workload, and the same values of the check's ``group_by``;
+of these first the ones that are ``alike`` (the same software), where there are enough. The centre is the median of all
+their parts, the spread the scaled median absolute deviation, and never less than what the repeats of each figure let
+expect; both are taken again without those that are far off, so that a bad rack moves neither. With ``relative_to:
+node`` a part is first divided by the median of its node, so that what a whole node is faster or slower by does not
+hide the one part that is slower than its neighbours.
+
+A node that does not tell what it needs to be compared is missing evidence; one that is alone of its kind is not
+compared. So taking a figure away from a node never makes that node PASS.
+"""
+
+from __future__ import annotations
+
+import functools
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import environment, peers, units
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.agreement import Agreement, Group, named
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.criteria import Check
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.measure import (
+    GPU_VENDORS,
+    UNFINISHED,
+    Entry,
+    Judged,
+    Subject,
+    describe,
+    entries_of,
+    entry_of,
+    excused,
+    lacking,
+    not_applicable,
+    not_to_judge,
+    too_few_parts,
+)
+
+FINGERPRINT = "fingerprints."
+EVERY = ""
+#: Figures beyond these (in any unit) are none of hardware; their ratios would not be numbers.
+LEAST, MOST = 1e-50, 1e50
+#: The standard error of a median of n normal values is this times their deviation, over the root of n.
+MEDIAN_ERROR = 1.2533
+
+
+@dataclass(frozen=True)
+class Told:
+    """What one node told: by part its figure in the unit of the check, and the spread of its repeats."""
+
+    subject: Subject
+    record: Mapping[str, Any]
+    group: Group
+    alike: Group
+    figures: Sequence[tuple[str, float]]
+    spreads: Sequence[float]
+    #: Parts that are judged without peers: no number, another unit.
+    settled: Sequence[Judged]
+    #: Parts that do not tell their spread, which is missing only where there are peers.
+    unknown: Sequence[Judged] = ()
+
+    @property
+    def own_median(self) -> float:
+        return statistics.median(value for _, value in self.figures)
+
+    def held(self, check: Check) -> list[tuple[str, float, float]]:
+        """(part, figure, what is compared)"""
+        if check.relative_to is None:
+            return [(part, value, value) for part, value in self.figures]
+        middle = self.own_median if self.figures else 0.0
+        return [(part, value, value / middle) for part, value in self.figures] if middle else []
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """Those that a node is held against: how many nodes, what they share, and where their parts lie.
+
+    ``parts`` has the whole crowd under EVERY; with ``same_part`` those of each part under its name.
+    """
+
+    nodes: int
+    kind: str
+    parts: Mapping[str, peers.Peers | None]
+
+    def beside(self, part: str) -> peers.Peers | None:
+        return self.parts[EVERY] if EVERY in self.parts else self.parts.get(part)
+
+
+def between_nodes(
+    subjects: Mapping[str, Subject], stages: Mapping[str, Sequence[str]], checks: Iterable[Check], agreement: Agreement
+) -> None:
+    """Put the entries of all such checks into ``agreement``; ``stages`` are those that each node was asked to run."""
+    for check in checks:
+        if check.kind == "outlier" and check.peers == "fleet":
+            _stand(check, [subjects[name] for name in sorted(subjects) if check.stage in stages[name]], agreement)
+
+
+def _stand(check: Check, subjects: Iterable[Subject], agreement: Agreement) -> None:
+    expected = describe(check, None)
+    groups: dict[Group, list[Told]] = defaultdict(list)
+    for subject in subjects:
+        found = tell(check, subject, expected)
+        if isinstance(found, Told):
+            groups[found.group].append(found)
+        else:
+            agreement.nodes[subject.name][check.name] = found
+    for group in sorted(groups):
+        of_group = groups[group]
+        by_software: dict[Group, list[Told]] = defaultdict(list)
+        for told in of_group:
+            by_software[told.alike].append(told)
+        everybody = None
+        for alike in sorted(by_software):
+            members = by_software[alike]
+            if len(members) > check.min_peers:
+                crowd = crowd_of(check, members, " ".join([*group, *alike]))
+            else:
+                everybody = everybody or crowd_of(check, of_group, " ".join(group))
+                crowd = everybody
+            _compare(check, members, crowd, expected, agreement)
+
+
+def tell(check: Check, subject: Subject, expected: str) -> Told | list[Entry]:
+    """What the node told, or the entries that say why it is not compared."""
+    outside = not_applicable(check, subject)
+    if outside is not None:
+        verdict, reason = outside
+        return [entry_of(check, verdict, "node", reason=reason)]
+    open_entries = not_to_judge(check, subject, expected)
+    if open_entries:
+        return open_entries
+    record = subject.records[check.stage]
+    few = too_few_parts(check, subject, record) if check.relative_to else []
+    if few:
+        return few
+    group, untold = group_of(check, subject, record, check.group_by)
+    alike, untold_too = values_of(record, check.alike)
+    for path in (*untold, *untold_too):
+        return [entry_of(check, "missing", "node", reason=f"{check.stage} does not say its {path}", expected=expected)]
+    figures, settled = figures_of(check, subject, record)
+    spreads, unknown = _spreads(check, subject, record, {part for part, _ in figures})
+    return Told(subject, record, group, alike, figures, spreads, settled, unknown)
+
+
+def group_of(
+    check: Check, subject: Subject, record: Mapping[str, Any], paths: Iterable[str]
+) -> tuple[Group, list[str]]:
+    """What nodes must share to be compared, and what of it the node does not tell."""
+    untold = []
+    if subject.accelerator in GPU_VENDORS:
+        if subject.gpus is None:
+            untold.append("number of GPUs")
+        if subject.kind in ("", "auto"):
+            untold.append("model of GPU")
+    values, more = values_of(record, paths)
+    count = "" if subject.gpus is None else f"{subject.gpus} GPUs"
+    return (subject.kind, count, record["workload"], *values), [*untold, *more]
+
+
+def values_of(record: Mapping[str, Any], paths: Iterable[str]) -> tuple[Group, list[str]]:
+    values, untold = [], []
+    for path in paths:
+        if path.startswith(FINGERPRINT):
+            found = str(record["fingerprints"].get(path.removeprefix(FINGERPRINT), ""))
+        else:
+            found = ", ".join(sorted(set(environment.texts(record["environment"], path))))
+        values.append(found)
+        if not found:
+            untold.append(path)
+    return tuple(values), untold
+
+
+def figures_of(
+    check: Check, subject: Subject, record: Mapping[str, Any]
+) -> tuple[list[tuple[str, float]], list[Judged]]:
+    """By part its figure in the unit of the check, and the parts that have none."""
+    figures: list[tuple[str, float]] = []
+    settled: list[Judged] = []
+    for metric in subject.metrics(record, check.metric, check.scope):
+        part, value, unit = metric["scope"], metric["value"], metric["unit"]
+        if value is None:
+            settled.append(Judged(part, False, None, unit, f"{check.metric} is not a number"))
+        elif value and not LEAST < abs(value) < MOST:
+            settled.append(
+                Judged(part, False, value, unit, f"{check.metric} is {value:g} {unit}: no such figure exists")
+            )
+        elif unit == check.unit:
+            figures.append((part, value))
+        else:
+            try:
+                figures.append((part, units.to_float(units.convert(value, unit, check.unit or ""))))
+            except units.UnitError as error:
+                settled.append(Judged(part, None, value, unit, f"{check.metric}: {error}"))
+    return sorted(figures, key=_part_order), sorted(settled, key=lambda one: _part_order((one.part, 0.0)))
+
+
+def _part_order(figure: tuple[str, float]) -> tuple[int, str, float]:
+    """gpu:9 before gpu:10, whichever order the node told them in."""
+    return len(figure[0]), figure[0], figure[1]
+
+
+def _spreads(
+    check: Check, subject: Subject, record: Mapping[str, Any], parts: set[str]
+) -> tuple[list[float], list[Judged]]:
+    """The spreads of the repeats, and the parts that do not tell theirs."""
+    if check.spread_from is None:
+        return [], []
+    told = subject.metrics(record, check.spread_from, check.scope)
+    known = {one["scope"]: one["value"] for one in told if one["value"] is not None and one["value"] >= 0}
+    reason = f"{check.stage} reported no {check.spread_from}"
+    unknown = [Judged(part, None, None, "", f"{reason} of {part}") for part in sorted(parts - known.keys())]
+    return [known[part] for part in sorted(parts & known.keys())], unknown
+
+
+def crowd_of(check: Check, members: Sequence[Told], kind: str) -> Crowd:
+    """Where the parts of these nodes lie."""
+    spreads = [spread for told in members for spread in told.spreads]
+    floor = MEDIAN_ERROR * statistics.median(spreads) / check.repeats**0.5 if spreads else 0.0
+    values: dict[str, list[float]] = defaultdict(list)
+    for told in members:
+        for part, _, compared in told.held(check):
+            values[part if check.same_part else EVERY].append(compared)
+    margin = min(most for most in (check.max_below, check.max_above) if most is not None)
+    parts = {
+        part: peers.Peers.without_the_far(figures, margin, check.deviations, floor_ratio=floor)
+        for part, figures in values.items()
+    }
+    if check.same_part:
+        parts = _as_wide_as_all(parts, values, margin, check.deviations)
+    return Crowd(len(members), " ".join(kind.split()), parts)
+
+
+def _as_wide_as_all(
+    parts: Mapping[str, peers.Peers | None], values: Mapping[str, Sequence[float]], margin: float, deviations: float
+) -> dict[str, peers.Peers | None]:
+    """The parts with no less a deviation than all have together: of many places one seems narrow by chance."""
+    relative = [value / group.median for part, group in parts.items() if group is not None for value in values[part]]
+    together = peers.Peers.without_the_far(relative, margin, deviations)
+    ratio = 0.0 if together is None else together.deviation / abs(together.median)
+    return {
+        part: group and replace(group, deviation=max(group.deviation, ratio * abs(group.median)))
+        for part, group in parts.items()
+    }
+
+
+def _compare(check: Check, members: Sequence[Told], crowd: Crowd, expected: str, agreement: Agreement) -> None:
+    if crowd.nodes <= check.min_peers:
+        reason = f"{crowd.nodes} of its kind ({crowd.kind}): nothing to compare with below {check.min_peers + 1} nodes"
+        for told in members:
+            # What needs no peers is said all the same.
+            verdicts = _entries(check, told, None, expected) if told.settled else []
+            absent = lacking(check, told.subject, told.record, _reported(told))
+            if absent is not None and not verdicts:
+                verdicts = [entry_of(check, "missing", absent[0], reason=absent[1], expected=expected)]
+            agreement.nodes[told.subject.name][check.name] = excused(check, verdicts, told.record) or [
+                entry_of(check, "skipped", "node", reason=reason)
+            ]
+        return
+    wrong = []
+    for told in members:
+        entries = excused(check, _entries(check, told, crowd, expected), told.record)
+        agreement.nodes[told.subject.name][check.name] = entries
+        parts = [entry["part"] for entry in entries if entry["verdict"] in ("fail", "warn")]
+        if parts:
+            wrong.append(f"{told.subject.name} {parts[0]}" + (f" and {len(parts) - 1} more" if len(parts) > 1 else ""))
+    said = f"{crowd.kind}: {check.metric} of {crowd.nodes} nodes"
+    everybody = crowd.parts.get(EVERY)
+    if everybody is not None:
+        said += f", median {_shown(check, everybody.median)}, deviation {_percent(everybody)}"
+    if wrong:
+        said += f"; far off: {named(wrong)}"
+    agreement.fleet.append(entry_of(check, "fail" if wrong else "pass", "fleet", reason=said, expected=expected))
+
+
+def _reported(told: Told) -> set[str]:
+    return {part for part, _ in told.figures} | {one.part for one in told.settled}
+
+
+def _entries(check: Check, told: Told, crowd: Crowd | None, expected: str) -> list[Entry]:
+    judged = list(told.settled)
+    if crowd is not None:
+        judged += [*told.unknown, *_earlier(check, told, crowd)]
+        judged += _beside(check, told, crowd)
+    return entries_of(check, judged, lacking(check, told.subject, told.record, _reported(told)), expected)
+
+
+def _beside(check: Check, told: Told, crowd: Crowd, before: str = "") -> list[Judged]:
+    """The parts that are too far off, and of the others the one that is nearest to it."""
+    held = told.held(check)
+    if not held:
+        why = f"{check.metric}: the median of the node is 0, nothing is relative to it"
+        return [Judged(part, None, value, check.unit or "", why) for part, value in told.figures]
+    failed: list[Judged] = []
+    worst, nearest = None, float("-inf")
+    for part, value, compared in held:
+        group = crowd.beside(part)
+        if group is None:
+            why = f"{check.metric}: fewer than {peers.MIN_PARTS} peers, or a median of 0"
+            failed.append(Judged(part, None, value, check.unit or "", why))
+            continue
+        said = functools.partial(_said, check, value, compared, crowd, group, before)
+        if group.accuses(compared, check.max_below, check.max_above, check.deviations):
+            failed.append(Judged(part, False, value, check.unit or "", said))
+            continue
+        badness = group.badness(compared, check.max_below, check.max_above)
+        if badness > nearest:
+            worst, nearest = Judged(part, True, value, check.unit or "", said, -badness), badness
+    return [*failed, *([worst] if worst is not None else [])]
+
+
+def _earlier(check: Check, told: Told, crowd: Crowd) -> list[Judged]:
+    """What was too far off in an earlier attempt, of a figure that may not be measured again."""
+    if not check.required or check.retry:
+        return []
+    failed: list[Judged] = []
+    for attempt in told.record["attempts"]:
+        if attempt["state"] not in UNFINISHED:
+            figures, settled = figures_of(check, told.subject, attempt)
+            then = Told(told.subject, attempt, told.group, told.alike, figures, (), settled)
+            before = f"attempt {attempt['attempt']}: "
+            failed += [one for one in (*settled, *_beside(check, then, crowd, before)) if one.passed is False]
+    return failed
+
+
+def _said(check: Check, value: float, compared: float, crowd: Crowd, group: peers.Peers, before: str) -> str:
+    change = group.change(compared)
+    way = "under" if change < 0 else "over"
+    figure = f"{before}{check.metric} {units.human(value, check.unit or '')}, {units.number_text(abs(change) * 100)} %"
+    if check.relative_to:
+        text = f"{figure} {way} its neighbours, beside {group.count} good parts of {crowd.nodes} nodes"
+    else:
+        text = f"{figure} {way} the median {_shown(check, group.median)} of {crowd.nodes} nodes"
+    text += f" ({crowd.kind}), which differ by {_percent(group)}"
+    return text + ("; such a result is never retried into PASS" if before else "")
+
+
+def _shown(check: Check, median: float) -> str:
+    return units.number_text(median) if check.relative_to else units.human(median, check.unit or "")
+
+
+def _percent(group: peers.Peers) -> str:
+    return f"{units.number_text(100 * group.deviation / abs(group.median))} %"
