@@ -63,7 +63,7 @@ def test_console_block_of_a_pass_says_what_was_measured():
 
 def test_written_files(mixed, tmp_path):
     paths = write_report(mixed, tmp_path / "run-1")
-    assert set(paths) == {"report.json", "report.md", "junit.xml", "perf.csv", "failed_nodes.txt"}
+    assert set(paths) == {"report.json", "report.html", "report.md", "junit.xml", "perf.csv", "failed_nodes.txt"}
     assert sorted(path.name for path in (tmp_path / "run-1").iterdir()) == sorted(paths)
     assert json.loads(paths["report.json"].read_text()) == mixed
     assert paths["failed_nodes.txt"].read_text() == "crashed\ngone\nslow\n"

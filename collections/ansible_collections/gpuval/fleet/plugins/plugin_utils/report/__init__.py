@@ -1,15 +1,19 @@
-"""The report in the forms that people and other programs read, all written from ``report.json``'s content alone."""
+"""The report in the forms that people and other programs read, all written from ``report.json``'s content alone.
+
+``report.html`` also shows the curves and versions that lie beside it, where they do.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import files
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.console import final_block
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.failed_nodes import failed_nodes_text
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.html import html_report
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.junit import junit_xml
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.markdown import markdown_report
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.perf import perf_csv
@@ -23,17 +27,18 @@ def write_report(report: Mapping[str, Any], directory: Path) -> dict[str, Path]:
     Each file is replaced at once, so that a reader never sees half of it; report.json comes last.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    texts = {
-        "report.md": markdown_report(report),
-        "junit.xml": junit_xml(report),
-        "perf.csv": perf_csv(report),
-        "failed_nodes.txt": failed_nodes_text(report),
-        "report.json": json_text(report),
+    forms: dict[str, Callable[[], str]] = {
+        "report.html": lambda: html_report(report, directory),
+        "report.md": lambda: markdown_report(report),
+        "junit.xml": lambda: junit_xml(report),
+        "perf.csv": lambda: perf_csv(report),
+        "failed_nodes.txt": lambda: failed_nodes_text(report),
+        "report.json": lambda: json_text(report),
     }
     paths = {}
-    for name, text in texts.items():
+    for name, text in forms.items():  # one at a time: of a thousand nodes they take hundreds of megabytes together
         paths[name] = directory / name
-        write_file(paths[name], text)
+        write_file(paths[name], text())
     return paths
 
 
