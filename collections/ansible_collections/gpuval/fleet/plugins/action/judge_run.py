@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import criteria, runs, schemas, verdict
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import criteria, report_file, runs, schemas, verdict
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import Evidence, take_record
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import json_text, write_file
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import object_key
 
 
@@ -28,7 +28,7 @@ class ActionModule(ControllerAction):
             folder.write_run(run)
         report = verdict.judge(run, read_evidence(folder, run), checks, judged_at=runs.now())
         schemas.validate("report", report, what="report.json")
-        write_file(folder.path / "report.json", json_text(report))
+        write_file(folder.path / "report.json", report_file.lines(report))
         return {"changed": True, "verdict": report["verdict"], "counts": report["counts"]}
 
 

@@ -7,6 +7,7 @@ evidence, and never silent.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
@@ -23,6 +24,7 @@ MAX_RECORD_BYTES = 1 << 20
 MAX_SERIES_BYTES = 8 << 20
 MAX_DEPTH = 32
 MAX_INTEGER_DIGITS = 32
+MAX_WORD = 96
 
 _KINDS = {"records": ".json", "series": ".json", "logs": ".log"}
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}", re.ASCII)
@@ -239,9 +241,17 @@ def _check_identity(document: Mapping[str, Any], *, run_id: str, node: str, stag
 
 def _cleaned(value: Any) -> Any:
     if isinstance(value, str):
-        return clean_text(value)
+        return _cleaned_word(value) if len(value) <= MAX_WORD else clean_text(value)
     if isinstance(value, list):
         return [_cleaned(item) for item in value]
     if isinstance(value, dict):
+        if value.keys() == _METRIC_KEYS:
+            return {key: _cleaned(item) if type(item) in (str, list, dict) else item for key, item in value.items()}
         return {clean_text(key): _cleaned(item) for key, item in value.items()}
     return value
+
+
+@functools.lru_cache(maxsize=1 << 15)
+def _cleaned_word(word: str) -> str:
+    """Names, units and scopes stand in the records of a fleet by the million: each is cleaned, and kept, once."""
+    return clean_text(word)

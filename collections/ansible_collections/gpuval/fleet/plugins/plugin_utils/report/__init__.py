@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import files
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import files, report_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.console import final_block
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.failed_nodes import failed_nodes_text
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.html import html_report
@@ -27,13 +26,13 @@ def write_report(report: Mapping[str, Any], directory: Path) -> dict[str, Path]:
     Each file is replaced at once, so that a reader never sees half of it; report.json comes last.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    forms: dict[str, Callable[[], str]] = {
+    forms: dict[str, Callable[[], str | Iterable[str]]] = {
         "report.html": lambda: html_report(report, directory),
         "report.md": lambda: markdown_report(report),
         "junit.xml": lambda: junit_xml(report),
         "perf.csv": lambda: perf_csv(report),
         "failed_nodes.txt": lambda: failed_nodes_text(report),
-        "report.json": lambda: json_text(report),
+        "report.json": lambda: report_file.lines(report),
     }
     paths = {}
     for name, text in forms.items():  # one at a time: of a thousand nodes they take hundreds of megabytes together
@@ -43,19 +42,11 @@ def write_report(report: Mapping[str, Any], directory: Path) -> dict[str, Path]:
 
 
 def json_text(report: Mapping[str, Any]) -> str:
-    """The report as JSON with a line for each node: fast to write for a thousand nodes, and still good to grep."""
-    head = {key: value for key, value in report.items() if key not in ("nodes", "fleet")}
-    lines = [f"{_dump(key)}: {_dump(value)}" for key, value in head.items()]
-    nodes = ",\n".join(_dump(node) for node in report["nodes"])
-    lines.append(f'"nodes": [\n{nodes}\n]' if nodes else '"nodes": []')
-    lines.append(f'"fleet": {_dump(report["fleet"])}')
-    return "{\n" + ",\n".join(lines) + "\n}\n"
+    """The report as JSON with a line for each node."""
+    return "".join(report_file.lines(report))
 
 
-def _dump(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
-
-
-def write_file(path: Path, text: str) -> None:
-    """Replace ``path`` by ``text`` in UTF-8 with one rename."""
-    files.replace(path, text.encode("utf-8"), 0o644)
+def write_file(path: Path, text: str | Iterable[str]) -> None:
+    """Replace ``path`` by ``text``, whole or in pieces, in UTF-8 with one rename."""
+    pieces = [text] if isinstance(text, str) else text
+    files.replace(path, (piece.encode("utf-8") for piece in pieces), 0o644)
