@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import quick_schema
 
 try:
     from jsonschema import Draft202012Validator
@@ -50,6 +51,12 @@ _Validator = extend(Draft202012Validator, {"pattern": _pattern})
 
 
 @functools.cache
+def quick(name: str) -> quick_schema.Test:
+    """A test that says True of most documents that follow the schema, and of no others."""
+    return quick_schema.compiled(validator(name).schema, _compiled)
+
+
+@functools.cache
 def validator(name: str) -> Any:
     """The compiled validator of ``schemas/<name>.schema.json``."""
     schema = json.loads((SCHEMA_DIRECTORY / f"{name}.schema.json").read_text(encoding="utf-8"))
@@ -59,57 +66,11 @@ def validator(name: str) -> Any:
 
 def validate(name: str, document: Any, *, what: str) -> None:
     """Raise Invalid, which says where and why, unless ``document`` follows the schema ``name``."""
-    error = best_match(validator(name).iter_errors(_slimmed(document) if name == "report" else document))
+    if quick(name)(document):
+        return
+    error = best_match(validator(name).iter_errors(document))
     if error is not None:
         raise Invalid(what, tuple(error.absolute_path), _shortened(error.message))
-
-
-def _slimmed(report: Any) -> Any:
-    """The report without lists of checks and stages that a direct test has seen to be right: they are most of it, and a
-    thousand nodes would keep the validator busy for half a minute."""
-    try:
-        return {**report, "nodes": [_slimmed_node(node) for node in report["nodes"]]}
-    except (TypeError, KeyError):
-        return report
-
-
-def _slimmed_node(node: Any) -> Any:
-    lists = {name: node[name] for name in ("checks", "stages")}
-    return {**node, **{name: [] for name, items in lists.items() if all(map(plain("report", name[:-1]), items))}}
-
-
-@functools.cache
-def plain(name: str, definition: str) -> Callable[[Any], bool]:
-    """A direct test for objects of a definition whose properties are scalars; False only says: ask the validator."""
-    schema = json.loads((SCHEMA_DIRECTORY / f"{name}.schema.json").read_text(encoding="utf-8"))["$defs"][definition]
-    required, closed = set(schema["required"]), schema["additionalProperties"] is False
-    allowed = {key: _allowed(of) for key, of in schema["properties"].items()}
-
-    def is_plain(item: Any) -> bool:
-        if type(item) is not dict or not closed or not required <= item.keys() <= allowed.keys():
-            return False
-        for key, value in item.items():
-            if value is None or type(value) in (bool, int, float):
-                if type(value) not in allowed[key]:
-                    return False
-            elif type(value) is not str or (str not in allowed[key] and value not in allowed[key]):
-                return False
-        return True
-
-    return is_plain
-
-
-_TYPES = {"string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,), "null": (type(None),)}
-
-
-def _allowed(schema: dict[str, Any]) -> frozenset[Any]:
-    """Python's types that a property may have, or the texts that it may be; nothing where more is asked of it."""
-    if schema.keys() - {"description", "type", "enum"}:
-        return frozenset()
-    if "enum" in schema:
-        return frozenset(value for value in schema["enum"] if type(value) is str)
-    types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-    return frozenset(kind for name in types for kind in _TYPES.get(name, ()))
 
 
 def _shortened(message: str, limit: int = 300) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page.encode import Shared, constant_or_list, short
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page.encode import Shared, mostly, short
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.summary import headline, part_text
 
 #: One letter for each verdict, the worst first; small ones are advice.
@@ -137,10 +137,10 @@ def as_data(report: Mapping[str, Any], tabled: Table, texts: Shared) -> dict[str
                 "k": column.kind,
                 "r": column.severity == "required",
                 "o": texts.number(column.source),
-                "u": constant_or_list([texts.number(entry["unit"] if entry else "") for entry in entries]),
-                "e": constant_or_list([texts.number(entry["expected"] if entry else "") for entry in entries]),
-                "v": constant_or_list([_value(entry, texts) for entry in entries]),
-                "p": constant_or_list([texts.number(entry["part"] if entry else "") for entry in entries]),
+                "u": mostly([texts.number(entry["unit"] if entry else "") for entry in entries]),
+                "e": mostly([texts.number(entry["expected"] if entry else "") for entry in entries]),
+                "v": mostly([_value(entry, texts) for entry in entries]),
+                "p": mostly([texts.number(entry["part"] if entry else "") for entry in entries]),
             }
         )
     most = max(2, min(MAX_REMARKS_OF_A_NODE, MAX_REMARKS // max(1, len(report["nodes"]))))

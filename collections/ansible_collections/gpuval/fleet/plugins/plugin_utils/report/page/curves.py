@@ -26,7 +26,9 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import MAX_S
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page.encode import GREATEST, Shared, pairs, short
 
 #: Points of all nodes together; two characters each.
-MAX_POINTS = 320_000
+MAX_POINTS = 450_000
+#: Nodes that are not PASS have so many times the points of others, unless they are a quarter of the fleet or more.
+MORE_POINTS = 4
 MAX_POINTS_OF_A_NODE = 24_000
 MAX_BINS = 400
 MIN_BINS = 24
@@ -74,7 +76,12 @@ def of_fleet(
     report: Mapping[str, Any], directory: Path, files: Mapping[str, frozenset[str]], texts: Shared
 ) -> list[list[list[Any]]]:
     """For each node of the report its curves, as ``as_data`` packs them, their texts put into ``texts``."""
-    nodes = [{"name": node["name"], "stages": node["stages"]} for node in report["nodes"]]
+    bad = sum(node["verdict"] != "PASS" for node in report["nodes"])
+    more = MORE_POINTS if MORE_POINTS * bad < len(report["nodes"]) else 1
+    nodes = [
+        {"name": node["name"], "stages": node["stages"], "more": 1 if node["verdict"] == "PASS" else more}
+        for node in report["nodes"]
+    ]
     packed = partial(_of_one, directory / "nodes", files, len(nodes))
     processes = min(MAX_PROCESSES, len(os.sched_getaffinity(0)))
     if len(nodes) < MIN_NODES_TO_SHARE or processes < 2 or multiprocessing.current_process().daemon:
@@ -89,7 +96,7 @@ def _of_one(
     directory: Path, files: Mapping[str, frozenset[str]], count: int, node: Mapping[str, Any]
 ) -> list[list[Any]]:
     there = files.get(node["name"])
-    return as_data(of_node(directory / node["name"], node, there), count) if there else []
+    return as_data(of_node(directory / node["name"], node, there), count, node["more"]) if there else []
 
 
 def _shared(curve: list[Any], texts: Shared) -> list[Any]:
@@ -179,10 +186,10 @@ def _take(curves: NodeCurves, piece: Piece, curve: Mapping[str, Any]) -> None:
         curves.sized.append((name, unit, scope, piece))
 
 
-def as_data(curves: NodeCurves, nodes: int) -> list[list[Any]]:
+def as_data(curves: NodeCurves, nodes: int, more: int = 1) -> list[list[Any]]:
     """Thinned and packed: [kind, name, unit, stage, x from, x to, low, high, {scope: pairs}], kind t for time, s for
     steps; b for sizes has {scope: [[x, y], ...]}."""
-    budget = min(MAX_POINTS_OF_A_NODE, MAX_POINTS // max(1, nodes))
+    budget = min(MAX_POINTS_OF_A_NODE, more * MAX_POINTS // max(1, nodes))
     data = []
     stepped = _by_stage(curves.stepped)
     drawn = sum(len(scopes) for scopes in curves.timed.values()) + sum(len(scopes) for scopes in stepped.values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
@@ -57,7 +58,13 @@ def short(value: float | int | None) -> float | int | None:
     return int(number) if number == int(number) and abs(number) < 1e15 else number
 
 
-def constant_or_list(values: Sequence[Any]) -> Any:
-    """``{"all": v}`` where all are the same, else the list itself."""
-    first = values[0] if values else None
-    return {"all": first} if values and all(value == first for value in values) else list(values)
+def mostly(values: Sequence[Any]) -> Any:
+    """``{"all": v, "but": {place: other}}`` where most are the same, else the list itself."""
+    numbers = [json.dumps(value) for value in values]
+    if not numbers:
+        return []
+    common, count = Counter(numbers).most_common(1)[0]
+    if 2 * count < len(numbers):
+        return list(values)
+    but = {place: value for place, value in enumerate(values) if numbers[place] != common}
+    return {"all": json.loads(common), **({"but": but} if but else {})}

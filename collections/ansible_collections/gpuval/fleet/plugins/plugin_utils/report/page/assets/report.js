@@ -23,7 +23,7 @@
     }
     return values;
   }
-  const at = (column, index) => (Array.isArray(column) ? column[index] : column.all);
+  const at = (column, index) => (Array.isArray(column) ? column[index] : column.but && index in column.but ? column.but[index] : column.all);
 
   /** An element with properties and children; strings become text. */
   function make(tag, properties, ...children) {
@@ -467,7 +467,7 @@
         pen.fillStyle = colour("--dim");
         pen.font = 10 * devicePixelRatio + "px system-ui, sans-serif";
         pen.textBaseline = "top";
-        pen.fillText(T[name], a + 4, top + 3);
+        pen.fillText(T[name], Math.max(a, left) + 4, top + 3);
       }
     }
     pen.restore();
