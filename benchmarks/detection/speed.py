@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "collections"), str(ROOT / "tests" / "unit" / "verdict")]
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import criteria, report_form, verdict  # noqa: E402
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import criteria, schemas, verdict  # noqa: E402
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import gather  # noqa: E402
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import json_text  # noqa: E402
 
@@ -60,7 +60,7 @@ def measured(nodes: int) -> str:
     times.append(time.monotonic())
     report = verdict.judge(run, evidence, checks, judged_at="2026-11-02T10:00:00Z")
     times.append(time.monotonic())
-    report_form.validate(report, what="report")
+    schemas.validate("report", report, what="report")
     json_text(report).encode()
     times.append(time.monotonic())
     worked = time.process_time() - worked

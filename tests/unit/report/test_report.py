@@ -4,7 +4,7 @@ import json
 from xml.etree import ElementTree as ET
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import escape, schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import escape, report_file, schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import Evidence, gather
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import (
     final_block,
@@ -63,7 +63,7 @@ def test_console_block_of_a_pass_says_what_was_measured():
 
 def test_written_files(mixed, tmp_path):
     paths = write_report(mixed, tmp_path / "run-1")
-    assert set(paths) == {"report.json", "report.md", "junit.xml", "perf.csv", "failed_nodes.txt"}
+    assert set(paths) == {"report.json", "report.html", "report.md", "junit.xml", "perf.csv", "failed_nodes.txt"}
     assert sorted(path.name for path in (tmp_path / "run-1").iterdir()) == sorted(paths)
     assert json.loads(paths["report.json"].read_text()) == mixed
     assert paths["failed_nodes.txt"].read_text() == "crashed\ngone\nslow\n"
@@ -235,3 +235,74 @@ def test_malicious_records_harm_nothing_and_are_named(tmp_path):
         assert len(row) == 7
     assert "'=1+1" in texts["perf.csv"]
     assert texts["failed_nodes.txt"] == "evil\nforger\nglutton\n"
+
+
+@pytest.mark.parametrize("nodes", [0, 1, 3])
+def test_report_is_read_as_it_was_written(tmp_path, nodes):
+    run = make_run([f"node-{number}" for number in range(nodes)])
+    report = judge(run, healthy(run))
+    path = tmp_path / "report.json"
+    write_file(path, report_file.lines(report))
+    assert path.read_text() == json_text(report)
+    assert report_file.read(path) == report
+    assert list(report_file.read(path)) == list(report)
+
+
+def test_report_laid_out_anew_is_read_too(mixed, tmp_path):
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(mixed, indent=1))
+    assert report_file.read(path) == mixed
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, 30, 3000])
+def test_report_that_was_cut_off_is_refused(mixed, tmp_path, cut):
+    path = tmp_path / "report.json"
+    path.write_text(json_text(mixed)[: -cut - 1])
+    with pytest.raises(ValueError):
+        report_file.read(path)
+
+
+def test_texts_that_stand_often_are_kept_once(mixed, tmp_path):
+    path = tmp_path / "report.json"
+    write_file(path, report_file.lines(mixed))
+    nodes = report_file.read(path)["nodes"]
+    names = [id(check["source"]) for node in nodes for check in node["checks"] if check["source"] == "measured"]
+    assert len(names) > 4
+    assert len(set(names)) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"severity": "lethal"}, {"kind": "magic"}, {"verdict": True}, {"reason": None}, {"value": [1]}, {"value": True},
+        {"name": 3}, {"more": 1},
+    ],
+)  # fmt: skip
+def test_one_wrong_check_among_many_is_seen(mixed, change):
+    schemas.validate("report", mixed, what="report.json")
+    checks = mixed["nodes"][2]["checks"]
+    checks[5] = {**checks[5], **change}
+    with pytest.raises(schemas.Invalid) as told:
+        schemas.validate("report", mixed, what="report.json")
+    assert told.value.path[:4] == ("nodes", 2, "checks", 5)
+
+
+def test_a_check_that_lacks_a_property_is_seen(mixed):
+    del mixed["nodes"][0]["checks"][0]["remedy"]
+    with pytest.raises(schemas.Invalid, match="remedy"):
+        schemas.validate("report", mixed, what="report.json")
+
+
+@pytest.mark.parametrize("change", [{"state": "fine"}, {"attempt": 1.5}, {"flaky": 0}, {"duration_seconds": "1"}])
+def test_one_wrong_stage_is_seen(mixed, change):
+    mixed["nodes"][1]["stages"][0].update(change)
+    with pytest.raises(schemas.Invalid):
+        schemas.validate("report", mixed, what="report.json")
+
+
+@pytest.mark.parametrize(
+    "report", [None, [], {}, {"nodes": 3}, {"nodes": [3]}, {"nodes": [{"checks": 1, "stages": 1}]}]
+)
+def test_what_is_no_report_at_all_is_refused(report):
+    with pytest.raises(schemas.Invalid):
+        schemas.validate("report", report, what="report.json")

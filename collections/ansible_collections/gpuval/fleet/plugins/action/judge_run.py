@@ -5,10 +5,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import baseline, criteria, report_form, runs, verdict
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import (
+    baseline,
+    criteria,
+    report_file,
+    runs,
+    schemas,
+    verdict,
+)
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import Evidence, take_record
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import json_text, write_file
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import object_key
 
 
@@ -31,8 +38,8 @@ class ActionModule(ControllerAction):
             run = {**run, "finished_at": runs.now()}
             folder.write_run(run)
         report = verdict.judge(run, read_evidence(folder, run), checks, judged_at=runs.now(), held_against=held_against)
-        report_form.validate(report, what="report.json")
-        write_file(folder.path / "report.json", json_text(report))
+        schemas.validate("report", report, what="report.json")
+        write_file(folder.path / "report.json", report_file.lines(report))
         return {"changed": True, "verdict": report["verdict"], "counts": report["counts"]}
 
 

@@ -1,5 +1,5 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Write the forms of the report that people and other programs read, from report.json alone."""
+"""Write the forms of the report that people and other programs read, from report.json and the evidence beside it."""
 
 from __future__ import annotations
 

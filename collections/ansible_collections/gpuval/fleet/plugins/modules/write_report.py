@@ -12,7 +12,8 @@ module: write_report
 short_description: Write the report in the forms that people and programs read
 version_added: 0.1.0
 description:
-  - C(report.md), C(junit.xml), C(perf.csv) and C(failed_nodes.txt), from C(report.json).
+  - C(report.html), C(report.md), C(junit.xml), C(perf.csv) and C(failed_nodes.txt), from C(report.json); curves and
+    versions in C(report.html) from the evidence beside it.
 author:
   - gpuval contributors (@gpuval)
 extends_documentation_fragment:

@@ -24,6 +24,7 @@ MAX_RECORD_BYTES = 1 << 20
 MAX_SERIES_BYTES = 8 << 20
 MAX_DEPTH = 32
 MAX_INTEGER_DIGITS = 32
+MAX_WORD = 96
 
 _KINDS = {"records": ".json", "series": ".json", "logs": ".log"}
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}", re.ASCII)
@@ -238,16 +239,19 @@ def _check_identity(document: Mapping[str, Any], *, run_id: str, node: str, stag
             raise Refused(f"{what} is {one_line(document[what], 80)!r}, but it was found under {expected!r}")
 
 
-#: Names, units and parts stand in every record: each is cleaned once and kept once.
-SHORT = 96
-_clean_short = functools.lru_cache(maxsize=1 << 16)(clean_text)
-
-
 def _cleaned(value: Any) -> Any:
     if isinstance(value, str):
-        return _clean_short(value) if len(value) <= SHORT else clean_text(value)
+        return _cleaned_word(value) if len(value) <= MAX_WORD else clean_text(value)
     if isinstance(value, list):
         return [_cleaned(item) for item in value]
     if isinstance(value, dict):
-        return {_cleaned(key): _cleaned(item) for key, item in value.items()}
+        if value.keys() == _METRIC_KEYS:
+            return {key: _cleaned(item) if type(item) in (str, list, dict) else item for key, item in value.items()}
+        return {clean_text(key): _cleaned(item) for key, item in value.items()}
     return value
+
+
+@functools.lru_cache(maxsize=1 << 15)
+def _cleaned_word(word: str) -> str:
+    """Names, units and scopes stand in the records of a fleet by the million: each is cleaned, and kept, once."""
+    return clean_text(word)

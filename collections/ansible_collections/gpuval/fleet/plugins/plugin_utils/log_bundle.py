@@ -17,7 +17,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs
 
 #: Of the results: what people and tools read, evidence, and what the controller remembers of launches and the watch.
 RESULTS = (
-    *("run.json", "report.json", "report.md", "junit.xml", "perf.csv", "failed_nodes.txt", "network/*"),
+    *("run.json", "report.json", "report.html", "report.md", "junit.xml", "perf.csv", "failed_nodes.txt", "network/*"),
     *("nodes/*/*.json", "nodes/*/*.log", ".state/*.json", ".state/launches/*.json", ".state/plans/*.json"),
 )
 #: Of the embedded store: what its servers said.

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import files, report_form, schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import files, report_file, schemas
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
@@ -127,12 +127,12 @@ class RunFolder:
 def read_report(folder: RunFolder) -> dict[str, Any]:
     path = folder.path / "report.json"
     try:
-        report = read_json(path)
+        report = report_file.read(path)
     except FileNotFoundError:
         raise RunError(f"{path} is missing: the run was not judged yet, `make report` does it") from None
     except ValueError as error:
         raise RunError(f"{path} is damaged ({error}): `make report` writes it again") from error
-    report_form.validate(report, what=str(path))
+    schemas.validate("report", report, what=str(path))
     return report
 
 

@@ -1,15 +1,18 @@
-"""The report in the forms that people and other programs read, all written from ``report.json``'s content alone."""
+"""The report in the forms that people and other programs read, all written from ``report.json``'s content alone.
+
+``report.html`` also shows the curves and versions that lie beside it, where they do.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import files
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import files, report_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.console import final_block
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.failed_nodes import failed_nodes_text
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.html import html_report
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.junit import junit_xml
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.markdown import markdown_report
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.perf import perf_csv
@@ -23,37 +26,27 @@ def write_report(report: Mapping[str, Any], directory: Path) -> dict[str, Path]:
     Each file is replaced at once, so that a reader never sees half of it; report.json comes last.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    texts = {
-        "report.md": markdown_report(report),
-        "junit.xml": junit_xml(report),
-        "perf.csv": perf_csv(report),
-        "failed_nodes.txt": failed_nodes_text(report),
-        "report.json": json_text(report),
+    forms: dict[str, Callable[[], str | Iterable[str]]] = {
+        "report.html": lambda: html_report(report, directory),
+        "report.md": lambda: markdown_report(report),
+        "junit.xml": lambda: junit_xml(report),
+        "perf.csv": lambda: perf_csv(report),
+        "failed_nodes.txt": lambda: failed_nodes_text(report),
+        "report.json": lambda: report_file.lines(report),
     }
     paths = {}
-    for name, text in texts.items():
+    for name, text in forms.items():  # one at a time: of a thousand nodes they take hundreds of megabytes together
         paths[name] = directory / name
-        write_file(paths[name], text)
+        write_file(paths[name], text())
     return paths
 
 
 def json_text(report: Mapping[str, Any]) -> str:
-    """The report as JSON with a line for each node: fast to write for a thousand nodes, and still good to grep."""
-    pieces = ["{\n"]
-    for key, value in report.items():
-        if key not in ("nodes", "fleet"):
-            pieces.append(f"{_dump(key)}: {_dump(value)},\n")
-    pieces.append('"nodes": [')
-    for number, node in enumerate(report["nodes"]):
-        pieces += [",\n" if number else "\n", _dump(node)]
-    pieces += ["\n],\n" if report["nodes"] else "],\n", f'"fleet": {_dump(report["fleet"])}\n', "}\n"]
-    return "".join(pieces)
+    """The report as JSON with a line for each node."""
+    return "".join(report_file.lines(report))
 
 
-def _dump(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
-
-
-def write_file(path: Path, text: str) -> None:
-    """Replace ``path`` by ``text`` in UTF-8 with one rename."""
-    files.replace(path, text.encode("utf-8"), 0o644)
+def write_file(path: Path, text: str | Iterable[str]) -> None:
+    """Replace ``path`` by ``text``, whole or in pieces, in UTF-8 with one rename."""
+    pieces = [text] if isinstance(text, str) else text
+    files.replace(path, (piece.encode("utf-8") for piece in pieces), 0o644)

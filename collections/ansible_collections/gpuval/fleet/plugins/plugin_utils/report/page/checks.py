@@ -1,0 +1,255 @@
+"""The checks of a report as a table of nodes by checks, and the nodes that are not accepted. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page.encode import Shared, mostly, short
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.summary import headline, part_text
+
+#: One letter for each verdict, the worst first; small ones are advice.
+LETTERS = "FMwmpsn"
+NOT_THERE = "n"
+_LETTER = {
+    ("fail", "required"): "F",
+    ("fail", "advisory"): "w",
+    ("missing", "required"): "M",
+    ("warn", "required"): "w",
+    ("warn", "advisory"): "w",
+    ("missing", "advisory"): "m",
+    ("pass", "required"): "p",
+    ("pass", "advisory"): "p",
+    ("skipped", "required"): "s",
+    ("skipped", "advisory"): "s",
+}
+_RANK = {letter: rank for rank, letter in enumerate(LETTERS)}
+WRONG = frozenset("FMwm")
+
+#: Of all nodes together: a fleet in which everything failed must not make a page that nobody can open.
+MAX_REMARKS = 12_000
+MAX_REMARKS_OF_A_NODE = 40
+MAX_OPEN_NODES = 150
+MAX_NAMES = 12
+
+
+def letter(check: Mapping[str, Any]) -> str:
+    return _LETTER[check["verdict"], check["severity"]]
+
+
+@dataclass
+class Column:
+    """One check over all nodes."""
+
+    stage: str
+    name: str
+    metric: str | None
+    kind: str
+    severity: str
+    source: str
+    remedy: str
+    counts: Counter[str] = field(default_factory=Counter)
+    nodes: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    expected: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def limit(self) -> str:
+        """The limit in words; the most common one first, where nodes of several kinds have their own."""
+        texts = [text for text, _ in self.expected.most_common(4) if text]
+        return " / ".join(texts)
+
+
+@dataclass
+class Table:
+    """Columns in the order of the stages; ``cells`` has for each node the check entry that counts in each column."""
+
+    columns: list[Column]
+    cells: list[dict[int, Mapping[str, Any]]]
+    letters: list[str]
+
+
+def table(report: Mapping[str, Any]) -> Table:
+    """Every check of every node: in a cell the worst entry of that name counts."""
+    numbers: dict[tuple[str, str], int] = {}
+    columns: list[Column] = []
+    cells = []
+    for node in report["nodes"]:
+        worst: dict[int, Mapping[str, Any]] = {}
+        for check in node["checks"]:
+            key = (check["stage"], check["name"])
+            number = numbers.get(key)
+            if number is None:
+                number = numbers[key] = len(columns)
+                columns.append(_column(check))
+            known = worst.get(number)
+            if known is None or _RANK[letter(check)] < _RANK[letter(known)]:
+                worst[number] = check
+            if not columns[number].remedy:
+                columns[number].remedy = check["remedy"]
+        for number, check in worst.items():
+            _count(columns[number], node["name"], check)
+        cells.append(worst)
+    order = _order(report, columns)
+    place = {number: position for position, number in enumerate(order)}
+    cells = [{place[number]: check for number, check in row.items()} for row in cells]
+    letters = [
+        "".join(letter(row[index]) if index in row else NOT_THERE for index in range(len(columns))) for row in cells
+    ]
+    return Table([columns[number] for number in order], cells, letters)
+
+
+def _column(check: Mapping[str, Any]) -> Column:
+    return Column(check["stage"], check["name"], check["metric"], check["kind"], check["severity"], check["source"], "")
+
+
+def _count(column: Column, node: str, check: Mapping[str, Any]) -> None:
+    sign = letter(check)
+    column.counts[sign] += 1
+    if check["severity"] == "required":
+        column.severity = "required"
+    if sign != "s":
+        column.expected[check["expected"]] += 1
+    if sign in WRONG and len(column.nodes[sign]) <= MAX_NAMES:
+        column.nodes[sign].append(node)
+
+
+def _order(report: Mapping[str, Any], columns: Sequence[Column]) -> list[int]:
+    """Columns of one stage beside each other, stages as the nodes went through them."""
+    stages = {"": 0}
+    for node in report["nodes"]:
+        for stage in node["stages"]:
+            stages.setdefault(stage["name"], len(stages))
+    return sorted(range(len(columns)), key=lambda number: (stages.get(columns[number].stage, 99), number))
+
+
+def as_data(report: Mapping[str, Any], tabled: Table, texts: Shared) -> dict[str, Any]:
+    """Columns with the value and the part of each node, and what was said of checks that did not pass."""
+    columns = []
+    for index, column in enumerate(tabled.columns):
+        entries = [row.get(index) for row in tabled.cells]
+        columns.append(
+            {
+                "s": column.stage,
+                "n": column.name,
+                "k": column.kind,
+                "r": column.severity == "required",
+                "o": texts.number(column.source),
+                "u": mostly([texts.number(entry["unit"] if entry else "") for entry in entries]),
+                "e": mostly([texts.number(entry["expected"] if entry else "") for entry in entries]),
+                "v": mostly([_value(entry, texts) for entry in entries]),
+                "p": mostly([texts.number(entry["part"] if entry else "") for entry in entries]),
+            }
+        )
+    most = max(2, min(MAX_REMARKS_OF_A_NODE, MAX_REMARKS // max(1, len(report["nodes"]))))
+    place = {(column.stage, column.name): index for index, column in enumerate(tabled.columns)}
+    remarks = [_remarks(node, place, texts, most) for node in report["nodes"]]
+    return {"columns": columns, "remarks": remarks}
+
+
+def _value(entry: Mapping[str, Any] | None, texts: Shared) -> Any:
+    """A number, or the number of a text in a list of its own."""
+    if entry is None or entry["value"] is None:
+        return None
+    value = entry["value"]
+    return [texts.number(one_line(value, 80))] if isinstance(value, str) else short(value)
+
+
+def _remarks(
+    node: Mapping[str, Any], place: Mapping[tuple[str, str], int], texts: Shared, most: int
+) -> list[list[Any]]:
+    """[column, letter, part, reason, remedy] of what did not pass, the worst first."""
+    wrong = [check for check in node["checks"] if letter(check) in WRONG]
+    wrong.sort(key=lambda check: _RANK[letter(check)])
+    return [
+        [
+            place[check["stage"], check["name"]],
+            letter(check),
+            texts.number(part_text(node, check["part"]) or "node"),
+            one_line(check["reason"], 360),
+            texts.number(check["remedy"]),
+        ]
+        for check in wrong[:most]
+    ]
+
+
+def decisive(node: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Required checks that decided against the node; a stage whose end is missing speaks for its criteria."""
+    open_stages = {
+        check["stage"] for check in node["checks"] if check["kind"] == "state" and check["verdict"] != "pass"
+    }
+    bad = [check for check in node["checks"] if letter(check) in "FM"]
+    shown = [
+        check
+        for check in bad
+        if check["verdict"] == "fail" or check["kind"] in ("state", "launch") or check["stage"] not in open_stages
+    ]
+    return sorted(shown, key=lambda check: check["verdict"] != "fail")
+
+
+def not_accepted(report: Mapping[str, Any], files: Mapping[str, frozenset[str]]) -> Iterator[dict[str, Any]]:
+    """Every node that is not PASS, FAIL first: the first of them with all that decided, the others with the first."""
+    bad = sorted(
+        (node for node in report["nodes"] if node["verdict"] != "PASS"), key=lambda node: node["verdict"] != "FAIL"
+    )
+    for position, node in enumerate(bad):
+        checks = decisive(node)
+        first = headline(node)
+        most = MAX_REMARKS_OF_A_NODE if position < MAX_OPEN_NODES else 1
+        if position >= MAX_OPEN_NODES and first is not None:
+            checks = [first]
+        yield {
+            "name": node["name"],
+            "id": node["id"],
+            "verdict": node["verdict"],
+            "class": node.get("class"),
+            "sku": node.get("catalogue_sku") or node["accelerator"],
+            "headline": one_line(first["reason"], 360) if first else "no required check was passed",
+            "checks": [_shown(node, check) for check in checks[:most]],
+            "more": max(0, len(decisive(node)) - most),
+            "whole": position < MAX_OPEN_NODES,
+            "open": position < 12,
+            "files": evidence_links(node, files) if position < MAX_OPEN_NODES else [],
+        }
+
+
+def _shown(node: Mapping[str, Any], check: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "verdict": check["verdict"],
+        "name": check["name"],
+        "stage": check["stage"],
+        "part": part_text(node, check["part"]),
+        "reason": one_line(check["reason"], 600),
+        "expected": one_line(check["expected"], 300),
+        "source": one_line(check["source"], 300),
+        "remedy": one_line(check["remedy"], 600),
+    }
+
+
+def evidence_links(node: Mapping[str, Any], files: Mapping[str, frozenset[str]]) -> list[dict[str, str]]:
+    """Files of the node's evidence that lie in the results, with paths relative to the report."""
+    there = files.get(node["name"], frozenset())
+    links = []
+    for stage in node["stages"]:
+        found = [suffix for suffix in ("log", "json") if f"{stage['name']}.{suffix}" in there]
+        for suffix in found:
+            links.append(
+                {"href": f"nodes/{node['name']}/{stage['name']}.{suffix}", "text": f"{stage['name']}.{suffix}"}
+            )
+    return links
+
+
+def causes(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Which class of trouble how many nodes have: at a hundred nodes the pattern tells more than the names."""
+    by_class: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for node in report["nodes"]:
+        if node["verdict"] != "PASS":
+            by_class[node["verdict"], node.get("class") or "unknown"].append(node["name"])
+    ordered = sorted(by_class.items(), key=lambda item: (item[0][0] != "FAIL", -len(item[1]), item[0][1]))
+    return [
+        {"verdict": verdict, "class": word, "count": len(names), "names": names[:MAX_NAMES],
+         "more": max(0, len(names) - MAX_NAMES)}
+        for (verdict, word), names in ordered
+    ]  # fmt: skip

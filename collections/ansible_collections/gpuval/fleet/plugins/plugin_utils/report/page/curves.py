@@ -1,0 +1,292 @@
+"""Curves of every node for the page: telemetry on one axis from the node's first stage to its last, loss by step.
+
+A node's files are as large as the node likes, and there may be a thousand: each is read once, thinned to what its share
+of the page allows, and forgotten. A file that is not what it should be has no curves; the judge has told of it already.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import multiprocessing
+import os
+import re
+import statistics
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import MAX_SERIES_BYTES
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page.encode import GREATEST, Shared, pairs, short
+
+#: Points of all nodes together; two characters each.
+MAX_POINTS = 450_000
+#: Nodes that are not PASS have so many times the points of others, unless they are a quarter of the fleet or more.
+MORE_POINTS = 4
+MAX_POINTS_OF_A_NODE = 24_000
+MAX_BINS = 400
+MIN_BINS = 24
+#: Below so many points for each curve, the GPUs of a node are shown by least, median and greatest.
+MIN_BINS_OF_A_GPU = 60
+#: From so many nodes on the files are read by several processes, at most so many.
+MIN_NODES_TO_SHARE = 48
+MAX_PROCESSES = 4
+#: Small curves over message sizes are kept as they are, in fleets where they fit.
+MAX_NODES_WITH_SIZES = 100
+MAX_SIZES = 32
+BAND = ("least", "median", "greatest")
+
+_NUMBERS = frozenset({int, float})
+_NUMBERS_AND_NONE = frozenset({int, float, type(None)})
+_X = re.compile(rb'"x"\s*:\s*\[([^][{}"]*)\]')
+_SCOPES = ("node", "gpu:", "rank:")
+
+
+@dataclass
+class Piece:
+    """A curve of one stage; x in seconds since the node began, or in steps."""
+
+    stage: str
+    x: list[float]
+    y: list[float | None]
+
+
+@dataclass
+class NodeCurves:
+    """Pieces of the whole time by (name, unit) and scope; curves by step and by size of one stage each."""
+
+    timed: dict[tuple[str, str], dict[str, list[Piece]]] = field(default_factory=lambda: defaultdict(dict))
+    stepped: list[tuple[str, str, str, Piece]] = field(default_factory=list)
+    sized: list[tuple[str, str, str, Piece]] = field(default_factory=list)
+
+    @property
+    def end(self) -> float:
+        """Seconds from the first stage to the last sample."""
+        pieces = (piece for scopes in self.timed.values() for pieces in scopes.values() for piece in pieces)
+        return max((piece.x[-1] for piece in pieces), default=0.0)
+
+
+def of_fleet(
+    report: Mapping[str, Any], directory: Path, files: Mapping[str, frozenset[str]], texts: Shared
+) -> list[list[list[Any]]]:
+    """For each node of the report its curves, as ``as_data`` packs them, their texts put into ``texts``."""
+    bad = sum(node["verdict"] != "PASS" for node in report["nodes"])
+    more = MORE_POINTS if MORE_POINTS * bad < len(report["nodes"]) else 1
+    nodes = [
+        {"name": node["name"], "stages": node["stages"], "more": 1 if node["verdict"] == "PASS" else more}
+        for node in report["nodes"]
+    ]
+    packed = partial(_of_one, directory / "nodes", files, len(nodes))
+    processes = min(MAX_PROCESSES, len(os.sched_getaffinity(0)))
+    if len(nodes) < MIN_NODES_TO_SHARE or processes < 2 or multiprocessing.current_process().daemon:
+        found = [packed(node) for node in nodes]
+    else:
+        with ProcessPoolExecutor(processes, multiprocessing.get_context("fork")) as pool:
+            found = list(pool.map(packed, nodes, chunksize=8))
+    return [[_shared(curve, texts) for curve in curves] for curves in found]
+
+
+def _of_one(
+    directory: Path, files: Mapping[str, frozenset[str]], count: int, node: Mapping[str, Any]
+) -> list[list[Any]]:
+    there = files.get(node["name"])
+    return as_data(of_node(directory / node["name"], node, there), count, node["more"]) if there else []
+
+
+def _shared(curve: list[Any], texts: Shared) -> list[Any]:
+    kind, *head = curve[:4]
+    return [kind, *map(texts.number, head), *curve[4:]]
+
+
+def of_node(directory: Path, node: Mapping[str, Any], there: frozenset[str]) -> NodeCurves:
+    """The curves that lie in ``directory`` for the last attempt of each of the node's stages."""
+    curves = NodeCurves()
+    started = {stage["name"]: seconds(stage["started_at"]) for stage in node["stages"]}
+    first = min((start for start in started.values() if start is not None), default=None)
+    for stage in node["stages"]:
+        name, start = stage["name"], started[stage["name"]]
+        if f"{name}.series.json" not in there or start is None or first is None:
+            continue
+        since: dict[int, list[float]] = {}
+        for curve in read(directory / f"{name}.series.json", node["name"], stage):
+            x = curve["x"]
+            if curve["x_unit"] == "seconds":
+                x = since.get(id(x)) or since.setdefault(id(x), [start - first + second for second in x])
+            _take(curves, Piece(name, x, curve["y"]), curve)
+    return curves
+
+
+def seconds(time: str | None) -> float | None:
+    """Seconds of an RFC 3339 time; None for none, or for one that is not."""
+    try:
+        return datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp() if time else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def read(path: Path, node: str, stage: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The well-formed curves of one file; none of a file that is too large, another node's or another attempt's.
+
+    All GPUs are sampled at one time: half of a file is one list of times, again and again. It is read once, and the
+    curves share it. In a JSON text `"x":` stands nowhere but before it, since quotes within strings are escaped.
+    """
+    try:
+        if path.stat().st_size > MAX_SERIES_BYTES:
+            return []
+        lists: dict[bytes, int] = {}
+        raw = _X.sub(lambda found: b'"x":%d' % lists.setdefault(found[1], len(lists)), path.read_bytes())
+        document = json.loads(raw, parse_constant=_refuse)
+        told = (document["node"], document["stage"], document["attempt"])
+        if told != (node, stage["name"], stage["attempt"]):
+            return []
+        known = [_rising(text) for text in lists]
+        return [{**curve, "x": known[curve["x"]]} for curve in document["series"] if _is_curve(curve, known)]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return []
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no number")
+
+
+def _rising(text: bytes) -> list[float] | None:
+    """A list of x; None where it is not one of rising finite numbers."""
+    x = json.loads(b"[" + text + b"]", parse_constant=_refuse)
+    rises = bool(x) and _NUMBERS.issuperset(map(type, x)) and x == sorted(x)
+    return x if rises and -GREATEST < x[0] <= x[-1] < GREATEST else None
+
+
+def _is_curve(curve: Any, known: Sequence[list[float] | None]) -> bool:
+    """Whether it can be drawn: named, and as many y as x, all of them finite numbers or nothing."""
+    texts = [curve.get(key) for key in ("name", "unit", "scope", "x_unit")]
+    if not all(isinstance(text, str) and len(text) <= 100 for text in texts) or not texts[2].startswith(_SCOPES):
+        return False
+    x, y = curve["x"], curve["y"]
+    if type(x) is not int or not 0 <= x < len(known) or not isinstance(y, list) or len(known[x] or ()) != len(y):
+        return False
+    if not y or not _NUMBERS_AND_NONE.issuperset(map(type, y)):
+        return False
+    values = [value for value in y if value is not None] if None in y else y
+    return bool(values) and min(values) > -GREATEST and max(values) < GREATEST
+
+
+def _take(curves: NodeCurves, piece: Piece, curve: Mapping[str, Any]) -> None:
+    name, unit, scope = curve["name"], curve["unit"], curve["scope"]
+    if curve["x_unit"] == "seconds":
+        curves.timed[name, unit].setdefault(scope, []).append(piece)
+    elif curve["x_unit"] == "step":
+        curves.stepped.append((name, unit, scope, piece))
+    elif len(piece.x) <= MAX_SIZES:
+        curves.sized.append((name, unit, scope, piece))
+
+
+def as_data(curves: NodeCurves, nodes: int, more: int = 1) -> list[list[Any]]:
+    """Thinned and packed: [kind, name, unit, stage, x from, x to, low, high, {scope: pairs}], kind t for time, s for
+    steps; b for sizes has {scope: [[x, y], ...]}."""
+    budget = min(MAX_POINTS_OF_A_NODE, more * MAX_POINTS // max(1, nodes))
+    data = []
+    stepped = _by_stage(curves.stepped)
+    drawn = sum(len(scopes) for scopes in curves.timed.values()) + sum(len(scopes) for scopes in stepped.values())
+    each = budget // max(1, drawn)
+    whole = each >= MIN_BINS_OF_A_GPU
+    if not whole:
+        each = budget // max(1, sum(min(len(BAND), len(scopes)) for scopes in curves.timed.values()) + len(stepped))
+    bins = min(MAX_BINS, max(MIN_BINS, each))
+    end = curves.end
+    for (name, unit), scopes in sorted(curves.timed.items()):
+        thin = {scope: _whole_time(pieces, end, bins) for scope, pieces in scopes.items()}
+        if not whole and len(thin) > len(BAND):
+            thin = _band(list(thin.values()))
+        data.append(_packed("t", name, unit, "", (0, end), thin))
+    for (stage, name, unit), scopes in stepped.items():
+        drawn_scopes = list(scopes.items())[: None if whole else 1]
+        x = drawn_scopes[0][1].x
+        count = min(bins, len(x))
+        thin = {scope: thinned(piece.x, piece.y, x[0], x[-1], count) for scope, piece in drawn_scopes}
+        data.append(_packed("s", name, unit, stage, (x[0], x[-1]), thin))
+    if nodes <= MAX_NODES_WITH_SIZES:
+        for (stage, name, unit), scopes in _by_stage(curves.sized).items():
+            points = {
+                scope: [[short(x), short(y)] for x, y in zip(piece.x, piece.y, strict=True) if y is not None]
+                for scope, piece in scopes.items()
+            }
+            data.append(["b", name, unit, stage, 0, 0, 0, 0, points])
+    return data
+
+
+def _by_stage(curves: Iterable[tuple[str, str, str, Piece]]) -> dict[tuple[str, str, str], dict[str, Piece]]:
+    grouped: dict[tuple[str, str, str], dict[str, Piece]] = defaultdict(dict)
+    for name, unit, scope, piece in curves:
+        grouped[piece.stage, name, unit][scope] = piece
+    return grouped
+
+
+def thinned(x: Sequence[float], y: Sequence[float | None], first: float, last: float, bins: int) -> list[float | None]:
+    """Means over ``bins`` equal steps from ``first`` to ``last``.
+
+    A step without a sample has the value before it, within the curve; outside of it there is none.
+    """
+    if bins < 2 or last <= first:
+        known = [value for value in y if value is not None]
+        return [math.fsum(known) / len(known)] if known else [None]
+    step = (last - first) / bins
+    begin = max(0, min(bins - 1, int((x[0] - first) / step)))
+    end = max(0, min(bins - 1, int((x[-1] - first) / step)))
+    means: list[float | None] = [None] * bins
+    left, held = 0, None
+    for index in range(begin, end + 1):
+        right = len(x) if index == end else bisect_left(x, first + (index + 1) * step, left)
+        part = y[left:right]
+        left = right
+        if None in part:
+            part = [value for value in part if value is not None]
+        if part:
+            held = sum(part) / len(part)
+        means[index] = held
+    return means
+
+
+def _whole_time(pieces: Sequence[Piece], end: float, bins: int) -> list[float | None]:
+    whole: list[float | None] = [None] * bins
+    for piece in pieces:
+        for index, value in enumerate(thinned(piece.x, piece.y, 0.0, end, bins)):
+            if value is not None:
+                whole[index] = value
+    return whole
+
+
+def _band(curves: Sequence[Sequence[float | None]]) -> dict[str, list[float | None]]:
+    """Least, median and greatest of all GPUs at each step."""
+    columns = [[value for value in column if value is not None] for column in zip(*curves, strict=True)]
+    make = (min, statistics.median, max)
+    return {name: [of(column) if column else None for column in columns] for name, of in zip(BAND, make, strict=True)}
+
+
+def _packed(
+    kind: str,
+    name: str,
+    unit: str,
+    stage: str,
+    x: tuple[float, float],
+    curves: Mapping[str, Sequence[float | None]],
+) -> list[Any]:
+    known = [value for values in curves.values() for value in values if value is not None]
+    low, high = (min(known), max(known)) if known else (0.0, 1.0)
+    packed = {scope: pairs(values, low, high) for scope, values in curves.items()}
+    return [
+        kind,
+        name,
+        unit,
+        stage,
+        short(float(x[0])),
+        short(float(x[1])),
+        short(float(low)),
+        short(float(high)),
+        packed,
+    ]

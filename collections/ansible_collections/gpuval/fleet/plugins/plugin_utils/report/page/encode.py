@@ -1,0 +1,70 @@
+"""Compact and safe forms of data in a page: JSON for a script element, figures as two characters, shared texts."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
+
+_ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+#: Steps between the least and the greatest value; one code more says that there is no value.
+STEPS = 4094
+NOTHING = "__"
+#: Squares of figures must be numbers too; nothing that is measured comes near.
+GREATEST = 1e100
+_PAIRS = [high + low for high in _ALPHABET for low in _ALPHABET]
+
+
+class Shared:
+    """Values that occur often, each kept once; its number stands for it."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Hashable, int] = {}
+
+    def number(self, value: Hashable) -> int:
+        return self._numbers.setdefault(value, len(self._numbers))
+
+    def all(self) -> list[Any]:
+        return list(self._numbers)
+
+
+def script_json(value: Any) -> str:
+    """JSON that ends no script element and begins no comment in it, whatever the texts in it say."""
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def pairs(values: Iterable[float | None], low: float, high: float) -> str:
+    """Two characters for each value: its place from ``low`` to ``high`` in 4094 steps, beyond them at the edge."""
+    scale = STEPS / (high - low) if high - low > 1 / GREATEST else 0.0
+    codes = []
+    for value in values:
+        if value is None:
+            codes.append(NOTHING)
+        else:
+            codes.append(_PAIRS[min(STEPS, max(0, round((value - low) * scale)))])
+    return "".join(codes)
+
+
+def short(value: float | int | None) -> float | int | None:
+    """About six significant digits: enough to read, and a third of what repr writes."""
+    if value is None or isinstance(value, int):
+        return value if value is None or abs(value) < 1 << 53 else float(value)
+    if not math.isfinite(value):
+        return None
+    number = float(f"{value:.6g}")
+    return int(number) if number == int(number) and abs(number) < 1e15 else number
+
+
+def mostly(values: Sequence[Any]) -> Any:
+    """``{"all": v, "but": {place: other}}`` where most are the same, else the list itself."""
+    numbers = [json.dumps(value) for value in values]
+    if not numbers:
+        return []
+    common, count = Counter(numbers).most_common(1)[0]
+    if 2 * count < len(numbers):
+        return list(values)
+    but = {place: value for place, value in enumerate(values) if numbers[place] != common}
+    return {"all": json.loads(common), **({"but": but} if but else {})}

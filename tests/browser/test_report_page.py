@@ -1,0 +1,226 @@
+"""report.html in a real browser, without a network: it loads, says what report.json says, and anybody can read it.
+
+With GPUVAL_REPORT_IMAGES=docs/images the screenshots of the docs are written there.
+"""
+
+import copy
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.action.judge_run import read_evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import criteria, runs, verdict
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_report
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.html import html_report
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks" / "report"))
+
+import fleet  # noqa: E402 - of the benchmark
+
+AXE = ROOT / "tests" / "data" / "axe" / "axe.min.js"
+NODES = 24
+MAX_IMAGE_BYTES = 300_000
+DESKTOP = {"width": 1280, "height": 1240}
+VIEWS = {
+    "light": {"viewport": DESKTOP, "color_scheme": "light"},
+    "dark": {"viewport": DESKTOP, "color_scheme": "dark"},
+    "phone": {"viewport": {"width": 390, "height": 844}, "color_scheme": "light", "has_touch": True, "is_mobile": True},
+}
+
+
+def chromium():
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    return next((path for path in map(shutil.which, names) if path), None)
+
+
+def lacking(what):
+    if os.environ.get("GPUVAL_TESTS_NEED_BROWSER"):
+        pytest.fail(f"{what} is missing, and GPUVAL_TESTS_NEED_BROWSER is set")
+    pytest.skip(f"{what} is missing: apt-get install chromium, make test")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    program = chromium()
+    if program is None:
+        lacking("chromium")
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        lacking("playwright")
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"] if os.getuid() == 0 else [])
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """A run of 24 nodes with a fault of each kind, judged by the shipped criteria, with all forms of its report."""
+    folder = tmp_path_factory.mktemp("results") / fleet.RUN_ID
+    folder.mkdir()
+    fleet.write(folder, NODES, points=120)
+    run_folder = runs.RunFolder(folder)
+    run = run_folder.read_run()
+    checks = criteria.load(criteria.shipped_files())
+    report = verdict.judge(run, read_evidence(run_folder, run), checks, judged_at=run["finished_at"])
+    write_report(report, folder)
+    return folder
+
+
+class Opened:
+    """A page in a context of its own that has no network; what went wrong in it is kept."""
+
+    def __init__(self, browser, path, **settings):
+        self.context = browser.new_context(offline=True, **settings)
+        self.page = self.context.new_page()
+        self.said, self.asked = [], []
+        self.page.on("console", lambda message: self.said.append(f"{message.type}: {message.text}"))
+        self.page.on("pageerror", lambda error: self.said.append(f"error: {error}"))
+        self.page.on("dialog", lambda dialog: (self.said.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.goto(path.as_uri())
+        self.page.wait_for_timeout(200)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.context.close()
+
+
+@pytest.fixture(params=VIEWS)
+def view(request):
+    return request.param
+
+
+def test_loads_alone_and_without_a_word(browser, results, view):
+    with Opened(browser, results / "report.html", **VIEWS[view]) as opened:
+        assert opened.said == []
+        assert opened.asked == [(results / "report.html").as_uri()]
+        assert opened.page.evaluate("document.documentElement.classList.contains('has-js')")
+        wide = opened.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+        assert wide[0] <= wide[1]
+
+
+def test_shows_the_verdict_and_the_nodes_of_the_json(browser, results):
+    report = json.loads((results / "report.json").read_text())
+    expected = {(node["name"], node["verdict"]) for node in report["nodes"] if node["verdict"] != "PASS"}
+    assert len(expected) >= 5
+    for script in (True, False):
+        with Opened(browser, results / "report.html", java_script_enabled=script) as opened:
+            assert opened.page.locator("h1").inner_text() == report["verdict"]
+            cards = opened.page.locator("[data-node]")
+            shown = {(card.get_attribute("data-node"), card.get_attribute("data-verdict")) for card in cards.all()}
+            assert shown == expected
+            assert all(card.is_visible() for card in cards.all())
+
+
+def test_axe_finds_nothing(browser, results, view):
+    with Opened(browser, results / "report.html", **VIEWS[view]) as opened:
+        opened.page.locator("[data-open-figure]").first.click()
+        opened.page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+        opened.page.evaluate(AXE.read_text())
+        found = opened.page.evaluate(
+            "axe.run().then(r => r.violations.map(v => v.id + ': ' + v.nodes.map(n => n.html).join(' | ')))"
+        )
+        assert found == []
+        assert opened.said == []
+
+
+def test_each_node_can_be_opened(browser, results):
+    with Opened(browser, results / "report.html") as opened:
+        page, panel = opened.page, opened.page.locator("#node-panel")
+        assert panel.locator(".node-head strong").inner_text() == "gpu-r01-n3"
+        page.evaluate("location.hash = '#node=gpu-r02-n2'")
+        page.wait_for_timeout(200)
+        assert panel.locator(".node-head strong").inner_text() == "gpu-r02-n2"
+        assert panel.locator("figure.curve").count() >= 6
+        assert panel.locator("figure.curve canvas").count() == panel.locator("figure.curve").count()
+        page.locator("#node-next").click()
+        assert panel.locator(".node-head strong").inner_text() == "gpu-r02-n3"
+        links = [link.get_attribute("href") for link in panel.locator("a.file").all()]
+        assert len(links) == 12
+        assert all((results / link).is_file() for link in links)
+        assert opened.said == []
+
+
+def test_map_and_time_line_answer_to_the_keyboard(browser, results):
+    with Opened(browser, results / "report.html") as opened:
+        page = opened.page
+        for name, words in (("map", "gpu-r01-n3 · launch: pass"), ("lines", "gpu-r01-n3 · facts: success")):
+            page.locator(f"#{name}").focus()
+            page.keyboard.press("ArrowDown")
+            page.wait_for_timeout(100)
+            assert page.locator(f"#{name}-readout").inner_text().startswith(words)
+        for _ in range(3):
+            page.keyboard.press("ArrowDown")
+        page.keyboard.press("Enter")
+        assert page.locator("#node-panel .node-head strong").inner_text() == "gpu-r02-n3"
+        page.locator("#map-columns").select_option("bad")
+        page.locator("#map-rows").select_option("bad")
+        page.wait_for_timeout(100)
+        tall = page.locator("#map").bounding_box()["height"]
+        page.locator("#map").hover(position={"x": 400, "y": tall - 10})
+        page.wait_for_timeout(100)
+        assert page.locator("#map-readout").inner_text().startswith("gpu-r03-n1")
+        assert opened.said == []
+
+
+def test_colours_follow_the_button_and_print_is_light(browser, results):
+    with Opened(browser, results / "report.html", color_scheme="dark") as opened:
+        page = opened.page
+        back = "getComputedStyle(document.documentElement).getPropertyValue('--back').trim()"
+        dark = page.evaluate(back)
+        page.locator("#theme").click()
+        light = page.evaluate(back)
+        assert dark != light
+        page.locator("#theme").click()
+        page.locator("#theme").click()
+        assert page.evaluate(back) == dark
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        assert page.evaluate(back) == light
+        page.evaluate("dispatchEvent(new Event('afterprint'))")
+        assert page.evaluate(back) == dark
+        assert page.pdf().startswith(b"%PDF")
+        assert opened.said == []
+
+
+def test_hostile_texts_stay_texts(browser, results, tmp_path):
+    report = copy.deepcopy(json.loads((results / "report.json").read_text()))
+    hostile = "</script><img src=x onerror=alert(1)><script>alert(2)</script>"
+    for number, node in enumerate(report["nodes"]):
+        node["name"] = f"{hostile}{number}"
+        node["class"] = node["id"] = hostile
+        for stage in node["stages"]:
+            stage["message"] = hostile
+        for check in node["checks"]:
+            check |= {"reason": hostile, "remedy": hostile, "part": hostile, "unit": hostile, "expected": hostile}
+    page_file = tmp_path / "report.html"
+    page_file.write_text(html_report(report, tmp_path))
+    with Opened(browser, page_file) as opened:
+        opened.page.locator("#node-next").click()
+        opened.page.locator(".causes a.node").first.click()
+        assert opened.page.locator("#node-panel .node-head strong").inner_text().startswith("</script>")
+        assert opened.page.locator("img").count() == 0
+        assert opened.said == []
+        assert len(opened.asked) == 1
+
+
+def test_screenshots_for_the_docs(browser, results, view, tmp_path):
+    folder = Path(os.environ.get("GPUVAL_REPORT_IMAGES", tmp_path))
+    with Opened(browser, results / "report.html", **VIEWS[view]) as opened:
+        page = opened.page
+        page.evaluate("for (const one of document.querySelectorAll('details.bad')) one.open = false")
+        page.evaluate("document.querySelector('details.bad').open = true")
+        if view == "dark":
+            page.locator("#checks").scroll_into_view_if_needed()
+            page.evaluate("document.getElementById('checks').scrollIntoView()")
+        page.wait_for_timeout(300)
+        image = folder / f"report-{view}.png"
+        page.screenshot(path=image)
+    assert 10_000 < image.stat().st_size < MAX_IMAGE_BYTES

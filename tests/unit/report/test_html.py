@@ -1,0 +1,386 @@
+"""report.html as text: what is in it, what cannot break out of it, and how large it may become."""
+
+import copy
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import Evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_report
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.html import ASSETS, html_report
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page import checks, curves, encode, figures
+from builders import facts_record, healthy, judge, make_record, make_run, metric, training_metrics
+from hypothesis import given
+from hypothesis import strategies as st
+
+HOSTILE = [
+    "</script><script>alert(1)</script>",
+    "<!--<script>",
+    "\"><img src=x onerror='alert(1)'>",
+    "{{ 7 * 7 }}{% raw %}",
+    "javascript:alert(1)",
+    "\u2028\u2029\ud800\x1b[31m",
+]
+
+
+class Page(HTMLParser):
+    """Elements with their attributes, texts of scripts and of the page, and the names of the nodes that are shown."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.scripts, self.nodes, self.links, self.text = [], [], [], [], []
+        self._script = False
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        attributes = dict(attributes)
+        self.tags.append((tag, attributes))
+        self._script = tag in ("script", "style")
+        if tag == "script":
+            self.scripts.append((attributes, ""))
+        if "data-node" in attributes:
+            self.nodes.append((attributes["data-node"], attributes["data-verdict"]))
+        if tag == "a":
+            self.links.append(attributes["href"])
+
+    def handle_endtag(self, tag):
+        self._script = self._script and tag not in ("script", "style")
+
+    def handle_data(self, data):
+        if self._script and self.scripts:
+            attributes, text = self.scripts[-1]
+            self.scripts[-1] = (attributes, text + data)
+        elif not self._script:
+            self.text.append(data)
+
+    @property
+    def data(self):
+        (text,) = [text for attributes, text in self.scripts if attributes.get("type") == "application/json"]
+        return json.loads(text)
+
+    @property
+    def words(self):
+        return " ".join(" ".join(self.text).split())
+
+
+@pytest.fixture
+def mixed():
+    """One node that passes, one with a slow GPU, one that crashed, one that was never reached."""
+    run = make_run(["good", "slow", "crashed", "gone"], gpu_count=8)
+    evidence = healthy(run)
+    evidence.records["slow"]["training"]["metrics"] = [
+        {**one, "value": 1.0} if one["scope"] == "gpu:3" else one for one in training_metrics()
+    ]
+    evidence.records["crashed"]["training"] = make_record(
+        "crashed", state="crash", message="killed by SIGKILL", metrics=[]
+    )
+    del evidence.records["gone"]
+    evidence.launches["gone"] = {"state": "unreachable", "message": "No route to host"}
+    return judge(run, evidence)
+
+
+def series(node="good", stage="training", **fields):
+    curve = {
+        "name": "training_loss", "unit": "loss", "scope": "node", "x_unit": "step",
+        "x": [1, 2, 3], "y": [8.0, 5.0, 4.0], **fields,
+    }  # fmt: skip
+    return {
+        "schema": "gpuval.series/1",
+        "run_id": "run-1",
+        "node": node,
+        "stage": stage,
+        "attempt": 1,
+        "series": [curve],
+    }
+
+
+def put(folder, node, stage, document, suffix=".series.json"):
+    place = folder / "nodes" / node
+    place.mkdir(parents=True, exist_ok=True)
+    (place / f"{stage}{suffix}").write_text(document if isinstance(document, str) else json.dumps(document))
+
+
+def test_verdict_counts_and_failing_nodes_need_no_script(mixed):
+    page = Page(html_report(mixed))
+    assert "FAIL" in page.words
+    assert "At least one node failed a required check." in page.words
+    for word, count in (("Expected", 4), ("PASS", 1), ("FAIL", 2), ("INCOMPLETE", 1)):
+        assert f"{word} {count}" in page.words
+    assert page.nodes == [("crashed", "FAIL"), ("slow", "FAIL"), ("gone", "INCOMPLETE")]
+    assert "killed by SIGKILL" in page.words
+    assert "gpu:3, serial 165493, 0000:93:00.0" in page.words
+    assert "look at the clocks" in page.words
+    assert "No route to host" in page.words
+    assert "Expected: at least 600 TFLOP/s" in page.words
+
+
+def test_a_pass_shows_no_failing_node():
+    run = make_run()
+    page = Page(html_report(judge(run, healthy(run))))
+    assert page.nodes == []
+    assert "Every expected node passed." in page.words
+
+
+def test_a_run_without_nodes_has_a_page():
+    page = Page(html_report(judge(make_run([]), Evidence())))
+    assert "INCOMPLETE" in page.words
+    assert page.data["nodes"] == []
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_nothing_that_a_node_says_becomes_markup(mixed, text, tmp_path):
+    honest = Page(html_report(mixed, tmp_path))
+    report = copy.deepcopy(mixed)
+    report["summary"].append(text)
+    report["fleet"]["problems"].append({"node": text, "stage": text, "reason": text})
+    for node in report["nodes"]:
+        node["name"] += text
+        node["id"] = node["class"] = node["accelerator"] = text
+        node["identity"] = {"machine_id": text, "serial": text, "gpus": [{"index": 0, "model": text, "serial": text}]}
+        for stage in node["stages"]:
+            stage["message"] = text
+        for check in node["checks"]:
+            check |= {"reason": text, "remedy": text, "source": text, "expected": text, "part": text, "unit": text}
+            if isinstance(check["value"], str):
+                check["value"] = text
+        for metrics in node["metrics"].values():
+            for one in metrics:
+                one |= {"name": text, "unit": text}
+    written = html_report(report, tmp_path)
+    written.encode()
+    page = Page(written)
+    assert [tag for tag, _ in page.tags if tag in ("script", "img", "style")] == [
+        tag for tag, _ in honest.tags if tag in ("script", "img", "style")
+    ]
+    assert not [name for _, attributes in page.tags for name in attributes if name.startswith("on")]
+    assert all(re.match(r"#|nodes/|[a-z_]+\.[a-z]+$", link) for link in page.links)
+    assert len(page.data["nodes"]) == 4
+    assert "49" not in page.words.replace("165493", "").replace("165494", "") or "7 * 7" in page.words
+
+
+@given(st.recursive(st.text() | st.floats(allow_nan=False, allow_infinity=False), st.lists, max_leaves=8))
+def test_json_for_a_script_says_the_same_and_ends_nothing(value):
+    text = encode.script_json(value)
+    assert not re.search("[<>&\u2028\u2029]", text)
+    assert json.loads(text) == json.loads(json.dumps(value))
+
+
+def test_the_browser_may_run_only_what_the_page_was_made_with(mixed):
+    page = Page(html_report(mixed))
+    (policy,) = [
+        attributes["content"] for tag, attributes in page.tags if "Security" in attributes.get("http-equiv", "")
+    ]
+    assert policy.startswith("default-src 'none'; ")
+    assert "unsafe" not in policy
+    import base64
+
+    for attributes, text in page.scripts:
+        if "type" not in attributes:
+            assert base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() in policy
+    assert not [attributes for _, attributes in page.tags if "style" in attributes or "src" in attributes]
+
+
+def test_vendored_files_are_those_that_their_readme_names():
+    told = dict(
+        reversed(line.split())
+        for line in (ASSETS / "uplot" / "README.md").read_text().splitlines()
+        if "  uPlot" in line
+    )
+    assert len(told) == 2
+    for name, digest in told.items():
+        assert hashlib.sha256((ASSETS / "uplot" / name).read_bytes()).hexdigest() == digest
+
+
+def test_counts_of_each_check(mixed):
+    columns = {column.name: column for column in checks.table(mixed).columns}
+    assert columns["tflops"].counts == {"p": 1, "F": 1, "M": 2}
+    assert columns["tflops"].nodes["F"] == ["slow"]
+    assert columns["tflops"].limit == "at least 600 TFLOP/s"
+    assert columns["launch"].counts == {"p": 3, "M": 1}
+    assert all(column.counts.total() <= 4 for column in columns.values())
+
+
+def test_cells_say_what_the_checks_say(mixed):
+    page = Page(html_report(mixed))
+    names = [column["n"] for column in page.data["columns"]]
+    assert all(len(node["l"]) == len(names) for node in page.data["nodes"])
+    for node, told in zip(mixed["nodes"], page.data["nodes"], strict=True):
+        assert told["n"] == node["name"]
+        failed = {check["name"] for check in node["checks"] if checks.letter(check) == "F"}
+        assert {name for name, letter in zip(names, told["l"], strict=True) if letter == "F"} == failed
+
+
+def test_worst_entry_of_a_check_counts():
+    run = make_run(gpu_count=8)
+    evidence = healthy(run)
+    for one in evidence.records["node-1"]["training"]["metrics"]:
+        if one["scope"] in ("gpu:2", "gpu:5"):
+            one["value"] = 1.0
+    tabled = checks.table(judge(run, evidence))
+    (index,) = [index for index, column in enumerate(tabled.columns) if column.name == "tflops"]
+    assert tabled.letters[0][index] == "F"
+    assert tabled.cells[0][index]["part"] in ("gpu:2", "gpu:5")
+
+
+def fleet_of_figures(values, name="training_tokens_per_second"):
+    run = make_run([f"node-{index}" for index in range(len(values))])
+    evidence = healthy(run)
+    for node, value in zip(run["nodes"], values, strict=True):
+        evidence.records[node]["training"]["metrics"] = [
+            *(one for one in training_metrics() if one["name"] != name), metric(name, value, "tokens_per_second"),
+        ]  # fmt: skip
+    report = judge(run, evidence)
+    return report, {one.metric: one for one in figures.figures_of(report).figures}
+
+
+def test_the_node_that_stands_out_is_named():
+    report, found = fleet_of_figures([100, 101, 99, 100.5, 99.5, 92, 100.2])
+    (outlier,) = found["training_tokens_per_second"].outliers
+    assert (outlier[0], report["nodes"][outlier[1][0]]["name"]) == (92, "node-5")
+    assert "node-5" in Page(html_report(report)).words
+
+
+def test_small_differences_are_no_outliers():
+    _, found = fleet_of_figures([100, 100, 100, 100, 100, 101])
+    assert found["training_tokens_per_second"].outliers == []
+
+
+def test_figures_that_are_the_same_are_counted_only():
+    report, found = fleet_of_figures([100, 100, 100])
+    assert "training_tokens_per_second" not in found
+    assert figures.figures_of(report).same > 0
+
+
+@pytest.mark.parametrize("values", [[1e299, -1e299, 3, 4], [0, 0, 0, 1e-300], [None, 1, 2, 3, 4], [5e-324, 0, 1]])
+def test_extreme_figures_are_shown_somehow(values):
+    report, _ = fleet_of_figures(values)
+    html_report(report)
+
+
+def test_unpacked_pairs_are_the_values():
+    packed = encode.pairs([0.0, 50.0, None, 100.0, 200.0], 0.0, 100.0)
+    assert len(packed) == 10
+    assert packed[4:6] == "__"
+    assert packed[6:8] == packed[8:10] == "_-"
+    assert packed[:2] == "AA"
+
+
+def test_curves_are_read_thinned_and_named(mixed, tmp_path):
+    loss = [8 - step / 100 for step in range(500)]
+    put(tmp_path, "good", "training", series(x=list(range(500)), y=loss))
+    (index,) = [index for index, node in enumerate(mixed["nodes"]) if node["name"] == "good"]
+    data = Page(html_report(mixed, tmp_path)).data
+    ((kind, name, unit, stage, begin, end, low, high, packed),) = data["curves"][index]
+    assert (kind, data["texts"][name], data["texts"][unit], data["texts"][stage]) == (
+        "s",
+        "training_loss",
+        "loss",
+        "training",
+    )
+    assert (begin, end) == (0, 499)
+    assert len(packed["node"]) == 2 * curves.MAX_BINS
+    assert 3 < low < 3.1
+    assert 7.9 < high <= 8
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        "no json",
+        "[" * 100_000,
+        "NaN",
+        "[]",
+        {"series": 3},
+        series(node="other"),
+        {**series(), "attempt": 2},
+        series(x=[1, 2]),
+        series(x=[3, 2, 1]),
+        series(x=["1", "2", "3"]),
+        series(y=[True, False, True]),
+        series(y=[None, None, None]),
+        series(name=["x"]),
+        series(scope="<b>"),
+        json.dumps(series()).replace("8.0", "1e999"),
+        json.dumps(series()).replace("8.0", "NaN"),
+        json.dumps(series()).replace("8.0", "1" + "0" * 400),
+    ],
+)
+def test_a_file_of_curves_that_is_none_is_left_out(mixed, tmp_path, document):
+    put(tmp_path, "good", "training", document)
+    assert not any(Page(html_report(mixed, tmp_path)).data["curves"])
+
+
+def test_many_gpus_in_a_large_fleet_become_a_band():
+    gpus = {f"gpu:{index}": [curves.Piece("training", [0.0, 1.0, 2.0], [index, index, index])] for index in range(8)}
+    told = curves.NodeCurves()
+    told.timed["gpu_power_watts", "watts"] = gpus
+    (few,) = curves.as_data(told, 10)
+    assert set(few[-1]) == set(gpus)
+    (many,) = curves.as_data(told, 5000)
+    assert tuple(many[-1]) == curves.BAND
+    assert (many[6], many[7]) == (0, 7)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1000), st.none() | st.floats(-1e6, 1e6)), min_size=1, max_size=60),
+    st.integers(2, 40),
+)
+def test_thinning_stays_within_the_curve(points, bins):
+    points.sort(key=lambda point: point[0])
+    x, y = [point[0] for point in points], [point[1] for point in points]
+    thin = curves.thinned(x, y, 0.0, 1000.0, bins)
+    known = [value for value in y if value is not None]
+    assert len(thin) == bins
+    for value in thin:
+        assert value is None or min(known) - 1e-6 <= value <= max(known) + 1e-6
+
+
+def test_links_lead_to_files_that_are_there(mixed, tmp_path):
+    put(tmp_path, "slow", "training", "log", ".log")
+    put(tmp_path, "slow", "training", make_record("slow"), ".json")
+    page = Page(html_report(mixed, tmp_path))
+    found = [link for link in page.links if link.startswith("nodes/")]
+    assert found == ["nodes/slow/training.log", "nodes/slow/training.json"]
+    assert all((tmp_path / link).is_file() for link in found)
+
+
+def test_versions_and_who_differs(mixed, tmp_path):
+    for node, driver in (("good", "580.1"), ("slow", "580.1"), ("crashed", "570.9</td>")):
+        record = facts_record(node)
+        record["environment"]["gpus"][0]["driver_version"] = driver
+        put(tmp_path, node, "facts", record, ".json")
+    words = Page(html_report(mixed, tmp_path)).words
+    assert "GPU driver 580.1 2 nodes 570.9</td> 1 node: crashed" in words
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"environment": [1]}', '{"environment": {"gpus": {"x": 1}, "os": 3}}', "["]
+)
+def test_records_in_the_results_are_not_trusted(mixed, tmp_path, text):
+    put(tmp_path, "good", "facts", text, ".json")
+    assert "No record tells of one." in Page(html_report(mixed, tmp_path)).words
+
+
+def test_a_fleet_in_which_all_failed_stays_a_page_that_opens():
+    run = make_run([f"node-{index}" for index in range(1000)], gpu_count=8)
+    evidence = healthy(run)
+    for node in run["nodes"]:
+        evidence.records[node]["training"]["metrics"] = [
+            {**one, "value": 1.0} if one["scope"].startswith("gpu") else one for one in training_metrics()
+        ]
+    text = html_report(judge(run, evidence))
+    assert len(text.encode()) < 5_000_000
+    assert len(Page(text).nodes) == 1000
+
+
+def test_the_page_is_one_of_the_written_files(mixed, tmp_path):
+    paths = write_report(mixed, tmp_path)
+    assert paths["report.html"].read_text() == html_report(mixed, tmp_path)
+    assert list(paths)[-1] == "report.json"
+
+
+def test_the_template_lies_beside_what_fills_it():
+    assert Path(ASSETS, "report.html.j2").is_file()
