@@ -103,7 +103,7 @@ int nvmlDeviceGetNvLinkErrorCounter(gpu_t *gpu, unsigned link, unsigned counter,
 #endif
   if (link >= LINKS || counter > 4) return NOT_SUPPORTED;
   static unsigned long long mended;
-  if (counter == 4) GIVE(value, ++mended); /* healthy links mend bits all the time */
+  if (counter >= 3) GIVE(value, ++mended); /* healthy links mend bits all the time */
   GIVE(value, said("errors") == (int)gpu->index && link == 3 && counter == 2 ? 9 : 0);
 }
 int nvmlDeviceGetFieldValues(gpu_t *gpu, int count, field_t *fields) {

@@ -47,10 +47,11 @@ TEMPERATURE_GPU, CLOCK_SM, CLOCK_MEM = 0, 1, 2
 ECC_CORRECTED, ECC_UNCORRECTED, ECC_VOLATILE = 0, 1, 0
 FI_MEMORY_TEMP, FI_NVLINK_LINK_COUNT = 82, 91
 MAX_LINKS = 36
-#: Replay, recovery, CRC of flits, CRC of data: NVLink 1 to 4 (up to Hopper), as gcm asks for none of them.
-LINK_COUNTERS = (0, 1, 2, 3)
-#: ECC of data: what forward error correction mended. The sum with it rose by hundreds a link and minute on good H200.
-LINK_CORRECTED = 4
+#: Replay, recovery, CRC of flits: NVLink 1 to 4 (up to Hopper); the errors that nvidia-smi nvlink -e shows.
+LINK_COUNTERS = (0, 1, 2)
+#: CRC of data, and ECC of data (the lanes' counts of nvidia-smi nvlink -ec): both rise by hundreds a link and minute on
+#: good H200 whose other counters stay at 0.
+LINK_CORRECTED = (3, 4)
 #: The same for NVLink 5, by field values with the link as their scope: malformed packets, buffer overruns, errors,
 #: remote and general errors received, local integrity, recoveries, errors that were left after correction.
 LINK_FIELDS = (206, 207, 208, 209, 210, 211, 215, 219)
@@ -361,6 +362,6 @@ class Nvml(Source):
 
     def _link_corrected(self, handle: ctypes.c_void_p, links: list[int]) -> Optional[int]:
         """Return what the links' error correction mended, all of them together; None where the GPU does not tell."""
-        told = [self._link_counter(handle, link, LINK_CORRECTED) for link in links]
+        told = [self._link_counter(handle, link, counter) for link in links for counter in LINK_CORRECTED]
         known_counts = [count for count in told if count is not None]
         return sum(known_counts) if known_counts else None
