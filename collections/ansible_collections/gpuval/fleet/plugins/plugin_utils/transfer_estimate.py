@@ -37,7 +37,7 @@ class Bandwidth:
 
 
 @dataclass(frozen=True)
-class Delivery:
+class Transfer:
     """What is to be brought, at most: what nodes have already is known to them alone."""
 
     nodes: int
@@ -60,21 +60,21 @@ class Delivery:
         return 8 * self.total_bytes / bandwidth.bits_per_second
 
 
-def tell(delivery: Delivery, bandwidth: Bandwidth | None) -> tuple[str, str]:
+def tell(transfer: Transfer, bandwidth: Bandwidth | None) -> tuple[str, str]:
     """What to say before the start: the sentence, and a warning, empty where the deadline can be kept."""
     what = (
-        f"{human_bytes(delivery.bytes_per_node)} to each of {delivery.nodes} nodes, "
-        f"{human_bytes(delivery.total_bytes)} in all"
+        f"{human_bytes(transfer.bytes_per_node)} to each of {transfer.nodes} nodes, "
+        f"{human_bytes(transfer.total_bytes)} in all"
     )
     if bandwidth is None:
         return f"at most {what}", ""
-    seconds = delivery.seconds(bandwidth)
+    seconds = transfer.seconds(bandwidth)
     rate = f"{human_rate(bandwidth.bits_per_second / 8)} ({bandwidth.source})"
     told = f"at most {what}: {human_seconds(seconds)} at {rate}"
-    share = seconds / delivery.deadline_seconds if delivery.deadline_seconds > 0 else 0.0
+    share = seconds / transfer.deadline_seconds if transfer.deadline_seconds > 0 else 0.0
     if share <= LARGE_SHARE:
         return told, ""
-    limit = human_seconds(delivery.deadline_seconds)
+    limit = human_seconds(transfer.deadline_seconds)
     verb = "cannot be brought within" if share > 1 else "would take the larger part of"
     warning = (
         f"models and images {verb} the deadline of {limit}: {told}; nodes that have them already need less. {_HELP}"

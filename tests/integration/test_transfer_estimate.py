@@ -2,7 +2,7 @@
 
 
 def test_a_deadline_too_short_for_the_model_is_warned_of_and_nothing_fails(new_fleet):
-    with new_fleet("delivery") as fleet:
+    with new_fleet("transfer") as fleet:
         assert "cannot be brought" not in fleet.play("gpuval.fleet.prepare").told
         slow = ["-e", "gpuval_store_bits_per_second=1000000", "-e", "gpuval_deadline_seconds=1"]
         done = fleet.play("gpuval.fleet.prepare", *slow)

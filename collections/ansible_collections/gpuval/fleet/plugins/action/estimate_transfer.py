@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError, StoreErrors
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import delivery, model_source
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import model_source, transfer_estimate
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION, StoreAccess
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_address import listening_addresses
@@ -37,9 +37,9 @@ class ActionModule(ControllerAction):
         store = access.store()
         model = self._model(store, options["model"]) if options["model"] else []
         wanted = sum(size for _key, size in model) + self._images(store, options["images"])
-        planned = delivery.Delivery(options["nodes"], wanted, options["deadline_seconds"])
+        planned = transfer_estimate.Transfer(options["nodes"], wanted, options["deadline_seconds"])
         bandwidth = None if planned.is_trivial else self._bandwidth(access, store, model, options)
-        told, warning = delivery.tell(planned, bandwidth)
+        told, warning = transfer_estimate.tell(planned, bandwidth)
         if warning:
             self._display.warning(warning)
         return {
@@ -55,12 +55,12 @@ class ActionModule(ControllerAction):
     @staticmethod
     def _bandwidth(access, store, model, options):
         given = options["bits_per_second"]
-        measured = None if given > 0 else delivery.measure(store, model)
+        measured = None if given > 0 else transfer_estimate.measure(store, model)
         interface = None
         if access.embedded and access.embedded.address():
-            speeds = map(delivery.interface_bits_per_second, listening_addresses(access.embedded.address()))
+            speeds = map(transfer_estimate.interface_bits_per_second, listening_addresses(access.embedded.address()))
             interface = min((speed for speed in speeds if speed), default=None)
-        return delivery.choose(given, measured, interface)
+        return transfer_estimate.choose(given, measured, interface)
 
     @staticmethod
     def _model(store, model):
@@ -79,4 +79,4 @@ class ActionModule(ControllerAction):
             except ValueError:
                 continue
             documents += [document] if isinstance(document, dict) else []
-        return delivery.image_bytes(documents, references)
+        return transfer_estimate.image_bytes(documents, references)

@@ -4,15 +4,15 @@ import os
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import delivery
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import Bandwidth, Delivery
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import transfer_estimate
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.embedded_store import EmbeddedStore
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.transfer_estimate import Bandwidth, Transfer
 
 GIGABIT = Bandwidth(1e9, "gpuval_store_bits_per_second")
 
 
 def test_a_large_model_over_a_laptops_network_is_warned_of():
-    told, warning = delivery.tell(Delivery(100, 140_000_000_000, 7200), GIGABIT)
+    told, warning = transfer_estimate.tell(Transfer(100, 140_000_000_000, 7200), GIGABIT)
     assert told == (
         "at most 140.00 GB to each of 100 nodes, 14.00 TB in all: 31.1 h at 1.00 Gbps (gpuval_store_bits_per_second)"
     )
@@ -24,27 +24,27 @@ def test_a_large_model_over_a_laptops_network_is_warned_of():
     "seconds, words", [(3599, ""), (3601, "would take the larger part of"), (7201, "cannot be brought within")]
 )
 def test_more_than_half_of_the_deadline_is_too_much(seconds, words):
-    planned = Delivery(10, round(seconds * 1e9 / 8 / 10), 7200)
+    planned = Transfer(10, round(seconds * 1e9 / 8 / 10), 7200)
     assert planned.seconds(GIGABIT) == pytest.approx(seconds, abs=0.1)
-    _told, warning = delivery.tell(planned, GIGABIT)
+    _told, warning = transfer_estimate.tell(planned, GIGABIT)
     assert (words in warning) if words else warning == ""
 
 
 def test_what_any_network_gives_is_not_measured():
-    assert Delivery(100, 5_000_000, 7200).is_trivial
-    assert not Delivery(100, 500_000_000, 7200).is_trivial
-    assert delivery.tell(Delivery(3, 5_000_000, 7200), None) == (
+    assert Transfer(100, 5_000_000, 7200).is_trivial
+    assert not Transfer(100, 500_000_000, 7200).is_trivial
+    assert transfer_estimate.tell(Transfer(3, 5_000_000, 7200), None) == (
         "at most 5.00 MB to each of 3 nodes, 15.00 MB in all",
         "",
     )
-    assert Delivery(0, 0, 0).is_trivial
+    assert Transfer(0, 0, 0).is_trivial
 
 
 def test_the_declared_bandwidth_counts_else_the_smaller_of_the_known():
-    assert delivery.choose(5e9, 1e9, 1e9).bits_per_second == 5e9
-    assert delivery.choose(0, 8e9, 1e9) == Bandwidth(1e9, "speed of the controller's network interface")
-    assert delivery.choose(0, 8e8, 1e9) == Bandwidth(8e8, "measured from the controller")
-    assert delivery.choose(0, None, None) is None
+    assert transfer_estimate.choose(5e9, 1e9, 1e9).bits_per_second == 5e9
+    assert transfer_estimate.choose(0, 8e9, 1e9) == Bandwidth(1e9, "speed of the controller's network interface")
+    assert transfer_estimate.choose(0, 8e8, 1e9) == Bandwidth(8e8, "measured from the controller")
+    assert transfer_estimate.choose(0, None, None) is None
 
 
 def test_the_newest_archive_of_an_image_counts():
@@ -56,7 +56,7 @@ def test_the_newest_archive_of_an_image_counts():
         {"reference": 5, "bytes": "many"},
     ]
     wanted = ["gpuval/training:1", "gpuval/loading:1", "gpuval/loading:1", "nowhere"]
-    assert delivery.image_bytes(documents, wanted) == 23
+    assert transfer_estimate.image_bytes(documents, wanted) == 23
 
 
 def test_a_store_is_measured_for_a_bounded_time(tmp_path):
@@ -67,14 +67,14 @@ def test_a_store_is_measured_for_a_bounded_time(tmp_path):
         store.put("models/m/weights", os.urandom(10 << 20))
         store.put("models/m/config.json", b"{}")
         objects = [(entry.key, entry.size) for entry in store.list("models/m/")]
-        measured = delivery.measure(store, objects, seconds=0.5)
+        measured = transfer_estimate.measure(store, objects, seconds=0.5)
         assert 1e7 < measured < 1e12
         assert store.get_range("models/m/config.json", 0, 2) == b"{}"
-        assert delivery.measure(store, []) is None
-        assert delivery.measure(store, [("models/m/empty", 0)]) is None
+        assert transfer_estimate.measure(store, []) is None
+        assert transfer_estimate.measure(store, [("models/m/empty", 0)]) is None
     finally:
         embedded.stop()
 
 
 def test_the_interface_of_no_address_has_no_speed():
-    assert delivery.interface_bits_per_second("203.0.113.77") is None
+    assert transfer_estimate.interface_bits_per_second("203.0.113.77") is None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
-module: check_delivery
+module: estimate_transfer
 short_description: Tell before the start whether the store can bring models and images in time
 version_added: 0.1.0
 description:
@@ -53,7 +53,7 @@ EXAMPLES = r"""
 - name: See whether the store can bring all in time
   ansible.builtin.import_role:
     name: gpuval.fleet.store
-    tasks_from: delivery
+    tasks_from: estimate
 """
 
 RETURN = r"""
