@@ -21,7 +21,7 @@ export MOLECULE_EPHEMERAL_DIRECTORY ?= $(CURDIR)/.gpuval/molecule
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup keys probe network build load models prepare validate status report baseline baseline-diff window shell follow logs clean bundle \
+.PHONY: help setup keys probe network build load models prepare validate status report baseline baseline-diff window shell follow logs deliver clean bundle \
 	test molecule lint build-collection distclean
 
 help: ## Show this list
@@ -83,6 +83,9 @@ follow: $(VENV)/.ready ## The log of the stage that runs on NODE=, or of STAGE=,
 
 logs: $(VENV)/.ready ## Collect all logs and host evidence of the latest run, also after a failure
 	$(PLAY) gpuval.fleet.logs $(ARGS)
+
+deliver: $(VENV)/.ready ## Make what the customer gets of the latest run, under unique ids (IDS=mapping.txt), and send it
+	$(PLAY) gpuval.fleet.deliver $(if $(IDS),-e gpuval_node_ids=$(abspath $(IDS))) $(ARGS)
 
 clean: $(VENV)/.ready ## Remove what runs put on nodes and controller; results are kept
 	$(PLAY) gpuval.fleet.clean $(ARGS)

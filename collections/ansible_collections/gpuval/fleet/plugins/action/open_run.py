@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import baseline, criteria, plans, runs, versions
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import baseline, criteria, node_ids, plans, runs, versions
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
 
@@ -44,8 +44,10 @@ class ActionModule(ControllerAction):
             )
             if applies
         ]
+        ids = node_ids.Reader(project_path)
         nodes = {
-            name: _expected(name, task_vars["hostvars"][name], stages) for name in task_vars["ansible_play_hosts_all"]
+            name: _expected(name, task_vars["hostvars"][name], stages, ids)
+            for name in task_vars["ansible_play_hosts_all"]
         }
         run_id = runs.choose_run_id(results, options["run_id"], nodes, options["profile"], narrowed)
         folder = runs.RunFolder(results / run_id)
@@ -78,7 +80,7 @@ class ActionModule(ControllerAction):
         }
 
 
-def _expected(name, hostvars, stages):
+def _expected(name, hostvars, stages, ids):
     if not runs.NODE.fullmatch(name):
         raise runs.RunError(
             f"the inventory name {name!r} cannot be a file name: letters, digits, '.', '_' and '-' only"
@@ -95,9 +97,9 @@ def _expected(name, hostvars, stages):
         raise runs.RunError(f"{name}: {error}") from None
     if declared:
         expected["versions"] = declared
-    identity = (hostvars.get("gpuval_node_ids") or {}).get(name)
+    identity = ids(hostvars.get("gpuval_node_ids")).get(name)
     if identity:
-        expected["id"] = str(identity)
+        expected["id"] = identity
     return expected
 
 

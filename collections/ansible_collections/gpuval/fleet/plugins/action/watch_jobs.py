@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.module_utils.parsing.convert_bool import boolean
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import criteria, launching, plans, runs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import criteria, launching, node_ids, plans, runs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import joining, nodes, pod_settings, pods
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterError
@@ -16,6 +16,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.placement imp
     StoreForPods,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.host_values import templar_of, values_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.run_watch import LIMIT_OPTIONS, Limits, RunWatch
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION, StoreAccess, rclone_config
 
@@ -45,7 +46,7 @@ class ActionModule(ControllerAction):
         "accept_new_nodes": {"type": "bool", "default": False},
         "selector": {"type": "str", "default": ""},
         "skus": {"type": "dict", "default": {}},
-        "ids": {"type": "dict", "default": {}},
+        "ids": {"type": "raw", "default": {}},
     }
 
     def work(self, options, task_vars):
@@ -96,7 +97,9 @@ class ActionModule(ControllerAction):
         def matches(name):
             return bool(cluster.list("Node", options["selector"], fields=f"metadata.name={name}")[0])
 
-        return joining.Rule(matches, options["skus"], options["ids"], self._display.display)
+        return joining.Rule(
+            matches, options["skus"], node_ids.Reader(project_path)(options["ids"]), self._display.display
+        )
 
     def _order(self, name, node, like, run, deadline, task_vars):
         values = values_of(self, like or name, task_vars)

@@ -65,8 +65,8 @@ options:
     type: dict
     default: {}
   ids:
-    description: The customer's ids of nodes, by name.
-    type: dict
+    description: The customer's ids of nodes, by name, or the path of a file with them.
+    type: raw
     default: {}
 """
 

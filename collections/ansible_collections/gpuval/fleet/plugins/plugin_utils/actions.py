@@ -9,13 +9,27 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError, StoreErrors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.baseline import BaselineError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.criteria import CriteriaError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import DeliveryError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.node_ids import NodeIdsError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.plans import PlanError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import RunError, RunFolder, resolve
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.schemas import Invalid
 
 #: Failures whose message is meant for the operator.
-EXPECTED = (StoreError, *StoreErrors, BaselineError, CriteriaError, PlanError, RunError, Invalid)
+EXPECTED = (
+    *(
+        StoreError,
+        *StoreErrors,
+        BaselineError,
+        CriteriaError,
+        DeliveryError,
+        NodeIdsError,
+        PlanError,
+        RunError,
+        Invalid,
+    ),
+)
 
 RUN_OPTIONS = {
     "run_id": {"type": "str", "default": ""},

@@ -22,6 +22,7 @@ _ANSI = re.compile(
 _UNSAFE_CATEGORIES = frozenset(
     {"Cc", "Cf", "Cn"}
 )  # controls, invisible and bidirectional format characters, non-characters
+_SUSPECT = re.compile(r"[^\n\t\x20-\x7e]")
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 _XML_FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
@@ -34,7 +35,7 @@ def clean_text(text: str) -> str:
         return text
     text = _ANSI.sub("", text)
     text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\u2028", "\n").replace("\u2029", "\n")
-    return "".join(character for character in map(_safe_character, text) if character)
+    return _SUSPECT.sub(lambda found: _safe_character(found.group()), text)
 
 
 def _safe_character(character: str) -> str:

@@ -23,6 +23,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils import units
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import clean_text, one_line
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page import checks, curves, environment, figures
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page.encode import Shared, script_json
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.place import RESULTS, Place
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.summary import node_line
 from markupsafe import Markup
 
@@ -44,14 +45,19 @@ _VERDICT_WORDS = {
 }
 
 
-def html_report(report: Mapping[str, Any], directory: Path | None = None) -> str:
-    """The page. From ``directory``, the run's results, come curves, versions and the links to files that are there."""
+def html_report(report: Mapping[str, Any], directory: Path | None = None, evidence: Place = RESULTS) -> str:
+    """The page. From ``directory``, the run's results, come curves, versions and the links to files that are there.
+
+    ``evidence`` says where those files lie for whoever opens the page.
+    """
     files = _files(directory)
+    linked = evidence.linked(files)
     texts = Shared()
     tabled = checks.table(report)
     spread = figures.figures_of(report)
     data = {
-        "nodes": _nodes(report, tabled, texts, files),
+        "nodes": _nodes(report, tabled, texts, linked),
+        "place": evidence.path,
         **checks.as_data(report, tabled, texts),
         "figures": figures.as_data(spread.figures, len(report["nodes"])),
         "curves": curves.of_fleet(report, directory or Path(), files, texts),
@@ -70,7 +76,7 @@ def html_report(report: Mapping[str, Any], directory: Path | None = None) -> str
         times=_times(report),
         remarks=_remarks(report),
         causes=checks.causes(report),
-        bad_nodes=list(checks.not_accepted(report, files)),
+        bad_nodes=list(checks.not_accepted(report, linked, evidence)),
         columns=tabled.columns,
         between=report["fleet"]["checks"],
         figures=[_figure_row(report, number, one) for number, one in enumerate(spread.figures)],

@@ -7,16 +7,17 @@ from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import units
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import markdown as escaped
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.place import RESULTS, Place
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.summary import headline, metric_value, part_text
 
 MAX_CHECKS_SHOWN = 40
 
 
-def markdown_report(report: Mapping[str, Any]) -> str:
+def markdown_report(report: Mapping[str, Any], evidence: Place = RESULTS) -> str:
     """The report as Markdown; text that nodes wrote is escaped throughout."""
     sections = [
-        _head(report), _attention(report), _nodes(report), _between(report), _stages(report), _figures(report),
-        _remarks(report), _coverage(report),
+        _head(report), _attention(report, evidence), _nodes(report), _between(report), _stages(report),
+        _figures(report), _remarks(report), _coverage(report),
     ]  # fmt: skip
     return "\n\n".join("\n".join(lines) for lines in map(list, sections) if lines) + "\n"
 
@@ -42,7 +43,7 @@ def _head(report: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
-def _attention(report: Mapping[str, Any]) -> Iterator[str]:
+def _attention(report: Mapping[str, Any], evidence: Place) -> Iterator[str]:
     bad = [node for node in report["nodes"] if node["verdict"] != "PASS"]
     if not bad:
         return
@@ -67,7 +68,8 @@ def _attention(report: Mapping[str, Any]) -> Iterator[str]:
             yield f"- and {len(checks) - MAX_CHECKS_SHOWN} more checks: see report.json"
         stages = [stage["name"] for stage in node["stages"] if stage["state"] not in ("missing", "pending")]
         if stages:
-            files = ", ".join(f"nodes/{node['name']}/{stage}.json and .log" for stage in stages)
+            kinds = " and ".join(f".{kind}" for kind in reversed(evidence.kinds))
+            files = ", ".join(f"{evidence.of(node['name'], stage)}{kinds}" for stage in stages)
             yield f"- evidence: {escaped(files, 1200)}"
 
 

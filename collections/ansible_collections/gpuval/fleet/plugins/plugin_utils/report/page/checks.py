@@ -9,6 +9,7 @@ from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page.encode import Shared, mostly, short
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.place import RESULTS, Place
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.summary import headline, part_text
 
 #: One letter for each verdict, the worst first; small ones are advice.
@@ -189,7 +190,9 @@ def decisive(node: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return sorted(shown, key=lambda check: check["verdict"] != "fail")
 
 
-def not_accepted(report: Mapping[str, Any], files: Mapping[str, frozenset[str]]) -> Iterator[dict[str, Any]]:
+def not_accepted(
+    report: Mapping[str, Any], files: Mapping[str, frozenset[str]], evidence: Place = RESULTS
+) -> Iterator[dict[str, Any]]:
     """Every node that is not PASS, FAIL first: the first of them with all that decided, the others with the first."""
     bad = sorted(
         (node for node in report["nodes"] if node["verdict"] != "PASS"), key=lambda node: node["verdict"] != "FAIL"
@@ -211,7 +214,7 @@ def not_accepted(report: Mapping[str, Any], files: Mapping[str, frozenset[str]])
             "more": max(0, len(decisive(node)) - most),
             "whole": position < MAX_OPEN_NODES,
             "open": position < 12,
-            "files": evidence_links(node, files) if position < MAX_OPEN_NODES else [],
+            "files": evidence_links(node, files, evidence) if position < MAX_OPEN_NODES else [],
         }
 
 
@@ -228,16 +231,17 @@ def _shown(node: Mapping[str, Any], check: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def evidence_links(node: Mapping[str, Any], files: Mapping[str, frozenset[str]]) -> list[dict[str, str]]:
+def evidence_links(
+    node: Mapping[str, Any], files: Mapping[str, frozenset[str]], evidence: Place = RESULTS
+) -> list[dict[str, str]]:
     """Files of the node's evidence that lie in the results, with paths relative to the report."""
     there = files.get(node["name"], frozenset())
     links = []
     for stage in node["stages"]:
         found = [suffix for suffix in ("log", "json") if f"{stage['name']}.{suffix}" in there]
         for suffix in found:
-            links.append(
-                {"href": f"nodes/{node['name']}/{stage['name']}.{suffix}", "text": f"{stage['name']}.{suffix}"}
-            )
+            place = evidence.of(node["name"], stage["name"])
+            links.append({"href": f"{place}.{suffix}", "text": f"{stage['name']}.{suffix}"})
     return links
 
 

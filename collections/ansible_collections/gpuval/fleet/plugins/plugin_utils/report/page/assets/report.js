@@ -482,7 +482,7 @@
   const safeName = (name) => /^[A-Za-z0-9][A-Za-z0-9._-]*$/.test(name);
   function stageRow(node, [name, state, start, lasted, attempt, message, files]) {
     const links = [];
-    const path = safeName(node.n) && safeName(T[name]) ? "nodes/" + node.n + "/" + T[name] : null;
+    const path = safeName(node.n) && safeName(T[name]) ? D.place.replace("{node}", node.n).replace("{stage}", T[name]) : null;
     if (path && files & 1) links.push(make("a", { class: "file", href: path + ".log" }, "log"));
     if (path && files & 2) links.push(make("a", { class: "file", href: path + ".json" }, "record"));
     const bad = ["failure", "crash", "timeout"].includes(state);

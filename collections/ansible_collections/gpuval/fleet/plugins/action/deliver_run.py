@@ -1,0 +1,170 @@
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Make what the customer gets of a run, and send it."""
+
+from __future__ import annotations
+
+import os
+
+from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import is_secret
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import log_bundle, node_ids, runs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import DeliveryError, build, destination
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.surroundings import VARIABLES, Surroundings
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.node_ids import told
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION
+
+STORE_KEYS = ("access_key", "secret_key", "session_token", "read_access_key", "read_secret_key")
+
+
+class ActionModule(ControllerAction):
+    OPTIONS = {
+        **RUN_OPTIONS,
+        "store": STORE_OPTION,
+        "name": {"type": "str", "default": ""},
+        "format": {"type": "str", "choices": ["folder", "tar.gz", "zip"], "default": "folder"},
+        "unmapped": {"type": "str", "choices": ["fail", "keep"], "default": "fail"},
+        "destination": {"type": "str", "default": ""},
+        "s3_endpoint": {"type": "str", "default": ""},
+        "s3_region": {"type": "str", "default": "us-east-1"},
+        "s3_access_key": {"type": "str", "no_log": True, "default": ""},
+        "s3_secret_key": {"type": "str", "no_log": True, "default": ""},
+        "s3_session_token": {"type": "str", "no_log": True, "default": ""},
+        "s3_ca_file": {"type": "str", "default": ""},
+    }
+
+    def work(self, options, task_vars):
+        folder = self.folder(options)
+        run = folder.read_run()
+        name = options["name"] or run["run_id"]
+        if node_ids.unsafe(name):
+            raise DeliveryError(f"delivery_name {name!r} {node_ids.unsafe(name)}")
+        variables = self._variables(run, task_vars)
+        held = node_ids.held(self._mapping(run, variables), run["nodes"])
+        ids = self._ids(held, options["unmapped"])
+        around = self._surroundings(options, variables)
+        place = destination.parse(options["destination"]) if options["destination"] else None
+        bucket = self._bucket(options, place, around) if place and place[0] == "s3" else None
+        request = build.Request(folder, name, options["format"], ids)
+        result = {"path": str(request.target), "unmapped": held.unmapped, "unknown": held.unknown}
+        if self.check_mode:
+            runs.read_report(folder)
+            what = f"check mode: nothing is written; {len(ids)} nodes would go into {request.target}"
+            return {**result, "changed": not request.target.exists(), "msg": what}
+        try:
+            built = build.build(request, around, self._display.display)
+            sent = self._send(place, bucket, request, built)
+        except OSError as error:
+            raise DeliveryError(f"the delivery could not be written: {error}") from None
+        lines = self._told(held, ids, built, sent, options["destination"])
+        self._display.display("\n".join(lines))
+        return {
+            **result,
+            "changed": built.changed or bool(sent and sent.sent),
+            "files": len(built.files),
+            "bytes": built.bytes,
+            "sent": sent.sent if sent else 0,
+            "there": sent.there if sent else 0,
+            "msg": lines[0],
+        }
+
+    @staticmethod
+    def _variables(run, task_vars):
+        """Variables of the run's nodes, as far as the inventory still has them, and of those of the play."""
+        hostvars, found = task_vars["hostvars"], {}
+        for name in dict.fromkeys([*run["nodes"], *task_vars["ansible_play_hosts_all"]]):
+            if name in hostvars:
+                values = hostvars[name]
+                found[name] = {variable: values[variable] for variable in VARIABLES if variable in values}
+        return found
+
+    @staticmethod
+    def _mapping(run, variables):
+        """What is said now counts; what was said when the run began holds for nodes that nothing is said of now."""
+        reader = node_ids.Reader(project_path)
+        mapping = node_ids.merged(
+            list(
+                {
+                    id(one): one for one in (reader(values.get("gpuval_node_ids")) for values in variables.values())
+                }.values()
+            )
+        )
+        earlier = {name: node["id"] for name, node in run["nodes"].items() if node.get("id") and name not in mapping}
+        return node_ids.merged([mapping, earlier])
+
+    def _ids(self, held, unmapped):
+        if held.unknown:
+            self._display.warning(f"gpuval_node_ids names workers that are not in the run: {told(held.unknown)}")
+        if not held.unmapped:
+            return held.ids
+        if unmapped == "fail":
+            raise DeliveryError(
+                f"{len(held.unmapped)} nodes have no unique id: {told(held.unmapped)}. Put them into the mapping that "
+                "gpuval_node_ids names, or set delivery_unmapped=keep to deliver them under their own names"
+            )
+        self._display.warning(f"delivered under their own names, for they have no unique id: {told(held.unmapped)}")
+        return node_ids.checked(
+            [*held.ids.items(), *((name, name) for name in held.unmapped)], "unique ids and names that are kept"
+        )
+
+    @staticmethod
+    def _surroundings(options, variables):
+        around = Surroundings()
+        around.add_controller(project_path("."))
+        for node, values in variables.items():
+            around.add_variables(node, values)
+        around.secrets |= log_bundle.secrets_of_store(project_path(options["store"]["state_dir"]) / "store")
+        around.secrets |= {options["store"][key] for key in STORE_KEYS} - {""}
+        around.secrets |= {options[key] for key in ("s3_access_key", "s3_secret_key", "s3_session_token")} - {""}
+        around.secrets |= {value for name, value in os.environ.items() if is_secret(name)} - {""}
+        around.add_variables("", {"gpuval_s3_endpoint": options["s3_endpoint"]})
+        around.add_variables("", {"gpuval_s3_endpoint": options["store"]["endpoint"]})
+        return around
+
+    @staticmethod
+    def _bucket(options, place, around):
+        own = log_bundle.secrets_of_store(project_path(options["store"]["state_dir"]) / "store")
+        if options["s3_secret_key"] and options["s3_secret_key"] in {options["store"]["secret_key"], *own}:
+            raise DeliveryError(
+                "delivery_s3_secret_key is that of the run's store: a destination needs keys of its own, so that "
+                "whoever reads deliveries cannot write evidence"
+            )
+        connection = Connection(
+            bucket=place[1],
+            endpoint=options["s3_endpoint"] or None,
+            region=options["s3_region"],
+            access_key=options["s3_access_key"] or None,
+            secret_key=options["s3_secret_key"] or None,
+            session_token=options["s3_session_token"] or None,
+            ca_file=options["s3_ca_file"] or None,
+        )
+        return destination.Bucket(connection, place[2])
+
+    def _send(self, place, bucket, request, built):
+        if place is None:
+            return None
+        source = built.path if request.form == "folder" else built.path.parent
+        below = request.name if request.form == "folder" else ""
+        if bucket is not None:
+            return bucket.send(source, built.files, below, self._display.display)
+        return destination.send_to_folder(built.path, source, built.files, project_path(place[1]) / below)
+
+    @staticmethod
+    def _told(held, ids, built, sent, where):
+        lines = [f"delivery of {len(ids)} nodes: {built.path}{'' if built.changed else ' (unchanged)'}"]
+        lines.append(f"- {len(built.files)} file(s), {built.bytes / 1e6:.2f} MB")
+        if held.unmapped:
+            lines.append(f"- under their own names: {told(held.unmapped)}")
+        if held.unknown:
+            lines.append(f"- in the mapping and not in the run: {told(held.unknown)}")
+        if built.ordinary:
+            lines.append(
+                f"- converted as names of nodes and left in running text, being common words: {told(built.ordinary)}"
+            )
+        if built.within:
+            parts = [f"{name} ({count})" for name, count in sorted(built.within.items())]
+            lines.append(f"- left where they are part of a longer word: {told(parts)}")
+        if sent:
+            lines.append(f"- {where}: {sent.sent} file(s) sent, {sent.there} were there")
+        return lines

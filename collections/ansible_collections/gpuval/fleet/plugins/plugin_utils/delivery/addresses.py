@@ -1,0 +1,138 @@
+"""Internal addresses in text: IPv4, IPv6 and hardware addresses.
+
+What looks like an address and is none has to stay, versions above all. An IPv4 address is four numbers up to 255
+without leading zeros and with no further number beside them: 580.159.04.1 and 1.2.3.4.5 are versions. Four such numbers
+right after a word like `version` or `driver`, after `==`, `.so.` or a `v` are a version too, unless a port or a mask
+follows. Addresses that are known to be the fleet's are found wherever they stand.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Iterable
+
+#: From the kind (`address`, `mac`) and the address in one spelling to what stands in its place; None keeps it.
+Replace = Callable[[str, str], str | None]
+
+ADDRESS, MAC = "address", "mac"
+
+_IPV4 = re.compile(r"(?<![0-9])(?<![0-9]\.)(\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3})(?!\d)((?:\.\d+)*)", re.ASCII)
+_DASHED = re.compile(r"(?<![0-9A-Za-z])ip-(\d{1,3}-\d{1,3}-\d{1,3}-\d{1,3})(?![0-9A-Za-z])", re.ASCII | re.IGNORECASE)
+_IPV6 = re.compile(
+    r"(?<![\w:])(?:[0-9A-Fa-f]{1,4}:|:)(?:[0-9A-Fa-f]{0,4}:){1,7}[0-9A-Fa-f]{0,4}(?![0-9A-Za-z:])(?:%[\w.-]+)?",
+    re.ASCII,
+)
+_HEX = "[0-9A-Fa-f]"
+_MAC = re.compile(rf"(?<![\w:-]){_HEX}{{2}}([:-]){_HEX}{{2}}(?:\1{_HEX}{{2}}){{4,18}}(?![0-9A-Za-z]|[:-]\w)", re.ASCII)
+_DOTTED_MAC = re.compile(rf"(?<![\w.]){_HEX}{{4}}\.{_HEX}{{4}}\.{_HEX}{{4}}(?![0-9A-Za-z]|\.\w)", re.ASCII)
+_GUID = re.compile(rf"(?<![\w:]){_HEX}{{4}}(?::{_HEX}{{4}}){{3}}(?![\w:])", re.ASCII)
+_BARE_MAC = re.compile(rf"(?<!{_HEX}){_HEX}{{12}}(?!{_HEX})", re.ASCII)
+#: Ethernet, EUI-64, InfiniBand.
+_OCTETS = (6, 8, 20)
+_VERSION_BEFORE = re.compile(
+    r"(?:(?:version|ver|release|driver|firmware|vbios|bios|cuda|rocm|toolkit|build)s?[\"']?\s?[:=]?\s?[\"']?v?"
+    r"|==|\.so\.|(?<![0-9A-Za-z])v)$",
+    re.ASCII | re.IGNORECASE,
+)
+_LONGEST_BEFORE = 24
+_PORT_OR_MASK = re.compile(r":\d{1,5}(?!\d)|/\d{1,2}(?!\d)", re.ASCII)
+_INTERNAL = tuple(
+    ipaddress.ip_network(network)
+    for network in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "169.254.0.0/16", "198.18.0.0/15")
+)  # fmt: skip
+_INTERNAL6 = tuple(ipaddress.ip_network(network) for network in ("fc00::/7", "fe80::/10", "fec0::/10"))
+
+
+def canonical(text: str) -> str | None:
+    """An IP address in one spelling; None for what is none."""
+    try:
+        return str(ipaddress.ip_address(text.partition("%")[0].strip("[]")))
+    except ValueError:
+        return None
+
+
+def canonical_mac(text: str) -> str | None:
+    """A hardware address as lower-case digits alone; None for what is none, or stands for none."""
+    digits = re.sub(r"[:.-]", "", text).lower()
+    octets, rest = divmod(len(digits), 2)
+    if rest or octets not in _OCTETS or re.search("[^0-9a-f]", digits) or set(digits) in ({"0"}, {"f"}):
+        return None
+    return digits
+
+
+def is_own(address: str) -> bool:
+    """Whether an address can tell of a machine at all: loopback, multicast and `any` address do not."""
+    found = ipaddress.ip_address(address)
+    return not (found.is_loopback or found.is_unspecified or found.is_multicast)
+
+
+class Addresses:
+    """Finds internal addresses, and those of ``known`` (IP addresses) and ``macs`` in any case."""
+
+    def __init__(self, known: Iterable[str] = (), macs: Iterable[str] = ()) -> None:
+        spelled = (canonical(address) for address in known)
+        self.known = frozenset(address for address in spelled if address and is_own(address))
+        self.macs = frozenset(mac for mac in map(canonical_mac, macs) if mac)
+
+    def hide(self, text: str, replace: Replace) -> str:
+        """The text with what ``replace`` gives in the place of each address."""
+        if ":" in text or "-" in text:
+            text = _MAC.sub(lambda found: self._mac(found, replace), text)
+        if ":" in text:
+            text = _IPV6.sub(lambda found: self._ipv6(found, replace), text)
+            text = _GUID.sub(lambda found: self._put(replace, MAC, found.group().replace(":", "").lower(), found), text)
+        text = _IPV4.sub(lambda found: self._ipv4(found, replace), text)
+        text = _DASHED.sub(lambda found: self._dashed(found, replace), text)
+        text = _DOTTED_MAC.sub(lambda found: self._mac(found, replace), text)
+        if self.macs:
+            text = _BARE_MAC.sub(lambda found: self._bare(found, replace), text)
+        return text
+
+    @staticmethod
+    def _put(replace: Replace, kind: str, address: str, found: re.Match[str]) -> str:
+        instead = replace(kind, address)
+        return found.group() if instead is None else instead
+
+    def _mac(self, found: re.Match[str], replace: Replace) -> str:
+        mac = canonical_mac(found.group())
+        if mac is None or ("-" in found.group() and mac.isdecimal() and mac not in self.macs):
+            return found.group()  # numbers between dashes are a date and a time
+        return self._put(replace, MAC, mac, found)
+
+    def _bare(self, found: re.Match[str], replace: Replace) -> str:
+        mac = found.group().lower()
+        return self._put(replace, MAC, mac, found) if mac in self.macs else found.group()
+
+    def _ipv6(self, found: re.Match[str], replace: Replace) -> str:
+        address = canonical(found.group())
+        if address is None:
+            return found.group()
+        parsed = ipaddress.ip_address(address)
+        if address in self.known or any(parsed in network for network in _INTERNAL6):
+            return self._put(replace, ADDRESS, address, found)
+        return found.group()
+
+    def _dashed(self, found: re.Match[str], replace: Replace) -> str:
+        address = canonical(found.group(1).replace("-", "."))
+        if address is None or not (address in self.known or _internal(address)):
+            return found.group()
+        return self._put(replace, ADDRESS, address, found)
+
+    def _ipv4(self, found: re.Match[str], replace: Replace) -> str:
+        address, more = found.group(1), found.group(2)
+        if canonical(address) is None:
+            return found.group()
+        if address not in self.known:
+            if more or not _internal(address):
+                return found.group()
+            before = found.string[max(0, found.start() - _LONGEST_BEFORE) : found.start()]
+            if _VERSION_BEFORE.search(before) and not _PORT_OR_MASK.match(found.string, found.end()):
+                return found.group()
+        instead = replace(ADDRESS, address)
+        return found.group() if instead is None else instead + more
+
+
+def _internal(address: str) -> bool:
+    parsed = ipaddress.ip_address(address)
+    return any(parsed in network for network in _INTERNAL)

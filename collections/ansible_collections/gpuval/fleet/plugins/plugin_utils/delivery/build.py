@@ -1,0 +1,372 @@
+"""Make a delivery from the results of a run: a folder or an archive, the same bytes for the same results.
+
+Files are written one at a time into a draft beside the delivery, looked through for what must not be told, and only
+then put in its place. A thousand nodes are more than memory should hold, so of each only one stage is.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import files, log_bundle, report_file, runs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import (
+    DeliveryError,
+    convert,
+    pack,
+    stage_file,
+    vendor_state,
+)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.disguise import Disguise, Known, is_ordinary
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.scan import Scan, problems
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.surroundings import Surroundings, read_json
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import clean_text, csv_cell
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import (
+    MAX_RECORD_BYTES,
+    MAX_SERIES_BYTES,
+    Refused,
+    accept_record,
+)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_file
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.html import html_report
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.markdown import markdown_report
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.perf import perf_csv
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.place import DELIVERY
+
+#: Of a longer log its head and its tail are delivered.
+MAX_LOG_BYTES = 32 << 20
+LOCK_SECONDS = 2.0
+TELL_SECONDS = 10.0
+FOLDER = "delivery"
+
+_README = """# Acceptance of run {run_id}: {verdict}
+
+{nodes} nodes: {passed} PASS, {failed} FAIL, {incomplete} INCOMPLETE. Nodes are named by their unique ids.
+
+| file | what it is |
+|---|---|
+| `report.html` | the report, opens offline |
+| `report.md`, `report.json` | the same as text, and for programs |
+| `perf.csv` | every figure as a row |
+| `index.csv` | every node and stage with verdict, state and file |
+| `logs/<stage>/<unique id>.log` | for each node and stage a JSON header, what the vendor's tool told, the log |
+| `manifest.json` | every file with its size and SHA-256 |
+| `SHA256SUMS` | for `sha256sum -c SHA256SUMS` |
+
+The header of a log ends with the first line that is a closing brace alone. Its `sections` say how many bytes each part
+after it has; before each part stand an empty line and a line with its name.
+
+Secrets, internal addresses and names of other machines were replaced: `***` stands for a secret, `address-1`, `mac-1`
+and `host-1` stand for the same address or machine throughout.
+"""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be made. ``form`` is folder, tar.gz or zip."""
+
+    folder: runs.RunFolder
+    name: str
+    form: str
+    ids: Mapping[str, str]
+
+    @property
+    def directory(self) -> Path:
+        return self.folder.path / FOLDER
+
+    @property
+    def target(self) -> Path:
+        return self.directory / f"{self.name}{pack.SUFFIXES[self.form]}"
+
+
+@dataclass
+class Built:
+    """What was made. ``files`` are those below the folder, in the order to send them; of an archive it is itself."""
+
+    path: Path
+    changed: bool
+    files: list[pack.File]
+    bytes: int
+    within: dict[str, int] = field(default_factory=dict)
+    ordinary: list[str] = field(default_factory=list)
+
+
+def build(request: Request, around: Surroundings, say: Callable[[str], object] = lambda _line: None) -> Built:
+    """Make it. Raises DeliveryError, RunError, and OSError where there is no room."""
+    directory = request.directory
+    directory.mkdir(parents=True, exist_ok=True)
+    late = DeliveryError(f"another `make deliver` is at work in {directory}: wait for its end")
+    with files.locked(directory / ".lock", LOCK_SECONDS, late):
+        draft, scratch = directory / f".{request.name}.draft", directory / f".{request.name}.scratch"
+        _remove(draft, scratch)
+        draft.mkdir()
+        scratch.mkdir()
+        try:
+            return _build(request, around, draft, scratch, say)
+        finally:
+            _remove(draft, scratch)
+
+
+def _build(request: Request, around: Surroundings, draft: Path, scratch: Path, say: Callable[[str], object]) -> Built:
+    report = runs.read_report(request.folder)
+    names = [node["name"] for node in report["nodes"]]
+    for node in _telling(names, "looked at", say):
+        _look_around(request.folder, node, around, scratch)
+    disguise = Disguise(_known(request, around))
+    order = sorted(report["nodes"], key=lambda node: request.ids[node["name"]])
+    rows = []
+    for node in _telling(order, "written", say):
+        rows += _stages(request.folder, report["run"], node, disguise, draft, scratch)
+    told = {
+        "schema": "gpuval.delivery/1",
+        "name": request.name,
+        "run_id": report["run"]["run_id"],
+        "verdict": report["verdict"],
+        "counts": report["counts"],
+        "judged_at": report["run"]["judged_at"],
+        "nodes": [{"id": request.ids[node["name"]], "verdict": node["verdict"]} for node in order],
+        "replaced": {},
+    }
+    say("delivery: writing the report")
+    _forms(report, disguise, request.name, draft, scratch, rows)
+    for kind, _what in disguise.placeholders:
+        told["replaced"][kind] = told["replaced"].get(kind, 0) + 1
+    sealed = pack.seal(draft, told)
+    say(f"delivery: looking through {len(sealed)} files")
+    scan = Scan(disguise)
+    found = problems(scan, draft, [file.path for file in sealed])
+    found += [f"the path {file.path}: {what}" for file in sealed for what in scan.text(file.path)]
+    if found:
+        raise DeliveryError(
+            "the delivery was not made, since something internal was left in it: " + "; ".join(found[:20])
+            + ". This is a fault of gpuval: please report it with the line in question"
+        )  # fmt: skip
+    _remember(request, disguise)
+    changed, of_target = _put(request, draft, sealed)
+    return Built(
+        request.target,
+        changed,
+        sealed if request.form == "folder" else [of_target],
+        sum(file.bytes for file in sealed) if request.form == "folder" else of_target.bytes,
+        within=scan.within,
+        ordinary=sorted(name for name in request.ids if is_ordinary(name) and request.ids[name] != name),
+    )
+
+
+def _telling(items: list[Any], what: str, say: Callable[[str], object]) -> Iterator[Any]:
+    """The items, with a line from time to time of how many are done."""
+    due = time.monotonic() + TELL_SECONDS
+    for count, item in enumerate(items):
+        if time.monotonic() > due:
+            say(f"delivery: {count} of {len(items)} nodes {what}")
+            due = time.monotonic() + TELL_SECONDS
+        yield item
+
+
+def _known(request: Request, around: Surroundings) -> Known:
+    aliases, shared = around.alias_ids(request.ids)
+    names = set(request.ids)
+    return Known(
+        names=request.ids,
+        aliases={alias: identity for alias, identity in aliases.items() if alias not in names},
+        secrets=frozenset(around.secrets),
+        addresses=frozenset(around.addresses),
+        macs=frozenset(around.macs),
+        hosts=frozenset((around.hosts | shared) - names - set(aliases)),
+        users=frozenset(around.users),
+        folders=around.folders,
+        run_id=request.folder.path.name,
+    )
+
+
+def _look_around(folder: runs.RunFolder, node: str, around: Surroundings, scratch: Path) -> None:
+    """What a node tells of itself that is not to be told, before the first of its texts is converted."""
+    around.add_facts(node, read_json(folder.evidence_file(node, "facts"), MAX_RECORD_BYTES))
+    gathered = vendor_state.gathered(log_bundle.archive_file(folder.path, node))
+    around.addresses |= gathered.addresses
+    around.macs |= gathered.macs
+    if gathered.texts:
+        (scratch / "tools").mkdir(exist_ok=True)
+        (scratch / "tools" / f"{node}.json").write_text(json.dumps(gathered.texts), encoding="utf-8")
+
+
+def _stages(
+    folder: runs.RunFolder,
+    run: Mapping[str, Any],
+    node: Mapping[str, Any],
+    disguise: Disguise,
+    draft: Path,
+    scratch: Path,
+) -> list[tuple[str, ...]]:
+    """Write the file of each stage of a node, and what report.html is drawn from; returns the rows of the index."""
+    name, identity = node["name"], disguise.name(node["name"])
+    tools = read_json(scratch / "tools" / f"{name}.json", 1 << 30) or {}
+    facts = _record(folder, run, name, "facts")[0]
+    evidence = scratch / "nodes" / identity
+    evidence.mkdir(parents=True)
+    rows = []
+    for stage in node["stages"]:
+        record, refused = _record(folder, run, name, stage["name"])
+        head = stage_file.header(run, node, stage, record, facts)
+        if refused:
+            head["message"] = f"the record was refused: {refused}"
+        # of the header only what nodes wrote may have anything in it; figures are many and none of them is text
+        metrics = [_metric(metric, disguise) for metric in head.pop("metrics")]
+        head = {**disguise.document(head), "node": identity, "metrics": metrics}
+        parts = [(title, disguise.text(clean_text(text))) for title, text in
+                 vendor_state.parts(tools, facts, stage["name"])]  # fmt: skip
+        parts.append(("log", disguise.text(_log(folder.evidence_file(name, stage["name"], "logs")))))
+        path = DELIVERY.of(identity, stage["name"]) + ".log"
+        (draft / path).parent.mkdir(parents=True, exist_ok=True)
+        with (draft / path).open("wb") as stream:
+            stream.writelines(stage_file.pieces(head, parts))
+        _curves(folder.evidence_file(name, stage["name"], "series"), name, identity, disguise, evidence)
+        shown = {"image": head["image"], "environment": head["environment"]}
+        (evidence / f"{stage['name']}.json").write_text(json.dumps(shown), encoding="utf-8")
+        (evidence / f"{stage['name']}.log").touch()
+        seconds = "" if stage["duration_seconds"] is None else f"{stage['duration_seconds']:.3f}"
+        rows.append((identity, node["verdict"], str(head["sku"]), stage["name"], stage["state"], seconds, path))
+    return rows
+
+
+def _metric(metric: Mapping[str, Any], disguise: Disguise) -> dict[str, Any]:
+    return {**metric, "scope": disguise.short(metric["scope"])}
+
+
+def _record(folder: runs.RunFolder, run: Mapping[str, Any], node: str, stage: str) -> tuple[dict[str, Any] | None, str]:
+    """The record of a stage, and why it was refused."""
+    path = folder.evidence_file(node, stage)
+    try:
+        if path.is_symlink():
+            return None, "it is a link"
+        with path.open("rb") as stream:
+            raw = stream.read(MAX_RECORD_BYTES + 1)
+        return accept_record(raw, run_id=run["run_id"], node=node, stage=stage), ""
+    except FileNotFoundError:
+        return None, ""
+    except (Refused, OSError) as error:
+        return None, str(error)
+
+
+def _log(path: Path) -> str:
+    """The text of a log without what terminals obey; of one that is too long its head and its tail."""
+    try:
+        if path.is_symlink():
+            return ""
+        with path.open("rb") as stream:
+            size = path.stat().st_size
+            if size <= MAX_LOG_BYTES:
+                data = stream.read(MAX_LOG_BYTES)
+            else:
+                head = stream.read(MAX_LOG_BYTES // 2)
+                stream.seek(size - MAX_LOG_BYTES // 2)
+                tail = stream.read(MAX_LOG_BYTES // 2)
+                left_out = (
+                    f"\n[gpuval] {size - MAX_LOG_BYTES} bytes and the lines they cut are left out here\n".encode()
+                )
+                # whole lines: half a secret at a cut would be none that is known
+                data = head[: head.rfind(b"\n") + 1] + left_out + tail[tail.find(b"\n") + 1 :]
+    except OSError:
+        return ""
+    return clean_text(data.decode("utf-8", "replace"))
+
+
+def _curves(path: Path, name: str, identity: str, disguise: Disguise, evidence: Path) -> None:
+    """The curves of a stage under the node's id, for report.html."""
+    document = read_json(path, MAX_SERIES_BYTES)
+    if document is None or document.get("node") != name or not isinstance(document.get("series"), list):
+        return
+    texts = ("name", "unit", "scope", "x_unit")
+    series = [
+        {**curve, **{key: disguise.short(curve[key]) for key in texts if isinstance(curve.get(key), str)}}
+        for curve in document["series"]
+        if isinstance(curve, dict)
+    ]
+    kept = {"stage": document.get("stage"), "attempt": document.get("attempt"), "node": identity, "series": series}
+    (evidence / path.name).write_text(json.dumps(kept), encoding="utf-8")
+
+
+def _forms(
+    report: dict[str, Any],
+    disguise: Disguise,
+    name: str,
+    draft: Path,
+    scratch: Path,
+    rows: list[tuple[str, ...]],
+) -> None:
+    """Every form of the report, made anew from the converted one, and what leads to the files."""
+    run, counts = report["run"], report["counts"]
+    readme = _README.format(
+        run_id=run["run_id"],
+        verdict=report["verdict"],
+        nodes=counts["expected"],
+        passed=counts["PASS"],
+        failed=counts["FAIL"],
+        incomplete=counts["INCOMPLETE"],
+    )
+    (draft / "README.md").write_text(readme, encoding="utf-8")
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(("uniqueid", "verdict", "sku", "stage", "state", "duration_seconds", "file"))
+    writer.writerows([csv_cell(cell) for cell in row] for row in rows)
+    (draft / "index.csv").write_text(stream.getvalue(), encoding="utf-8")
+    converted = convert.converted(report, disguise, name)
+    forms = {
+        "report.html": lambda: html_report(converted, scratch, DELIVERY),
+        "report.md": lambda: markdown_report(converted, DELIVERY),
+        "perf.csv": lambda: perf_csv(converted),
+        "report.json": lambda: report_file.lines(converted),
+    }
+    for form, text in forms.items():
+        write_file(draft / form, text())
+
+
+def _remember(request: Request, disguise: Disguise) -> None:
+    """What stands for what, for the operator alone: a customer's question names an id or a placeholder."""
+    path = request.directory / f"{request.name}.names.json"
+    told = {
+        "ids": dict(sorted(request.ids.items())),
+        "placeholders": {placeholder: what for (_kind, what), placeholder in disguise.placeholders.items()},
+    }
+    files.replace(path, (json.dumps(told, indent=1) + "\n").encode(), files.PRIVATE)
+
+
+def _put(request: Request, draft: Path, sealed: list[pack.File]) -> tuple[bool, pack.File]:
+    """Put the draft in its place, unless the same is there. Returns whether that changed anything, and the archive."""
+    target = request.target
+    if request.form == "folder":
+        if pack.same(target, sealed):
+            return False, sealed[-1]
+        old = target.with_name(f".{target.name}.old")
+        _remove(old)
+        if target.is_dir() and not target.is_symlink():
+            target.rename(old)
+        draft.rename(target)
+        _remove(old)
+        return True, sealed[-1]
+    packed = target.with_name(f".{target.name}.draft")
+    try:
+        pack.archive(draft, sealed, packed, request.name)
+        made = pack.File(target.name, packed.stat().st_size, pack.digest(packed))
+        sums = request.directory / f"{target.name}.sha256"
+        text = pack.sums([made])
+        if target.is_file() and pack.digest(target) == made.sha256 and sums.is_file() and sums.read_text() == text:
+            return False, made
+        packed.replace(target)
+        files.replace(sums, text.encode(), 0o644)
+        return True, made
+    finally:
+        packed.unlink(missing_ok=True)
+
+
+def _remove(*folders: Path) -> None:
+    for folder in folders:
+        if folder.is_dir() and not folder.is_symlink():
+            shutil.rmtree(folder)

@@ -1,0 +1,186 @@
+"""Where a delivery is sent: an S3 service with keys of its own, or a folder. What is there already is not sent again,
+and what was sent is looked at where it arrived."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, Store
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import DeliveryError, pack
+from botocore.exceptions import BotoCoreError, ClientError
+
+STREAMS = 8
+SINGLE_BYTES = 64 << 20
+TIMEOUT_SECONDS = 60.0
+METADATA = "sha256"
+_MD5 = re.compile("[0-9a-f]{32}")
+
+
+@dataclass
+class Sent:
+    """How many files went out, and how many were there."""
+
+    sent: int = 0
+    there: int = 0
+
+
+def parse(destination: str) -> tuple[str, str, str]:
+    """(``s3``, bucket, prefix) of ``s3://bucket/prefix``, (``folder``, path, empty) of a path. Raises DeliveryError."""
+    if not destination.startswith("s3://"):
+        if "://" in destination:
+            raise DeliveryError(f"delivery_destination {destination}: s3://bucket/prefix, or the path of a folder")
+        return "folder", destination, ""
+    place = urlsplit(destination)
+    prefix = place.path.strip("/")
+    if not place.hostname or place.query or place.fragment or "@" in place.netloc or ".." in prefix.split("/"):
+        raise DeliveryError(f"delivery_destination must be s3://bucket/prefix and nothing more: {place.hostname}")
+    return "s3", place.netloc, prefix
+
+
+def send_to_folder(root: Path, source: Path, files: Iterable[pack.File], folder: Path, *, dry: bool = False) -> Sent:
+    """Copy files from below ``source`` to below ``folder``. Raises DeliveryError."""
+    sent = Sent()
+    if folder.resolve().is_relative_to(root.resolve()):
+        raise DeliveryError(f"delivery_destination {folder} lies in the delivery itself: give another folder")
+    for file in files:
+        target = folder / file.path
+        if target.is_file() and not target.is_symlink() and _is(file, target):
+            sent.there += 1
+            continue
+        sent.sent += 1
+        if dry:
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+        try:
+            shutil.copyfile(source / file.path, draft)
+            if not _is(file, draft):
+                raise DeliveryError(
+                    f"{file.path} arrived in {folder} with another checksum: look at its disk, then again"
+                )
+            draft.replace(target)
+        finally:
+            draft.unlink(missing_ok=True)
+    return sent
+
+
+def _is(file: pack.File, path: Path) -> bool:
+    return path.stat().st_size == file.bytes and pack.digest(path) == file.sha256
+
+
+class Bucket:
+    """A place in an S3 service."""
+
+    def __init__(self, connection: Connection, prefix: str) -> None:
+        if not connection.access_key or not connection.secret_key:
+            raise DeliveryError(
+                "a destination on S3 needs keys of its own: set delivery_s3_access_key and delivery_s3_secret_key; "
+                "those of the run's store are never used for it"
+            )
+        self._store = Store(connection, timeout=TIMEOUT_SECONDS, attempts=5)
+        self._client = self._store.client
+        self._bucket, self._prefix = connection.bucket, prefix
+
+    def send(
+        self,
+        source: Path,
+        files: list[pack.File],
+        below: str,
+        say: Callable[[str], object] = lambda _line: None,
+        *,
+        dry: bool = False,
+    ) -> Sent:
+        """Put files from below ``source`` under the prefix, those last in the list at the end: who sees them knows that
+        all is there. Raises DeliveryError, which names the first file that failed; done again, it goes on from there.
+        """
+        sent = Sent()
+        most = max(0, len(files) - 2)
+        with ThreadPoolExecutor(STREAMS) as pool:
+            for start in range(0, most, 256):  # bounded: a failure is told before everything else was tried
+                for one in pool.map(
+                    lambda file: self._one(source, file, below, dry), files[start : min(start + 256, most)]
+                ):
+                    _count(sent, one)
+                say(f"delivery: {sent.sent} files sent, {sent.there} were there, of {len(files)}")
+        for file in files[most:]:
+            _count(sent, self._one(source, file, below, dry))
+        return sent
+
+    def _one(self, source: Path, file: pack.File, below: str, dry: bool) -> bool:
+        """Whether the file had to be sent."""
+        key = "/".join(part for part in (self._prefix, below, file.path) if part)
+        path = source / file.path
+        try:
+            if self._there(key, file, path, checked=True):
+                return False
+            if dry:
+                return True
+            self._put(key, file, path)
+            if not self._there(key, file, path, checked=file.bytes <= SINGLE_BYTES):
+                raise DeliveryError(f"{key} arrived in {self._bucket} with another size or checksum: send it again")
+        except (ClientError, BotoCoreError, OSError) as error:
+            raise DeliveryError(
+                f"{key} could not be sent to {self._bucket}: {error}. Check delivery_destination, delivery_s3_endpoint "
+                "and its keys; what has arrived is not sent again"
+            ) from None
+        return True
+
+    def _put(self, key: str, file: pack.File, path: Path) -> None:
+        extra: dict[str, Any] = {"Metadata": {METADATA: file.sha256}, "ContentType": _content_type(path.name)}
+        if file.bytes > SINGLE_BYTES:
+            self._client.upload_file(str(path), self._bucket, key, ExtraArgs=extra)
+            return
+        data = path.read_bytes()
+        checksum = base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
+        self._client.put_object(Bucket=self._bucket, Key=key, Body=data, ContentMD5=checksum, **extra)
+
+    def _there(self, key: str, file: pack.File, path: Path, *, checked: bool) -> bool:
+        """Whether the object is this file: by an ETag of its bytes; by the SHA-256 that it was given, where the service
+        ``checked`` its bytes when they came; else by its bytes."""
+        try:
+            head = self._client.head_object(Bucket=self._bucket, Key=key)
+        except ClientError as error:
+            if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") == 404:
+                return False
+            raise
+        if head["ContentLength"] != file.bytes:
+            return False
+        etag = head.get("ETag", "").strip('"')
+        if _MD5.fullmatch(etag) and etag == pack.digest(path, "md5"):
+            return True
+        if checked and head.get("Metadata", {}).get(METADATA) == file.sha256:
+            return True
+        return self._hash(key) == file.sha256
+
+    def _hash(self, key: str) -> str:
+        found = hashlib.sha256()
+        body = self._client.get_object(Bucket=self._bucket, Key=key)["Body"]
+        try:
+            for piece in body.iter_chunks(1 << 20):
+                found.update(piece)
+        finally:
+            body.close()
+        return found.hexdigest()
+
+
+def _count(sent: Sent, was_sent: bool) -> None:
+    if was_sent:
+        sent.sent += 1
+    else:
+        sent.there += 1
+
+
+def _content_type(name: str) -> str:
+    kinds = {".html": "text/html; charset=utf-8", ".json": "application/json", ".csv": "text/csv; charset=utf-8",
+             ".md": "text/markdown; charset=utf-8", ".gz": "application/gzip", ".zip": "application/zip"}  # fmt: skip
+    return kinds.get(Path(name).suffix, "text/plain; charset=utf-8")

@@ -1,0 +1,243 @@
+"""Text as the customer may read it: workers by their unique ids, secrets and internal addresses left out.
+
+One object serves a whole delivery: what it puts in the place of an address is the same wherever that address stands.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+from urllib.parse import quote
+
+from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import HIDDEN, SHORTEST_SECRET, Redaction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import addresses
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.encodings import (
+    BASE64,
+    PERCENT,
+    decoded,
+    unquoted,
+)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.words import any_of
+
+#: Names that stand in any log: as text they tell of no node, and to convert them would spoil what is told.
+ORDINARY = frozenset(
+    {"localhost", "node", "nodes", "host", "hosts", "gpu", "cpu", "master", "worker", "server", "client", "head",
+     "login", "local", "root", "admin", "user", "ubuntu", "debian", "centos", "rocky", "ec2-user", "core", "nobody",
+     "home", "data", "facts", "image", "diagnostics", "fingerprint", "training", "loading", "inference", "collective",
+     "vendor_tools",
+     "none", "true", "false", "test", "linux", "runner", "controller", "project", "nvidia", "amd", "gaudi", "vm"}
+)  # fmt: skip
+SHORTEST_NAME = 3
+#: Shorter ones come about by chance in what looks like base64.
+SHORTEST_ENCODED = 6
+#: Ends of file names, which are no domains.
+_SUFFIXES = "log|json|txt|gz|tar|zip|py|sh|yml|yaml|csv|html|md|xml|conf|service|socket|pem|key|pub|sock|pid|lock"
+_DOMAIN = rf"(?:\.(?!(?:{_SUFFIXES})\b)[A-Za-z0-9-]+)*\.(?!(?:{_SUFFIXES})\b)[A-Za-z][A-Za-z-]*[A-Za-z](?![\w-])"
+_HOME = re.compile(r"(?<![\w.])/home/(?!user(?:[^\w.-]|$))[A-Za-z0-9_][\w.-]*")
+_TRIGGERS = (
+    *(
+        "://",
+        "authorization",
+        "bearer",
+        "akia",
+        "asia",
+        "hf_",
+        "ghp_",
+        "gho_",
+        "ghu_",
+        "ghs_",
+        "ghr_",
+        "pass",
+        "secret",
+    ),
+    *("token", "key", "credential", "signature", "cookie"),
+)
+_SIGNATURE = re.compile(r"X-Amz-(?:Signature|Credential|Security-Token)=([^&\s\"'<>]{8,})", re.IGNORECASE)
+
+
+def is_ordinary(name: str) -> bool:
+    """Whether a name is a word or a number that a log has anyway."""
+    return len(name) < SHORTEST_NAME or name.lower() in ORDINARY or not re.search("[A-Za-z]", name)
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of the surroundings of a run, and must not be in a delivery.
+
+    names: worker to unique id. aliases: other names of a node (host name, DNS name) to its unique id. hosts: names of
+    other machines. users, folders: of the controller.
+    """
+
+    names: Mapping[str, str]
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    secrets: frozenset[str] = frozenset()
+    addresses: frozenset[str] = frozenset()
+    macs: frozenset[str] = frozenset()
+    hosts: frozenset[str] = frozenset()
+    users: frozenset[str] = frozenset()
+    folders: Mapping[str, str] = field(default_factory=dict)
+    run_id: str = ""
+
+
+class Disguise:
+    """Converts texts and documents, and remembers what it put in the place of what."""
+
+    def __init__(self, known: Known) -> None:
+        self.known = known
+        self.placeholders: dict[tuple[str, str], str] = {}
+        self.ids = frozenset(known.names.values())
+        self._counts: dict[str, int] = {}
+        self._names = {**known.aliases, **known.names}
+        self._by_lower = {name.lower(): identity for name, identity in self._names.items()}
+        self._addresses = addresses.Addresses(
+            [*known.addresses, *(name for name in self._names if addresses.canonical(name))], known.macs
+        )
+        self._address_names = {addresses.canonical(name): identity for name, identity in self._names.items()
+                               if addresses.canonical(name)}  # fmt: skip
+        self.literal = {name: identity for name, identity in self._names.items()
+                        if not is_ordinary(name) and not addresses.canonical(name)}  # fmt: skip
+        self._name_pattern = _names_pattern(self.literal, known.run_id)
+        self._host_pattern = _tokens_pattern({name for name in known.hosts if not is_ordinary(name)} - set(self._names))
+        self._user_pattern = _tokens_pattern({name for name in known.users if not is_ordinary(name)} - set(self._names))
+        self._folders = sorted(known.folders.items(), key=lambda entry: -len(entry[0]))
+        self.secrets = sorted(
+            {form for secret in known.secrets if len(secret) >= SHORTEST_SECRET for form in _forms(secret)},
+            key=lambda form: (-len(form), form),
+        )
+        self._redact = Redaction()
+        self._encoded = re.compile(
+            any_of(
+                {
+                    *(secret for secret in known.secrets if len(secret) >= SHORTEST_SECRET),
+                    *self._addresses.known,
+                    *(name for name in self.literal if len(name) >= SHORTEST_ENCODED),
+                }
+            )
+        )
+        self._texts: dict[str, str] = {}
+
+    def name(self, worker: str) -> str:
+        """The unique id of a node."""
+        return self.known.names[worker]
+
+    def text(self, text: str) -> str:
+        """A text of any length, converted. What it was converted to is left alone when it is converted again."""
+        text = self._without_secrets(text)
+        if "%" in text:
+            text = PERCENT.sub(self._percent, text)
+        text = BASE64.sub(self._base64, text)
+        for folder, instead in self._folders:
+            if folder in text:
+                text = re.sub(re.escape(folder) + r"(?![\w.-])", lambda _found, put=instead: put, text)
+        if "/home/" in text:
+            text = _HOME.sub("/home/user", text)
+        text = self._addresses.hide(text, self._instead)
+        text = self._name_pattern.sub(self._identity, text)
+        text = self._host_pattern.sub(lambda found: self._placeholder("host", found["word"].lower()), text)
+        return self._user_pattern.sub(lambda found: "user", text)
+
+    def short(self, text: str) -> str:
+        """A text that stands in a document again and again."""
+        done = self._texts.get(text)
+        if done is None:
+            if len(self._texts) > 1 << 16:
+                self._texts.clear()
+            done = self._texts[text] = self.text(text)
+        return done
+
+    def document(self, value: Any) -> Any:
+        """JSON with every text in it converted, keys too."""
+        if isinstance(value, str):
+            return self.short(value)
+        if isinstance(value, Mapping):
+            return {self.short(key): self._value(key, item) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.document(item) for item in value]
+        return value
+
+    def _value(self, key: str, value: Any) -> Any:
+        """A worker's name that stands by itself is converted whatever it is."""
+        if key in ("node", "worker") and isinstance(value, str) and value in self.known.names:
+            return self.known.names[value]
+        return self.document(value)
+
+    def _without_secrets(self, text: str) -> str:
+        for secret in self.secrets:
+            if secret in text:
+                text = text.replace(secret, HIDDEN)
+        low = text.lower()
+        if "-----begin" in low:
+            return self._redact(text)
+        if not any(trigger in low for trigger in _TRIGGERS):
+            return text
+        for value in set(_SIGNATURE.findall(text)):  # also where it stands by itself
+            if value != HIDDEN:
+                text = text.replace(value, HIDDEN)
+        lines = text.split("\n")
+        for index, line in enumerate(lines):
+            low = line.lower()
+            if any(trigger in low for trigger in _TRIGGERS):
+                lines[index] = self._redact(line)
+        return "\n".join(lines)
+
+    def _percent(self, found: re.Match[str]) -> str:
+        plain = unquoted(found.group())
+        if plain == found.group() or "%" in plain:
+            return found.group()
+        hidden = self.text(plain)
+        return found.group() if hidden == plain else hidden
+
+    def _base64(self, found: re.Match[str]) -> str:
+        search = self._encoded.search
+        return HIDDEN if any(search(plain) for plain in decoded(found.group())) else found.group()
+
+    def _instead(self, kind: str, address: str) -> str | None:
+        if kind == addresses.ADDRESS and address in self._address_names:
+            return self._address_names[address]
+        return self._placeholder(kind, address)
+
+    def _identity(self, found: re.Match[str]) -> str:
+        name = found["name"] or found["inner"]
+        return self.literal.get(name) or self._by_lower[name.lower()]
+
+    def _placeholder(self, kind: str, what: str) -> str:
+        known = self.placeholders.get((kind, what))
+        if known is None:
+            self._counts[kind] = number = self._counts.get(kind, 0) + 1
+            known = self.placeholders[kind, what] = f"{kind}-{number}"
+        return known
+
+
+def _forms(secret: str) -> set[str]:
+    """A secret as it is, URL-encoded, and in base64 by itself."""
+    raw = secret.encode()
+    plain = {base64.b64encode(raw).decode().rstrip("="), base64.urlsafe_b64encode(raw).decode().rstrip("=")}
+    return {secret, quote(secret, safe=""), quote(secret), *plain}
+
+
+def _names_pattern(names: Iterable[str], run_id: str) -> re.Pattern[str]:
+    """Names as whole words, with the domain behind them; within names that gpuval makes of run and node as well."""
+    words = any_of({form for name in names for form in (name, name.lower(), name.upper())})
+    made = rf"|(?<={re.escape(run_id)}-)(?P<inner>{words})(?![A-Za-z0-9])" if run_id else r"|(?P<inner>(?!))"
+    return re.compile(
+        rf"(?<![A-Za-z0-9_-])(?<![A-Za-z0-9]\.)(?P<name>{words})(?![A-Za-z0-9])(?![_-]+[A-Za-z0-9])(?:{_DOMAIN})?{made}"
+    )
+
+
+def _tokens_pattern(words: Iterable[str]) -> re.Pattern[str]:
+    pattern = any_of({form for word in words for form in (word, word.lower(), word.upper())})
+    return re.compile(rf"(?<![A-Za-z0-9_-])(?P<word>{pattern})(?![A-Za-z0-9])(?![_-]+[A-Za-z0-9])")
+
+
+def home_folders(home: str, project: str) -> dict[str, str]:
+    """Folders of the controller that tell of its user, and what stands in their place."""
+    found = {}
+    for folder, instead in ((project, "project"), (home, "~")):
+        path = PurePosixPath(folder)
+        if len(path.parts) > 2:
+            found[str(path)] = instead
+    return found

@@ -1,0 +1,96 @@
+"""A folder as it is sent: manifest, checksums, and an archive that the same files make the same bytes of."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import tarfile
+import zipfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import schemas
+
+MANIFEST, SUMS = "manifest.json", "SHA256SUMS"
+SUFFIXES = {"folder": "", "tar.gz": ".tar.gz", "zip": ".zip"}
+PIECE_BYTES = 1 << 20
+_EARLIEST = (1980, 1, 1, 0, 0, 0)
+
+
+@dataclass(frozen=True)
+class File:
+    """A file by its path below the delivery."""
+
+    path: str
+    bytes: int
+    sha256: str
+
+
+def digest(path: Path, algorithm: str = "sha256") -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, algorithm).hexdigest()
+
+
+def files_of(folder: Path) -> list[File]:
+    """All files below a folder in the order of their paths, hidden ones too."""
+    paths = sorted((path.relative_to(folder).as_posix(), path) for path in folder.rglob("*") if path.is_file())
+    return [File(name, path.stat().st_size, digest(path)) for name, path in paths]
+
+
+def seal(folder: Path, told: Mapping[str, Any]) -> list[File]:
+    """Write manifest.json (what is ``told``, and the files) and SHA256SUMS, which covers the manifest too.
+
+    Returns all files, those two last: who sends them in this order is done when the last one is there.
+    """
+    files = files_of(folder)
+    manifest = {**told, "files": [vars(file) for file in files]}
+    schemas.validate("delivery", manifest, what=MANIFEST)
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    files.append(File(MANIFEST, (folder / MANIFEST).stat().st_size, digest(folder / MANIFEST)))
+    (folder / SUMS).write_text(sums(files), encoding="utf-8")
+    return [*files, File(SUMS, (folder / SUMS).stat().st_size, digest(folder / SUMS))]
+
+
+def sums(files: Iterable[File]) -> str:
+    """What `sha256sum -c` reads."""
+    return "".join(f"{file.sha256}  {file.path}\n" for file in files)
+
+
+def same(folder: Path, files: Iterable[File]) -> bool:
+    """Whether a folder holds exactly these files."""
+    return folder.is_dir() and not folder.is_symlink() and files_of(folder) == sorted(files, key=lambda file: file.path)
+
+
+def archive(folder: Path, files: Iterable[File], target: Path, top: str) -> None:
+    """Pack the files below a folder named ``top``; the end of ``target`` says how. Same files, same bytes."""
+    if target.name.endswith(".zip"):
+        _zip(folder, files, target, top)
+    else:
+        _tar(folder, files, target, top)
+
+
+def _tar(folder: Path, files: Iterable[File], target: Path, top: str) -> None:
+    with (
+        target.open("wb") as raw,
+        gzip.GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=6, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as out,
+    ):
+        for file in files:
+            entry = tarfile.TarInfo(f"{top}/{file.path}")
+            entry.size, entry.mode = file.bytes, 0o644  # times, owners and groups stay zero
+            with (folder / file.path).open("rb") as stream:
+                out.addfile(entry, stream)
+
+
+def _zip(folder: Path, files: Iterable[File], target: Path, top: str) -> None:
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as out:
+        for file in files:
+            entry = zipfile.ZipInfo(f"{top}/{file.path}", _EARLIEST)
+            entry.compress_type, entry.external_attr, entry.create_system = zipfile.ZIP_DEFLATED, 0o644 << 16, 3
+            entry.file_size = file.bytes  # so that it knows where it needs the larger format
+            with (folder / file.path).open("rb") as stream, out.open(entry, "w") as packed:
+                while piece := stream.read(PIECE_BYTES):
+                    packed.write(piece)

@@ -1,0 +1,108 @@
+"""The file of one stage on one node: a JSON header, the state that the vendor's tool told, the log.
+
+The header says how many bytes each part has, so that no line of a log can pass for the begin of another part.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+SCHEMA = "gpuval.delivered_stage/1"
+_RECORD = ("workload", "attempt", "state", "message", "started_at", "updated_at", "finished_at", "duration_seconds",
+           "command", "image", "exit_code", "signal", "metrics", "fingerprints", "environment")  # fmt: skip
+_EARLIER = ("attempt", "state", "message", "started_at", "finished_at", "duration_seconds", "exit_code", "signal")
+_CHECK = ("name", "metric", "severity", "verdict", "part", "value", "unit", "expected", "reason")
+#: They name a machine within its own network, and tell a customer nothing.
+INTERNAL = frozenset({"hostname", "machine_id", "boot_id"})
+
+
+def header(
+    run: Mapping[str, Any],
+    node: Mapping[str, Any],
+    stage: Mapping[str, Any],
+    record: Mapping[str, Any] | None,
+    facts: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """What stands before the log, as it is known here; names and addresses in it are yet to be converted."""
+    known = record or {}
+    told = {key: known[key] if key in known else stage.get(key) for key in _RECORD}
+    software = _software(facts)
+    return {
+        "schema": SCHEMA,
+        "run_id": run["run_id"],
+        "profile": run["profile"],
+        "node": node["name"],
+        "stage": stage["name"],
+        "verdict": node["verdict"],
+        "class": node.get("class"),
+        "sku": node.get("catalogue_sku") or node["sku"],
+        "accelerator": node["accelerator"],
+        "gpus": node["identity"].get("gpus", []),
+        "software": software,
+        **told,
+        "metrics": known.get("metrics", []),
+        "environment": without_internal(known.get("environment") or {}),
+        "earlier_attempts": [{key: one.get(key) for key in _EARLIER} for one in known.get("attempts", [])],
+        "checks": [
+            {key: check[key] for key in _CHECK}
+            for check in node["checks"]
+            if check["stage"] == stage["name"] or not check["stage"]
+        ],
+    }
+
+
+def without_internal(value: Any) -> Any:
+    """Facts without what names the machine in its own network."""
+    if isinstance(value, Mapping):
+        return {key: without_internal(item) for key, item in value.items() if key not in INTERNAL}
+    if isinstance(value, list):
+        return [without_internal(item) for item in value]
+    return value
+
+
+def _software(facts: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Versions that the node runs, from its facts."""
+    if not facts:
+        return {}
+    environment = facts.get("environment") or {}
+    system, engines = environment.get("os") or {}, environment.get("engines") or {}
+    gpus = [gpu for gpu in environment.get("gpus") or [] if isinstance(gpu, Mapping)]
+    versions = {
+        "os": system.get("name"),
+        "kernel": system.get("kernel"),
+        "docker": engines.get("docker"),
+        "podman": engines.get("podman"),
+        **{
+            name: ", ".join(sorted({str(gpu[key]) for gpu in gpus if gpu.get(key)})) or None
+            for name, key in (("driver", "driver_version"), ("runtime", "runtime_version"),
+                              ("firmware", "firmware_version"))
+        },
+    }  # fmt: skip
+    return {name: version for name, version in versions.items() if version}
+
+
+def pieces(head: Mapping[str, Any], parts: Iterable[tuple[str, str]]) -> list[bytes]:
+    """The whole file; ``parts`` are the title and the text of what follows the header, each a section of its own."""
+    texts = [(title, text if not text or text.endswith("\n") else f"{text}\n") for title, text in parts]
+    encoded = [(title, text.encode("utf-8", "replace")) for title, text in texts]
+    sections = [{"name": title, "bytes": len(data)} for title, data in encoded]
+    out = [json.dumps({**head, "sections": sections}, indent=1, ensure_ascii=False).encode("utf-8", "replace"), b"\n"]
+    for title, data in encoded:
+        out += [f"\n===== {title} =====\n".encode(), data]
+    return out
+
+
+def read(data: bytes) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """The header and the parts of such a file. Raises ValueError for what is none."""
+    end = data.index(b"\n}\n") + 3
+    head = json.loads(data[:end])
+    parts, at = {}, end
+    for section in head["sections"]:
+        at += len(f"\n===== {section['name']} =====\n".encode())
+        parts[section["name"]] = data[at : at + section["bytes"]]
+        at += section["bytes"]
+    if at != len(data):
+        raise ValueError("the file does not end where its header says")
+    return head, parts

@@ -1,0 +1,145 @@
+"""What is internal about a run's surroundings: names, addresses and secrets that a delivery must not tell."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import ipaddress
+import json
+import os
+import re
+import shlex
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import is_secret
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.disguise import home_folders, is_ordinary
+
+#: Variables of a node with its name or address.
+ADDRESSES = ("ansible_host", "ansible_ssh_host")
+ARGUMENTS = ("ansible_ssh_common_args", "ansible_ssh_extra_args", "ansible_ssh_args")
+USERS = ("ansible_user", "ansible_ssh_user")
+SECRETS = ("ansible_password", "ansible_ssh_pass", "ansible_ssh_password", "ansible_become_password",
+           "ansible_become_pass", "ansible_sudo_pass", "gpuval_hf_token", "gpuval_s3_secret_key",
+           "gpuval_s3_access_key", "gpuval_s3_session_token", "gpuval_s3_read_access_key",
+           "gpuval_s3_read_secret_key")  # fmt: skip
+URLS = ("gpuval_s3_endpoint",)
+HOSTS = ("gpuval_store_address",)
+VARIABLES = (*ADDRESSES, *ARGUMENTS, *USERS, *SECRETS, *URLS, *HOSTS, "gpuval_environment", "gpuval_node_ids")
+
+_JUMP_OPTIONS = re.compile(r"(?:^|\s)-(?:J|o\s*ProxyJump[= ])\s*([^\s\"']+)", re.IGNORECASE)
+_PROXY_COMMAND = re.compile(r"ProxyCommand[= ]\s*(.*)", re.IGNORECASE)
+_WITH_VALUE = frozenset(f"-{letter}" for letter in "oiplFWJEcmbBDLRSeQwIO")
+
+
+class Surroundings:
+    """Collects them, from wherever they are known."""
+
+    def __init__(self) -> None:
+        self.aliases: dict[str, set[str]] = {}
+        self.addresses: set[str] = set()
+        self.macs: set[str] = set()
+        self.hosts: set[str] = set()
+        self.users: set[str] = set()
+        self.secrets: set[str] = set()
+        self.folders: dict[str, str] = {}
+
+    def add_controller(self, project: Path) -> None:
+        """This machine: its names, its user, and the folders that tell of them."""
+        self.hosts |= {socket.gethostname(), socket.gethostname().partition(".")[0]}
+        home = Path.home()
+        self.users |= {os.environ.get("USER", ""), os.environ.get("SUDO_USER", ""), home.name} - {""}
+        with contextlib.suppress(KeyError, OSError):
+            self.users.add(getpass.getuser())
+        self.folders |= home_folders(str(home), str(project))
+
+    def add_variables(self, node: str, values: Mapping[str, Any]) -> None:
+        """Variables of a node of the inventory."""
+        for name in ADDRESSES:
+            self._machine(_text(values.get(name)), node)
+        for name in ARGUMENTS:
+            for user, host in jumps(_text(values.get(name))):
+                self._machine(host, None)
+                self.users |= {user} - {""}
+        self.users |= {_text(values.get(name)) for name in USERS} - {""}
+        self.secrets |= {_text(values.get(name)) for name in SECRETS} - {""}
+        for name in URLS:
+            self._machine(urlsplit(_text(values.get(name))).hostname or "", None)
+        for name in HOSTS:
+            self._machine(_text(values.get(name)), None)
+        environment = values.get("gpuval_environment")
+        if isinstance(environment, Mapping):
+            self.secrets |= {_text(value) for name, value in environment.items() if is_secret(str(name))} - {""}
+
+    def add_facts(self, node: str, facts: Mapping[str, Any] | None) -> None:
+        """What a node's facts tell: its host name, and hardware addresses of its interfaces."""
+        environment = (facts or {}).get("environment") or {}
+        hostname = (environment.get("os") or {}).get("hostname")
+        if isinstance(hostname, str):
+            self._machine(hostname, node)
+            self._machine(hostname.partition(".")[0], node)
+        for nic in environment.get("nics") or []:
+            if isinstance(nic, Mapping) and isinstance(nic.get("address"), str):
+                self.macs.add(nic["address"])
+
+    def alias_ids(self, names: Mapping[str, str]) -> tuple[dict[str, str], set[str]]:
+        """Other names of nodes by the id of the one node that has them; those that several have."""
+        one = {alias: names[next(iter(nodes))] for alias, nodes in self.aliases.items() if len(nodes) == 1}
+        return one, {alias for alias, nodes in self.aliases.items() if len(nodes) > 1}
+
+    def _machine(self, name: str, node: str | None) -> None:
+        name = name.strip().strip("[]")
+        if not name:
+            return
+        try:
+            address = ipaddress.ip_address(name.partition("%")[0])
+        except ValueError:
+            if is_ordinary(name):
+                return
+            if node is None:
+                self.hosts.add(name)
+            else:
+                self.aliases.setdefault(name, set()).add(node)
+            return
+        self.addresses.add(str(address))
+
+
+def jumps(arguments: str) -> list[tuple[str, str]]:
+    """User (may be empty) and host of each machine that SSH arguments jump over."""
+    found = [place for chain in _JUMP_OPTIONS.findall(arguments) for place in chain.split(",")]
+    for command in _PROXY_COMMAND.findall(arguments):
+        try:
+            words = shlex.split(command.strip("\"'"))
+        except ValueError:
+            words = command.split()
+        skip = False
+        for word in words[1:]:
+            if skip or word.startswith("-"):
+                skip = not skip and word in _WITH_VALUE
+            elif "%" not in word:
+                found.append(word)
+    return [_place(place) for place in found if place]
+
+
+def _place(text: str) -> tuple[str, str]:
+    user, _at, host = text.removeprefix("ssh://").rpartition("@")
+    host = host.strip("\"'")
+    return user, host[1 : host.index("]")] if host.startswith("[") and "]" in host else host.split(":")[0]
+
+
+def _text(value: Any) -> str:
+    return str(value) if isinstance(value, str) else ""
+
+
+def read_json(path: Path, limit: int) -> dict[str, Any] | None:
+    """An object in a file that a node may have written; None of one that is not there, too large, or none."""
+    try:
+        if path.is_symlink() or path.stat().st_size > limit:
+            return None
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict) else None

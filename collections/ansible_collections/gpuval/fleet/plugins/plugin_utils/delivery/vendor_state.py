@@ -1,0 +1,90 @@
+"""What the vendor's tool said of a node: from the archive that `make logs` fetched, else from the node's facts."""
+
+from __future__ import annotations
+
+import re
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
+
+#: In the archive of a node. Those of ``SHORT`` stand in the file of each stage, all of them in that of `facts`.
+SHORT = ("gpu/nvidia-smi.txt", "gpu/hl-smi.txt", "gpu/rocm-smi.txt", "gpu/amd-smi-metric.txt")
+LONG = ("gpu/nvidia-driver.txt", "gpu/nvidia-smi-q.txt", "gpu/nvidia-smi-topo.txt", "gpu/nvidia-smi-nvlink.txt",
+        "gpu/amd-smi-static.txt", "gpu/amd-smi-topology.txt", "gpu/hl-smi-q.txt")  # fmt: skip
+ADDRESSES = "network/addresses.txt"
+MAX_PART_BYTES = 1 << 20
+MAX_ARCHIVE_BYTES = 64 << 20
+MAX_MEMBERS = 4096
+MAX_UNPACKED_BYTES = 1 << 30
+
+_INET = re.compile(r"\binet6? ([0-9A-Fa-f:.]+)")
+_LINK = re.compile(r"\blink/(?:ether|infiniband) ([0-9A-Fa-f:]+)")
+_COLUMNS = ("index", "name", "serial", "uuid", "pci_address", "driver_version", "firmware_version",
+            "temperature_celsius", "power_draw_watts", "power_limit_watts", "core_clock_hertz", "memory_used_bytes",
+            "memory_bytes", "ecc_mode", "ecc_uncorrected_count", "pcie_generation", "pcie_width")  # fmt: skip
+
+
+@dataclass
+class Gathered:
+    """Texts by their name in the archive, and the node's own addresses."""
+
+    texts: dict[str, str] = field(default_factory=dict)
+    addresses: set[str] = field(default_factory=set)
+    macs: set[str] = field(default_factory=set)
+
+
+def gathered(archive: Path) -> Gathered:
+    """What an archive of `make logs` holds of the tools; nothing of one that is not there or damaged, or too large."""
+    found = Gathered()
+    wanted = {*SHORT, *LONG, ADDRESSES}
+    try:
+        if archive.is_symlink() or archive.stat().st_size > MAX_ARCHIVE_BYTES:
+            return found
+        with tarfile.open(archive, "r|gz") as packed:
+            total = 0
+            for count, member in enumerate(packed):
+                total += member.size
+                if count > MAX_MEMBERS or total > MAX_UNPACKED_BYTES or not wanted:
+                    break
+                if member.name not in wanted or not member.isfile():
+                    continue
+                wanted.discard(member.name)
+                stream = packed.extractfile(member)
+                text = stream.read(MAX_PART_BYTES).decode("utf-8", "replace") if stream else ""
+                if member.name == ADDRESSES:
+                    found.addresses, found.macs = set(_INET.findall(text)), set(_LINK.findall(text))
+                else:
+                    found.texts[member.name] = text
+    except (OSError, tarfile.TarError, EOFError, ValueError):
+        return found
+    return found
+
+
+def parts(texts: Mapping[str, str], facts: Mapping[str, Any] | None, stage: str) -> list[tuple[str, str]]:
+    """Titles and texts for the file of a stage."""
+    names = [*SHORT, *LONG] if stage == "facts" else SHORT
+    chosen = [
+        (f"vendor tool: {name.removeprefix('gpu/').removesuffix('.txt')}, when logs were gathered", texts[name])
+        for name in names
+        if texts.get(name, "").strip()
+    ]
+    return chosen or [("vendor tool: accelerators, when facts were gathered", from_facts(facts))]
+
+
+def from_facts(facts: Mapping[str, Any] | None) -> str:
+    """A table of the accelerators as the facts stage read them from the vendor's tool."""
+    environment = (facts or {}).get("environment") or {}
+    gpus = [gpu for gpu in environment.get("gpus") or [] if isinstance(gpu, Mapping)]
+    if not gpus:
+        return "no accelerator, or no facts of it\n"
+    lines = []
+    for gpu in gpus:
+        lines.append(f"{one_line(str(gpu.get('vendor') or ''), 40)} accelerator {one_line(str(gpu.get('index')), 20)}")
+        for column in _COLUMNS[1:]:
+            if gpu.get(column) is not None:
+                lines.append(f"    {column:<24}: {one_line(str(gpu[column]), 200)}")
+    return "\n".join(lines) + "\n"
