@@ -8,6 +8,7 @@ follows. Addresses that are known to be the fleet's are found wherever they stan
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import re
 from collections.abc import Callable, Iterable
@@ -44,6 +45,7 @@ _INTERNAL = tuple(
 _INTERNAL6 = tuple(ipaddress.ip_network(network) for network in ("fc00::/7", "fe80::/10", "fec0::/10"))
 
 
+@functools.lru_cache(maxsize=1 << 14)
 def canonical(text: str) -> str | None:
     """An IP address in one spelling; None for what is none."""
     try:
@@ -133,6 +135,7 @@ class Addresses:
         return found.group() if instead is None else instead + more
 
 
+@functools.lru_cache(maxsize=1 << 14)
 def _internal(address: str) -> bool:
     parsed = ipaddress.ip_address(address)
     return any(parsed in network for network in _INTERNAL)

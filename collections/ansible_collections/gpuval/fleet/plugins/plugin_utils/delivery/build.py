@@ -353,7 +353,7 @@ def _put(request: Request, draft: Path, sealed: list[pack.File]) -> tuple[bool, 
         return True, sealed[-1]
     packed = target.with_name(f".{target.name}.draft")
     try:
-        pack.archive(draft, sealed, packed, request.name)
+        pack.archive(draft, sealed, packed, request.name, request.form)
         made = pack.File(target.name, packed.stat().st_size, pack.digest(packed))
         sums = request.directory / f"{target.name}.sha256"
         text = pack.sums([made])

@@ -18,7 +18,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import addre
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.encodings import (
     BASE64,
     PERCENT,
-    decoded,
+    in_base64,
     unquoted,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.words import any_of
@@ -56,6 +56,7 @@ _TRIGGERS = (
     ),
     *("token", "key", "credential", "signature", "cookie"),
 )
+_TRIGGER = re.compile("|".join(map(re.escape, _TRIGGERS)))
 _SIGNATURE = re.compile(r"X-Amz-(?:Signature|Credential|Security-Token)=([^&\s\"'<>]{8,})", re.IGNORECASE)
 
 
@@ -109,14 +110,9 @@ class Disguise:
             key=lambda form: (-len(form), form),
         )
         self._redact = Redaction()
+        hidden = {*known.secrets, *self._addresses.known, *self.literal}
         self._encoded = re.compile(
-            any_of(
-                {
-                    *(secret for secret in known.secrets if len(secret) >= SHORTEST_SECRET),
-                    *self._addresses.known,
-                    *(name for name in self.literal if len(name) >= SHORTEST_ENCODED),
-                }
-            )
+            any_of({form for text in hidden if len(text) >= SHORTEST_ENCODED for form in in_base64(text)})
         )
         self._texts: dict[str, str] = {}
 
@@ -129,7 +125,8 @@ class Disguise:
         text = self._without_secrets(text)
         if "%" in text:
             text = PERCENT.sub(self._percent, text)
-        text = BASE64.sub(self._base64, text)
+        if self._encoded.search(text):
+            text = BASE64.sub(self._base64, text)
         for folder, instead in self._folders:
             if folder in text:
                 text = re.sub(re.escape(folder) + r"(?![\w.-])", lambda _found, put=instead: put, text)
@@ -172,15 +169,14 @@ class Disguise:
         low = text.lower()
         if "-----begin" in low:
             return self._redact(text)
-        if not any(trigger in low for trigger in _TRIGGERS):
+        if not _TRIGGER.search(low):
             return text
         for value in set(_SIGNATURE.findall(text)):  # also where it stands by itself
             if value != HIDDEN:
                 text = text.replace(value, HIDDEN)
         lines = text.split("\n")
         for index, line in enumerate(lines):
-            low = line.lower()
-            if any(trigger in low for trigger in _TRIGGERS):
+            if _TRIGGER.search(line.lower()):
                 lines[index] = self._redact(line)
         return "\n".join(lines)
 
@@ -192,8 +188,7 @@ class Disguise:
         return found.group() if hidden == plain else hidden
 
     def _base64(self, found: re.Match[str]) -> str:
-        search = self._encoded.search
-        return HIDDEN if any(search(plain) for plain in decoded(found.group())) else found.group()
+        return HIDDEN if self._encoded.search(found.group()) else found.group()
 
     def _instead(self, kind: str, address: str) -> str | None:
         if kind == addresses.ADDRESS and address in self._address_names:

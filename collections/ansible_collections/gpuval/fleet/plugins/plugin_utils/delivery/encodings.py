@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import re
-from collections.abc import Iterator
 from urllib.parse import unquote
 
-#: Base64 of eight characters or more, in either alphabet.
-BASE64 = re.compile(r"[A-Za-z0-9+/_-]{11,}={0,2}", re.ASCII)
-PERCENT = re.compile(r"[^\s\"'<>]*%[0-9A-Fa-f]{2}[^\s\"'<>]*")
-_TO_STANDARD = str.maketrans("-_", "+/")
+BASE64 = re.compile(r"[A-Za-z0-9+/_-]{4,}={0,2}", re.ASCII)
+PERCENT = re.compile(r"(?<![^\s\"'<>])[^\s\"'<>]*%[0-9A-Fa-f]{2}[^\s\"'<>]*")
+_TO_URL_SAFE = str.maketrans("+/", "-_")
 MAX_UNQUOTED = 3
 
 
-def decoded(run: str) -> Iterator[str]:
-    """What a run of base64 may stand for, begun at each of its first four characters: it may follow other text."""
-    run = run.rstrip("=").translate(_TO_STANDARD)
-    for start in range(4):
-        part = run[start:]
-        part = part[: len(part) - (len(part) % 4 == 1)]
-        try:
-            yield base64.b64decode(part + "=" * (-len(part) % 4)).decode("latin-1")
-        except binascii.Error:
-            continue
+def in_base64(text: str) -> set[str]:
+    """What base64 of any text that holds this one has in it, whatever stands before and behind it; both alphabets.
+
+    Six characters encode to six or more that no other text has; shorter texts come about by chance.
+    """
+    raw, found = text.encode(), set()
+    for before in range(3):
+        encoded = base64.b64encode(b"\0" * before + raw).decode().rstrip("=")
+        complete = len(encoded) - ((before + len(raw)) % 3 > 0)  # the last character has bits of what follows
+        form = encoded[(0, 2, 3)[before] : complete]
+        found |= {form, form.translate(_TO_URL_SAFE)}
+    return found
 
 
 def unquoted(text: str) -> str:

@@ -64,9 +64,9 @@ def same(folder: Path, files: Iterable[File]) -> bool:
     return folder.is_dir() and not folder.is_symlink() and files_of(folder) == sorted(files, key=lambda file: file.path)
 
 
-def archive(folder: Path, files: Iterable[File], target: Path, top: str) -> None:
-    """Pack the files below a folder named ``top``; the end of ``target`` says how. Same files, same bytes."""
-    if target.name.endswith(".zip"):
+def archive(folder: Path, files: Iterable[File], target: Path, top: str, form: str) -> None:
+    """Pack the files below a folder named ``top`` as tar.gz or zip. Same files, same bytes."""
+    if form == "zip":
         _zip(folder, files, target, top)
     else:
         _tar(folder, files, target, top)

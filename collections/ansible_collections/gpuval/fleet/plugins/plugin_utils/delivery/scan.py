@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import SHORTEST_SECRET
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.disguise import Disguise
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.encodings import BASE64, decoded, unquoted
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.encodings import in_base64, unquoted
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.words import any_of
 
 PIECE_BYTES = 4 << 20
@@ -33,7 +33,7 @@ class Scan:
         self._names = re.compile(rf"(?<![A-Za-z0-9_-])(?<![A-Za-z0-9]\.)(?:{any_of(names)})(?![A-Za-z0-9_-])")
         #: Within other words a name is told, and no error: node-1 in spare-node-1 may be a machine of its own.
         self._within = re.compile(rf"(?<![A-Za-z0-9])(?:{any_of(names)})(?![A-Za-z0-9])")
-        self._encoded = re.compile(any_of({*self._secrets, *shown}))
+        self._encoded = re.compile(any_of({form for text in (*self._secrets, *shown) for form in in_base64(text)}))
         self.within: dict[str, int] = {}
 
     def file(self, path: Path) -> list[str]:
@@ -49,8 +49,7 @@ class Scan:
             plain = unquoted(text)
             if plain != text:
                 yield from (f"{what}, URL-encoded" for what in self._plain(plain))
-        search = self._encoded.search
-        if any(search(plain) for run in BASE64.finditer(text) for plain in decoded(run.group())):
+        if self._encoded.search(text):
             yield "a secret or an address in base64"
         for name in self._within.findall(text):
             self.within[name] = self.within.get(name, 0) + 1

@@ -154,7 +154,7 @@ def _nodes(
     return [
         {
             "n": one_line(node["name"], 253),
-            "i": one_line(node["id"] or "", 120),
+            "i": one_line(node["id"], 120) if node["id"] and node["id"] != node["name"] else "",
             "v": node["verdict"],
             "c": texts.number(node.get("class") or ""),
             "f": node["flaky"],

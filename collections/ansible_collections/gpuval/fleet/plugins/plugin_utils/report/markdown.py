@@ -103,7 +103,8 @@ def _nodes(report: Mapping[str, Any]) -> Iterator[str]:
         flaky = " (flaky)" if node["flaky"] else ""
         rows.append(
             (
-                escaped(node["name"]) + (f" ({escaped(node['id'])})" if node["id"] else ""),
+                escaped(node["name"])
+                + (f" ({escaped(node['id'])})" if node["id"] not in (None, "", node["name"]) else ""),
                 node["verdict"] + flaky,
                 escaped(node["accelerator"]),
                 escaped(_hardware(node)),

@@ -205,7 +205,7 @@ def not_accepted(
             checks = [first]
         yield {
             "name": node["name"],
-            "id": node["id"],
+            "id": node["id"] if node["id"] != node["name"] else None,
             "verdict": node["verdict"],
             "class": node.get("class"),
             "sku": node.get("catalogue_sku") or node["accelerator"],

@@ -1,0 +1,285 @@
+"""A delivery from the results of a run: what is in it, the same bytes again, nothing internal, an archive, a destination."""
+
+import gzip
+import hashlib
+import io
+import json
+import re
+import stat
+import subprocess
+import tarfile
+import zipfile
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import log_bundle, runs, schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import DeliveryError, destination, pack, stage_file
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.build import Request, build
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.surroundings import Surroundings
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import json_text
+from builders import STAGES, facts_record, healthy, judge, make_record, make_run
+from planted_secrets import leaks, plant
+
+IDS = {"node-1": "atl1node212", "node-10": "atl1node342", "node-2": "atl1node007"}
+SECRET = plant("store")
+PLANTED = {
+    "secret": SECRET,
+    "address": "203.0.113.17",
+    "own address": "198.51.100.44",
+    "private address": "10.20.30.40",
+    "hardware": "02:fc:00:00:00:0a",
+    "host name": "gpu-host-17",
+    "jump host": "bastion.corp",
+}
+HOSTILE = (
+    f"\x1b[31mred\x1b[0m {SECRET} <script>alert(1)</script>\r\n"
+    "node-10 at 10.20.30.40 and 203.0.113.17, gpu-host-17, ssh -J ops@bastion.corp, 02:fc:00:00:00:0a\n"
+    "===== log =====\n}\n\u202eevil\n"
+    "driver 580.159.04.1, version 10.2.89.1\n"
+)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The results of a run of three nodes, one of them hostile, one with an archive of `make logs`, one without a record."""
+    run = make_run(list(IDS), stages=STAGES)
+    evidence = healthy(run)
+    evidence.records["node-10"]["training"] = make_record(
+        "node-10", state="crash", message="peer 10.20.30.40 of node-10 died; see nodes/node-10/training.log"
+    )
+    facts = facts_record("node-10")
+    facts["environment"]["os"] = {"hostname": "gpu-host-17", "name": "Ubuntu 24.04"}
+    facts["environment"]["nics"] = [{"kind": "interface", "name": "eth0", "address": "02:fc:00:00:00:0a"}]
+    evidence.records["node-10"]["facts"] = facts
+    del evidence.records["node-2"]["inference"]
+    folder = runs.RunFolder(tmp_path / "results" / run["run_id"])
+    folder.write_run(run)
+    for name, records in evidence.records.items():
+        for stage, record in records.items():
+            runs.write_json(folder.evidence_file(name, stage), record)
+            folder.evidence_file(name, stage, "logs").write_text(f"{stage} on {name}\n{HOSTILE}")
+        curve = {
+            "name": "training_loss",
+            "unit": "loss",
+            "scope": "node",
+            "x_unit": "step",
+            "x": [1, 2],
+            "y": [2.0, 1.0],
+        }
+        series = {"schema": "gpuval.series/1", "run_id": run["run_id"], "node": name, "stage": "training", "attempt": 1}
+        runs.write_json(folder.evidence_file(name, "training", "series"), {**series, "series": [curve]})
+    (folder.path / "report.json").write_text(json_text(judge(run, evidence)))
+    archive = log_bundle.archive_file(folder.path, "node-10")
+    archive.parent.mkdir()
+    with tarfile.open(archive, "w:gz") as packed:
+        for name, text in {
+            "gpu/nvidia-smi.txt": "| NVIDIA-SMI 580.159.04 on gpu-host-17 |\n",
+            "gpu/nvidia-smi-q.txt": "Driver Version : 580.159.04\n",
+            "network/addresses.txt": "    link/ether 02:fc:00:00:00:0a\n    inet 198.51.100.44/24 scope global eth0\n",
+            "network/routes.txt": "default via 10.20.30.1\n",
+        }.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(text)
+            packed.addfile(entry, io.BytesIO(text.encode()))
+    return folder
+
+
+def around():
+    found = Surroundings()
+    found.add_variables("node-10", {"ansible_host": "203.0.113.17", "ansible_ssh_common_args": "-J ops@bastion.corp"})
+    found.secrets.add(SECRET)
+    return found
+
+
+def make(folder, form="folder", ids=IDS, name="acceptance"):
+    return build(Request(folder, name, form, ids), around())
+
+
+def contents(path):
+    return {file.relative_to(path).as_posix(): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+def test_a_file_for_every_node_and_stage_and_nothing_internal(folder):
+    built = make(folder)
+    files = contents(built.path)
+    expected = {f"logs/{stage}/{identity}.log" for stage in STAGES for identity in IDS.values()}
+    forms = {
+        "report.json",
+        "report.html",
+        "report.md",
+        "perf.csv",
+        "index.csv",
+        "README.md",
+        "manifest.json",
+        "SHA256SUMS",
+    }
+    assert set(files) == expected | forms
+    for name, data in files.items():
+        for what, planted in PLANTED.items():
+            assert planted.encode() not in data and planted not in name, f"{what} in {name}"
+        assert leaks({"secret": SECRET}, data) == []
+        assert not re.search(rb"(?<![\w-])node-\d+(?![\w-])", data), name
+        assert b"\x1b" not in data and "\u202e".encode() not in data
+    subprocess.run(
+        ["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"], cwd=built.path, check=True, timeout=30
+    )
+
+
+def test_a_stage_file_is_header_vendor_state_and_log(folder):
+    built = make(folder)
+    head, parts = stage_file.read((built.path / "logs/training/atl1node342.log").read_bytes())
+    schemas.validate("delivered_stage", head, what="header")
+    assert (head["node"], head["stage"], head["state"], head["verdict"]) == ("atl1node342", "training", "crash", "FAIL")
+    assert head["message"] == "peer address-1 of atl1node342 died; see nodes/atl1node342/training.log"
+    assert head["software"]["os"] == "Ubuntu 24.04"
+    assert [check["verdict"] for check in head["checks"] if check["name"] == "training_state"] == ["fail"]
+    (vendor,) = [data for name, data in parts.items() if name.startswith("vendor tool: nvidia-smi,")]
+    assert vendor == b"| NVIDIA-SMI 580.159.04 on atl1node342 |\n"
+    log = parts["log"].decode()
+    assert log.startswith("training on atl1node342\n") and "===== log =====\n}" in log
+    assert "driver 580.159.04.1, version 10.2.89.1" in log
+    assert "<script>" in log, "a log is text; what shows it escapes it"
+    head, parts = stage_file.read((built.path / "logs/facts/atl1node342.log").read_bytes())
+    assert any(name.startswith("vendor tool: nvidia-smi-q,") for name in parts)
+    assert "hostname" not in head["environment"]["os"]
+    assert head["environment"]["nics"][0]["address"] == "mac-1"
+    assert [gpu["serial"] for gpu in head["gpus"]] == [f"16549{index}" for index in range(8)]
+
+
+def test_a_stage_without_a_record_is_delivered_as_missing(folder):
+    head, parts = stage_file.read((make(folder).path / "logs/inference/atl1node007.log").read_bytes())
+    schemas.validate("delivered_stage", head, what="header")
+    assert (head["state"], head["verdict"], parts["log"]) == ("missing", "INCOMPLETE", b"")
+    (vendor,) = [data for name, data in parts.items() if name.startswith("vendor tool")]
+    assert b"serial                  : 165490" in vendor, "without `make logs` what the facts told"
+
+
+def test_the_report_is_made_anew_under_unique_ids(folder):
+    path = make(folder).path
+    report = json.loads((path / "report.json").read_text())
+    schemas.validate("report", report, what="report")
+    assert [node["name"] for node in report["nodes"]] == sorted(IDS.values())
+    original = json.loads((folder.path / "report.json").read_text())
+    assert report["counts"] == original["counts"] and report["verdict"] == original["verdict"]
+    verdicts = {node["name"]: node["verdict"] for node in report["nodes"]}
+    assert verdicts == {IDS[node["name"]]: node["verdict"] for node in original["nodes"]}
+    (crash,) = [check for node in report["nodes"] for check in node["checks"] if check["verdict"] == "fail"]
+    assert "see logs/training/atl1node342.log" in crash["reason"]
+    assert any(line.startswith("atl1node342 FAIL training") for line in report["summary"])
+    page = (path / "report.html").read_text()
+    assert 'href="logs/training/atl1node342.log"' in page and "nodes/" not in page.split("<script")[0]
+    assert "training_loss" in page
+    assert "logs/training/atl1node342.log" in (path / "report.md").read_text()
+    assert (path / "perf.csv").read_text().splitlines()[1].count("atl1node") == 1
+
+
+def test_the_same_results_make_the_same_bytes(folder, tmp_path):
+    first = make(folder)
+    before = contents(first.path)
+    times = {path: path.stat().st_mtime_ns for path in first.path.rglob("*")}
+    again = make(folder)
+    assert (first.changed, again.changed) == (True, False)
+    assert {path: path.stat().st_mtime_ns for path in first.path.rglob("*")} == times
+    (first.path / "report.md").write_text("touched")
+    (first.path / "stray").write_text("not ours")
+    assert make(folder).changed
+    assert contents(first.path) == before
+    assert not [path for path in first.path.parent.iterdir() if path.name.endswith((".draft", ".scratch", ".old"))]
+
+
+@pytest.mark.parametrize("form", ["tar.gz", "zip"])
+def test_an_archive_is_the_same_bytes_too(folder, form, tmp_path):
+    first = make(folder, form)
+    data = first.path.read_bytes()
+    assert not make(folder, form).changed
+    first.path.unlink()
+    assert make(folder, form).changed
+    assert first.path.read_bytes() == data
+    plain = contents(make(folder).path)
+    if form == "zip":
+        with zipfile.ZipFile(io.BytesIO(data)) as packed:
+            assert packed.testzip() is None
+            files = {name: packed.read(name) for name in packed.namelist()}
+    else:
+        with tarfile.open(fileobj=io.BytesIO(data)) as packed:
+            entries = packed.getmembers()
+            files = {entry.name: packed.extractfile(entry).read() for entry in entries}
+            assert {(entry.mtime, entry.uid, entry.uname, entry.mode) for entry in entries} == {(0, 0, "", 0o644)}
+        assert gzip.decompress(data) and data[4:8] == b"\0\0\0\0", "no time in the archive"
+    assert files == {f"acceptance/{name}": text for name, text in plain.items()}
+    sums = first.path.with_name(f"{first.path.name}.sha256").read_text()
+    assert sums == f"{hashlib.sha256(data).hexdigest()}  {first.path.name}\n"
+
+
+def test_what_stands_for_what_is_for_the_operator_alone(folder):
+    built = make(folder)
+    path = built.path.parent / "acceptance.names.json"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    told = json.loads(path.read_text())
+    assert told["ids"] == IDS
+    assert "10.20.30.40" in told["placeholders"].values()
+    assert path.name not in {file.path for file in built.files}
+
+
+def test_links_in_the_results_are_not_followed(folder, tmp_path):
+    (tmp_path / "private").write_text("of the controller")
+    log = folder.evidence_file("node-1", "training", "logs")
+    log.unlink()
+    log.symlink_to(tmp_path / "private")
+    assert b"of the controller" not in (make(folder).path / "logs/training/atl1node212.log").read_bytes()
+
+
+def test_what_is_left_in_it_stops_the_delivery(folder, monkeypatch):
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.disguise import Disguise
+
+    monkeypatch.setattr(Disguise, "_without_secrets", lambda self, text: text)  # as a fault of ours would
+    with pytest.raises(DeliveryError) as error:
+        make(folder)
+    assert "a secret" in str(error.value) and SECRET not in str(error.value)
+    assert not (folder.path / "delivery/acceptance").exists()
+
+
+def test_a_folder_as_destination(folder, tmp_path):
+    built = make(folder)
+    there = tmp_path / "handover"
+    first = destination.send_to_folder(built.path, built.path, built.files, there)
+    assert (first.sent, first.there) == (len(built.files), 0)
+    assert contents(there) == contents(built.path)
+    (there / "report.md").write_text("damaged")
+    again = destination.send_to_folder(built.path, built.path, built.files, there)
+    assert (again.sent, again.there) == (1, len(built.files) - 1)
+    with pytest.raises(DeliveryError):
+        destination.send_to_folder(built.path, built.path, built.files, built.path / "inside")
+
+
+@pytest.mark.parametrize(
+    "wrong", ["http://x/y", "s3://", "s3:///x", "s3://key@bucket/x", "s3://bucket/../x", "s3://b/x?y=1"]
+)
+def test_destinations_that_are_none(wrong):
+    with pytest.raises(DeliveryError):
+        destination.parse(wrong)
+
+
+def test_destinations():
+    assert destination.parse("s3://bucket/some/where/") == ("s3", "bucket", "some/where")
+    assert destination.parse("/srv/handover") == ("folder", "/srv/handover", "")
+
+
+def test_a_log_that_is_too_long_is_cut_at_lines(folder, monkeypatch):
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import build as module
+
+    monkeypatch.setattr(module, "MAX_LOG_BYTES", 1000)
+    lines = "".join(f"line {number:04} with {SECRET}\n" for number in range(1000))
+    folder.evidence_file("node-1", "training", "logs").write_text(lines)
+    _, parts = stage_file.read((make(folder).path / "logs/training/atl1node212.log").read_bytes())
+    text = parts["log"].decode()
+    assert text.startswith("line 0000 with ***\n") and text.endswith("line 0999 with ***\n")
+    assert "left out here" in text
+    assert leaks({"secret": SECRET}, parts["log"]) == []
+
+
+def test_the_manifest_has_every_file(folder):
+    built = make(folder)
+    manifest = json.loads((built.path / "manifest.json").read_text())
+    assert {file["path"] for file in manifest["files"]} == set(contents(built.path)) - {"manifest.json", "SHA256SUMS"}
+    assert [file.path for file in built.files][-2:] == [pack.MANIFEST, pack.SUMS], "they are sent last"
+    assert manifest["replaced"]["address"] >= 2
