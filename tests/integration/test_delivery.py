@@ -11,7 +11,7 @@ from fleet_kit import machine, until
 from planted_secrets import leaks, plant
 
 NODES = {"node-1": {}, "node-10": {}}
-TABLE = "| id | worker | uniqueid |\n|----|--------|----------|\n| 1 | node-1 | atl1node212 |\n| 2 | node-10 | atl1node342 |\n"
+TABLE = "| id | worker | uniqueid |\n|--|--|--|\n| 1 | node-1 | atl1node212 |\n| 2 | node-10 | atl1node342 |\n"
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +154,7 @@ def test_it_is_sent_to_an_s3_service_with_keys_of_its_own(finished, s3, form):
 
 def test_keys_that_are_missing_wrong_or_the_runs_own_are_refused(finished, s3):
     fleet, _ = finished
-    endpoint, access, secret, data = s3
+    endpoint, access, _, data = s3
     where = {"delivery_destination": "s3://handover/refused", "delivery_s3_endpoint": endpoint}
     missing = deliver(fleet, **where)
     assert missing.code != 0 and "needs keys of its own" in missing.told

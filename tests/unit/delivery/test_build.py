@@ -1,4 +1,4 @@
-"""A delivery from the results of a run: what is in it, the same bytes again, nothing internal, an archive, a destination."""
+"""A delivery from the results of a run: what is in it, the same bytes again, nothing internal."""
 
 import gzip
 import hashlib
@@ -40,7 +40,7 @@ HOSTILE = (
 
 @pytest.fixture
 def folder(tmp_path):
-    """The results of a run of three nodes, one of them hostile, one with an archive of `make logs`, one without a record."""
+    """The results of three nodes: hostile logs, an archive of `make logs`, a missing record."""
     run = make_run(list(IDS), stages=STAGES)
     evidence = healthy(run)
     evidence.records["node-10"]["training"] = make_record(

@@ -15,8 +15,8 @@ from planted_secrets import forms, plant
 
 SECRET = "S3cret+value/with=signs"
 KNOWN = Known(
-    names={"node-1": "atl-0001", "node-10": "atl-0010", "node-2": "node-3", "node-3": "node-2", "10.9.8.7": "by-address",
-           "localhost": "atl-9999"},
+    names={"node-1": "atl-0001", "node-10": "atl-0010", "node-2": "node-3", "node-3": "node-2",
+           "10.9.8.7": "by-address", "localhost": "atl-9999"},
     aliases={"gpu-host-17": "atl-0010"},
     secrets=frozenset({SECRET}),
     addresses=frozenset({"203.0.113.9", "2001:db8::17"}),
@@ -62,7 +62,8 @@ TEXTS = {
     "a date is no hardware": ("26-11-22-00-13-44", "26-11-22-00-13-44"),
     "InfiniBand": ("506b:4b03:00ab:cdef", "mac-1"),
     "machines": ("ssh -J alice@jump.corp.example", "ssh -J user@host-1"),
-    "folders": ("/srv/alice/gpuval/results /srv/alice/gpuval2 /home/bob/x", "project/results /srv/user/gpuval2 /home/user/x"),
+    "folders": ("/srv/alice/gpuval/results /srv/alice/gpuval2 /home/bob/x",
+                "project/results /srv/user/gpuval2 /home/user/x"),
     "a signed URL": ("https://s3/x?X-Amz-Signature=abcdef0123456789 and abcdef0123456789", "https://s3/x?*** and ***"),
     "a token": ("Authorization: Bearer abcdefghij", "Authorization: ***"),
     "no secret": ("146,353 tokens/s", "146,353 tokens/s"),

@@ -26,7 +26,8 @@ FORMS = {
     "atl1node342;2;rs002-pool-spk44\r\n\r\n",
     "tabs.txt": "unique_id\tnode\natl1node212\trs002-pool-sr6zw\natl1node342\trs002-pool-spk44\n",
     "map.yml": "rs002-pool-sr6zw: atl1node212\nrs002-pool-spk44: atl1node342\n",
-    "list.yml": "- {worker: rs002-pool-sr6zw, uniqueid: atl1node212}\n- {worker: rs002-pool-spk44, uniqueid: atl1node342}\n",
+    "list.yml": "- {worker: rs002-pool-sr6zw, uniqueid: atl1node212}\n"
+    "- {worker: rs002-pool-spk44, uniqueid: atl1node342}\n",
     "map.json": json.dumps(WANTED),
     "map": json.dumps(WANTED),
 }  # fmt: skip
