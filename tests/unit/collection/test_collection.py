@@ -54,6 +54,7 @@ def test_secrets_are_marked():
     [
         "baseline",
         "compare_baselines",
+        "history",
         "prepare",
         "probe",
         "build",
