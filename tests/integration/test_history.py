@@ -51,11 +51,12 @@ def test_the_fleet_then_a_node_then_data(project):
     assert "run-0 node-1 training: " in first.output
     assert "\x1b" not in first.output
     assert re.search(rf"\({6 * (1 + 12 + 1)} of \d+ objects of 6 runs were read\)", first.output), first
-    assert first.recap()["changed"] == 0
+    assert first.recap()["changed"] == 1, "the store was started"
 
     again = project.play("gpuval.fleet.history", "-e", "history_node=node-3")
     assert again.code == 0, again
     assert "(0 of " in again.output
+    assert again.recap()["changed"] == 0
     assert again.output.count(" FAIL ") >= 2
 
     path = project.root / "out/history.json"

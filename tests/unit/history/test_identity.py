@@ -18,7 +18,8 @@ def resolved(tmp_path):
             "machine_id VARCHAR, serial VARCHAR, kind VARCHAR, gpu_count INTEGER)"
         )
         execute(
-            'CREATE OR REPLACE TEMP TABLE gpus (folder VARCHAR, node VARCHAR, "index" INTEGER, serial VARCHAR, uuid VARCHAR)'
+            'CREATE OR REPLACE TEMP TABLE gpus (folder VARCHAR, node VARCHAR, "index" INTEGER, serial VARCHAR, '
+            "uuid VARCHAR)"
         )
         for number, nodes in enumerate(runs):
             folder = f"run-{number}"

@@ -64,7 +64,7 @@ def test_fillers_are_no_identity(filler):
     assert line["serial"] is line["machine_id"] is None
 
 
-@given(st.fixed_dictionaries({}, optional={key: JSON for key in ("identity", "accelerator", "gpus", "os", "firmware")}))
+@given(st.fixed_dictionaries({}, optional=dict.fromkeys(("identity", "accelerator", "gpus", "os", "firmware"), JSON)))
 def test_facts_of_any_form_are_taken(environment):
     line = projection.of_record(make_record(stage="facts", environment=environment), "")
     assert len(json.dumps(line)) < 100_000

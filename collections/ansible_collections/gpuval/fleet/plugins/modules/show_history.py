@@ -12,8 +12,10 @@ module: show_history
 short_description: Show a node, a serial, a SKU or the fleet over all runs in the bucket
 version_added: 0.1.0
 description:
-  - Tells of each run the verdict, failed checks, figures, driver and firmware; which machines are flaky, and which figures drift.
-  - Reads what changed in the bucket since the last time into a cache below C(state_dir) of O(store), which may be deleted at any time.
+  - Tells of each run the verdict, failed checks, figures, driver and firmware.
+  - Tells which machines are flaky, which figures drift, and what changed between the runs.
+  - Reads what changed in the bucket since the last time into a cache below C(state_dir) of O(store).
+  - The cache may be deleted at any time.
   - Needs the Python package C(duckdb) on the controller.
 author:
   - gpuval contributors (@gpuval)

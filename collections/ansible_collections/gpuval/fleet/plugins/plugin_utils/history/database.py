@@ -18,6 +18,8 @@ except ImportError as error:
 #: What DuckDB may hold in memory; it puts the rest on disk.
 MEMORY = "1GB"
 THREADS = 4
+#: Of what is kept of one record or node.
+MAX_LINE_BYTES = 64 << 20
 
 #: Columns of the cached files, as they are read from JSON lines.
 GPUS = 'STRUCT("index" INTEGER, model VARCHAR, serial VARCHAR, uuid VARCHAR)[]'
@@ -63,9 +65,8 @@ def errors() -> tuple[type[Exception], ...]:
 def json_lines(path: Path, columns: dict[str, str]) -> str:
     """The table of a file of JSON lines, for FROM."""
     told = ", ".join(f"{_quoted(name)}: {_text(kind)}" for name, kind in columns.items())
-    return (
-        f"read_json({_text(str(path))}, format='newline_delimited', columns={{{told}}}, maximum_object_size=67108864)"
-    )
+    form = f"format='newline_delimited', maximum_object_size={MAX_LINE_BYTES}"
+    return f"read_json({_text(str(path))}, columns={{{told}}}, {form})"
 
 
 def parquet(*paths: Path) -> str:

@@ -17,13 +17,13 @@ WITH facts AS (
     FROM records f JOIN runs r USING (folder)
     WHERE f.stage = 'facts' AND f.refused IS NULL
 ), shared AS (
-    SELECT 'serial' AS what, serial AS word FROM facts GROUP BY no, serial HAVING count(*) > 1
-    UNION SELECT 'machine', machine_id FROM facts GROUP BY no, machine_id HAVING count(*) > 1
+    SELECT 'serial ' || serial AS word FROM facts WHERE serial IS NOT NULL GROUP BY no, serial HAVING count(*) > 1
+    UNION SELECT 'machine ' || machine_id FROM facts WHERE machine_id IS NOT NULL
+        GROUP BY no, machine_id HAVING count(*) > 1
 ), own AS (
     SELECT no, node, kind, gpu_count,
-        CASE WHEN ('serial', serial) NOT IN (SELECT (what, word) FROM shared WHERE word IS NOT NULL) THEN serial END AS serial,
-        CASE WHEN ('machine', machine_id) NOT IN (SELECT (what, word) FROM shared WHERE word IS NOT NULL)
-            THEN machine_id END AS machine_id
+        CASE WHEN 'serial ' || serial NOT IN (SELECT word FROM shared) THEN serial END AS serial,
+        CASE WHEN 'machine ' || machine_id NOT IN (SELECT word FROM shared) THEN machine_id END AS machine_id
     FROM facts
 ), alias AS (
     SELECT machine_id, min(serial) AS serial FROM own
@@ -38,8 +38,10 @@ _MACHINES = """
 CREATE OR REPLACE TEMP TABLE machines AS
 WITH named AS (
     SELECT r.no, n.node, n.sku, n.stages, t.kind, t.gpu_count, t.machine,
-        last_value(t.machine IGNORE NULLS) OVER before AS earlier, first_value(t.machine IGNORE NULLS) OVER after AS later,
-        last_value(t.kind IGNORE NULLS) OVER before AS kind_earlier, first_value(t.kind IGNORE NULLS) OVER after AS kind_later
+        last_value(t.machine IGNORE NULLS) OVER before AS earlier,
+        first_value(t.machine IGNORE NULLS) OVER after AS later,
+        last_value(t.kind IGNORE NULLS) OVER before AS kind_earlier,
+        first_value(t.kind IGNORE NULLS) OVER after AS kind_later
     FROM nodes n JOIN runs r USING (folder) LEFT JOIN told t ON t.no = r.no AND t.node = n.node
     WINDOW before AS (PARTITION BY n.node ORDER BY r.no ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW),
         after AS (PARTITION BY n.node ORDER BY r.no ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING)
@@ -47,7 +49,8 @@ WITH named AS (
     SELECT *, CASE WHEN machine IS NULL THEN coalesce(earlier, later) END AS guess FROM named
 ), free AS (
     SELECT g.*, taken.machine IS NULL AND count(*) OVER (PARTITION BY g.no, g.guess) = 1 AS usable
-    FROM guessed g LEFT JOIN (SELECT DISTINCT no, machine FROM told) taken ON taken.no = g.no AND taken.machine = g.guess
+    FROM guessed g LEFT JOIN (SELECT DISTINCT no, machine FROM told) taken
+        ON taken.no = g.no AND taken.machine = g.guess
 )
 SELECT no, node, stages, gpu_count, coalesce(machine, CASE WHEN usable THEN guess END, 'node ' || node) AS machine,
     coalesce(kind, CASE WHEN usable THEN coalesce(kind_earlier, kind_later) END, sku) AS sku
@@ -59,12 +62,12 @@ CREATE OR REPLACE TEMP TABLE parts AS
 WITH listed AS (
     SELECT r.no, g.node, g."index", g.serial, g.uuid FROM gpus g JOIN runs r USING (folder)
 ), shared AS (
-    SELECT 'serial' AS what, serial AS word FROM listed GROUP BY no, serial HAVING count(*) > 1
-    UNION SELECT 'uuid', uuid FROM listed GROUP BY no, uuid HAVING count(*) > 1
+    SELECT 'serial ' || serial AS word FROM listed WHERE serial IS NOT NULL GROUP BY no, serial HAVING count(*) > 1
+    UNION SELECT 'uuid ' || uuid FROM listed WHERE uuid IS NOT NULL GROUP BY no, uuid HAVING count(*) > 1
 ), own AS (
     SELECT no, node, "index",
-        CASE WHEN ('serial', serial) NOT IN (SELECT (what, word) FROM shared WHERE word IS NOT NULL) THEN serial END AS serial,
-        CASE WHEN ('uuid', uuid) NOT IN (SELECT (what, word) FROM shared WHERE word IS NOT NULL) THEN uuid END AS uuid
+        CASE WHEN 'serial ' || serial NOT IN (SELECT word FROM shared) THEN serial END AS serial,
+        CASE WHEN 'uuid ' || uuid NOT IN (SELECT word FROM shared) THEN uuid END AS uuid
     FROM listed
 ), alias AS (
     SELECT uuid, min(serial) AS serial FROM own

@@ -166,14 +166,18 @@ class History:
         self._gather_figures()
 
     def _gather_figures(self) -> None:
-        """The tables ``groups``, what figures must share to be compared, and ``figures``, by number and hash: millions."""
+        """The tables ``groups``, what figures must share to be compared, and ``figures``.
+
+        Of figures there are millions: they name run, node, group and subject by number and hash.
+        """
         units = "TRUE" if self.question.metrics else f"unit IN ({', '.join(repr(unit) for unit in SPEEDS)})"
         self.execute(
             """CREATE OR REPLACE TEMP TABLE contexts AS
-            SELECT r.no, r.folder, k.node, rec.stage, k.machine, k.sku, k.gpu_count AS gpus, rec.workload, rec.setup
+            SELECT r.no, r.folder, k.node, rec.stage, k.machine, k.sku, k.gpu_count AS gpus, rec.workload, rec.setup,
+                c.part AS only_part
             FROM records rec SEMI JOIN wanted USING (stage) JOIN runs r USING (folder)
-            JOIN machines k ON k.no = r.no AND k.node = rec.node
-            WHERE rec.state = 'success' AND r.shown AND (r.no, k.node) IN (SELECT (no, node) FROM chosen)"""
+            JOIN machines k ON k.no = r.no AND k.node = rec.node JOIN chosen c ON c.no = r.no AND c.node = rec.node
+            WHERE rec.state = 'success'"""
         )
         self.execute(
             f"""CREATE OR REPLACE TEMP TABLE groups AS
@@ -184,16 +188,14 @@ class History:
         )
         self.execute(
             f"""CREATE OR REPLACE TEMP TABLE figures AS
-            SELECT c.no, hash(c.node) AS node_key, m.part, median(m.value) AS value,
-                any_value(hash(coalesce(p.gpu, c.machine || ' ' || m.part))) AS subject_key,
-                hash(m.stage, m.metric, m.unit, split_part(m.part, ':', 1), c.sku, c.gpus, c.workload, c.setup) AS group_key
+            SELECT c.no, hash(c.node) AS node_key, m.part, m.value,
+                hash(coalesce(p.gpu, c.machine || ' ' || m.part)) AS subject_key,
+                hash(m.stage, m.metric, m.unit, split_part(m.part, ':', 1), c.sku, c.gpus, c.workload, c.setup)
+                    AS group_key
             FROM (SELECT * FROM metrics SEMI JOIN wanted USING (stage, metric) WHERE {units}) m
             JOIN contexts c ON c.folder = m.folder AND c.node = m.node AND c.stage = m.stage
-            JOIN chosen s ON s.no = c.no AND s.node = c.node AND (s.part IS NULL OR s.part = m.part)
             LEFT JOIN parts p ON p.no = c.no AND p.node = c.node AND m.part = 'gpu:' || p."index"
-            WHERE m.value = 0 OR abs(m.value) BETWEEN {LEAST} AND {MOST}
-            GROUP BY c.no, hash(c.node), m.part,
-                hash(m.stage, m.metric, m.unit, split_part(m.part, ':', 1), c.sku, c.gpus, c.workload, c.setup)"""
+            WHERE (m.value = 0 OR abs(m.value) BETWEEN {LEAST} AND {MOST}) AND coalesce(c.only_part = m.part, TRUE)"""
         )
 
     def document(self) -> dict[str, Any]:
@@ -250,7 +252,8 @@ class History:
         """A row for each run: how many of the nodes had which verdict, and on which drivers."""
         found = self.execute(
             """SELECT r.time, r.run_id, r.profile, count(*) AS nodes, count(*) FILTER (j.verdict = 'PASS') AS "PASS",
-                count(*) FILTER (j.verdict = 'FAIL') AS "FAIL", count(*) FILTER (j.verdict = 'INCOMPLETE') AS "INCOMPLETE",
+                count(*) FILTER (j.verdict = 'FAIL') AS "FAIL",
+                count(*) FILTER (j.verdict = 'INCOMPLETE') AS "INCOMPLETE",
                 count(*) FILTER (j.verdict IS NULL) AS not_judged, count(*) FILTER (j.flaky) AS flaky,
                 list_sort(list(DISTINCT m.sku)) AS skus,
                 list_sort(list(DISTINCT f.versions['driver']) FILTER (f.versions['driver'] IS NOT NULL)) AS driver,
@@ -313,7 +316,7 @@ class History:
                         "retried_runs": list(told.retried),
                         "changes": told.changes,
                         "pattern": told.pattern,
-                    }  # fmt: skip
+                    }
                 )
 
         while rows := found.fetchmany(10_000):
@@ -340,11 +343,14 @@ class History:
 
         What stands within MIN_TOTAL of itself cannot drift by more, and stays in DuckDB.
         """
-        subject, some = ("0", "HAVING count(DISTINCT node_key) > 1") if kind == "fleet" else ("subject_key", "")
+        # a part tells a figure once in a run; a mean of millions is cheap where a median of each is not
+        subject, value, some = "subject_key", "avg(value)", ""
+        if kind == "fleet":
+            subject, value, some = "0", "median(value)", "HAVING count(DISTINCT node_key) > 1"
         self.execute(
             f"""CREATE OR REPLACE TEMP TABLE series AS
             WITH per_run AS (
-                SELECT group_key, {subject}::UBIGINT AS subject_key, no, median(value) AS value
+                SELECT group_key, {subject}::UBIGINT AS subject_key, no, {value} AS value
                 FROM figures GROUP BY ALL {some}
             ), placed AS (
                 SELECT *, row_number() OVER (PARTITION BY group_key, subject_key ORDER BY no) - 1 AS place FROM per_run

@@ -74,7 +74,7 @@ def sync(store: Store, cache: Cache, tell: Tell = lambda _: None) -> Synced:
             if run_id in known:
                 done.add_problem(f"{folder}/run.json is that of run {run_id}, as {known[run_id]}: left out")
             known.setdefault(run_id, folder)
-        for run_id, folder in known.items():
+        for folder in known.values():
             _Reader(store, cache, found[folder][0], folder, done).bring(found[folder][1], tell)
         kept = {cached.path for cached, *_ in found.values()}
         for cached in cache.runs():

@@ -98,10 +98,9 @@ def _figures(document: Mapping[str, Any]) -> list[str]:
 def _figure(run: Mapping[str, Any], unit: str) -> str:
     """The median, and where its parts lie if one of them is far from it."""
     far = MIN_TOTAL * abs(run["median"])
-    text = _human(run["median"], unit)
-    if max(run["median"] - run["low"], run["high"] - run["median"]) <= far:
-        return text
-    return f"{text} ({_human(run['low'], unit)} to {_human(run['high'], unit)})"
+    ends = {"least": run["low"], "most": run["high"]}
+    said = [f"{end} {_human(value, unit)}" for end, value in ends.items() if abs(value - run["median"]) > far]
+    return _human(run["median"], unit) + (f" ({', '.join(said)})" if said else "")
 
 
 def _flaky(document: Mapping[str, Any]) -> list[str]:
@@ -126,8 +125,8 @@ def _flaky(document: Mapping[str, Any]) -> list[str]:
 def _drifts(document: Mapping[str, Any]) -> list[str]:
     rules = document["rules"]
     how = (
-        f"{rules['min_runs']} runs or more, over {units.number_text(100 * rules['min_total_ratio'])} % and beyond their "
-        f"noise with {units.number_text(100 * rules['confidence'])} % confidence"
+        f"{rules['min_runs']} runs or more, over {units.number_text(100 * rules['min_total_ratio'])} % and beyond "
+        f"their noise with {units.number_text(100 * rules['confidence'])} % confidence"
     )
     found = document["drifts"]
     if not found:
@@ -151,8 +150,9 @@ def place(drift: Mapping[str, Any]) -> str:
 def said(drift: Mapping[str, Any]) -> str:
     """How far, with its confidence, in words."""
     first, last = (_human(drift["values"][end], drift["unit"]) for end in (0, -1))
+    runs = len(drift["values"])
     return (
-        f"{_percent(drift['total_ratio'])} over {len(drift['values'])} runs ({_percent(drift['per_run_ratio'])} per run; "
+        f"{_percent(drift['total_ratio'])} over {runs} runs ({_percent(drift['per_run_ratio'])} per run; "
         f"{_percent(drift['low_ratio'])} to {_percent(drift['high_ratio'])}){_way(drift)}: {first} to {last}"
     )
 
@@ -177,7 +177,7 @@ def _refused(document: Mapping[str, Any]) -> list[str]:
     found = document["refused"]
     if not found:
         return []
-    told = ["", f"refused: {_count(document['refused_count'], 'record')} that are no evidence"]
+    told = ["", f"refused as evidence: {_count(document['refused_count'], 'record')}"]
     told += [f"  {one['run_id']} {one['node']} {one['stage']}: {one['reason']}" for one in found[:MAX_LISTED]]
     return told + _more(document["refused_count"])
 

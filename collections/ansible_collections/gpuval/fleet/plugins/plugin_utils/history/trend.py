@@ -1,8 +1,8 @@
 """Whether a figure drifts from run to run, beyond what it scatters anyway. Pure.
 
 The slope is that of Theil and Sen, the median of the slopes of all pairs of runs, which one odd run hardly moves. Its
-standard error comes from the scatter around that line, or from what its sisters (the same figure of other parts) scatter
-by where that is more: of four points one lies on a line by chance, but not beside hundreds that do not.
+standard error comes from the scatter around that line, or from what its sisters (the same figure of other parts)
+scatter by where that is more: four points lie on a line by chance, but not beside hundreds that do not.
 """
 
 from __future__ import annotations
