@@ -11,6 +11,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.history import Histor
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.cache import Cache
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.query import History, Question
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.sync import sync
+from builders import metric
 from history_kit import CHECKS, Run
 
 
@@ -120,7 +121,12 @@ def test_the_cache_may_be_deleted_or_damaged_at_any_time(bucket):
 def test_hostile_records_are_no_evidence_and_said(bucket):
     run = Run(0)
     run.records["node-1"]["facts"]["environment"]["gpus"][0]["driver_version"] = "\x1b[31m<b>580'; DROP TABLE runs; --"
-    run.put(bucket.store)
+    odd = (10**31, -(10**30), 1e308, 5e-324, 0, None)
+    told = [metric(f"odd_{place}_count", value) for place, value in enumerate(odd)]
+    told.append(metric("training_model_tflops", 1e308, "\ud800\x00'\"; TFLOP/s", "link:a>b"))
+    run.records["node-3"]["training"]["metrics"] += told
+    run.records["node-3"]["training"]["fingerprints"]["odd_setup"] = "\udfff\x00\u202e'"
+    run.put(bucket.store, judged=False)
     records = run.records["node-2"]
     hostile = {
         "training": json.dumps({**records["training"], "node": "node-1"}).encode(),
@@ -132,6 +138,7 @@ def test_hostile_records_are_no_evidence_and_said(bucket):
     bucket.store.put("run-0/records/training/node-99.json", json.dumps(records["training"]).encode())
     bucket.store.put("run-0/records/training/..json", b"{}")
     document = bucket.ask()
+    assert bucket.ask(node="node-3", metric="odd_*,training_model_tflops")["figures"]
     assert document["refused_count"] == 3
     assert {one["stage"] for one in document["refused"]} == {"training", "loading", "inference"}
     assert "node is 'node-1', but it was found under 'node-2'" in document["lines"]

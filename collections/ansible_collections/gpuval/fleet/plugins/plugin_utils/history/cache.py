@@ -16,18 +16,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history import database
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.database import json_lines, parquet
 
 #: Of the files' form; a cache of another one is made anew.
 FORMAT = 1
+#: What DuckDB puts on disk while a process works, with its number.
+_TEMPORARY = ".temporary-"
 
 
 @dataclass(frozen=True)
@@ -75,11 +79,16 @@ class Cache:
         """``place`` tells the bucket from others."""
         self.path = root / hashlib.sha256(place.encode()).hexdigest()[:16]
         self.path.mkdir(parents=True, exist_ok=True)
-        self.connection = database.connect(self.path / ".temporary")
+        for left in self.path.glob(f"{_TEMPORARY}*"):  # by a process that was killed
+            number = left.name.removeprefix(_TEMPORARY)
+            if not number.isdecimal() or not psutil.pid_exists(int(number)):
+                shutil.rmtree(left, ignore_errors=True)
+        self._temporary = self.path / f"{_TEMPORARY}{os.getpid()}"
+        self.connection = database.connect(self._temporary)
 
     def close(self) -> None:
         self.connection.close()
-        shutil.rmtree(self.path / ".temporary", ignore_errors=True)
+        shutil.rmtree(self._temporary, ignore_errors=True)
 
     @property
     def lock(self) -> Path:

@@ -159,7 +159,8 @@ class _Reader:
         after = {
             "folder": self.folder,
             "run_stamp": entry.stamp,
-            **{key: run[key] for key in ("run_id", "created_at", "finished_at", "narrowed_by")},
+            "run_id": run["run_id"],
+            "created_at": one_line(run["created_at"], 32),
             "profile": one_line(run["profile"], 64),
             **self._report(run, state),
         }
