@@ -21,7 +21,7 @@ export MOLECULE_EPHEMERAL_DIRECTORY ?= $(CURDIR)/.gpuval/molecule
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup keys probe network build load models prepare validate status report baseline baseline-diff window shell follow logs deliver clean bundle \
+.PHONY: help setup keys probe network build load models prepare validate status report baseline baseline-diff history window shell follow logs deliver clean bundle \
 	test molecule lint build-collection distclean
 
 help: ## Show this list
@@ -71,6 +71,10 @@ baseline: $(VENV)/.ready ## Make a baseline from the accepted nodes of the lates
 
 baseline-diff: $(VENV)/.ready ## What changed from one baseline file to another (BEFORE=, AFTER=)
 	$(PLAY) gpuval.fleet.compare_baselines -e baseline_before=$(abspath $(BEFORE)) -e baseline_after=$(abspath $(AFTER)) $(ARGS)
+
+history: $(VENV)/.ready ## A node, part, SKU or the fleet over all runs (NODE=, SERIAL=, SKU=, METRIC=, SINCE=, OUTPUT=)
+	@$(PLAY) gpuval.fleet.history -e '{"history_node": "$(NODE)", "history_serial": "$(SERIAL)", "history_sku": "$(SKU)", \
+		"history_metric": "$(METRIC)", "history_since": "$(SINCE)", "history_output": "$(if $(OUTPUT),$(abspath $(OUTPUT)))"}' $(ARGS)
 
 window: $(VENV)/.ready ## Change how many nodes of the run work at once (N=20, 0 is all), and bring images (TRANSFERS=8)
 	$(PLAY) gpuval.fleet.window -e run_window_nodes=$(N) -e run_window_transfers=$(TRANSFERS) $(ARGS)

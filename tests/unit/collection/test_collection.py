@@ -55,6 +55,7 @@ def test_secrets_are_marked():
         "baseline",
         "compare_baselines",
         "deliver",
+        "history",
         "prepare",
         "probe",
         "build",

@@ -55,6 +55,36 @@ def read(path: Path) -> Any:
     return {key: nodes if key == "nodes" else value for key, value in report.items()}
 
 
+def walk(path: Path, *, max_bytes: int = 64 << 20) -> Iterator[dict[str, Any]]:
+    """What stands before the nodes, with none of them, and then the nodes: one is in memory at a time.
+
+    Raises OSError, and ValueError where it is no report; one that is laid out otherwise is read whole, up to
+    ``max_bytes``.
+    """
+    head: list[str] = []
+    with path.open(encoding="utf-8") as stream:
+        for line in stream:
+            if line.rstrip("\n") == NODES:
+                break
+            head.append(line)
+        else:
+            if path.stat().st_size > max_bytes:
+                raise ValueError("its nodes do not stand on a line each")
+            report = json.loads("".join(head))
+            if not isinstance(report, dict) or not isinstance(report.get("nodes"), list):
+                raise ValueError("it has no nodes")  # noqa: TRY004 - of a file, not of an argument
+            yield {**report, "nodes": []}
+            yield from report["nodes"]
+            return
+        yield json.loads("".join([*head, '"nodes": []}']))
+        for line in stream:
+            text = line.strip()
+            if not text.startswith("{"):
+                return
+            yield json.loads(text.removesuffix(","))
+        raise ValueError("it ends within its nodes")
+
+
 def _sharing() -> _Hook:
     """An object hook that keeps each text once: names, units and remedies stand in a report by the ten thousand."""
     known: dict[str, str] = {}

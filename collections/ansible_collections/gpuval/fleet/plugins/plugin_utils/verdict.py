@@ -460,10 +460,11 @@ def _identity_values(facts: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     pairs = [("machine id", identity.get("machine_id")), ("serial", identity.get("serial"))]
     pairs += [("GPU UUID", uuid) for uuid in identity.get("gpu_uuids", [])]
     known = [(what, " ".join(value.lower().split())) for what, value in pairs if isinstance(value, str)]
-    return list(dict.fromkeys((what, value) for what, value in known if not _is_useless(value)))
+    return list(dict.fromkeys((what, value) for what, value in known if not is_useless(value)))
 
 
-def _is_useless(value: str) -> bool:
+def is_useless(value: str) -> bool:
+    """Whether an identity, in lower case, is a filler that many machines share."""
     return value in _USELESS_IDENTITY or len(set(value.replace("-", ""))) <= 1  # 00000000-0000-..., xxxxxxxx
 
 

@@ -1,0 +1,66 @@
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Show a node, a serial, a SKU or the fleet over the runs in the bucket."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import criteria, runs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.history import HistoryError, database, output, table
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.cache import Cache
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.query import History, Question
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.sync import sync
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION, StoreAccess
+
+
+class ActionModule(ControllerAction):
+    OPTIONS = {
+        "store": STORE_OPTION,
+        "node": {"type": "str", "default": ""},
+        "serial": {"type": "str", "default": ""},
+        "sku": {"type": "str", "default": ""},
+        "metric": {"type": "str", "default": ""},
+        "since": {"type": "str", "default": ""},
+        "output": {"type": "str", "default": ""},
+        "criteria": {"type": "list", "elements": "path", "default": []},
+    }
+
+    def work(self, options, task_vars):
+        question = Question.of(*(options[key] for key in ("node", "serial", "sku", "metric", "since")))
+        path = project_path(options["output"]) if options["output"] else None
+        if path:
+            output.check_name(path)
+        checks = criteria.load([*criteria.shipped_files(), *options["criteria"]])
+        connection = StoreAccess(options["store"]).connection()
+        root = project_path(options["store"]["state_dir"]) / "history"
+        # the embedded store has another port each time that it is set up, but one folder
+        place = f"{options['store']['endpoint'] or 'embedded'} {connection.bucket}"
+        cache = Cache(root, place)
+        try:
+            done = sync(StoreAccess(options["store"]).store(), cache, self._display.display)
+            document = History(cache, question, checks).document()
+        except database.errors() as error:
+            raise HistoryError(f"{cache.path} cannot be used ({error}): delete it, and it is made anew") from error
+        finally:
+            cache.close()
+        lines = [*table.lines(document), *(f"problem: {problem}" for problem in done.problems)]
+        lines.append(f"({done.read:,} of {done.listed:,} objects of {done.runs:,} runs were read)")
+        for line in lines:
+            self._display.display(line)
+        written = self._write(path, document) if path else []
+        return {
+            "changed": bool(written), "history": lines, "files": written, "read": done.read, "listed": done.listed,
+            "runs": done.runs, "forgotten": done.forgotten, "flaky": document["flaky_count"],
+            "drifts": document["drift_count"],
+        }  # fmt: skip
+
+    def _write(self, path: Path, document) -> list[str]:
+        """The files that are new or say something else than before."""
+        files = output.files(path, document)
+        changed = [target for target, data in files.items() if not target.exists() or target.read_bytes() != data]
+        if not self.check_mode:
+            for target in changed:
+                runs.write_bytes(target, files[target])
+        return [str(target) for target in changed]

@@ -1,0 +1,109 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, gpuval contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+
+# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: show_history
+short_description: Show a node, a serial, a SKU or the fleet over all runs in the bucket
+version_added: 0.1.0
+description:
+  - Tells of each run the verdict, failed checks, figures, driver and firmware.
+  - Tells which machines are flaky, which figures drift, and what changed between the runs.
+  - Reads what changed in the bucket since the last time into a cache below C(state_dir) of O(store).
+  - The cache may be deleted at any time.
+  - Needs the Python package C(duckdb) on the controller.
+author:
+  - gpuval contributors (@gpuval)
+extends_documentation_fragment:
+  - gpuval.fleet.store
+attributes:
+  check_mode:
+    support: full
+    description: Writes no O(output); the cache is brought up to date all the same.
+  diff_mode:
+    support: none
+    description: There is nothing to compare.
+options:
+  node:
+    description: Name of a node. Other names that its machine had are told too.
+    type: str
+    default: ''
+  serial:
+    description: Serial or machine id of a machine, or serial or UUID of a GPU, wherever it was.
+    type: str
+    default: ''
+  sku:
+    description: A SKU of the catalogue, or models of GPUs as the history names them.
+    type: str
+    default: ''
+  metric:
+    description:
+      - Names of metrics, separated by commas, with C(*) for any text; C(stage/metric) chooses those of one stage.
+      - By default the speeds that required checks judge.
+    type: str
+    default: ''
+  since:
+    description: Runs that began before this date are left out, such as V(2026-11-01).
+    type: str
+    default: ''
+  output:
+    description: File for the same as data, C(.json) or C(.csv). A relative path stands beside C(ansible.cfg).
+    type: str
+    default: ''
+  criteria:
+    description: Files of criteria beside the shipped ones; the metrics of required ones are told.
+    type: list
+    elements: path
+    default: []
+"""
+
+EXAMPLES = r"""
+- name: Show where a GPU was, and how fast
+  gpuval.fleet.show_history:
+    store: "{{ gpuval_store }}"
+    serial: "1654922001234"
+    metric: training_model_tflops
+  run_once: true
+"""
+
+RETURN = r"""
+history:
+  description: What was printed.
+  returned: success
+  type: list
+  elements: str
+files:
+  description: Files of O(output) that were written, or would be.
+  returned: success
+  type: list
+  elements: str
+runs:
+  description: Runs in the bucket.
+  returned: success
+  type: int
+listed:
+  description: Objects that were looked at in listings.
+  returned: success
+  type: int
+read:
+  description: Objects that were read, since they changed.
+  returned: success
+  type: int
+forgotten:
+  description: Runs that left the cache, since they are gone from the bucket.
+  returned: success
+  type: int
+flaky:
+  description: How many machines are flaky.
+  returned: success
+  type: int
+drifts:
+  description: How many figures drift.
+  returned: success
+  type: int
+"""

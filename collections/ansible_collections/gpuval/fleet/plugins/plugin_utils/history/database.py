@@ -1,0 +1,82 @@
+"""DuckDB as the history uses it: in this process, on local files, without its extensions from the internet."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.history import HistoryError
+
+try:
+    import duckdb
+
+    DUCKDB_ERROR = None
+except ImportError as error:
+    duckdb, DUCKDB_ERROR = None, error
+
+#: What DuckDB may hold in memory; it puts the rest on disk.
+MEMORY = "1GB"
+THREADS = 4
+#: Of what is kept of one record or node.
+MAX_LINE_BYTES = 64 << 20
+
+#: Columns of the cached files, as they are read from JSON lines.
+GPUS = 'STRUCT("index" INTEGER, model VARCHAR, serial VARCHAR, uuid VARCHAR)[]'
+METRICS = "STRUCT(name VARCHAR, value DOUBLE, unit VARCHAR, scope VARCHAR)[]"
+RECORDS = {
+    "node": "VARCHAR", "stage": "VARCHAR", "stamp": "VARCHAR", "refused": "VARCHAR", "state": "VARCHAR",
+    "retried": "BOOLEAN", "workload": "VARCHAR", "setup": "VARCHAR", "versions": "MAP(VARCHAR, VARCHAR)",
+    "machine_id": "VARCHAR", "serial": "VARCHAR", "kind": "VARCHAR", "gpu_count": "INTEGER", "gpus": GPUS,
+    "metrics": METRICS,
+}  # fmt: skip
+NODES = {"node": "VARCHAR", "stages": "VARCHAR[]", "sku": "VARCHAR"}
+JUDGED = {
+    "node": "VARCHAR", "verdict": "VARCHAR", "class": "VARCHAR", "flaky": "BOOLEAN",
+    "failed": 'STRUCT("name" VARCHAR, part VARCHAR, verdict VARCHAR)[]',
+}  # fmt: skip
+
+
+def connect(temporary: Path) -> Any:
+    """A database in memory that puts what does not fit into ``temporary``. Raises HistoryError without DuckDB."""
+    if duckdb is None:
+        raise HistoryError(
+            f"the history needs DuckDB on the controller ({DUCKDB_ERROR}): `make setup` brings it, or install the "
+            "version of duckdb that requirements/controller.txt names beside ansible-core"
+        )
+    temporary.mkdir(parents=True, exist_ok=True)
+    return duckdb.connect(
+        config={
+            "autoinstall_known_extensions": "false",
+            "autoload_known_extensions": "false",
+            "memory_limit": MEMORY,
+            "threads": str(min(THREADS, os.cpu_count() or 1)),
+            "temp_directory": str(temporary),
+            "preserve_insertion_order": "false",
+        }
+    )
+
+
+def errors() -> tuple[type[Exception], ...]:
+    """What DuckDB raises."""
+    return () if duckdb is None else (duckdb.Error,)
+
+
+def json_lines(path: Path, columns: dict[str, str]) -> str:
+    """The table of a file of JSON lines, for FROM."""
+    told = ", ".join(f"{_quoted(name)}: {_text(kind)}" for name, kind in columns.items())
+    form = f"format='newline_delimited', maximum_object_size={MAX_LINE_BYTES}"
+    return f"read_json({_text(str(path))}, columns={{{told}}}, {form})"
+
+
+def parquet(*paths: Path) -> str:
+    """The table of Parquet files, for FROM."""
+    return f"read_parquet([{', '.join(_text(str(path)) for path in paths)}])"
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,90 @@
+"""Which machine a node was in each run, and which GPU each of its parts: SQL over the cached facts.
+
+A machine is known by its serial; by its machine id where no serial is told, or where only one serial ever went with it;
+by its node's name where facts tell neither. An identity that two nodes of one run have is that of a cloned disk or a
+filler, and tells nothing. A run without facts of a node takes the machine that the name had before, else after.
+A GPU is known by its serial, by its UUID, or else by its place in the machine.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_TOLD = """
+CREATE OR REPLACE TEMP TABLE told AS
+WITH facts AS (
+    SELECT r.no, f.node, f.machine_id, f.serial, f.kind, f.gpu_count
+    FROM records f JOIN runs r USING (folder)
+    WHERE f.stage = 'facts' AND f.refused IS NULL
+), shared AS (
+    SELECT 'serial ' || serial AS word FROM facts WHERE serial IS NOT NULL GROUP BY no, serial HAVING count(*) > 1
+    UNION SELECT 'machine ' || machine_id FROM facts WHERE machine_id IS NOT NULL
+        GROUP BY no, machine_id HAVING count(*) > 1
+), own AS (
+    SELECT no, node, kind, gpu_count,
+        CASE WHEN 'serial ' || serial NOT IN (SELECT word FROM shared) THEN serial END AS serial,
+        CASE WHEN 'machine ' || machine_id NOT IN (SELECT word FROM shared) THEN machine_id END AS machine_id
+    FROM facts
+), alias AS (
+    SELECT machine_id, min(serial) AS serial FROM own
+    WHERE machine_id IS NOT NULL AND serial IS NOT NULL GROUP BY machine_id HAVING count(DISTINCT serial) = 1
+)
+SELECT own.no, own.node, own.kind, own.gpu_count,
+    coalesce('serial ' || own.serial, 'serial ' || alias.serial, 'machine ' || own.machine_id) AS machine
+FROM own LEFT JOIN alias ON own.machine_id = alias.machine_id
+"""
+
+_MACHINES = """
+CREATE OR REPLACE TEMP TABLE machines AS
+WITH named AS (
+    SELECT r.no, n.node, n.sku, n.stages, t.kind, t.gpu_count, t.machine,
+        last_value(t.machine IGNORE NULLS) OVER before AS earlier,
+        first_value(t.machine IGNORE NULLS) OVER after AS later,
+        last_value(t.kind IGNORE NULLS) OVER before AS kind_earlier,
+        first_value(t.kind IGNORE NULLS) OVER after AS kind_later
+    FROM nodes n JOIN runs r USING (folder) LEFT JOIN told t ON t.no = r.no AND t.node = n.node
+    WINDOW before AS (PARTITION BY n.node ORDER BY r.no ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW),
+        after AS (PARTITION BY n.node ORDER BY r.no ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING)
+), guessed AS (
+    SELECT *, CASE WHEN machine IS NULL THEN coalesce(earlier, later) END AS guess FROM named
+), free AS (
+    SELECT g.*, taken.machine IS NULL AND count(*) OVER (PARTITION BY g.no, g.guess) = 1 AS usable
+    FROM guessed g LEFT JOIN (SELECT DISTINCT no, machine FROM told) taken
+        ON taken.no = g.no AND taken.machine = g.guess
+)
+SELECT no, node, stages, gpu_count, coalesce(machine, CASE WHEN usable THEN guess END, 'node ' || node) AS machine,
+    coalesce(kind, CASE WHEN usable THEN coalesce(kind_earlier, kind_later) END, sku) AS sku
+FROM free
+"""
+
+_GPUS = """
+CREATE OR REPLACE TEMP TABLE parts AS
+WITH listed AS (
+    SELECT r.no, g.node, g."index", g.serial, g.uuid FROM gpus g JOIN runs r USING (folder)
+), shared AS (
+    SELECT 'serial ' || serial AS word FROM listed WHERE serial IS NOT NULL GROUP BY no, serial HAVING count(*) > 1
+    UNION SELECT 'uuid ' || uuid FROM listed WHERE uuid IS NOT NULL GROUP BY no, uuid HAVING count(*) > 1
+), own AS (
+    SELECT no, node, "index",
+        CASE WHEN 'serial ' || serial NOT IN (SELECT word FROM shared) THEN serial END AS serial,
+        CASE WHEN 'uuid ' || uuid NOT IN (SELECT word FROM shared) THEN uuid END AS uuid
+    FROM listed
+), alias AS (
+    SELECT uuid, min(serial) AS serial FROM own
+    WHERE uuid IS NOT NULL AND serial IS NOT NULL GROUP BY uuid HAVING count(DISTINCT serial) = 1
+)
+SELECT own.no, own.node, own."index", own.serial, own.uuid, m.machine,
+    coalesce(own.serial, alias.serial, own.uuid, m.machine || ' gpu:' || own."index") AS gpu
+FROM own JOIN machines m ON m.no = own.no AND m.node = own.node LEFT JOIN alias ON own.uuid = alias.uuid
+QUALIFY row_number() OVER (PARTITION BY own.no, own.node, own."index" ORDER BY gpu) = 1
+"""
+
+
+def resolve(connection: Any) -> None:
+    """Make the tables ``machines`` and ``parts`` of ``runs``, ``nodes``, ``records`` and ``gpus``.
+
+    machines: no, node, machine, sku, gpu_count, stages; of every expected node of every run.
+    parts: no, node, index, gpu, serial, uuid, machine.
+    """
+    for statement in (_TOLD, _MACHINES, _GPUS):
+        connection.execute(statement)

@@ -1,0 +1,153 @@
+"""What of runs, records and reports is kept for the history, as flat documents. Pure.
+
+Records come from nodes: they are projected only after ``accept_record``, and what is free in form is bounded here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import catalogue, environment, verdict
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.measure import FACTS
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.versions import KINDS
+
+MAX_GPUS = 64
+MAX_CHECKS = 64
+MAX_WORD = 128
+#: Software that a stage tells of itself.
+SOFTWARE = ("torch", "python", "cuda", "hip", "collective_library", "vllm", "transformers", "deepspeed")
+#: Ends of fingerprints that say what was run, not what came out of it.
+SETUP = "_setup"
+_NOT_TRIED = ("pending", "skipped", "cancelled")
+
+
+def of_run(run: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The expected nodes of a run (``gpuval.run/1``)."""
+    return [
+        {"node": name, "stages": expected["stages"], "sku": one_line(expected["sku"], MAX_WORD)}
+        for name, expected in run["nodes"].items()
+    ]
+
+
+def of_record(record: Mapping[str, Any], stamp: str) -> dict[str, Any]:
+    """One accepted record; ``stamp`` is that of its object."""
+    retried = any(attempt["state"] not in _NOT_TRIED for attempt in record["attempts"])
+    line = {
+        "node": record["node"],
+        "stage": record["stage"],
+        "stamp": stamp,
+        "refused": None,
+        "state": record["state"],
+        "retried": record["state"] == "success" and retried,
+        "workload": record["workload"],
+        "setup": setup_of(record),
+        "versions": versions_of(record),
+        "metrics": [metric for metric in record["metrics"] if metric["value"] is not None],
+        "machine_id": None, "serial": None, "kind": None, "gpu_count": None, "gpus": [],
+    }  # fmt: skip
+    return {**line, **facts_of(record)} if record["stage"] == FACTS else line
+
+
+def of_refusal(node: str, stage: str, stamp: str, reason: str) -> dict[str, Any]:
+    """A record that is no evidence: kept, so that it is not read again."""
+    return {
+        "node": node, "stage": stage, "stamp": stamp, "refused": one_line(reason), "state": None, "retried": False,
+        "workload": None, "setup": None, "versions": {}, "metrics": [], "machine_id": None, "serial": None,
+        "kind": None, "gpu_count": None, "gpus": [],
+    }  # fmt: skip
+
+
+def of_judged(node: Mapping[str, Any]) -> dict[str, Any]:
+    """One node of a report: its verdict, and the required checks that are against it."""
+    against = [
+        {key: one_line(str(check[key]), MAX_WORD) for key in ("name", "part", "verdict")}
+        for check in node["checks"]
+        if check["severity"] == "required" and check["verdict"] in ("fail", "missing")
+    ]
+    return {
+        "node": node["name"],
+        "verdict": node["verdict"],
+        "class": one_line(node.get("class") or "", MAX_WORD) or None,
+        "flaky": node["flaky"],
+        "failed": sorted(against, key=lambda check: check["verdict"])[:MAX_CHECKS],
+    }
+
+
+def setup_of(record: Mapping[str, Any]) -> str:
+    """What figures must share to be compared, beside SKU and workload: its arguments, and the setups it told."""
+    mine = {record["run_id"]: "{run_id}", record["node"]: "{node}"}
+    words = []
+    for word in record["command"]:
+        text = PurePosixPath(word).name if not words else word
+        for own, name in mine.items():
+            text = text.replace(own, name)
+        words.append(text)
+    told = [one_line(text, 80) for name, text in sorted(record["fingerprints"].items()) if name.endswith(SETUP)]
+    digest = hashlib.sha256(json.dumps(words).encode()).hexdigest()[:8]
+    return " ".join([*told[:8], digest])
+
+
+def versions_of(record: Mapping[str, Any]) -> dict[str, str]:
+    """Software and firmware that a record tells: of the facts those of the node, else those of the stage."""
+    told = {}
+    if record["stage"] == FACTS:
+        paths = {kind: version.path for kind, version in KINDS.items()}
+    else:
+        paths = {name: name for name in SOFTWARE}
+    for name, path in paths.items():
+        found = sorted(set(environment.texts(record["environment"], path)))
+        if found:
+            told[name] = one_line(", ".join(found), MAX_WORD)
+    if record["image"]:
+        told["image"] = one_line(record["image"], MAX_WORD)
+    return told
+
+
+def facts_of(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The machine and its GPUs, from facts whose form nothing guarantees. ``kind`` is the SKU, or the models."""
+    told = record["environment"]
+    identity = told.get("identity") if isinstance(told.get("identity"), dict) else {}
+    accelerator = told.get("accelerator") if isinstance(told.get("accelerator"), dict) else {}
+    listed = told.get("gpus") if isinstance(told.get("gpus"), list) else []
+    gpus = [_gpu(position, gpu) for position, gpu in enumerate(listed[:MAX_GPUS]) if isinstance(gpu, dict)]
+    models = [gpu["model"] for gpu in gpus if gpu["model"]]
+    sku = catalogue.of_models(models)
+    kind = sku.name if sku else ", ".join(sorted(set(models)))[:MAX_WORD]
+    if accelerator.get("vendor") == catalogue.CPU and not models:
+        kind = catalogue.CPU
+    return {
+        "machine_id": _word(identity.get("machine_id")),
+        "serial": _word(identity.get("serial")),
+        "kind": kind or None,
+        "gpu_count": _count(record),
+        "gpus": gpus,
+    }
+
+
+def _count(record: Mapping[str, Any]) -> int | None:
+    told = {m["value"] for m in record["metrics"] if m["name"] == "gpu_count" and m["scope"] == "node"}
+    value = told.pop() if len(told) == 1 else None
+    return int(value) if value is not None and 0 <= value < 10_000 else None
+
+
+def _gpu(position: int, gpu: Mapping[str, Any]) -> dict[str, Any]:
+    index = gpu.get("index")
+    return {
+        "index": index if type(index) is int and 0 <= index < 10_000 else position,
+        "model": _word(gpu.get("model") or gpu.get("name")),
+        "serial": _word(gpu.get("serial")),
+        "uuid": _word(gpu.get("uuid")),
+    }
+
+
+def _word(value: Any) -> str | None:
+    """An identity as it is compared; None for the fillers that makers leave in its place."""
+    if not isinstance(value, str):
+        return None
+    word = one_line(value, MAX_WORD)
+    return word if word and not verdict.is_useless(word.lower()) else None

@@ -1,0 +1,468 @@
+"""What the cached runs tell of a node, a serial, a SKU or the fleet, as one document (``gpuval.history/1``)."""
+
+# ruff: noqa: S608 - names and files are this project's own; values are parameters
+from __future__ import annotations
+
+import fnmatch
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import catalogue
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.criteria import Check
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.history import HistoryError, identity
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.cache import Cache
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.database import parquet
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.flaky import Judged, flakiness
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.trend import (
+    CONFIDENCE,
+    MIN_RUNS,
+    MIN_TOTAL,
+    Trend,
+    trend_of,
+)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.standing import LEAST, MOST
+
+SCHEMA = "gpuval.history/1"
+NOT_JUDGED = "not judged"
+TABLES = ("nodes", "records", "metrics", "gpus", "judged")
+#: Units of the figures that the history tells unless others are asked for; faster is more, but for seconds.
+SPEEDS = (
+    "bytes/s", "bytes_per_second", "TFLOP/s", "tokens/s", "tokens_per_second", "samples/s", "samples_per_second",
+    "images/s", "images_per_second", "requests/s", "requests_per_second", "seconds",
+)  # fmt: skip
+#: Of the fewest sisters a median scatter says something.
+MIN_SISTERS = 3
+MAX_DRIFTS = 1000
+MAX_FLAKY = 1000
+MAX_CHANGES = 12
+MAX_REFUSED = 100
+#: What figures must share to be compared.
+GROUP = ("stage", "metric", "unit", "scope", "sku", "gpus", "workload", "setup")
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked: at most one of node, serial and sku. ``since`` is a date, ``metrics`` are names or patterns."""
+
+    node: str = ""
+    serial: str = ""
+    sku: str = ""
+    metrics: tuple[str, ...] = ()
+    since: str = ""
+
+    @classmethod
+    def of(cls, node: str, serial: str, sku: str, metric: str, since: str) -> Question:
+        """Raises HistoryError for what cannot be asked."""
+        node, serial, sku, since = (text.strip() for text in (node, serial, sku, since))
+        if sum(map(bool, (node, serial, sku))) > 1:
+            raise HistoryError("ask for one of NODE=, SERIAL= and SKU=")
+        if since:
+            try:
+                moment = datetime.fromisoformat(since.replace("Z", "+00:00"))
+            except ValueError:
+                raise HistoryError(f"SINCE={since}: give a date, such as 2026-11-01") from None
+            moment = moment.replace(tzinfo=moment.tzinfo or timezone.utc).astimezone(timezone.utc)
+            since = moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+        known = catalogue.named(sku) if sku else None
+        metrics = tuple(word for word in metric.replace(",", " ").split() if word)
+        return cls(node, serial, known.name if known else sku, metrics, since)
+
+    @property
+    def subject(self) -> str:
+        return next((kind for kind in ("node", "serial", "sku") if getattr(self, kind)), "fleet")
+
+
+class History:
+    """The cached runs as tables: runs, nodes, records, metrics, gpus, judged, and who is who."""
+
+    def __init__(self, cache: Cache, question: Question, checks: Iterable[Check]) -> None:
+        self.question = question
+        self.execute = cache.connection.execute
+        cached = [(run, run.state) for run in cache.runs()]
+        cached = sorted(
+            ((run, state) for run, state in cached if state), key=lambda it: (it[1]["created_at"], it[1]["run_id"])
+        )
+        self.runs = [state for _, state in cached]
+        self.empty = not cached
+        if self.empty:
+            return
+        self.execute(
+            "CREATE OR REPLACE TEMP TABLE runs (folder VARCHAR, no INTEGER, run_id VARCHAR, time VARCHAR, "
+            "profile VARCHAR, shown BOOLEAN)"
+        )
+        for number, state in enumerate(self.runs):
+            row = [state["folder"], number, state["run_id"], state["created_at"], state["profile"]]
+            shown = not question.since or state["created_at"] >= question.since
+            self.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?)", [*row, shown])
+        for name in TABLES:
+            files = parquet(*(run.file(name) for run, _ in cached))
+            self.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS SELECT * FROM {files}")
+        identity.resolve(cache.connection)
+        self._choose_subject()
+        self._choose_metrics(checks)
+
+    def _choose_subject(self) -> None:
+        """The table ``chosen``: no, node, part (NULL is all of it) of what is asked for."""
+        question = self.question
+        if question.subject == "node":
+            # under this name, and under whichever other name the machine that has it now had
+            select = """SELECT DISTINCT m.no, m.node, NULL AS part FROM machines m WHERE m.node = $1 OR m.machine =
+                (SELECT machine FROM machines WHERE node = $1 ORDER BY no DESC LIMIT 1)"""
+        elif question.subject == "serial":
+            select = """SELECT m.no, m.node, NULL AS part FROM machines m
+                WHERE lower(m.machine) IN ('serial ' || lower($1), 'machine ' || lower($1))
+                UNION SELECT no, node, 'gpu:' || "index" FROM parts
+                WHERE gpu IN (SELECT gpu FROM parts WHERE lower($1) IN (lower(gpu), lower(serial), lower(uuid)))"""
+        elif question.subject == "sku":
+            select = "SELECT no, node, NULL AS part FROM machines WHERE lower(sku) = lower($1)"
+        else:
+            select = "SELECT no, node, NULL AS part FROM machines WHERE $1 = ''"
+        asked = "" if question.subject == "fleet" else getattr(question, question.subject)
+        self.execute(
+            f"CREATE OR REPLACE TEMP TABLE chosen AS SELECT c.* FROM ({select}) c JOIN runs USING (no) WHERE shown",
+            [asked],
+        )
+        (found,) = self.execute("SELECT count(*) FROM chosen").fetchone()
+        if not found and question.subject != "fleet":
+            raise HistoryError(self._unknown(asked))
+
+    def _unknown(self, asked: str) -> str:
+        since = f" since {self.question.since}" if self.question.since else ""
+        text = f"no run{since} knows the {self.question.subject} {asked!r}"
+        if self.question.subject == "serial":
+            return (
+                f"{text}: give the serial or machine id of a machine, or the serial or UUID of a GPU, as facts tell it"
+            )
+        column = self.question.subject
+        names = [
+            name for (name,) in self.execute(f"SELECT DISTINCT {column} FROM machines ORDER BY 1 LIMIT 9").fetchall()
+        ]
+        return f"{text}; known are {', '.join(names[:8])}{' and more' if len(names) > 8 else ''}"
+
+    def _choose_metrics(self, checks: Iterable[Check]) -> None:
+        """The table ``wanted``: stage and metric. Those that required checks judge, or those asked for."""
+        judged = {(one.stage, one.metric) for one in checks if one.required and one.metric}
+        self.execute("CREATE OR REPLACE TEMP TABLE wanted (stage VARCHAR, metric VARCHAR)")
+        if self.question.metrics:
+            there = self.execute("SELECT DISTINCT stage, metric FROM metrics").fetchall()
+            chosen = {
+                (stage, metric)
+                for stage, metric in there
+                for pattern in self.question.metrics
+                if fnmatch.fnmatchcase(metric, pattern) or fnmatch.fnmatchcase(f"{stage}/{metric}", pattern)
+            }
+            if not chosen:
+                near = sorted({metric for _, metric in there if any(word in metric for word in self.question.metrics)})
+                hint = f"; there are {', '.join(near[:8])}" if near else "; METRIC='training_*' asks for several"
+                raise HistoryError(f"no record has the metric {', '.join(self.question.metrics)}{hint}")
+        else:
+            chosen = judged
+        rows = sorted(chosen)
+        self.execute("INSERT INTO wanted SELECT unnest($1), unnest($2)", [[a for a, _ in rows], [b for _, b in rows]])
+        self._gather_figures()
+
+    def _gather_figures(self) -> None:
+        """The tables ``groups``, what figures must share to be compared, and ``figures``.
+
+        Of figures there are millions: they name run, node, group and subject by number and hash.
+        """
+        units = "TRUE" if self.question.metrics else f"unit IN ({', '.join(repr(unit) for unit in SPEEDS)})"
+        self.execute(
+            """CREATE OR REPLACE TEMP TABLE contexts AS
+            SELECT r.no, r.folder, k.node, rec.stage, k.machine, k.sku, k.gpu_count AS gpus, rec.workload, rec.setup,
+                c.part AS only_part
+            FROM records rec SEMI JOIN wanted USING (stage) JOIN runs r USING (folder)
+            JOIN machines k ON k.no = r.no AND k.node = rec.node JOIN chosen c ON c.no = r.no AND c.node = rec.node
+            WHERE rec.state = 'success'"""
+        )
+        self.execute(
+            f"""CREATE OR REPLACE TEMP TABLE groups AS
+            SELECT *, hash(stage, metric, unit, scope, sku, gpus, workload, setup) AS group_key FROM
+            (SELECT DISTINCT stage, metric, unit, split_part(part, ':', 1) AS scope FROM metrics
+                SEMI JOIN wanted USING (stage, metric) WHERE {units})
+            JOIN (SELECT DISTINCT stage, sku, gpus, workload, setup FROM contexts) USING (stage)"""
+        )
+        self.execute(
+            f"""CREATE OR REPLACE TEMP TABLE figures AS
+            SELECT c.no, hash(c.node) AS node_key, m.part, m.value,
+                hash(coalesce(p.gpu, c.machine || ' ' || m.part)) AS subject_key,
+                hash(m.stage, m.metric, m.unit, split_part(m.part, ':', 1), c.sku, c.gpus, c.workload, c.setup)
+                    AS group_key
+            FROM (SELECT * FROM metrics SEMI JOIN wanted USING (stage, metric) WHERE {units}) m
+            JOIN contexts c ON c.folder = m.folder AND c.node = m.node AND c.stage = m.stage
+            LEFT JOIN parts p ON p.no = c.no AND p.node = c.node AND m.part = 'gpu:' || p."index"
+            WHERE (m.value = 0 OR abs(m.value) BETWEEN {LEAST} AND {MOST}) AND coalesce(c.only_part = m.part, TRUE)"""
+        )
+
+    def document(self) -> dict[str, Any]:
+        question = self.question
+        asked = {"subject": question.subject, "metrics": list(question.metrics), "since": question.since or None}
+        asked["value"] = None if question.subject == "fleet" else getattr(question, question.subject)
+        document: dict[str, Any] = {
+            "schema": SCHEMA, "asked": asked, "rows": [], "figures": [], "flaky": [], "flaky_count": 0, "drifts": [],
+            "drift_count": 0, "held_count": 0, "refused": [], "refused_count": 0,
+            "rules": {"min_runs": MIN_RUNS, "min_total_ratio": MIN_TOTAL, "confidence": CONFIDENCE},
+        }  # fmt: skip
+        if self.empty:
+            return document
+        document["rows"] = self._node_rows() if question.subject in ("node", "serial") else self._run_rows()
+        document["figures"] = self._figures()
+        flaky = self._flaky()
+        document |= {"flaky": flaky[:MAX_FLAKY], "flaky_count": len(flaky)}
+        held, drifts = self._drifts()
+        document |= {"held_count": held, "drift_count": len(drifts), "drifts": drifts[:MAX_DRIFTS]}
+        self._say_what_changed(document["drifts"])
+        refused = self.execute(
+            "SELECT run_id, node, stage, refused FROM records JOIN runs USING (folder) WHERE refused IS NOT NULL "
+            "AND (no, node) IN (SELECT (no, node) FROM chosen) ORDER BY no, node, stage"
+        ).fetchall()
+        names = ("run_id", "node", "stage", "reason")
+        document["refused"] = [dict(zip(names, row)) for row in refused[:MAX_REFUSED]]
+        document["refused_count"] = len(refused)
+        return document
+
+    def _node_rows(self) -> list[dict[str, Any]]:
+        """A row for each run of the node, or of the GPU: where it was and what became of it."""
+        found = self.execute(
+            """SELECT r.time, r.run_id, r.profile, c.node, m.machine, m.sku, c.part, coalesce(j.verdict, ?) AS verdict,
+                j.class, coalesce(j.flaky, FALSE) AS flaky,
+                coalesce(j.failed, []) AS failed,
+                f.versions, coalesce(bad.refused, 0) AS refused
+            FROM chosen c JOIN runs r USING (no) JOIN machines m ON m.no = c.no AND m.node = c.node
+            LEFT JOIN judged j ON j.folder = r.folder AND j.node = c.node
+            LEFT JOIN records f ON f.folder = r.folder AND f.node = c.node AND f.stage = 'facts'
+            LEFT JOIN (SELECT folder, node, count(*) AS refused FROM records WHERE refused IS NOT NULL GROUP BY ALL) bad
+                ON bad.folder = r.folder AND bad.node = c.node
+            ORDER BY r.no, c.node, c.part""",
+            [NOT_JUDGED],
+        )
+        names = [column[0] for column in found.description]
+        rows = [dict(zip(names, row)) for row in found.fetchall()]
+        for row in rows:
+            row["failed_checks"] = [_check(one) for one in row.pop("failed")]
+            versions = dict(row.pop("versions") or {})
+            row |= {"driver": versions.get("driver"), "firmware": versions.get("vbios"), "versions": versions}
+        return rows
+
+    def _run_rows(self) -> list[dict[str, Any]]:
+        """A row for each run: how many of the nodes had which verdict, and on which drivers."""
+        found = self.execute(
+            """SELECT r.time, r.run_id, r.profile, count(*) AS nodes, count(*) FILTER (j.verdict = 'PASS') AS "PASS",
+                count(*) FILTER (j.verdict = 'FAIL') AS "FAIL",
+                count(*) FILTER (j.verdict = 'INCOMPLETE') AS "INCOMPLETE",
+                count(*) FILTER (j.verdict IS NULL) AS not_judged, count(*) FILTER (j.flaky) AS flaky,
+                list_sort(list(DISTINCT m.sku)) AS skus,
+                list_sort(list(DISTINCT f.versions['driver']) FILTER (f.versions['driver'] IS NOT NULL)) AS driver,
+                list_sort(list(DISTINCT f.versions['vbios']) FILTER (f.versions['vbios'] IS NOT NULL)) AS firmware,
+                coalesce(sum(bad.refused), 0)::INTEGER AS refused
+            FROM chosen c JOIN runs r USING (no) JOIN machines m ON m.no = c.no AND m.node = c.node
+            LEFT JOIN judged j ON j.folder = r.folder AND j.node = c.node
+            LEFT JOIN records f ON f.folder = r.folder AND f.node = c.node AND f.stage = 'facts'
+            LEFT JOIN (SELECT folder, node, count(*) AS refused FROM records WHERE refused IS NOT NULL GROUP BY ALL) bad
+                ON bad.folder = r.folder AND bad.node = c.node
+            GROUP BY r.no, r.time, r.run_id, r.profile ORDER BY r.no"""
+        )
+        names = [column[0] for column in found.description]
+        rows = [dict(zip(names, row)) for row in found.fetchall()]
+        for row in rows:
+            row |= {"driver": row["driver"] or [], "firmware": row["firmware"] or []}
+        return rows
+
+    def _figures(self) -> list[dict[str, Any]]:
+        """By metric and what must be the same to compare it, a median with least and greatest for each run."""
+        if self.question.subject == "fleet" and not self.question.metrics:
+            return []
+        found = self.execute(
+            """SELECT any_value(stage), any_value(metric), any_value(unit), any_value(scope), any_value(sku),
+                any_value(gpus), any_value(workload), any_value(setup), any_value(run_id),
+                median(value), min(value), max(value), count(*), count(DISTINCT node_key)
+            FROM figures JOIN runs USING (no) JOIN groups USING (group_key) GROUP BY group_key, no
+            ORDER BY 1, 2, 4, 3, 5, 6, 7, 8, no"""
+        )
+        names = (*GROUP, "run_id", "median", "low", "high", "parts", "nodes")
+        grouped: dict[tuple[Any, ...], dict[str, Any]] = {}
+        for row in found.fetchall():
+            figure = grouped.setdefault(row[:8], {**dict(zip(names, row[:8])), "runs": []})
+            figure["runs"].append(dict(zip(names[8:], row[8:])))
+        return list(grouped.values())
+
+    def _flaky(self) -> list[dict[str, Any]]:
+        """Machines that passed only on a further attempt, or back and forth, the worst first."""
+        found = self.execute(
+            """SELECT m.machine, m.node, r.run_id, r.profile, list_sort(m.stages), j.verdict,
+                coalesce(j.flaky, FALSE), coalesce(g.gpus, [])
+            FROM (SELECT DISTINCT machine FROM machines JOIN chosen USING (no, node)) own
+            JOIN machines m USING (machine) JOIN runs r USING (no)
+            JOIN judged j ON j.folder = r.folder AND j.node = m.node
+            LEFT JOIN (SELECT no, node, list(gpu) AS gpus FROM parts GROUP BY ALL) g ON g.no = m.no AND g.node = m.node
+            WHERE r.shown ORDER BY m.machine, r.no"""
+        )
+        flaky: list[dict[str, Any]] = []
+        machine, nodes, history = None, [], []
+
+        def settle() -> None:
+            told = flakiness(history)
+            if told.flaky:
+                flaky.append(
+                    {
+                        "node": nodes[-1],
+                        "machine": machine,
+                        "judged": told.judged,
+                        "retried": len(told.retried),
+                        "retried_runs": list(told.retried),
+                        "changes": told.changes,
+                        "pattern": told.pattern,
+                    }
+                )
+
+        while rows := found.fetchmany(10_000):
+            for name, node, run_id, profile, stages, verdict, retried, gpus in rows:
+                if name != machine:
+                    settle()
+                    machine, nodes, history = name, [], []
+                nodes.append(node)
+                history.append(Judged(run_id, (profile, *stages), verdict, retried, frozenset(gpus)))
+        settle()
+        return sorted(flaky, key=lambda one: (-one["retried"] - one["changes"], one["node"]))
+
+    def _drifts(self) -> tuple[int, list[dict[str, Any]]]:
+        """How many series were held, and those that drift: the medians of whole SKUs first, then the furthest."""
+        held, drifts = 0, []
+        for kind in ("fleet", "part") if self.question.subject in ("sku", "fleet") else ("part",):
+            count, found = self._series(kind)
+            held += count
+            drifts += sorted(found, key=lambda one: (-abs(one["total_ratio"]), one["metric"], one["subject_key"]))
+        return held, drifts
+
+    def _series(self, kind: str) -> tuple[int, list[dict[str, Any]]]:
+        """The drifting series of parts, or of the medians of all nodes of a kind (``fleet``).
+
+        What stands within MIN_TOTAL of itself cannot drift by more, and stays in DuckDB.
+        """
+        # a part tells a figure once in a run; a mean of millions is cheap where a median of each is not
+        subject, value, some = "subject_key", "avg(value)", ""
+        if kind == "fleet":
+            subject, value, some = "0", "median(value)", "HAVING count(DISTINCT node_key) > 1"
+        self.execute(
+            f"""CREATE OR REPLACE TEMP TABLE series AS
+            WITH per_run AS (
+                SELECT group_key, {subject}::UBIGINT AS subject_key, no, {value} AS value
+                FROM figures GROUP BY ALL {some}
+            ), placed AS (
+                SELECT *, row_number() OVER (PARTITION BY group_key, subject_key ORDER BY no) - 1 AS place FROM per_run
+            ), summed AS (
+                SELECT group_key, subject_key, abs(median(value)) AS middle, max(value) - min(value) AS width,
+                    sqrt(greatest(regr_syy(value, place) - regr_sxy(value, place) ** 2 / regr_sxx(value, place), 0)
+                        / (count(*) - 2)) AS scatter,
+                    CASE WHEN max(value) - min(value) > {MIN_TOTAL} * abs(median(value))
+                        THEN list(value ORDER BY no) END AS figures
+                FROM placed GROUP BY group_key, subject_key HAVING count(*) >= {MIN_RUNS} AND median(value) <> 0
+            )
+            SELECT group_key, subject_key, figures, CASE WHEN count(*) OVER sisters >= {MIN_SISTERS}
+                THEN median(scatter / middle) OVER sisters ELSE 0 END AS floor
+            FROM summed WINDOW sisters AS (PARTITION BY group_key)"""
+        )
+        (held,) = self.execute("SELECT count(*) FROM series").fetchone()
+        names = ", ".join(f"g.{name}" for name in GROUP)
+        found = self.execute(
+            f"SELECT s.group_key, s.subject_key, s.figures, s.floor, {names} FROM series s "
+            "JOIN groups g USING (group_key) WHERE s.figures IS NOT NULL"
+        )
+        drifts = []
+        while rows := found.fetchmany(2_000):
+            for group_key, subject_key, figures, floor, *group in rows:
+                trend = trend_of(figures, floor=0.0 if kind == "fleet" else floor)
+                if trend is not None and trend.drifts:
+                    drifts.append(
+                        {**_told(trend), **dict(zip(GROUP, group)), "of": kind, "values": figures,
+                         "group_key": group_key, "subject_key": subject_key}
+                    )  # fmt: skip
+        return held, drifts
+
+    def _say_what_changed(self, drifts: Sequence[dict[str, Any]]) -> None:
+        """Put into each drift its part, its runs, and which versions and places changed from one to the next."""
+        if not drifts:
+            return
+        self.execute(
+            "CREATE OR REPLACE TEMP TABLE flagged (one INTEGER, group_key UBIGINT, subject_key UBIGINT, fleet BOOLEAN)"
+        )
+        columns = [
+            list(range(len(drifts))), *([one[key] for one in drifts] for key in ("group_key", "subject_key")),
+            [one["of"] == "fleet" for one in drifts],
+        ]  # fmt: skip
+        self.execute(
+            "INSERT INTO flagged SELECT unnest($1::INTEGER[]), unnest($2::UBIGINT[]), unnest($3::UBIGINT[]), "
+            "unnest($4::BOOLEAN[])",
+            columns,
+        )
+        self.execute(
+            """CREATE OR REPLACE TEMP TABLE flagged_runs AS
+            SELECT f.one, f.fleet, g.stage, x.no, r.run_id, r.folder, k.node, k.machine, x.part, p.gpu
+            FROM flagged f JOIN groups g USING (group_key)
+            JOIN figures x ON x.group_key = f.group_key AND (f.fleet OR x.subject_key = f.subject_key)
+            JOIN runs r ON r.no = x.no
+            JOIN machines k ON k.no = x.no AND hash(k.node) = x.node_key
+            LEFT JOIN parts p ON p.no = x.no AND p.node = k.node AND x.part = 'gpu:' || p."index"
+            WHERE NOT f.fleet
+            UNION ALL
+            SELECT DISTINCT f.one, TRUE, g.stage, x.no, r.run_id, r.folder, k.node, k.machine, NULL, NULL
+            FROM flagged f JOIN groups g USING (group_key) JOIN figures x ON x.group_key = f.group_key
+            JOIN runs r ON r.no = x.no JOIN machines k ON k.no = x.no AND hash(k.node) = x.node_key
+            WHERE f.fleet"""
+        )
+        places: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
+        for one, *place in self.execute(
+            """SELECT one, run_id, CASE WHEN fleet THEN NULL ELSE node END, CASE WHEN fleet THEN NULL ELSE machine END,
+                part, gpu, count(DISTINCT node) FROM flagged_runs GROUP BY ALL ORDER BY one, min(no)"""
+        ).fetchall():
+            places[one].append(tuple(place))
+        versions: dict[tuple[int, str], dict[str, str]] = defaultdict(dict)
+        for one, run_id, name, told in self.execute(
+            """WITH told AS (
+                SELECT f.one, f.run_id, unnest(map_entries(rec.versions)) AS entry FROM flagged_runs f
+                JOIN records rec ON rec.folder = f.folder AND rec.node = f.node AND rec.stage IN ('facts', f.stage)
+            ) SELECT one, run_id, entry.key, list_sort(list(DISTINCT entry.value)) FROM told GROUP BY ALL"""
+        ).fetchall():
+            versions[one, run_id][name] = ", ".join(told[:4]) + (f" and {len(told) - 4} more" if len(told) > 4 else "")
+        for number, drift in enumerate(drifts):
+            del drift["group_key"], drift["subject_key"]
+            _, node, machine, part, gpu, _ = places[number][-1]
+            told = list(dict.fromkeys(place[0] for place in places[number]))
+            drift |= {"node": node, "machine": machine, "part": part, "gpu": gpu, "runs": told}
+            drift["nodes"] = max(place[5] for place in places[number])
+            moves = {place[0]: {"node": place[1], "place": place[3]} for place in places[number] if place[1]}
+            states = [(run, {**versions[number, run], **moves.get(run, {})}) for run in told]
+            drift["changes"] = _changes(states)
+
+
+def _check(failed: Mapping[str, str]) -> str:
+    part = "" if failed["part"] == "node" else f" {failed['part']}"
+    return f"{failed['name']}{part}" + (" (missing)" if failed["verdict"] == "missing" else "")
+
+
+def _told(trend: Trend) -> dict[str, Any]:
+    return {
+        "median": trend.median, "per_run_ratio": trend.slope, "total_ratio": trend.total, "low_ratio": trend.low,
+        "high_ratio": trend.high, "scatter_ratio": trend.scatter,
+    }  # fmt: skip
+
+
+def _changes(states: Sequence[tuple[str, Mapping[str, str]]]) -> list[dict[str, str]]:
+    """What is another from one run to the next; what one of them does not tell is no change."""
+    changes = []
+    for (_, before), (run_id, after) in zip(states, states[1:]):
+        for name in sorted(before.keys() & after.keys()):
+            if before[name] != after[name]:
+                changes.append(
+                    {
+                        "run_id": run_id,
+                        "what": name,
+                        "before": one_line(before[name], 128),
+                        "after": one_line(after[name], 128),
+                    }
+                )
+    return changes[:MAX_CHANGES]

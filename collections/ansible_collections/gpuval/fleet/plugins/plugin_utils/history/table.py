@@ -1,0 +1,211 @@
+"""The history as lines for a terminal. Pure; what nodes told was cleaned when it was taken in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import units
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.trend import MIN_TOTAL
+
+MAX_ROWS = 60
+MAX_LISTED = 20
+#: Runs that figures have a column for.
+MAX_COLUMNS = 6
+MAX_CELL = 48
+
+
+def lines(document: Mapping[str, Any]) -> list[str]:
+    """The whole history: runs, figures, flaky machines, drifts, and records that were refused."""
+    asked = document["asked"]
+    subject = "the fleet" if asked["subject"] == "fleet" else f"{asked['subject']} {one_line(asked['value'], 128)}"
+    since = f" since {asked['since'][:10]}" if asked["since"] else ""
+    rows = document["rows"]
+    if not rows:
+        return [f"history of {subject}{since}: no run in the bucket"]
+    runs = len({row["run_id"] for row in rows})
+    told = [
+        f"history of {subject}{since}: {_count(runs, 'run')}, {rows[0]['time'][:10]} to {rows[-1]['time'][:10]}",
+        "",
+    ]
+    told += _rows(document)
+    told += _figures(document)
+    told += _flaky(document)
+    told += _drifts(document)
+    return told + _refused(document)
+
+
+def _rows(document: Mapping[str, Any]) -> list[str]:
+    rows = document["rows"][-MAX_ROWS:]
+    left = len(document["rows"]) - len(rows)
+    earlier = [f"({_count(left, 'earlier row')} left out: OUTPUT=history.json has all)"] if left else []
+    if document["asked"]["subject"] in ("node", "serial"):
+        header = ["time", "run", "profile", "node", "part", "machine", "verdict", "failed checks", "driver", "firmware"]
+        cells = [
+            [
+                row["time"][:16], row["run_id"], row["profile"], row["node"], row["part"] or "", row["machine"],
+                row["verdict"] + (" (flaky)" if row["flaky"] else ""), _some(row["failed_checks"]),
+                row["driver"] or "", row["firmware"] or "",
+            ]
+            for row in rows
+        ]  # fmt: skip
+    else:
+        header = [
+            "time",
+            "run",
+            "profile",
+            "nodes",
+            "PASS",
+            "FAIL",
+            "INCOMPLETE",
+            "not judged",
+            "flaky",
+            "SKU",
+            "driver",
+        ]
+        header.append("firmware")
+        cells = [
+            [
+                row["time"][:16], row["run_id"], row["profile"],
+                *(str(row[key]) for key in ("nodes", "PASS", "FAIL", "INCOMPLETE", "not_judged", "flaky")),
+                *(_some(row[key]) for key in ("skus", "driver", "firmware")),
+            ]
+            for row in rows
+        ]  # fmt: skip
+    return [*earlier, *grid(header, cells), ""]
+
+
+def _figures(document: Mapping[str, Any]) -> list[str]:
+    """Medians of the last runs; a figure that is measured in two ways has a row for each."""
+    if not document["figures"]:
+        return []
+    there = {run["run_id"] for figure in document["figures"] for run in figure["runs"]}
+    columns = [run for run in dict.fromkeys(row["run_id"] for row in document["rows"]) if run in there][-MAX_COLUMNS:]
+    header = ["median of its parts", "per", "of", *columns]
+    cells = []
+    for figure in document["figures"]:
+        by_run = {run["run_id"]: run for run in figure["runs"]}
+        if by_run.keys() & set(columns):
+            kind = " ".join(str(figure[key]) for key in ("sku", "setup") if figure[key])
+            shown = [_figure(by_run[run], figure["unit"]) if run in by_run else "-" for run in columns]
+            cells.append([figure["metric"], figure["scope"], kind, *shown])
+    left = len(cells) - MAX_ROWS
+    more = [f"({_count(left, 'more figure')}: METRIC= asks for some, OUTPUT=history.json has all)"] if left > 0 else []
+    return [*grid(header, cells[:MAX_ROWS]), *more, ""]
+
+
+def _figure(run: Mapping[str, Any], unit: str) -> str:
+    """The median, and where its parts lie if one of them is far from it."""
+    far = MIN_TOTAL * abs(run["median"])
+    ends = {"least": run["low"], "most": run["high"]}
+    said = [f"{end} {_human(value, unit)}" for end, value in ends.items() if abs(value - run["median"]) > far]
+    return _human(run["median"], unit) + (f" ({', '.join(said)})" if said else "")
+
+
+def _flaky(document: Mapping[str, Any]) -> list[str]:
+    found = document["flaky"]
+    if not found:
+        return ["flaky: none"]
+    told = [f"flaky: {_count(document['flaky_count'], 'machine')}"]
+    for one in found[:MAX_LISTED]:
+        said = []
+        if one["retried"]:
+            where = _some(one["retried_runs"])
+            said.append(
+                f"passed only on a further attempt in {one['retried']} of {_count(one['judged'], 'run')} ({where})"
+            )
+        if one["changes"] > 1:
+            pattern = one["pattern"] if len(one["pattern"]) <= 40 else f"...{one['pattern'][-37:]}"
+            said.append(f"{pattern}: {one['changes']} changes between PASS and FAIL on the same hardware")
+        told.append(f"  {one['node']} ({one['machine']}) {'; '.join(said)}")
+    return told + _more(document["flaky_count"])
+
+
+def _drifts(document: Mapping[str, Any]) -> list[str]:
+    rules = document["rules"]
+    how = (
+        f"{rules['min_runs']} runs or more, over {units.number_text(100 * rules['min_total_ratio'])} % and beyond "
+        f"their noise with {units.number_text(100 * rules['confidence'])} % confidence"
+    )
+    found = document["drifts"]
+    if not found:
+        return [f"drift: none of {_count(document['held_count'], 'series', 'series')} ({how})"]
+    told = [f"drift: {document['drift_count']:,} of {_count(document['held_count'], 'series', 'series')} ({how})"]
+    for one in found[:MAX_LISTED]:
+        told.append(f"  {place(one)} {one['metric']} {said(one)}")
+        if one["changes"]:
+            told.append("    " + "; ".join(change_text(change) for change in one["changes"][:4]))
+    return told + _more(document["drift_count"])
+
+
+def place(drift: Mapping[str, Any]) -> str:
+    """What drifts: a part, or the median of all nodes of a SKU."""
+    if drift["of"] == "fleet":
+        return f"{drift['sku']} (median per {drift['scope']} of {drift['nodes']} nodes)"
+    part = "" if drift["part"] == "node" else f" {drift['part']}"
+    return f"{drift['node']}{part}" + (f" (serial {drift['gpu']})" if drift["gpu"] else "")
+
+
+def said(drift: Mapping[str, Any]) -> str:
+    """How far, with its confidence, in words."""
+    first, last = (_human(drift["values"][end], drift["unit"]) for end in (0, -1))
+    runs = len(drift["values"])
+    return (
+        f"{_percent(drift['total_ratio'])} over {runs} runs ({_percent(drift['per_run_ratio'])} per run; "
+        f"{_percent(drift['low_ratio'])} to {_percent(drift['high_ratio'])}){_way(drift)}: {first} to {last}"
+    )
+
+
+def change_text(change: Mapping[str, Any]) -> str:
+    return f"{change['run_id']}: {change['what']} {change['before']} -> {change['after']}"
+
+
+def _way(drift: Mapping[str, Any]) -> str:
+    if units.compatible(drift["unit"], "seconds"):
+        return " slower" if drift["total_ratio"] > 0 else " faster"
+    if (
+        any(units.compatible(drift["unit"], one) for one in ("bytes/s", "TFLOP/s"))
+        or "/s" in drift["unit"]
+        or (drift["unit"].endswith("_per_second"))
+    ):
+        return " faster" if drift["total_ratio"] > 0 else " slower"
+    return ""
+
+
+def _refused(document: Mapping[str, Any]) -> list[str]:
+    found = document["refused"]
+    if not found:
+        return []
+    told = ["", f"refused as evidence: {_count(document['refused_count'], 'record')}"]
+    told += [f"  {one['run_id']} {one['node']} {one['stage']}: {one['reason']}" for one in found[:MAX_LISTED]]
+    return told + _more(document["refused_count"])
+
+
+def grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Columns as wide as what stands in them; empty ones are left out."""
+    cells = [[one_line(cell, MAX_CELL) for cell in row] for row in rows]
+    kept = [column for column in range(len(header)) if any(row[column] for row in cells)]
+    table = [[row[column] for column in kept] for row in [list(header), *cells]]
+    widths = [max(len(row[column]) for row in table) for column in range(len(kept))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in table]
+
+
+def _human(value: float, unit: str) -> str:
+    return units.human(value, unit).split(" (")[0]
+
+
+def _percent(ratio: float) -> str:
+    return f"{ratio * 100:+.2f} %"
+
+
+def _count(number: int, one: str, many: str | None = None) -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def _some(words: Sequence[str], most: int = 3) -> str:
+    return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
+
+
+def _more(count: int) -> list[str]:
+    return [f"  and {count - MAX_LISTED:,} more: OUTPUT=history.json has them"] if count > MAX_LISTED else []

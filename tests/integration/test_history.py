@@ -1,0 +1,122 @@
+"""`make history` as an operator uses it: real playbooks, a real store, several runs in it."""
+
+import csv
+import json
+import re
+import subprocess
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.embedded_store import EmbeddedStore
+from fleet_kit import ANSIBLE_PLAYBOOK, ROOT
+from history_kit import Run
+from test_from_playbooks import Project
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """Six runs in the bucket: a GPU that becomes slower, a node that goes back and forth, a record that lies."""
+    project = Project(tmp_path_factory.mktemp("project"), nodes={"localhost": {}})
+    project.lay_out()
+    embedded = EmbeddedStore(project.root / ".gpuval/store", "gpuval")
+    embedded.start()
+    store = Store(embedded.writer())
+    store.ensure_bucket()
+    for number in range(6):
+        run = Run(number)
+        wobble = (0, 0.9, -0.8, 0.3, -0.5, 0.7)[number]
+        for node in run.records:
+            run.speed(node, [700 + wobble, 701 - wobble, 699 + wobble, 700])
+        run.speed("node-2", [700, 700, (700 + wobble) * (1 - 0.012 * number), 700])
+        if number in (1, 3):
+            run.speed("node-3", [500, 700, 700, 700])
+        run.put(store)
+    store.put("run-0/records/training/node-1.json", b'{"schema": "\x1b[31m"}')
+    embedded.stop()  # the playbook starts it
+    try:
+        yield project
+    finally:
+        project.close()
+
+
+def test_the_fleet_then_a_node_then_data(project):
+    first = project.play("gpuval.fleet.history")
+    assert first.code == 0, first
+    assert "history of the fleet: 6 runs, 2026-09-01 to 2026-10-06" in first.output
+    assert re.search(r"node-2 gpu:2 \(serial node-2/2\) training_model_tflops -[56]\.\d+ % over 6 runs", first.told), (
+        first
+    )
+    assert "node-3 (serial S-node-3) PFPFPP: 4 changes between PASS and FAIL on the same hardware" in first.output
+    assert "run-0 node-1 training: " in first.output
+    assert "\x1b" not in first.output
+    assert re.search(rf"\({6 * (1 + 12 + 1)} of \d+ objects of 6 runs were read\)", first.output), first
+    assert first.recap()["changed"] == 1, "the store was started"
+
+    again = project.play("gpuval.fleet.history", "-e", "history_node=node-3")
+    assert again.code == 0, again
+    assert "(0 of " in again.output
+    assert again.recap()["changed"] == 0
+    assert again.output.count(" FAIL ") >= 2
+
+    path = project.root / "out/history.json"
+    for changed in (1, 0):
+        done = project.play("gpuval.fleet.history", "-e", "history_serial=node-2/2", "-e", f"history_output={path}")
+        assert done.code == 0, done
+        assert done.recap()["changed"] == changed
+    document = json.loads(path.read_text())
+    schemas.validate("history", document, what="history")
+    assert [row["part"] for row in document["rows"]] == ["gpu:2"] * 6
+    assert document["drift_count"] == 1
+
+
+def test_a_spreadsheet_and_check_mode(project):
+    path = project.root / "out/sku.csv"
+    options = ["-e", "history_sku=h200", "-e", f"history_output={path}"]
+    done = project.play("gpuval.fleet.history", "--check", *options)
+    assert done.code == 0, done
+    assert not path.exists()
+    assert done.recap()["changed"] == 1
+    assert project.play("history.yml", *options, cwd="playbooks").code == 0
+    rows = list(csv.DictReader(path.open()))
+    assert [row["run_id"] for row in rows] == [f"run-{number}" for number in range(6)]
+    drifts = list(csv.DictReader(path.with_suffix(".drifts.csv").open()))
+    assert [row["node"] for row in drifts] == ["node-2"]
+
+
+def test_what_cannot_be_answered_says_why(project):
+    done = project.play("gpuval.fleet.history", "-e", "history_node=node-9")
+    assert done.code != 0
+    assert "no run knows the node 'node-9'; known are node-1, node-2, node-3" in done.told
+    done = project.play("gpuval.fleet.history", "-e", "history_output=x.txt")
+    assert done.code != 0
+    assert "give a file that ends in .json or .csv" in done.told
+
+
+def test_without_duckdb_it_is_said_what_to_do(project, tmp_path):
+    (tmp_path / "duckdb.py").write_text("raise ImportError('no such library')")
+    environment = {
+        **project.environment,
+        "PYTHONPATH": str(tmp_path),
+        "ANSIBLE_CONFIG": str(project.root / "ansible.cfg"),
+    }
+    command = [str(ANSIBLE_PLAYBOOK), "gpuval.fleet.history", "-i", "inventories/local"]
+    done = subprocess.run(
+        command, cwd=project.root, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode != 0
+    assert "the history needs DuckDB on the controller" in " ".join(done.stdout.split())
+
+
+def test_make_passes_every_question_on():
+    names = {"NODE": "n", "SERIAL": "s", "SKU": "k", "METRIC": "m*", "SINCE": "2026-11-01", "OUTPUT": "o.json"}
+    arguments = [f"{name}={value}" for name, value in names.items()]
+    done = subprocess.run(
+        ["make", "-n", "history", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    command = next(line for line in done.stdout.replace("\\\n", "").splitlines() if "gpuval.fleet.history" in line)
+    told = json.loads(command.split("-e '")[1].split("'")[0])
+    assert told == {
+        "history_node": "n", "history_serial": "s", "history_sku": "k", "history_metric": "m*",
+        "history_since": "2026-11-01", "history_output": str(ROOT / "o.json"),
+    }  # fmt: skip

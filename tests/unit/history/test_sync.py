@@ -1,0 +1,269 @@
+"""The cache against a real store: what changed is read, what is gone is forgotten, what is hostile is refused."""
+
+import json
+import shutil
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.embedded_store import EmbeddedStore
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.history import HistoryError, table
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.cache import Cache
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.query import History, Question
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.sync import sync
+from builders import metric
+from history_kit import CHECKS, Run
+
+
+@pytest.fixture(scope="module")
+def embedded(tmp_path_factory):
+    embedded = EmbeddedStore(tmp_path_factory.mktemp("store"), "gpuval")
+    embedded.start()
+    yield embedded
+    embedded.stop()
+
+
+class Bucket:
+    """An empty bucket, its cache, and what the server was asked for."""
+
+    def __init__(self, store, root):
+        self.store, self.root = store, root
+        self.gets = []
+        store.client.meta.events.register("before-parameter-build.s3.GetObject", self._got)
+        self.cache = Cache(root, "place")
+
+    def _got(self, params, **_):
+        self.gets.append(params["Key"])
+
+    def sync(self):
+        self.gets.clear()
+        return sync(self.store, self.cache)
+
+    def ask(self, **asked):
+        """Sync, and the document; what lines say is looked at too."""
+        self.sync()
+        question = Question.of(*(asked.get(key, "") for key in ("node", "serial", "sku", "metric", "since")))
+        document = History(self.cache, question, CHECKS).document()
+        schemas.validate("history", document, what="history")
+        document["lines"] = "\n".join(table.lines(document))
+        return document
+
+
+@pytest.fixture
+def bucket(embedded, tmp_path):
+    store = Store(embedded.writer())
+    for path in (embedded.data / "gpuval").iterdir():
+        shutil.rmtree(path)
+    bucket = Bucket(store, tmp_path)
+    yield bucket
+    bucket.cache.close()
+
+
+def verdicts(document):
+    return [(row["run_id"], row["verdict"]) for row in document["rows"]]
+
+
+def test_runs_are_found_by_their_run_json_wherever_they_lie(bucket):
+    Run(0).put(bucket.store)
+    Run(1, folder="site/weekly").put(bucket.store)
+    Run(2, folder="site").put(bucket.store)
+    bucket.store.put("models/llama/run.json", b"{}")
+    bucket.store.put("images/x/run.json", b"{}")
+    bucket.store.put("other/notes.txt", b"hello")
+    assert bucket.sync().runs == 3
+    assert [row["run_id"] for row in bucket.ask()["rows"]] == ["run-0", "run-1", "run-2"]
+
+
+def test_a_second_call_reads_nothing_and_a_changed_record_alone_is_read(bucket):
+    runs = [Run(number).put(bucket.store) for number in range(2)]
+    first = bucket.sync()
+    assert first.read == len(bucket.gets) == 2 * (1 + 12 + 1)
+    assert bucket.sync().read == len(bucket.gets) == 0
+
+    runs[1].speed("node-2", [650.0] * 4)
+    key = "run-1/records/training/node-2.json"
+    bucket.store.put(key, json.dumps(runs[1].records["node-2"]["training"]).encode())
+    assert bucket.sync().read == 1
+    assert bucket.gets == [key]
+    (figure,) = bucket.ask(node="node-2")["figures"]
+    assert [one["median"] for one in figure["runs"]] == [700, 650]
+    (figure,) = bucket.ask(node="node-1")["figures"]
+    assert [one["median"] for one in figure["runs"]] == [700, 700], "what did not change is still there"
+
+
+def test_what_is_gone_from_the_bucket_is_forgotten(bucket):
+    for number in range(3):
+        Run(number).put(bucket.store)
+    bucket.sync()
+    bucket.store.delete_prefix("run-1/")
+    bucket.store.delete_prefix("run-2/records/training/node-3.json")
+    bucket.store.delete_prefix("run-2/report/")
+    assert bucket.sync().forgotten == 1
+    document = bucket.ask(node="node-3")
+    assert verdicts(document) == [("run-0", "PASS"), ("run-2", "not judged")]
+    assert [run["run_id"] for run in document["figures"][0]["runs"]] == ["run-0"]
+
+
+def test_the_cache_may_be_deleted_or_damaged_at_any_time(bucket):
+    for number in range(2):
+        Run(number).put(bucket.store)
+    before = bucket.ask(node="node-1")
+    for run in bucket.cache.runs():
+        run.remove()
+    assert bucket.ask(node="node-1") == before
+    first, second = bucket.cache.runs()
+    first.file("records").write_bytes(b"no parquet")
+    (second.path / "state.json").write_text("{")
+    assert bucket.ask(node="node-1") == before
+    assert bucket.sync().read == 0
+
+
+def test_hostile_records_are_no_evidence_and_said(bucket):
+    run = Run(0)
+    run.records["node-1"]["facts"]["environment"]["gpus"][0]["driver_version"] = "\x1b[31m<b>580'; DROP TABLE runs; --"
+    odd = (10**31, -(10**30), 1e308, 5e-324, 0, None)
+    told = [metric(f"odd_{place}_count", value) for place, value in enumerate(odd)]
+    told.append(metric("training_model_tflops", 1e308, "\ud800\x00'\"; TFLOP/s", "link:a>b"))
+    run.records["node-3"]["training"]["metrics"] += told
+    run.records["node-3"]["training"]["fingerprints"]["odd_setup"] = "\udfff\x00\u202e'"
+    run.put(bucket.store, judged=False)
+    records = run.records["node-2"]
+    hostile = {
+        "training": json.dumps({**records["training"], "node": "node-1"}).encode(),
+        "loading": b"[" * 100_000,
+        "inference": b" " * (2 << 20),
+    }
+    for stage, data in hostile.items():
+        bucket.store.put(f"run-0/records/{stage}/node-2.json", data)
+    bucket.store.put("run-0/records/training/node-99.json", json.dumps(records["training"]).encode())
+    bucket.store.put("run-0/records/training/..json", b"{}")
+    document = bucket.ask()
+    assert bucket.ask(node="node-3", metric="odd_*,training_model_tflops")["figures"]
+    assert document["refused_count"] == 3
+    assert {one["stage"] for one in document["refused"]} == {"training", "loading", "inference"}
+    assert "node is 'node-1', but it was found under 'node-2'" in document["lines"]
+    assert "\x1b" not in document["lines"]
+    assert bucket.sync().read == 0, "what was refused is not read again"
+    assert document["rows"][0]["nodes"] == 3
+
+
+def test_a_report_counts_only_where_it_is_one_of_that_run(bucket):
+    first, second = Run(0).put(bucket.store), Run(1, folder="run-0")
+    assert verdicts(bucket.ask(node="node-1")) == [("run-0", "PASS")]
+    second.put(bucket.store, judged=False)  # the folder was taken for another run
+    document = bucket.ask(node="node-1")
+    assert verdicts(document) == [("run-1", "not judged")]
+    assert any("that of run run-0" in problem for problem in bucket.sync().problems)
+    bucket.store.put("run-0/report/report.json", b'{"nodes": [{"name": "node-1"}]}')
+    assert verdicts(bucket.ask(node="node-1")) == [("run-1", "not judged")]
+    first.put(bucket.store)
+    assert verdicts(bucket.ask(node="node-1")) == [("run-0", "PASS")]
+
+
+def test_a_run_json_that_is_none_is_said_and_a_copy_counts_once(bucket):
+    run = Run(0).put(bucket.store)
+    bucket.store.put("broken/run.json", b"{")
+    for key, data in run.objects():
+        bucket.store.put(f"copy/{key}", data)
+    done = bucket.sync()
+    assert done.runs == 1
+    assert {"broken/run.json", "copy/run-0/run.json"} == {problem.split()[0] for problem in done.problems}
+    assert [run.state["folder"] for run in bucket.cache.runs() if run.state] == ["run-0"]
+
+
+def test_a_gpu_is_followed_to_another_node_by_its_serial(bucket):
+    for number in range(4):
+        run = Run(number)
+        if number >= 2:  # the GPUs of place 0 changed places
+            one, two = (run.facts(node)["gpus"][0] for node in ("node-1", "node-2"))
+            one["serial"], two["serial"], one["uuid"], two["uuid"] = (
+                two["serial"],
+                one["serial"],
+                two["uuid"],
+                one["uuid"],
+            )
+        run.speed("node-1", [700 if number < 2 else 710, 700, 700, 700])
+        run.speed("node-2", [710 if number < 2 else 680 - number, 700, 700, 700])
+        run.put(bucket.store)
+    document = bucket.ask(serial="NODE-1/0")
+    assert [(row["node"], row["part"]) for row in document["rows"]] == [("node-1", "gpu:0")] * 2 + [
+        ("node-2", "gpu:0")
+    ] * 2
+    (figure,) = document["figures"]
+    assert [run["median"] for run in figure["runs"]] == [700, 700, 678, 677]
+
+
+def test_a_renamed_node_is_shown_under_both_names(bucket):
+    Run(0).put(bucket.store)
+    renamed = Run(1, nodes=("node-1", "node-2", "new-name"))
+    renamed.facts("new-name")["identity"] |= {"serial": "S-node-3", "machine_id": "machine-of-node-3"}
+    renamed.put(bucket.store)
+    assert [row["node"] for row in bucket.ask(node="new-name")["rows"]] == ["node-3", "new-name"]
+
+
+def test_drift_is_found_and_says_what_changed(bucket):
+    for number in range(6):
+        run = Run(number)
+        wobble = (0, 0.9, -0.8, 0.3, -0.5, 0.7)[number]
+        for node in run.records:
+            run.speed(node, [700 + wobble, 701 - wobble, 699 + wobble, 700])
+        run.speed("node-2", [700 + wobble, (700 - wobble) * (1 - 0.01 * number), 700, 700])
+        if number >= 3:
+            for gpu in run.facts("node-2")["gpus"]:
+                gpu["driver_version"] = "590.2"
+            run.records["node-2"]["training"]["environment"]["torch"] = "2.14.0"
+        run.put(bucket.store)
+    document = bucket.ask()
+    (drift,) = document["drifts"]
+    assert (drift["node"], drift["part"], drift["gpu"]) == ("node-2", "gpu:1", "node-2/1")
+    assert drift["total_ratio"] == pytest.approx(-0.05, rel=0.05)
+    assert [(one["what"], one["after"], one["run_id"]) for one in drift["changes"]] == [
+        ("driver", "590.2", "run-3"), ("torch", "2.14.0", "run-3"),
+    ]  # fmt: skip
+    assert document["held_count"] == 13
+    assert "slower" in document["lines"]
+    assert bucket.ask(node="node-1")["drift_count"] == 0
+    assert bucket.ask(since="2026-09-20")["held_count"] == 0, "three runs are too few"
+
+
+def test_figures_of_other_arguments_are_not_compared(bucket):
+    for number in range(6):
+        run = Run(number)
+        for records in run.records.values():
+            records["training"]["command"] = ["python3", "--seconds", "20" if number % 2 else "300"]
+        run.speed("node-1", [700 - 20 * number] * 4)
+        run.put(bucket.store)
+    document = bucket.ask(node="node-1")
+    assert len(document["figures"]) == 2
+    assert document["held_count"] == 0
+
+
+def test_flaky_machines_are_told_with_counts(bucket):
+    for number in range(4):
+        run = Run(number)
+        if number % 2:
+            run.speed("node-3", [500, 700, 700, 700])
+        if number == 2:
+            run.further_attempt("node-1")
+        run.put(bucket.store)
+    document = bucket.ask()
+    told = {one["node"]: (one["changes"], one["pattern"], one["retried_runs"]) for one in document["flaky"]}
+    assert told == {"node-3": (3, "PFPF", []), "node-1": (0, "", ["run-2"])}
+    assert [row["failed_checks"] for row in bucket.ask(node="node-3")["rows"]] == [[], ["tflops gpu:0"]] * 2
+
+
+def test_questions_that_have_no_answer_say_what_to_do(bucket):
+    assert bucket.ask()["lines"] == "history of the fleet: no run in the bucket"
+    Run(0).put(bucket.store)
+    for asked, message in (
+        ({"node": "node-9"}, "known are node-1, node-2, node-3"),
+        ({"serial": "x"}, "serial or UUID of a GPU"),
+        ({"sku": "mi300x"}, "known are h200"),
+        ({"metric": "tflop"}, "training_model_tflops"),
+        ({"since": "soon"}, "give a date"),
+        ({"node": "a", "sku": "b"}, "one of NODE="),
+    ):
+        with pytest.raises(HistoryError, match=message):
+            bucket.ask(**asked)
+    assert bucket.ask(metric="training/*_seconds")["figures"]
+    assert bucket.ask(sku="NVIDIA H200")["rows"][0]["nodes"] == 3
