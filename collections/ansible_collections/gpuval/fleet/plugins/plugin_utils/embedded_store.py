@@ -137,6 +137,10 @@ class EmbeddedStore:
         shutil.rmtree(self.directory / "cache", ignore_errors=True)
         return changed
 
+    def known(self) -> bool:
+        """Whether it was ever started here, and not forgotten since."""
+        return self._file.exists()
+
     def running(self) -> bool:
         if not self._file.exists():
             return False
