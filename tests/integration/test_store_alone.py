@@ -97,8 +97,15 @@ def seen(fleet, reader, sign):
     """Status in the middle of the run, and what a watch that was begun then said to its end."""
     until(lambda: json.loads((fleet.folder_in_store / "run_watch.json").read_text())["plans"], "what the plans expect")
     seen = {"status": reader.play("gpuval.fleet.status", "-e", "status_lines=true")}
+    seen["report"] = reader.play("gpuval.fleet.report")
     watching = reader.start(
-        "gpuval.fleet.status", "-e", "status_watch=true", "-e", "status_interval_seconds=0.5", "-e", "status_nodes=node-*"
+        "gpuval.fleet.status",
+        "-e",
+        "status_watch=true",
+        "-e",
+        "status_interval_seconds=0.5",
+        "-e",
+        "status_nodes=node-*",
     )
     watching.expect("node-1 +running")
     sign.touch()
@@ -122,6 +129,14 @@ def test_status_in_the_middle(fleet, seen):
     assert "expected end " in done.output
     assert "of 0:00:30 (" in done.output
     assert "Node: node-1, Training Time: 811.93 seconds" in done.output
+
+
+def test_a_report_in_the_middle_is_of_what_there_is(fleet, seen):
+    done = seen["report"]
+    assert done.code != 0
+    assert "FINAL ACCEPTANCE: FAIL" in done.output, str(done)
+    assert "2 FAIL, 1 INCOMPLETE" in done.output
+    assert "node-1 FAIL training" in done.output, "held against the criteria of the run's own controller"
 
 
 def test_a_watch_tells_what_is_new_and_how_it_ended(fleet, seen):

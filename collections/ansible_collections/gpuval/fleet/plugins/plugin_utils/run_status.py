@@ -16,6 +16,7 @@ from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import stage_lines
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.stage_brief import StageBrief
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watching import FINAL_STATES, LAUNCHED, clock
 
 BROKEN = frozenset({"failure", "crash", "timeout"})
@@ -39,37 +40,6 @@ WHOLE_TABLE_NODES = 40
 MOST_ROWS = 100
 MESSAGE_CHARACTERS = 110
 MAX_NAMES = 8
-
-
-@dataclass(frozen=True)
-class StageBrief:
-    """What is kept of a record; a whole one has up to a megabyte."""
-
-    state: str
-    attempt: int
-    message: str
-    started: bool
-    duration_seconds: float | None
-    figures: Mapping[str, float]
-    #: When the store took it in, by its clock.
-    modified: datetime
-
-
-def brief(record: Mapping[str, Any], modified: datetime) -> StageBrief:
-    """Of a record that evidence.py has taken in."""
-    return StageBrief(
-        state=record["state"],
-        attempt=record["attempt"],
-        message=one_line(record["message"], 4 * MESSAGE_CHARACTERS),
-        started=record["started_at"] is not None,
-        duration_seconds=record["duration_seconds"],
-        figures={
-            metric["name"]: metric["value"]
-            for metric in record["metrics"]
-            if metric["scope"] == "node" and metric["value"] is not None and metric["name"] in stage_lines.METRICS
-        },
-        modified=modified,
-    )
 
 
 @dataclass(frozen=True)

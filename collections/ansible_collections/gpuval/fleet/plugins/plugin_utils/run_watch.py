@@ -157,6 +157,7 @@ class RunWatch:
         #: run.json has changed, and the store has still the old one.
         self.to_publish = True
         self.publisher = run_publishing.Publisher(folder)
+        self.progress = run_publishing.Progress()
         self.told_at = float("-inf")
 
     def carry_out(self) -> list[str]:
@@ -494,6 +495,7 @@ class RunWatch:
         )
         try:
             self.publisher.publish(self.store, self.run_info, document, now)
+            self.progress.publish(self.store, self.run_info)
         except (StoreError, *StoreErrors) as error:
             if ended:
                 self._say(f"the store was not told how the watch ended: {error}")
@@ -506,16 +508,17 @@ class RunWatch:
                 continue
             raw = self.store.get(entry.key, max_bytes=MAX_RECORD_BYTES)
             self.memory["seen"][entry.key] = entry.stamp
-            line = self._take(entry.key, raw, now)
+            line = self._take(entry.key, raw, now, entry.stamp)
             if line:
                 lines.append(line)
         return lines
 
-    def _take(self, key, raw, now=None):
+    def _take(self, key, raw, now=None, stamp=None):
         if raw is None:
             return None
         before = len(self.evidence.problems)
         record = take_record(self.evidence, self.run_info, key, raw)
+        self.progress.note(self.run_info, key, stamp, record)
         if record is None:
             new = self.evidence.problems[before:]
             return "; ".join(f"refused: {problem['node'] or key!r}: {problem['reason']}" for problem in new) or None

@@ -14,7 +14,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import (
     parse_key,
     take_record,
 )
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.run_status import Known, StageBrief, brief
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.run_status import Known
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.stage_brief import StageBrief, brief
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_reading import read_all
 
 #: What all keys that are looked at begin with, below the run's folder: records/, report/, run.json, run_watch.json.
@@ -32,6 +33,7 @@ class StatusReader:
         self._briefs: dict[str, dict[str, StageBrief]] = {}
         self._refused: dict[str, list[str]] = {}
         self._documents: dict[str, tuple[dict[str, Any], datetime]] = {}
+        self._progress = f"{self._folder}/{run_publishing.PROGRESS_FILE}"
         self._schemas = {
             f"{self._folder}/{run_publishing.RUN_FILE}": "run",
             f"{self._folder}/{run_publishing.WATCH_FILE}": "watch",
@@ -42,6 +44,8 @@ class StatusReader:
         """What the store has now. Raises RunError, StoreError and StoreErrors; what was read before is kept then."""
         entries, moment = self._store.listing(f"{self._folder}/{COMMON}")
         wanted = {entry.key: entry for entry in entries if entry.key in self._schemas or self._is_record(entry.key)}
+        if not self._seen and any(entry.key == self._progress for entry in entries):
+            self._take_progress(wanted)
         self._forget(set(self._seen) - set(wanted))
         changed = [entry for key, entry in wanted.items() if self._seen.get(key) != entry.stamp]
         # run.json first: records of nodes that joined are told by it
@@ -86,6 +90,26 @@ class StatusReader:
         else:
             self._take_record(entry, raw)
         self._seen[key] = entry.stamp
+
+    def _take_progress(self, wanted: Mapping[str, Entry]) -> None:
+        """What the controller told of the records it took in, as far as they are the same still."""
+        raw = self._store.get_if_there(self._progress, max_bytes=stored_runs.MAX_DOCUMENT_BYTES)
+        if raw is None:
+            return
+        told = stored_runs.read_document(raw, "progress", self._progress)
+        if told["run_id"] != self._run["run_id"]:
+            return
+        for key, entry in wanted.items():
+            place = parse_key(self._folder, key)
+            known = told["records"].get(f"{place[1]}/{place[2]}") if place else None
+            if known is None or known["stamp"] != entry.stamp or not self._expected(place[1], place[2]):
+                continue
+            told_fields = {name: value for name, value in known.items() if name != "stamp"}
+            self._briefs.setdefault(place[2], {})[place[1]] = StageBrief(**told_fields, modified=entry.modified)
+            self._seen[key] = entry.stamp
+
+    def _expected(self, stage: str, node: str) -> bool:
+        return stage in self._run["nodes"].get(node, {"stages": []})["stages"]
 
     def _take_record(self, entry: Entry, raw: bytes) -> None:
         evidence = Evidence()
