@@ -126,8 +126,14 @@ def test_another_run_in_the_folder_is_an_error(store, run):
 @pytest.mark.parametrize("document", [b"{", b"[]", b'{"schema": "gpuval.watch/1"}'])
 def test_a_damaged_document_is_named(store, run, document):
     put(store, "folder/run_watch.json", document)
-    with pytest.raises(runs.RunError, match=r"folder/run_watch\.json in the store is damaged"):
-        StatusReader(store, run).look()
+    put(store, "folder/run_progress.json", document)
+    reader = StatusReader(store, run)
+    known = reader.look()
+    assert any("folder/run_watch.json in the store is damaged" in line for line in known.refused)
+    assert known.watch is None
+    assert known.briefs["node-1"]["facts"].state == "running", "the rest is shown all the same"
+    store.delete_prefix("folder/run_watch")
+    assert reader.look().refused == []
 
 
 class TestRunsOfABucket:

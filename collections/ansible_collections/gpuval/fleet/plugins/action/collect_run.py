@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ansible import context
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError, StoreErrors
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import collecting, run_publishing, runs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import collecting, run_publishing, runs, schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import clean_text
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import (
@@ -129,7 +129,7 @@ class ActionModule(ControllerAction):
                 problems = runs.read_json(folder.problems_file)
                 document = run_publishing.renewed(document, folder.read_launches(), problems)
                 run_publishing.Publisher(folder).publish(self.store, run, document, time.monotonic())
-        except (StoreError, *StoreErrors) as error:
+        except (StoreError, *StoreErrors, schemas.Invalid) as error:
             self._display.warning(f"the store does not know all that was collected here: {error}")
 
     def _uploads(self, name):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import run_copy, runs, stored_runs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import clean_text
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION, StoreAccess
 
@@ -32,7 +33,7 @@ class ActionModule(ControllerAction):
         store = access.store()
         run, lines = stored_runs.find(store, options["run_id"], options["folder"])
         for line in lines:
-            self._display.display(line)
+            self._display.display(clean_text(line))
         if self.check_mode:
             folder = runs.RunFolder(results / run["run_id"])
             return {"changed": True, "run": run, "results": str(folder.path), "msg": f"run {run['run_id']}"}

@@ -15,6 +15,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils import (
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.abandoned import Parent
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import clean_text
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.status_reader import StatusReader
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION, StoreAccess
@@ -151,5 +152,6 @@ class ActionModule(ControllerAction):
             raise runs.RunError(f"no node of the run fits {error.args[0]!r}; it has {some}, ...") from None
 
     def _say(self, line):
+        line = clean_text(line)
         self.lines.append(line)
         self._display.display(line)

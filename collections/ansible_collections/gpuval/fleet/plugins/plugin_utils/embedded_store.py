@@ -232,7 +232,8 @@ class EmbeddedStore:
             return State(writer=writer, reader=reader, address=str(raw.get("address", "")))
         except FileNotFoundError:
             raise StoreError(
-                f"the embedded store was never started ({self._file} is missing): run `make validate`"
+                f"the embedded store was never started ({self._file} is missing): run `make validate`, "
+                "or name the store to read with gpuval_s3_endpoint"
             ) from None
         except (ValueError, KeyError, TypeError) as error:
             raise StoreError(

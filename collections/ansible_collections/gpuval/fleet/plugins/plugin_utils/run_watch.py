@@ -18,6 +18,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils import (
     retry,
     run_publishing,
     runs,
+    schemas,
     verdict,
     window,
 )
@@ -499,6 +500,8 @@ class RunWatch:
         except (StoreError, *StoreErrors) as error:
             if ended:
                 self._say(f"the store was not told how the watch ended: {error}")
+        except schemas.Invalid as error:  # what others are told must not end the watch
+            self.display.warning(f"the store is not told how the launches went: {error}")
 
     def _round(self, now):
         self._publish()

@@ -17,6 +17,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import (
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.run_status import Known
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.stage_brief import StageBrief, brief
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_reading import read_all
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.stored_runs import Damaged
 
 #: What all keys that are looked at begin with, below the run's folder: records/, report/, run.json, run_watch.json.
 COMMON = "r"
@@ -46,7 +47,7 @@ class StatusReader:
         wanted = {entry.key: entry for entry in entries if entry.key in self._schemas or self._is_record(entry.key)}
         if not self._seen and any(entry.key == self._progress for entry in entries):
             self._take_progress(wanted)
-        self._forget(set(self._seen) - set(wanted))
+        self._forget((set(self._seen) | set(self._refused)) - set(wanted))
         changed = [entry for key, entry in wanted.items() if self._seen.get(key) != entry.stamp]
         # run.json first: records of nodes that joined are told by it
         changed.sort(key=lambda entry: entry.key not in self._schemas)
@@ -76,6 +77,16 @@ class StatusReader:
             self._forget({key})
             return
         schema = self._schemas.get(key)
+        self._drop(key)
+        try:
+            self._take_kind(entry, raw, schema)
+        except Damaged as error:  # what was read before counts, and it is read again
+            self._refused[key] = [f"refused: {error}"]
+            return
+        self._seen[key] = entry.stamp
+
+    def _take_kind(self, entry: Entry, raw: bytes, schema: str | None) -> None:
+        key = entry.key
         if schema == "run":
             run = stored_runs.take_run(raw, self._folder)
             if run["run_id"] != self._run["run_id"]:
@@ -89,14 +100,16 @@ class StatusReader:
             self._documents[key] = (document, entry.modified)
         else:
             self._take_record(entry, raw)
-        self._seen[key] = entry.stamp
 
     def _take_progress(self, wanted: Mapping[str, Entry]) -> None:
         """What the controller told of the records it took in, as far as they are the same still."""
         raw = self._store.get_if_there(self._progress, max_bytes=stored_runs.MAX_DOCUMENT_BYTES)
         if raw is None:
             return
-        told = stored_runs.read_document(raw, "progress", self._progress)
+        try:
+            told = stored_runs.read_document(raw, "progress", self._progress)
+        except Damaged:  # then the records themselves are read
+            return
         if told["run_id"] != self._run["run_id"]:
             return
         for key, entry in wanted.items():
@@ -114,7 +127,6 @@ class StatusReader:
     def _take_record(self, entry: Entry, raw: bytes) -> None:
         evidence = Evidence()
         record = take_record(evidence, self._run, entry.key, raw)
-        self._drop(entry.key)
         if record is not None:
             self._briefs.setdefault(record["node"], {})[record["stage"]] = brief(record, entry.modified)
             return

@@ -25,6 +25,10 @@ MAX_LISTED = 10
 _OF_A_RUN = ("records/", "logs/", "series/", "plans/", "gangs/", "report/")
 
 
+class Damaged(runs.RunError):
+    """A document of the store that is not what its key says."""
+
+
 @dataclass(frozen=True)
 class Found:
     """A run of the bucket. `created`: by the clock of the controller that opened it."""
@@ -46,7 +50,7 @@ class Found:
         return self.run["finished_at"] is None and passed < self.run["deadline_seconds"]
 
     def told(self) -> str:
-        ended = f"ended {self.run['finished_at']}" if self.run["finished_at"] else "not ended"
+        ended = f"ended {one_line(self.run['finished_at'], 40)}" if self.run["finished_at"] else "not ended"
         place = f", folder {self.folder}" if self.folder != self.run_id else ""
         return (
             f"{self.run_id}: opened {self.run['created_at']}, {ended}, profile {one_line(self.run['profile'], 40)}, "
@@ -55,28 +59,31 @@ class Found:
 
 
 def read_document(raw: bytes, schema: str, key: str, max_bytes: int = MAX_DOCUMENT_BYTES) -> dict[str, Any]:
-    """A document of the controller's, held against its schema. Raises RunError."""
+    """A document of the controller's, held against its schema. Raises Damaged."""
     if len(raw) > max_bytes:
-        raise runs.RunError(f"{key} in the store has more than {max_bytes:,} bytes: it is not what it should be")
+        raise Damaged(f"{key} in the store has more than {max_bytes:,} bytes: it is not what it should be")
     try:
         document = json.loads(raw)
         schemas.validate(schema, document, what=f"{key} in the store")
     except (ValueError, RecursionError) as error:
-        raise runs.RunError(f"{key} in the store is damaged: {one_line(str(error))}") from None
+        raise Damaged(f"{key} in the store is damaged: {one_line(str(error))}") from None
     return document
 
 
 def take_run(raw: bytes, folder: str) -> dict[str, Any]:
-    """run.json as it was found in a folder of the bucket. Raises RunError."""
+    """run.json as it was found in a folder of the bucket. Raises Damaged."""
     key = f"{folder}/{RUN_FILE}"
     run = read_document(raw, "run", key)
     if run["folder"] != folder:
-        raise runs.RunError(f"{key} in the store names the folder {one_line(run['folder'], 80)!r}: it was moved there")
-    runs.check_run_id(run["run_id"])
+        raise Damaged(f"{key} in the store names the folder {one_line(run['folder'], 80)!r}: it was moved there")
+    try:
+        runs.check_run_id(run["run_id"])
+    except runs.RunError as error:
+        raise Damaged(f"{key} in the store: {error}") from None
     try:
         _time(run["created_at"])
     except ValueError:
-        raise runs.RunError(f"{key} in the store is damaged: created_at is no time") from None
+        raise Damaged(f"{key} in the store is damaged: created_at is no time") from None
     return run
 
 
