@@ -60,8 +60,9 @@ prepare: $(VENV)/.ready ## Start the store and see that the model is in it
 validate: $(VENV)/.ready $(LOCAL_NODE) ## Validate every node of INVENTORY and end with FINAL ACCEPTANCE
 	$(PLAY) gpuval.fleet.validate $(ARGS)
 
-status: $(VENV)/.ready ## Show where the latest run stands
-	$(PLAY) gpuval.fleet.status $(ARGS)
+status: $(VENV)/.ready ## Show where the latest run stands, from the store alone (NODE=, WATCH=1, ALL=1, LINES=1)
+	$(PLAY) gpuval.fleet.status $(if $(NODE),-e 'status_nodes=$(NODE)') $(if $(WATCH),-e status_watch=true) \
+		$(if $(ALL),-e status_all=true) $(if $(filter 1 true yes,$(LINES)),-e status_lines=true) $(ARGS)
 
 report: $(VENV)/.ready ## Judge and report the latest run again
 	$(PLAY) gpuval.fleet.report $(ARGS)

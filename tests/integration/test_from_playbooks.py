@@ -77,7 +77,7 @@ def test_the_root_folder_sees_the_same_run(run):
     done = project.play("gpuval.fleet.status")
     assert done.code == 0, done
     assert f"run {project.run_id}, profile custom" in done.output
-    assert "facts success" in done.output
+    assert "facts 1 success" in done.output
 
 
 def test_a_play_of_ones_own_reads_metrics(run):

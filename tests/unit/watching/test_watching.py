@@ -83,14 +83,6 @@ def test_progress_counts_stages_by_state_and_tells_what_is_left():
     assert "loading 1 failure" in line
 
 
-def test_status_has_a_line_for_each_node():
-    lines = watching.status_lines(
-        [view(training="running"), view({"state": "unreachable", "message": "no route"})], {"n1": 4.0}
-    )
-    assert "training running" in lines[0]
-    assert "heard 4 s ago" in lines[0]
-
-
 def test_a_node_whose_runner_ends_whenever_it_is_started_is_given_up():
     node = view({"state": "started", "runner": "gone"}, training="running")
     node.restarts = watching.MAX_RESTARTS - 1

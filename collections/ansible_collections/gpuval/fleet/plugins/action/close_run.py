@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError, StoreErrors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import cleaning, runs, schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.run_keys import RunKeys
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION, StoreAccess
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION, StoreAccess, put_run
 
 
 class ActionModule(ControllerAction):
@@ -15,11 +16,11 @@ class ActionModule(ControllerAction):
 
     def work(self, options, task_vars):
         results = project_path(options["results_dir"])
-        if not (options["run_id"] or runs.latest_run_id(results)):
+        if not options["run_id"] and not _opened(results):
             return {"changed": False, "run_ids": [], "active": [], "nodes": [], "msg": "there is no run to close"}
         folder = runs.resolve(results, options["run_id"])
         run_id = folder.path.name
-        if not folder.run_file.exists():
+        if folder.is_copy or not folder.run_file.exists():
             active = runs.active_run_ids(results)
             told = f"run {run_id} is not known here"
             return {"changed": False, "run_ids": [run_id], "active": active, "nodes": [], "msg": told}
@@ -27,7 +28,9 @@ class ActionModule(ControllerAction):
         access = StoreAccess(options["store"])
         changed = run["finished_at"] is None
         if changed and not self.check_mode:
-            folder.write_run({**run, "finished_at": runs.now()})
+            run = {**run, "finished_at": runs.now()}
+            folder.write_run(run)
+            self._tell(access, run)
         active = [other for other in runs.active_run_ids(results) if other != run_id]
         if active:
             self._display.warning(
@@ -49,6 +52,21 @@ class ActionModule(ControllerAction):
             "nodes": sorted({node for other in run_ids for node in holders(runs.RunFolder(results / other))}),
             "deleted_objects": deleted,
         }
+
+    def _tell(self, access, run):
+        """Whoever has only the store sees that the run has ended."""
+        if access.embedded and not access.embedded.running():
+            return
+        try:
+            put_run(access.store(), run)
+        except (StoreError, *StoreErrors) as error:
+            self._display.warning(f"the store still has run {run['run_id']} as one that goes on: {error}")
+
+
+def _opened(results):
+    """Whether the latest run, of which run.json may be missing, is this controller's."""
+    latest = runs.latest_run_id(results)
+    return latest is not None and not runs.RunFolder(results / latest).is_copy
 
 
 def _delete_objects(access, folder):

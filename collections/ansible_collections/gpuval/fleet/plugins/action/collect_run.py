@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 
 from ansible import context
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import collecting, runs
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError, StoreErrors
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import collecting, run_publishing, runs, schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import clean_text
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import (
@@ -21,11 +22,15 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import (
     take_record,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.node_tasks import MOST_WORKERS, NodeTasks
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION, StoreAccess
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION, StoreAccess, object_key
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_reading import read_all
 
 MAX_LOG_BYTES = 64 << 20
 #: A node's last uploads may still be on the way when its last record is there.
 UPLOAD_SECONDS = 4.0
+#: What a collection that is broken off forgets at most; it reads that again.
+REMEMBER_SECONDS = 5.0
+MAX_BYTES = {"records": MAX_RECORD_BYTES, "series": MAX_SERIES_BYTES, "logs": MAX_LOG_BYTES}
 
 
 class ActionModule(ControllerAction):
@@ -46,6 +51,7 @@ class ActionModule(ControllerAction):
         self.seen_file = self.run_folder.state / "collected.json"
         self.seen = {**self._watched(), **self._read(self.seen_file)}
         self.collected = 0
+        self.stored = set()
         self._from_store()
         fetched = []
         if options["fetch_tasks"]:
@@ -58,12 +64,19 @@ class ActionModule(ControllerAction):
             if lacking:
                 fetched = self._fetch(lacking, options, task_vars)
                 self._from_store()
-        runs.write_json(self.seen_file, self.seen)
+        self._remember()
+        if not self.run_folder.is_copy:
+            self._tell_store()
+        problems = self.evidence.problems
+        return {"changed": self.collected > 0, "collected": self.collected, "fetched": fetched, "problems": problems}
+
+    def _remember(self):
+        """What was refused first: of an object that counts as read nobody would hear again why it is no evidence."""
         problems = self.run_folder.problems_file
         known = runs.read_json(problems) if problems.exists() else []
         new = self.evidence.problems
         runs.write_json(problems, [*(problem for problem in known if problem not in new), *new])
-        return {"changed": self.collected > 0, "collected": self.collected, "fetched": fetched, "problems": new}
+        runs.write_json(self.seen_file, self.seen)
 
     def _watched(self):
         """What the watch has read of the store, and kept."""
@@ -75,13 +88,49 @@ class ActionModule(ControllerAction):
         }
 
     def _from_store(self):
+        places = {}
+        changed = []
         for entry in self.store.list(f"{self.run_info['folder']}/"):
             place = parse_key(self.run_info["folder"], entry.key)
-            if place is None or self.seen.get(entry.key) == entry.stamp:
+            if place is None:
                 continue
-            if self._collect(entry.key, place):
-                self.collected += 1
-            self.seen[entry.key] = entry.stamp
+            self.stored.add(place)
+            if self.seen.get(entry.key) != entry.stamp:
+                places[entry.key] = place
+                changed.append(entry)
+        remembered = time.monotonic()
+        try:
+            for entry, raw in read_all(self.store, changed, lambda entry: MAX_BYTES[places[entry.key][0]]):
+                if raw is None:
+                    continue
+                if self._collect(entry.key, places[entry.key], raw):
+                    self.collected += 1
+                self.seen[entry.key] = entry.stamp
+                if time.monotonic() - remembered >= REMEMBER_SECONDS:
+                    self._remember()
+                    remembered = time.monotonic()
+        except (StoreError, *StoreErrors):
+            self._remember()
+            raise
+
+    def _tell_store(self):
+        """What only this controller has, for whoever has the store alone: what became of asking the nodes, what was
+        refused, and logs that came by a way of their own."""
+        run, folder = self.run_info, self.run_folder
+        try:
+            for name, expected in run["nodes"].items():
+                for stage in expected["stages"]:
+                    path = folder.evidence_file(name, stage, "logs")
+                    if ("logs", stage, name) not in self.stored and path.exists():
+                        key = object_key(run["folder"], "logs", stage, name)
+                        self.store.put(key, path.read_bytes(), "text/plain; charset=utf-8")
+            document = self._read(run_publishing.watch_file(folder))
+            if document:
+                problems = runs.read_json(folder.problems_file)
+                document = run_publishing.renewed(document, folder.read_launches(), problems)
+                run_publishing.Publisher(folder).publish(self.store, run, document, time.monotonic())
+        except (StoreError, *StoreErrors, schemas.Invalid) as error:
+            self._display.warning(f"the store does not know all that was collected here: {error}")
 
     def _uploads(self, name):
         return self.run_folder.read_launch(name).get("store_reachable") is not False
@@ -132,10 +181,10 @@ class ActionModule(ControllerAction):
         except (FileNotFoundError, json.JSONDecodeError):
             return {}
 
-    def _collect(self, key, place):
+    def _collect(self, key, place, raw):
         kind, stage, node = place
         if kind == "records":
-            record = take_record(self.evidence, self.run_info, key, self.store.get(key, max_bytes=MAX_RECORD_BYTES))
+            record = take_record(self.evidence, self.run_info, key, raw)
             if record is None:
                 return False
             path = self.run_folder.evidence_file(node, stage)
@@ -147,14 +196,11 @@ class ActionModule(ControllerAction):
             return False
         path = self.run_folder.evidence_file(node, stage, kind)
         if kind == "logs":
-            data = self.store.get(key, max_bytes=MAX_LOG_BYTES)[:MAX_LOG_BYTES]
-            text = "\n".join(clean_text(line) for line in data.decode(errors="replace").splitlines())
+            text = "\n".join(clean_text(line) for line in raw[:MAX_LOG_BYTES].decode(errors="replace").splitlines())
             runs.write_bytes(path, (text + "\n").encode())
             return True
         try:
-            series = accept_series(
-                self.store.get(key, max_bytes=MAX_SERIES_BYTES), run_id=self.run_info["run_id"], node=node, stage=stage
-            )
+            series = accept_series(raw, run_id=self.run_info["run_id"], node=node, stage=stage)
         except Refused as refusal:
             self.evidence.add_problem(f"series refused: {refusal}", node=node, stage=stage)
             return False

@@ -1,15 +1,45 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Find a run that was opened earlier: by id, or the latest."""
+"""Find a run that was opened earlier: by id, or the latest; of another controller in the store."""
 
 from __future__ import annotations
 
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import run_copy, runs, stored_runs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import clean_text
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION, StoreAccess
 
 
 class ActionModule(ControllerAction):
-    OPTIONS = RUN_OPTIONS
+    OPTIONS = {
+        **RUN_OPTIONS,
+        "folder": {"type": "str", "default": ""},
+        "store": {**STORE_OPTION, "required": False},
+    }
 
     def work(self, options, task_vars):
-        folder = self.folder(options)
+        if options["store"] is None:
+            return self._found(self.folder(options))
+        results = project_path(options["results_dir"])
+        own = runs.own(results, options["run_id"], options["folder"])
+        if own is not None:
+            return self._found(own)
+        access = StoreAccess(options["store"])
+        if access.embedded:
+            if not access.embedded.known():
+                self.folder(options).read_run()  # says what to do
+            elif not self.check_mode:
+                access.embedded.start()
+        store = access.store()
+        run, lines = stored_runs.find(store, options["run_id"], options["folder"])
+        for line in lines:
+            self._display.display(clean_text(line))
+        if self.check_mode:
+            folder = runs.RunFolder(results / run["run_id"])
+            return {"changed": True, "run": run, "results": str(folder.path), "msg": f"run {run['run_id']}"}
+        return {**self._found(run_copy.bring(store, run, results)), "changed": True}
+
+    @staticmethod
+    def _found(folder):
         run = folder.read_run()
         return {"changed": False, "run": run, "results": str(folder.path), "msg": f"run {run['run_id']}"}

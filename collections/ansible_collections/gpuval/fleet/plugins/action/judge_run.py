@@ -9,6 +9,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils import (
     baseline,
     criteria,
     report_file,
+    run_copy,
+    run_publishing,
     runs,
     schemas,
     verdict,
@@ -32,9 +34,14 @@ class ActionModule(ControllerAction):
             return {"changed": False, "skipped": True, "verdict": None}
         folder = self.folder(options)
         run = folder.read_run()
-        checks = criteria.load([*criteria.shipped_files(), *options["criteria"]])
-        held_against = baseline.read(Path(options["baseline"])) if options["baseline"] else None
-        if options["finish"] and run["finished_at"] is None:
+        files, held, remarks = run_copy.judged_by(folder, options["criteria"], options["baseline"])
+        for remark in remarks:
+            self._display.warning(remark)
+        checks = criteria.load([*criteria.shipped_files(), *files])
+        held_against = baseline.read(Path(held)) if held else None
+        if not folder.is_copy:
+            run_publishing.keep_criteria(folder, options["criteria"], options["baseline"])
+        if options["finish"] and not folder.is_copy and run["finished_at"] is None:
             run = {**run, "finished_at": runs.now()}
             folder.write_run(run)
         report = verdict.judge(run, read_evidence(folder, run), checks, judged_at=runs.now(), held_against=held_against)

@@ -5,7 +5,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import baseline, criteria, node_ids, plans, runs, versions
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import (
+    baseline,
+    criteria,
+    node_ids,
+    plans,
+    run_publishing,
+    runs,
+    versions,
+)
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
 
@@ -51,6 +59,11 @@ class ActionModule(ControllerAction):
         }
         run_id = runs.choose_run_id(results, options["run_id"], nodes, options["profile"], narrowed)
         folder = runs.RunFolder(results / run_id)
+        if folder.is_copy:
+            raise runs.RunError(
+                f"{folder.path} is a copy of another controller's run, made by `make report`: give another "
+                "gpuval_run_id, or none, to validate here"
+            )
         known = folder.read_run() if folder.run_file.exists() else None
         wanted = {
             "schema": "gpuval.run/1",
@@ -69,6 +82,7 @@ class ActionModule(ControllerAction):
         if changed and not self.check_mode:
             folder.write_run(run)
         if not self.check_mode:
+            run_publishing.keep_criteria(folder, options["criteria"], options["baseline"])
             runs.remember(results, run_id)
         return {
             "changed": changed,

@@ -1,49 +1,157 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Show where a run stands, from the store alone."""
+"""Show where a run stands, from the store alone, once or until it has ended."""
 
 from __future__ import annotations
 
 import time
-from datetime import datetime, timezone
+from dataclasses import replace
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError, StoreErrors
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import (
+    run_publishing,
+    run_status,
+    runs,
+    stored_runs,
+)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.abandoned import Parent
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import MAX_RECORD_BYTES, Evidence, take_record
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import clean_text
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.status_reader import StatusReader
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION, StoreAccess
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watching import NodeView, note, progress, status_lines
+
+#: Who watches is told at least this often that it still goes on.
+QUIET_SECONDS = 60.0
+#: A run is watched at most so long beyond its deadline.
+BEYOND_SECONDS = 1800.0
+MOST_REFUSED = 20
 
 
 class ActionModule(ControllerAction):
-    OPTIONS = {**RUN_OPTIONS, "store": STORE_OPTION}
+    OPTIONS = {
+        **RUN_OPTIONS,
+        "store": STORE_OPTION,
+        "folder": {"type": "str", "default": ""},
+        "nodes": {"type": "list", "elements": "str", "default": []},
+        "whole": {"type": "bool", "default": False},
+        "lines": {"type": "bool", "default": False},
+        "watch": {"type": "bool", "default": False},
+        "interval_seconds": {"type": "float", "default": 10.0},
+        "watch_seconds": {"type": "float", "default": 0.0},
+    }
 
     def work(self, options, task_vars):
-        folder = self.folder(options)
-        run = folder.read_run()
-        store = StoreAccess(options["store"]).store()
-        evidence, ages, moment = Evidence(), {}, datetime.now(timezone.utc)
-        for entry in store.list(f"{run['folder']}/records/"):
-            record = take_record(evidence, run, entry.key, store.get(entry.key, max_bytes=MAX_RECORD_BYTES))
-            if record:
-                age = (moment - entry.modified).total_seconds()
-                ages[record["node"]] = min(age, ages.get(record["node"], age))
-        views = self._views(folder, run, evidence)
-        lines = [f"run {run['run_id']}, profile {run['profile']}", *status_lines(views, ages)]
-        lines.append(progress(views, runs.seconds_since(run["created_at"])))
-        for problem in evidence.problems:
-            lines.append(f"refused: {problem['node'] or ''} {problem['stage'] or ''}: {problem['reason']}")
-        for line in lines:
-            self._display.display(line)
-        return {"changed": False, "status": lines}
+        if options["interval_seconds"] <= 0 or options["watch_seconds"] < 0:
+            raise runs.RunError("status_interval_seconds must be greater than 0, and status_watch_seconds not less")
+        self.options = options
+        self.lines = []
+        self.own = runs.own(project_path(options["results_dir"]), options["run_id"], options["folder"])
+        self.store = StoreAccess(options["store"]).store()
+        self.reader = StatusReader(self.store, self._run())
+        status = self._look()
+        self._show(status)
+        if options["watch"] and not status.over:
+            status = self._watch(status)
+            self._show(status)
+        self._say(status.conclusion())
+        result = {
+            "changed": False,
+            "msg": status.conclusion(),
+            "run_id": status.known.run["run_id"],
+            "verdict": status.verdict,
+        }
+        if not status.accepted:  # the result of a task that failed is printed whole
+            return {**result, "failed": True}
+        return {**result, "status": self.lines, "nodes": {node.name: node.state for node in status.nodes}}
 
-    @staticmethod
-    def _views(folder, run, evidence):
-        plans, launches = folder.read_plans(), folder.read_launches()
-        views = []
-        for name, expected in run["nodes"].items():
-            unknown = {"stages": [{"name": stage, "expected_seconds": None} for stage in expected["stages"]]}
-            launch = launches.get(name, {"state": "unknown", "message": "the node was never started"})
-            view = NodeView(name, plans.get(name, unknown), launch)
-            for stage, record in evidence.records.get(name, {}).items():
-                note(view, stage, record, time.monotonic())
-            views.append(view)
-        return views
+    def _run(self):
+        if self.own:
+            return self.own.read_run()
+        run, lines = stored_runs.find(self.store, self.options["run_id"], self.options["folder"])
+        for line in lines:
+            self._say(line)
+        return run
+
+    def _look(self):
+        known = self.reader.look()
+        if self.own:
+            known = self._with_own(known)
+        return run_status.status_of(known)
+
+    def _with_own(self, known):
+        """On the controller of the run: with what it could not put into the store."""
+        run = self.own.read_run()
+        if known.watch is None:
+            launches, plans = self.own.read_launches(), self.own.read_plans()
+            told = {name: run_publishing.NodeTold(plans.get(name), launches.get(name)) for name in run["nodes"]}
+            since = runs.seconds_since(run["created_at"])
+            document = run_publishing.watch_document(
+                run,
+                told,
+                [],
+                run_publishing.Times(since, runs.seconds_since(self.own.begun_at(run))),
+                window=(0, 0),
+                silence_seconds=run_status.DEFAULT_SILENCE_SECONDS,
+                ended=False,
+            )
+            known = replace(known, watch=document, watch_modified=known.moment)
+        path = run_publishing.verdict_file(self.own)
+        verdict = runs.read_json(path) if run["finished_at"] and path.exists() else known.verdict
+        return replace(known, run=run, verdict=verdict)
+
+    def _watch(self, status):
+        """Until the run is over or the deadline has come; what is new, and now and then that nothing is."""
+        parent = Parent()
+        until = time.monotonic() + (self.options["watch_seconds"] or max(0.0, status.left) + BEYOND_SECONDS)
+        spoke, away = time.monotonic(), False
+        while not status.over:
+            now = time.monotonic()
+            if now >= until:
+                self._say("the time for watching is over: give more with status_watch_seconds")
+                break
+            time.sleep(max(0.0, min(self.options["interval_seconds"], until - now)))
+            parent.check()
+            try:
+                after = self._look()
+                if away:
+                    self._say("the store answers again")
+                away = False
+            except (StoreError, *StoreErrors) as error:
+                if not away:
+                    self._say(f"the store does not answer: {error}")
+                away = True
+                continue
+            nodes = self._chosen(after)
+            lines = run_status.changes(status, after, nodes, lines=self.options["lines"])
+            lines += [line for line in after.known.refused if line not in status.known.refused][:MOST_REFUSED]
+            status = after
+            if lines or time.monotonic() - spoke >= QUIET_SECONDS:
+                for line in [*lines, run_status.progress_line(status)]:
+                    self._say(line)
+                spoke = time.monotonic()
+        return status
+
+    def _show(self, status):
+        nodes = self._chosen(status)
+        whole = self.options["whole"] or bool(self.options["nodes"]) or self._display.verbosity > 0
+        lines = [*run_status.head_lines(status), "", *run_status.table_lines(status, nodes, whole=whole)]
+        if self.options["lines"]:
+            lines += ["", *run_status.done_lines(status, nodes)]
+        refused = status.known.refused
+        lines += refused[:MOST_REFUSED]
+        if len(refused) > MOST_REFUSED:
+            lines.append(f"... and {len(refused) - MOST_REFUSED} more that were refused")
+        for line in lines:
+            self._say(line)
+
+    def _chosen(self, status):
+        try:
+            return run_status.chosen(status, self.options["nodes"])
+        except KeyError as error:
+            some = ", ".join(sorted(status.known.run["nodes"])[: run_status.MAX_NAMES])
+            raise runs.RunError(f"no node of the run fits {error.args[0]!r}; it has {some}, ...") from None
+
+    def _say(self, line):
+        line = clean_text(line)
+        self.lines.append(line)
+        self._display.display(line)

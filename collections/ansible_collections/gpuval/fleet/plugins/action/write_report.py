@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import run_publishing, runs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_report
 
@@ -17,10 +17,13 @@ class ActionModule(ControllerAction):
         folder = self.folder(options)
         report = runs.read_report(folder)
         paths = write_report(report, folder.path)
+        held_against = run_publishing.criteria_file(folder)
         return {
             "changed": True,
             "folder": report["run"]["folder"],
-            "files": [str(path) for path in paths.values()],
+            "files": [*(str(path) for path in paths.values()), str(run_publishing.keep_verdict(folder, report))],
             "run_file": str(folder.run_file),
+            "run_files": [str(path) for path in (folder.run_file, held_against) if path.exists()],
+            "from_store": folder.is_copy,
             "msg": f"report in {folder.path}",
         }

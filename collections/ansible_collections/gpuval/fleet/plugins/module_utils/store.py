@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from email.utils import parsedate_to_datetime
 from functools import cached_property
 from typing import Any
 
@@ -131,10 +132,38 @@ class Store:
 
     def list(self, prefix: str) -> Iterator[Entry]:
         """All objects under `prefix`, in key order."""
-        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.connection.bucket, Prefix=prefix)
-        for page in pages:
+        for page in self._pages(Prefix=prefix):
             for item in page.get("Contents", ()):
-                yield Entry(item["Key"], item["ETag"].strip('"'), item["Size"], item["LastModified"])
+                yield _entry(item)
+
+    def listing(self, prefix: str) -> tuple[list[Entry], datetime | None]:
+        """All objects under `prefix`, in key order, and what time the store has: their times are by its clock, not by
+        ours. None where it does not say."""
+        entries, moment = [], None
+        for page in self._pages(Prefix=prefix):
+            entries += [_entry(item) for item in page.get("Contents", ())]
+            moment = _date(page) or moment
+        return entries, moment
+
+    def level(self, prefix: str = "") -> tuple[list[str], list[Entry]]:
+        """What lies directly under `prefix`, which is empty or ends in a slash: folders, as prefixes, and objects."""
+        folders, entries = [], []
+        for page in self._pages(Prefix=prefix, Delimiter="/"):
+            folders += [item["Prefix"] for item in page.get("CommonPrefixes", ())]
+            entries += [_entry(item) for item in page.get("Contents", ())]
+        return folders, entries
+
+    def _pages(self, **arguments: str) -> Iterator[dict[str, Any]]:
+        return self.client.get_paginator("list_objects_v2").paginate(Bucket=self.connection.bucket, **arguments)
+
+    def get_if_there(self, key: str, *, max_bytes: int) -> bytes | None:
+        """As `get`; None for an object that is not there."""
+        try:
+            return self.get(key, max_bytes=max_bytes)
+        except ClientError as error:
+            if error.response.get("Error", {}).get("Code") in ("NoSuchKey", "404"):
+                return None
+            raise
 
     def level(self, prefix: str) -> Iterator[Entry | str]:
         """The objects right under `prefix` (empty, or with a slash at its end), and the prefixes of its folders."""
@@ -189,3 +218,16 @@ class Store:
             Params={"Bucket": self.connection.bucket, "Key": key},
             ExpiresIn=min(int(seconds), MAX_SIGNED_SECONDS),
         )
+
+
+def _entry(item: dict[str, Any]) -> Entry:
+    return Entry(item["Key"], item["ETag"].strip('"'), item["Size"], item["LastModified"])
+
+
+def _date(answer: dict[str, Any]) -> datetime | None:
+    """The time at which the store answered, in whole seconds."""
+    try:
+        moment = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    return moment if moment.tzinfo else None

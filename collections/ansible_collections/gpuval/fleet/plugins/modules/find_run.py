@@ -13,14 +13,25 @@ short_description: Find an earlier run
 version_added: 0.1.0
 description:
   - Reads C(run.json) of a run.
+  - With O(store), a run that results_dir does not have is looked for in the bucket. Who was expected, how the launches
+    went and what the run is held against is brought from there into a folder of results_dir, or renewed.
 author:
   - gpuval contributors (@gpuval)
 extends_documentation_fragment:
   - gpuval.fleet.run
+options:
+  folder:
+    description: Folder of the run in the bucket; empty is that of the run that is found by O(run_id).
+    type: str
+    default: ''
+  store:
+    description:
+      - The store as the role P(gpuval.fleet.gpuval#role) describes it; without it only results_dir is looked at.
+    type: dict
 attributes:
   check_mode:
     support: full
-    description: Changes nothing.
+    description: Nothing is brought.
   diff_mode:
     support: none
     description: There is nothing to compare.

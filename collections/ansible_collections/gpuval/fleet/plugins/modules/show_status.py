@@ -12,12 +12,44 @@ module: show_status
 short_description: Show where a run stands
 version_added: 0.1.0
 description:
-  - Reads the store alone.
+  - Reads the store alone, from any machine that may read it.
+  - A run that results_dir does not have is looked for in the bucket.
+  - Fails when the run is over and was not passed. While it goes on it does not fail.
 author:
   - gpuval contributors (@gpuval)
 extends_documentation_fragment:
   - gpuval.fleet.run
   - gpuval.fleet.store
+options:
+  folder:
+    description: Folder of the run in the bucket; empty is that of the run that is found by O(run_id).
+    type: str
+    default: ''
+  nodes:
+    description: Names of the nodes to show, which may hold V(*) and V(?); empty is all of them.
+    type: list
+    elements: str
+    default: []
+  whole:
+    description: Whether the table of a run of many nodes has all of them; else those that matter.
+    type: bool
+    default: false
+  lines:
+    description: Whether a line with its figures is printed for each stage that a node has done.
+    type: bool
+    default: false
+  watch:
+    description: Whether to go on until the run is over.
+    type: bool
+    default: false
+  interval_seconds:
+    description: How often the store is asked what changed.
+    type: float
+    default: 10.0
+  watch_seconds:
+    description: How long to watch at most; V(0) is half an hour more than the run has left.
+    type: float
+    default: 0.0
 attributes:
   check_mode:
     support: full
@@ -30,8 +62,13 @@ attributes:
 EXAMPLES = r"""
 - name: Show the status
   ansible.builtin.import_role:
-    name: gpuval.fleet.run
-    tasks_from: status
+    name: gpuval.fleet.status
+
+- name: The same, of a run and two of its nodes
+  gpuval.fleet.show_status:
+    store: "{{ gpuval_store }}"
+    run_id: acceptance-7
+    nodes: [node-001, node-002]
 """
 
 RETURN = r"""
@@ -40,4 +77,16 @@ status:
   returned: success
   type: list
   elements: str
+run_id:
+  description: The run that was shown.
+  returned: always
+  type: str
+verdict:
+  description: Verdict of a run that has ended; null for one that goes on, or was not judged.
+  returned: always
+  type: str
+nodes:
+  description: State of each node by its name.
+  returned: success
+  type: dict
 """

@@ -43,6 +43,15 @@ run_file:
   description: Path of run.json.
   returned: success
   type: str
+run_files:
+  description: Paths of what the store is to have of the run itself.
+  returned: success
+  type: list
+  elements: str
+from_store:
+  description: Whether the run is another controller's, brought from the store.
+  returned: success
+  type: bool
 folder:
   description: Folder of the run in the bucket.
   returned: success

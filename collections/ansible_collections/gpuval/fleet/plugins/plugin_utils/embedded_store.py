@@ -137,6 +137,10 @@ class EmbeddedStore:
         shutil.rmtree(self.directory / "cache", ignore_errors=True)
         return changed
 
+    def known(self) -> bool:
+        """Whether it was ever started here, and not forgotten since."""
+        return self._file.exists()
+
     def running(self) -> bool:
         if not self._file.exists():
             return False
@@ -228,7 +232,8 @@ class EmbeddedStore:
             return State(writer=writer, reader=reader, address=str(raw.get("address", "")))
         except FileNotFoundError:
             raise StoreError(
-                f"the embedded store was never started ({self._file} is missing): run `make validate`"
+                f"the embedded store was never started ({self._file} is missing): run `make validate`, "
+                "or name the store to read with gpuval_s3_endpoint"
             ) from None
         except (ValueError, KeyError, TypeError) as error:
             raise StoreError(

@@ -16,7 +16,9 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils import (
     launch_classes,
     launching,
     retry,
+    run_publishing,
     runs,
+    schemas,
     verdict,
     window,
 )
@@ -52,6 +54,8 @@ PROGRESS_SECONDS = 30
 LAUNCHING_POLLS = 3
 #: What a controller that is killed forgets at most; it reads that again.
 REMEMBER_SECONDS = 10
+#: How often the store is told what only the controller knows, if there is something new: rarer for many nodes.
+TELL_SECONDS, TELL_SECONDS_A_NODE = 2.0, 0.01
 #: With less time left a plan is not started any more.
 LEAST_SECONDS = 30
 UNKNOWN = {"state": "unknown", "message": "the node was never started"}
@@ -153,6 +157,9 @@ class RunWatch:
         self.display = display
         #: run.json has changed, and the store has still the old one.
         self.to_publish = True
+        self.publisher = run_publishing.Publisher(folder)
+        self.progress = run_publishing.Progress()
+        self.told_at = float("-inf")
 
     def carry_out(self) -> list[str]:
         """Until all nodes are over or the deadline has passed. Returns the nodes on which a plan was started."""
@@ -178,8 +185,10 @@ class RunWatch:
             self._say(f"the store does not answer yet: {error}")
         self.placement.begin(self.views)
         self._plan_starts(now)
+        self._tell_store(now)
         self._watch()
         self._remember()
+        self._tell_store(time.monotonic(), ended=True)
         return sorted(set(self.changed))
 
     def _begin_time(self, now):
@@ -259,6 +268,8 @@ class RunWatch:
             if now - self.remembered_at >= REMEMBER_SECONDS:
                 self._remember()
                 self.remembered_at = now
+            if now - self.told_at >= max(TELL_SECONDS, TELL_SECONDS_A_NODE * len(self.views)):
+                self._tell_store(now)
             self._pause()
 
     def _pause(self):
@@ -460,7 +471,37 @@ class RunWatch:
     def _publish(self):
         if self.to_publish:
             put_run(self.store, self.run_info)
+            held_against = run_publishing.criteria_file(self.run_folder)
+            if held_against.exists():
+                document = runs.read_json(held_against)
+                run_publishing.put(self.store, self.run_info, run_publishing.CRITERIA_FILE, document)
             self.to_publish = False
+
+    def _tell_store(self, now, *, ended=False):
+        """What only this controller knows, for whoever has the store alone; while the store is away it waits."""
+        self.told_at = now
+        document = run_publishing.watch_document(
+            self.run_info,
+            {
+                view.name: run_publishing.NodeTold(
+                    view.plan, None if view.launch is UNKNOWN else view.launch, view.to_start
+                )
+                for view in self.views.values()
+            },
+            self.evidence.problems,
+            run_publishing.Times(now - self.started, now - self.begun),
+            window=(self.window.nodes, self.window.transfers),
+            silence_seconds=self.options.silence_seconds,
+            ended=ended,
+        )
+        try:
+            self.publisher.publish(self.store, self.run_info, document, now)
+            self.progress.publish(self.store, self.run_info)
+        except (StoreError, *StoreErrors) as error:
+            if ended:
+                self._say(f"the store was not told how the watch ended: {error}")
+        except schemas.Invalid as error:  # what others are told must not end the watch
+            self.display.warning(f"the store is not told how the launches went: {error}")
 
     def _round(self, now):
         self._publish()
@@ -470,16 +511,17 @@ class RunWatch:
                 continue
             raw = self.store.get(entry.key, max_bytes=MAX_RECORD_BYTES)
             self.memory["seen"][entry.key] = entry.stamp
-            line = self._take(entry.key, raw, now)
+            line = self._take(entry.key, raw, now, entry.stamp)
             if line:
                 lines.append(line)
         return lines
 
-    def _take(self, key, raw, now=None):
+    def _take(self, key, raw, now=None, stamp=None):
         if raw is None:
             return None
         before = len(self.evidence.problems)
         record = take_record(self.evidence, self.run_info, key, raw)
+        self.progress.note(self.run_info, key, stamp, record)
         if record is None:
             new = self.evidence.problems[before:]
             return "; ".join(f"refused: {problem['node'] or key!r}: {problem['reason']}" for problem in new) or None

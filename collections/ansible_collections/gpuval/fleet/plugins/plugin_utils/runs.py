@@ -64,6 +64,16 @@ class RunFolder:
         return self.state / "problems.json"
 
     @property
+    def copied_file(self) -> Path:
+        """There in a folder that another controller's run was copied to, from the store."""
+        return self.state / "from_store.json"
+
+    @property
+    def is_copy(self) -> bool:
+        """The run is another controller's: it is read and judged here, never started, ended or cleaned."""
+        return self.copied_file.exists()
+
+    @property
     def cleaned_file(self) -> Path:
         return self.state / "cleaned.json"
 
@@ -159,8 +169,12 @@ def latest_run_id(results: Path) -> str | None:
 
 
 def known_run_ids(results: Path) -> list[str]:
-    """Runs with a folder in results/."""
-    return sorted(path.parent.name for path in results.glob("*/run.json") if not path.parent.is_symlink())
+    """Runs of this controller with a folder in results/."""
+    return sorted(
+        path.parent.name
+        for path in results.glob("*/run.json")
+        if not path.parent.is_symlink() and not RunFolder(path.parent).is_copy
+    )
 
 
 def active_run_ids(results: Path) -> list[str]:
@@ -195,6 +209,19 @@ def resolve(results: Path, run_id: str) -> RunFolder:
     return RunFolder(results / chosen)
 
 
+def own(results: Path, run_id: str, in_bucket: str = "") -> RunFolder | None:
+    """The folder of a run of this controller: by id, or the latest one; None if it has no such run, or that one lies in
+    another folder of the bucket than `in_bucket`. Raises RunError."""
+    chosen = latest_run_id(results) if run_id in ("", LATEST) else run_id
+    if not chosen:
+        return None
+    check_run_id(chosen)
+    folder = RunFolder(results / chosen)
+    if not folder.run_file.exists() or folder.is_copy:
+        return None
+    return folder if not in_bucket or folder.read_run()["folder"] == check_folder(in_bucket) else None
+
+
 def check_run_id(run_id: str) -> None:
     if not RUN_ID.fullmatch(run_id):
         raise RunError(f"gpuval_run_id {run_id!r}: letters, digits, '.', '_' and '-' only, at most 63, no leading sign")
@@ -217,6 +244,8 @@ def choose_run_id(results: Path, requested: str, nodes: Mapping[str, Any], profi
     """The id to validate under: the requested one (`latest` by its own id); or an unfinished latest run that asks the
     same of the same nodes (a controller that died is started again); or a new one (also for the word `new`)."""
     latest = latest_run_id(results)
+    if latest and RunFolder(results / latest).is_copy:
+        latest = None
     if requested == LATEST:
         requested = latest or NEW
     if requested and requested != NEW:

@@ -282,16 +282,3 @@ def to_restart(views: Sequence[NodeView]) -> list[str]:
         for view in views
         if not (view.over or view.busy or view.to_start) and view.launch.get("runner") == "gone"
     ]
-
-
-def status_lines(views: Sequence[NodeView], ages: Mapping[str, float]) -> list[str]:
-    """A line for each node: its stages' states and the age of its last sign of life, in seconds by `ages`."""
-    width = max((len(view.name) for view in views), default=0)
-    lines = []
-    for view in views:
-        stages = "  ".join(f"{stage} {view.state(stage)}" for stage in view.stages)
-        age = (
-            f"heard {ages[view.name]:.0f} s ago" if view.name in ages else view.launch.get("message") or "not heard of"
-        )
-        lines.append(f"{view.name:{width}}  {stages}  ({age})")
-    return lines

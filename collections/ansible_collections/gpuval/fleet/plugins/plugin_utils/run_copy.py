@@ -1,0 +1,123 @@
+"""Another controller's run, brought from the store into a results folder, so that it can be judged here."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import run_publishing, runs, stored_runs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import safe_name
+
+#: Criteria and baseline that the run was judged by, as files.
+JUDGING = "judging"
+
+
+def bring(store: Store, run: dict[str, Any], results: Path) -> runs.RunFolder:
+    """Make or renew the copy: who was expected, how the launches went, what the run is held against. Raises RunError.
+
+    Records, logs and series are for collect_run to bring.
+    """
+    folder = runs.RunFolder(results / run["run_id"])
+    if folder.run_file.exists() and not folder.is_copy:
+        raise runs.RunError(f"{folder.path} is a run of this controller: nothing is brought over it")
+    if folder.run_file.exists():
+        _check_same(folder, run, store)
+    source = {"bucket": store.connection.bucket, "folder": run["folder"], "created_at": run["created_at"]}
+    runs.write_json(folder.copied_file, source)
+    folder.write_run(run)
+    _launches(store, run, folder)
+    _judging(store, run, folder)
+    if runs.latest_run_id(results) is None or runs.own(results, "") is None:
+        runs.remember(results, run["run_id"])
+    return folder
+
+
+def _check_same(folder: runs.RunFolder, run: dict[str, Any], store: Store) -> None:
+    known = runs.read_json(folder.copied_file)
+    here = {"bucket": store.connection.bucket, "folder": run["folder"], "created_at": run["created_at"]}
+    if known != here:
+        raise runs.RunError(
+            f"{folder.path} is a copy of another run of this id (bucket {known.get('bucket')}, folder "
+            f"{known.get('folder')}, opened {known.get('created_at')}): remove it, or give another gpuval_results_dir"
+        )
+
+
+def _read(store: Store, run: dict[str, Any], name: str, schema: str, max_bytes: int) -> dict[str, Any] | None:
+    key = f"{run['folder']}/{name}"
+    raw = store.get_if_there(key, max_bytes=max_bytes)
+    return None if raw is None else stored_runs.read_document(raw, schema, key, max_bytes)
+
+
+def _launches(store: Store, run: dict[str, Any], folder: runs.RunFolder) -> None:
+    document = _read(store, run, run_publishing.WATCH_FILE, "watch", stored_runs.MAX_DOCUMENT_BYTES)
+    if document is None:
+        return
+    if document["run_id"] != run["run_id"]:
+        raise runs.RunError(f"{run['folder']}/{run_publishing.WATCH_FILE} in the store is that of another run")
+    for name, node in document["nodes"].items():
+        if name not in run["nodes"]:
+            continue
+        path = folder.launch_file(name)
+        if node["launch"] is None:
+            path.unlink(missing_ok=True)
+        else:
+            runs.write_json(path, node["launch"])
+    runs.write_json(folder.problems_file, document["problems"])
+
+
+def _judging(store: Store, run: dict[str, Any], folder: runs.RunFolder) -> None:
+    limit = run_publishing.MAX_JUDGING_BYTES
+    document = _read(store, run, run_publishing.CRITERIA_FILE, "judging", limit)
+    if document is None:
+        run_publishing.criteria_file(folder).unlink(missing_ok=True)
+        return
+    baseline = document["baseline"]
+    for file in [*document["criteria"], *([baseline] if baseline else [])]:
+        if hashlib.sha256(file["text"].encode()).hexdigest() != file["sha256"]:
+            raise runs.RunError(
+                f"{run['folder']}/{run_publishing.CRITERIA_FILE} in the store: {file['name']} is damaged"
+            )
+    runs.write_json(run_publishing.criteria_file(folder), document)
+
+
+def judged_by(folder: runs.RunFolder, criteria: Sequence[str], baseline: str) -> tuple[Sequence[str], str, list[str]]:
+    """What to hold a run against here: files of criteria, the baseline's file, and remarks.
+
+    For a copy that is what its own controller had, unless something was given here, which counts and is told.
+    """
+    path = run_publishing.criteria_file(folder)
+    if not folder.is_copy or not path.exists():
+        remark = (
+            "the store does not say what the run was held against beside the criteria that ship: if its controller had "
+            "gpuval_criteria or gpuval_baseline, give them here too"
+        )
+        return criteria, baseline, [remark] if folder.is_copy and not (criteria or baseline) else []
+    document = runs.read_json(path)
+    theirs = [file["sha256"] for file in document["criteria"]]
+    remarks = []
+    if criteria:
+        if [_digest(file) for file in criteria] != theirs:
+            remarks.append("gpuval_criteria differ from those of the run's own controller: so may the verdict")
+    else:
+        criteria = [
+            str(_written(folder, f"{number}-", file)) for number, file in enumerate(document["criteria"], start=1)
+        ]
+    if baseline:
+        if document["baseline"] is None or _digest(baseline) != document["baseline"]["sha256"]:
+            remarks.append("gpuval_baseline differs from that of the run's own controller: so may the verdict")
+    elif document["baseline"]:
+        baseline = str(_written(folder, "", document["baseline"]))
+    return criteria, baseline, remarks
+
+
+def _written(folder: runs.RunFolder, number: str, file: dict[str, str]) -> Path:
+    path = folder.state / JUDGING / f"{number}{safe_name(file['name'])}"
+    runs.write_bytes(path, file["text"].encode())
+    return path
+
+
+def _digest(path: str) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()

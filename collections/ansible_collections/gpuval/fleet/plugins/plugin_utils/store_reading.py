@@ -1,0 +1,41 @@
+"""Many objects of the store read at once, a bounded number of bytes at a time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import Entry, Store
+
+READERS = 8
+#: What is read ahead of who takes it in.
+AHEAD_BYTES = 64 << 20
+
+
+def read_all(
+    store: Store, entries: Iterable[Entry], limit_of: Callable[[Entry], int], readers: int = READERS
+) -> Iterator[tuple[Entry, bytes | None]]:
+    """Each entry with its first bytes, one more than `limit_of` allows; None for one that has gone since it was listed.
+
+    In the order of the entries. Raises StoreErrors of a read.
+    """
+    waiting: deque[tuple[Entry, int, Future[bytes | None]]] = deque()
+    ahead = 0
+    with ThreadPoolExecutor(readers) as pool:
+        try:
+            for entry in entries:
+                limit = limit_of(entry)
+                size = min(entry.size, limit + 1)
+                while waiting and (len(waiting) >= 4 * readers or ahead + size > AHEAD_BYTES):
+                    first, its_size, future = waiting.popleft()
+                    ahead -= its_size
+                    yield first, future.result()
+                waiting.append((entry, size, pool.submit(store.get_if_there, entry.key, max_bytes=limit)))
+                ahead += size
+            while waiting:
+                first, _, future = waiting.popleft()
+                yield first, future.result()
+        finally:
+            for _, _, future in waiting:
+                future.cancel()

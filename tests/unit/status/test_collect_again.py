@@ -1,0 +1,54 @@
+"""A collection that is broken off goes on where it was."""
+
+import json
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.action import collect_run
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import Evidence
+from builders import make_record, make_run
+
+NODES = [f"node-{number:02}" for number in range(40)]
+
+
+class Collection(collect_run.ActionModule):
+    """Only what it does with the store, without a play around it."""
+
+    def __init__(self, folder, store):
+        self.run_folder, self.run_info, self.store = folder, folder.read_run(), store
+        self.evidence, self.collected, self.stored = Evidence(), 0, set()
+        self.seen_file = folder.state / "collected.json"
+        self.seen = self._read(self.seen_file)
+
+
+def test_what_was_read_is_not_read_again_and_what_was_refused_stays_known(store, tmp_path):
+    folder = runs.RunFolder(tmp_path / "run-1")
+    folder.write_run(make_run(NODES, stages=["facts"]))
+    for node in NODES:
+        record = b"{}" if node == "node-00" else json.dumps(make_record(node, "facts")).encode()
+        store.put(f"folder/records/facts/{node}.json", record)
+    whole, read = store.get, []
+
+    def get(key, **limits):
+        if len(read) >= 20:
+            raise StoreError("away")
+        read.append(key)
+        return whole(key, **limits)
+
+    store.get = get
+    first = Collection(folder, store)
+    with pytest.raises(StoreError):
+        first._from_store()
+    done = runs.read_json(folder.state / "collected.json")
+    assert 0 < len(done) <= 20
+    assert any("node-00" in str(problem) for problem in runs.read_json(folder.problems_file))
+
+    read.clear()
+    store.get = lambda key, **limits: (read.append(key), whole(key, **limits))[1]
+    second = Collection(folder, store)
+    second._from_store()
+    second._remember()
+    assert len(read) == len(NODES) - len(done)
+    assert all(folder.evidence_file(node, "facts").exists() for node in NODES[1:])
+    assert [problem["node"] for problem in runs.read_json(folder.problems_file)] == ["node-00"]

@@ -1,0 +1,137 @@
+"""What a controller tells through the store, and what another machine makes of it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import run_copy, run_publishing, runs, schemas
+from builders import make_run
+
+PLAN = {"heartbeat_seconds": 10, "stages": [{"name": "facts", "expected_seconds": 5, "command": ["secret-command"]}]}
+URL = "https://store.example/b/k?X-Amz-Credential=AKIAABCDEFGHIJKLMNOP&X-Amz-Signature=0123456789abcdef"
+LAUNCH = {
+    "node": "n",
+    "state": "failed",
+    "class": "launch_failed",
+    "message": f"upload to {URL} failed",
+    "remedy": "look",
+    "at": "2026-11-02T10:00:00Z",
+    "attempt": 1,
+    "stages": [],
+    "directory": "/var/lib/gpuval/run-1/n",
+    "runner": "gone",
+    "python": "/usr/bin/python3",
+    "contact": {"class": "timeout", "message": "token=abcdefghijk", "remedy": None, "more": "internal"},
+}
+
+
+def document(launch=LAUNCH, problems=(), **fields):
+    run = make_run(["n", "m"], stages=["facts"])
+    nodes = {
+        "n": run_publishing.NodeTold(PLAN, launch),
+        "m": run_publishing.NodeTold({"stages": []}, None, waits=True),
+    }
+    words = {"window": (0, 16), "silence_seconds": 90, "ended": False, **fields}
+    return run_publishing.watch_document(run, nodes, list(problems), run_publishing.Times(1, 1), **words)
+
+
+def test_no_secret_no_folder_and_no_command_is_told():
+    told = document()
+    schemas.validate("watch", told, what="watch")
+    text = json.dumps(told)
+    for hidden in ("0123456789abcdef", "abcdefghijk", "/var/lib", "/usr/bin", "secret-command", "internal"):
+        assert hidden not in text
+    assert told["nodes"]["n"]["launch"]["message"].startswith("upload to https://store.example/b/k?")
+    assert told["nodes"]["m"] == {"plan": None, "waits": True, "launch": None}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = runs.RunFolder(tmp_path / "own" / "run-1")
+    folder.write_run(make_run(["n", "m"], stages=["facts"]))
+    return folder
+
+
+def test_it_is_put_when_it_says_something_new_and_as_a_sign_of_life(store, folder):
+    publisher = run_publishing.Publisher(folder)
+    run = folder.read_run()
+    assert publisher.publish(store, run, document(), 0)
+    assert not publisher.publish(store, run, document(), 59)
+    assert publisher.publish(store, run, document(), 61)
+    assert publisher.publish(store, run, document(ended=True), 62)
+
+
+def bring(store, folder, results):
+    run = folder.read_run()
+    run_publishing.put(store, run, run_publishing.RUN_FILE, run)
+    return run_copy.bring(store, run, results)
+
+
+def test_a_copy_has_launches_and_problems_and_is_known_as_one(store, folder, tmp_path):
+    problem = {"node": "n", "stage": None, "reason": "record refused: x"}
+    run_publishing.Publisher(folder).publish(store, folder.read_run(), document(problems=[problem]), 0)
+    results = tmp_path / "results"
+    copy = bring(store, folder, results)
+    assert copy.is_copy
+    assert copy.read_launch("n")["state"] == "failed"
+    assert copy.read_launch("m") == {}
+    assert runs.read_json(copy.problems_file) == [problem]
+    assert runs.known_run_ids(results) == []
+    assert runs.own(results, "") is None
+    assert runs.choose_run_id(results, "", copy.read_run()["nodes"], "quick", []) != "run-1"
+    store.delete_prefix("folder/run_watch")
+    run_publishing.Publisher(folder).publish(store, folder.read_run(), document(launch=None), 0)
+    assert bring(store, folder, results).read_launch("n") == {}
+
+
+def test_nothing_is_brought_over_a_run_of_this_controller(store, folder):
+    with pytest.raises(runs.RunError, match="is a run of this controller"):
+        bring(store, folder, folder.path.parent)
+
+
+def test_a_copy_of_another_run_of_that_id_is_kept(store, folder, tmp_path):
+    bring(store, folder, tmp_path / "results")
+    folder.write_run({**folder.read_run(), "created_at": "2026-12-24T10:00:00Z"})
+    with pytest.raises(runs.RunError, match="a copy of another run of this id"):
+        bring(store, folder, tmp_path / "results")
+
+
+def judging(store, folder):
+    run = folder.read_run()
+    run_publishing.put(store, run, run_publishing.CRITERIA_FILE, runs.read_json(run_publishing.criteria_file(folder)))
+
+
+def test_criteria_and_baseline_travel_whole(store, folder, tmp_path):
+    site, base = tmp_path / "site.yml", tmp_path / "base.json"
+    site.write_bytes(b"checks: []\r\n# caf\xc3\xa9\n")
+    base.write_text("{}")
+    run_publishing.keep_criteria(folder, [str(site)], str(base))
+    judging(store, folder)
+    copy = bring(store, folder, tmp_path / "results")
+    (criteria,), baseline, remarks = run_copy.judged_by(copy, [], "")
+    assert Path(criteria).read_bytes() == site.read_bytes()
+    assert Path(baseline).read_text() == "{}"
+    assert remarks == []
+    assert run_copy.judged_by(copy, [str(site)], str(base)) == ([str(site)], str(base), [])
+    other = tmp_path / "other.yml"
+    other.write_text("checks: []")
+    _, _, remarks = run_copy.judged_by(copy, [str(other)], str(other))
+    assert len(remarks) == 2
+    assert run_copy.judged_by(folder, [], "") == ([], "", []), "the run's own controller takes what it is given"
+
+
+def test_a_damaged_file_of_criteria_judges_nothing(store, folder, tmp_path):
+    site = tmp_path / "site.yml"
+    site.write_text("checks: []")
+    run_publishing.keep_criteria(folder, [str(site)], "")
+    path = run_publishing.criteria_file(folder)
+    path.write_text(path.read_text().replace("checks", "cheeks"))
+    judging(store, folder)
+    with pytest.raises(runs.RunError, match=r"site\.yml is damaged"):
+        bring(store, folder, tmp_path / "results")
+
+
+def test_a_store_of_an_earlier_version_says_what_it_lacks(store, folder, tmp_path):
+    copy = bring(store, folder, tmp_path / "results")
+    _, _, (remark,) = run_copy.judged_by(copy, [], "")
+    assert "give them here too" in remark
