@@ -165,15 +165,6 @@ class Store:
                 return None
             raise
 
-    def level(self, prefix: str) -> Iterator[Entry | str]:
-        """The objects right under `prefix` (empty, or with a slash at its end), and the prefixes of its folders."""
-        paginator = self.client.get_paginator("list_objects_v2")
-        for page in paginator.paginate(Bucket=self.connection.bucket, Prefix=prefix, Delimiter="/"):
-            for item in page.get("Contents", ()):
-                yield Entry(item["Key"], item["ETag"].strip('"'), item["Size"], item["LastModified"])
-            for item in page.get("CommonPrefixes", ()):
-                yield item["Prefix"]
-
     def get(self, key: str, *, max_bytes: int) -> bytes:
         """The object's first `max_bytes` + 1 bytes: one byte too many tells the caller that it is too large."""
         body = self.client.get_object(Bucket=self.connection.bucket, Key=key)["Body"]

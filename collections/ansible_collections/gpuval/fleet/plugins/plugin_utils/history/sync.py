@@ -90,13 +90,9 @@ def find_runs(store: Store, done: Synced) -> Iterator[tuple[str, Entry]]:
     waiting = deque([("", 0)])
     while waiting:
         prefix, depth = waiting.popleft()
-        run, below = None, []
-        for found in store.level(prefix):
-            done.listed += 1
-            if isinstance(found, str):
-                below.append(found)
-            elif prefix and found.key == f"{prefix}run.json":
-                run = found
+        below, entries = store.level(prefix)
+        done.listed += len(below) + len(entries)
+        run = next((entry for entry in entries if prefix and entry.key == f"{prefix}run.json"), None)
         for folder in below:
             name = folder[len(prefix) : -1]
             shared = depth == 0 and name in runs.SHARED_FOLDERS
