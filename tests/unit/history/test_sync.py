@@ -1,7 +1,6 @@
 """The cache against a real store: what changed is read, what is gone is forgotten, what is hostile is refused."""
 
 import json
-import shutil
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store
@@ -52,8 +51,8 @@ class Bucket:
 @pytest.fixture
 def bucket(embedded, tmp_path):
     store = Store(embedded.writer())
-    for path in (embedded.data / "gpuval").iterdir():
-        shutil.rmtree(path)
+    for folder in store.level()[0]:  # by the server, which remembers what lies in folders
+        store.delete_prefix(folder)
     bucket = Bucket(store, tmp_path)
     yield bucket
     bucket.cache.close()

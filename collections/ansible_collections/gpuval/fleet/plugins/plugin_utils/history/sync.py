@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import ClientError, Entry, Store
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import Entry, Store
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import files, report_file, runs, schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import (
@@ -249,12 +249,7 @@ def _projected(
 def _get(store: Store, key: str, max_bytes: int, done: Synced) -> bytes | None:
     """None where the object is gone since it was listed."""
     done.read += 1
-    try:
-        return store.get(key, max_bytes=max_bytes)
-    except ClientError as error:
-        if error.response.get("Error", {}).get("Code") in ("NoSuchKey", "404"):
-            return None
-        raise
+    return store.get_if_there(key, max_bytes=max_bytes)
 
 
 def _download(store: Store, entry: Entry, path: Path, done: Synced) -> None:
