@@ -5,7 +5,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import baseline, criteria, plans, runs, versions
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import (
+    baseline,
+    criteria,
+    labels,
+    plans,
+    runs,
+    versions,
+)
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
 
@@ -95,6 +102,12 @@ def _expected(name, hostvars, stages):
         raise runs.RunError(f"{name}: {error}") from None
     if declared:
         expected["versions"] = declared
+    try:
+        told = labels.of_host(hostvars)
+    except labels.LabelsError as error:
+        raise runs.RunError(f"{name}: {error}") from None
+    if told:
+        expected["labels"] = told
     identity = (hostvars.get("gpuval_node_ids") or {}).get(name)
     if identity:
         expected["id"] = str(identity)
