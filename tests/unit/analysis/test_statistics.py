@@ -63,6 +63,15 @@ def test_nodes_of_another_number_of_gpus_or_workload_are_another_kind():
     assert [kinds["diagnostics"] for kinds in kinds_of(nodes)] == ["h200, diagnostics", "h200, short"]
 
 
+def test_a_node_without_facts_is_missing_among_the_others():
+    nodes = fleet(5)
+    nodes[2] |= {"accelerator": "unknown", "catalogue_sku": None, "metrics": {}}
+    nodes[2]["stages"][0] |= {"state": "missing", "workload": None}
+    assert (only(nodes)["missing"], only(nodes)["kind"]) == (8, "h200")
+    nodes[1]["catalogue_sku"] = "h100"
+    assert kinds_of(nodes)[2] == {"diagnostics": "unknown"}
+
+
 def test_page_and_analysis_tell_the_same():
     nodes = [{**one, "checks": []} for one in fleet(12, figures=3)]
     told = {one["metric"]: one for one in analyse(nodes, [{}] * 12)["statistics"]}

@@ -47,6 +47,8 @@ def test_texts_are_cleaned_and_short():
 def test_labels_of_a_cluster_by_our_names():
     wanted = {"eks.amazonaws.com/nodegroup": "pool", "karpenter.sh/nodepool": "pool", "rack": "rack"}
     assert labels.of_cluster({"karpenter.sh/nodepool": "p", "rack": ""}, wanted) == {"pool": "p"}
+    told = labels.of_cluster({"a": "x", "b": "y"}, {"a": "my pool", "b": "--"})
+    assert labels.declared(told) == {"my_pool": "x"}
 
 
 def test_other_labels_are_no_other_run(tmp_path):

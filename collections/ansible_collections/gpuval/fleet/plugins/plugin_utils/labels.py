@@ -21,7 +21,8 @@ def of_host(hostvars: Mapping[str, Any]) -> dict[str, str]:
     """The labels of a host by its variables: rack of a list of nodes, those of its cluster, then gpuval_labels, the
     last one over the others. Raises LabelsError."""
     rack = hostvars.get("rack")
-    found = {"rack": one_line(str(rack), MAX_TEXT)} if type(rack) in (str, int) and str(rack).strip() else {}
+    told = isinstance(rack, (str, int)) and not isinstance(rack, bool)
+    found = declared({"rack": rack}) if told else {}
     cluster = hostvars.get("kubernetes_labels")
     return {**found, **(declared(cluster) if cluster else {}), **declared(hostvars.get("gpuval_labels"))}
 
@@ -52,6 +53,7 @@ def of_cluster(labels: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str
     """By our name the first label of a cluster's node that ``wanted`` (label: our name) maps to it."""
     found: dict[str, str] = {}
     for label, name in wanted.items():
-        if labels.get(label):
-            found.setdefault(name, one_line(labels[label], MAX_TEXT))
+        ours = re.sub(r"[^A-Za-z0-9._/-]+", "_", str(name)).strip("._/-")[:63]
+        if labels.get(label) and ours and len(found) < MAX_LABELS:
+            found.setdefault(ours, one_line(labels[label], MAX_TEXT))
     return found

@@ -103,18 +103,24 @@ def samples(nodes: Sequence[Mapping[str, Any]]) -> Samples:
 
 
 def kinds_of(nodes: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """For each node by stage what is compared with each other; number of GPUs and workload only where they differ."""
+    """For each node by stage what is compared with each other; number of GPUs and workload only where they differ.
+
+    A node without facts is of the kind of all others, where these are of one: it is missing among them.
+    """
+    known = [node for node in nodes if _has_facts(node)]
+    skus = {_sku(node) for node in known}
     counts: dict[str, set[int]] = defaultdict(set)
     workloads: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for node in nodes:
+    for node in known:
         counts[_sku(node)].add(_gpus(node))
         for stage in node["stages"]:
             if stage.get("workload"):
                 workloads[_sku(node), stage["name"]].add(stage["workload"])
     found = []
     for node in nodes:
-        sku = _sku(node)
-        machine = sku if len(counts[sku]) == 1 else f"{sku} x {_gpus(node)}"
+        facts = _has_facts(node)
+        sku = min(skus) if not facts and len(skus) == 1 else _sku(node)
+        machine = sku if len(counts[sku]) < 2 else f"{sku} x {_gpus(node)}" if facts else f"{sku}, no facts"
         found.append(
             {
                 stage["name"]: machine
@@ -124,6 +130,10 @@ def kinds_of(nodes: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
             }
         )
     return found
+
+
+def _has_facts(node: Mapping[str, Any]) -> bool:
+    return bool(node.get("catalogue_sku") or node["accelerator"] != "unknown")
 
 
 def _sku(node: Mapping[str, Any]) -> str:

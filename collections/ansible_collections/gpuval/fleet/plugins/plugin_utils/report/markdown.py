@@ -9,6 +9,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils import units
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.analysis import fleet
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import markdown as escaped
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page.figures import judged_figures
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page.findings import places
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.summary import headline, metric_value, part_text
 
 MAX_CHECKS_SHOWN = 40
@@ -157,7 +158,7 @@ def _analysis(report: Mapping[str, Any]) -> Iterator[str]:
         yield ""
     for pair in analysis["correlations"][:MAX_PAIRS]:
         names = f"{escaped(pair['one']['metric'])} and {escaped(pair['other']['metric'])}"
-        what = f"{escaped(pair['stage'])}, {escaped(pair['kind'])}, {pair['count']} x {escaped(pair['over'])}"
+        what = f"{escaped(pair['stage'])}, {escaped(pair['kind'])}, {escaped(places(pair))}"
         yield f"- {names}: {pair['rho']:+.2f} ({what})"
     judged = judged_figures(report)
     rows = [

@@ -26,7 +26,7 @@ def shown(report: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
     groups, counts = by_group(analysis), analysis["counts"]
     judged = judged_figures(report)
-    differing = [one for one in analysis["statistics"] if one["min"] != one["max"] or one["missing"]]
+    differing = [one for one in analysis["statistics"] if one["min"] != one["max"]]
     # those that a check looks at first; the order of the stages is kept
     differing.sort(key=lambda one: (one["stage"], one["metric"]) not in judged)
     return {
@@ -37,7 +37,9 @@ def shown(report: Mapping[str, Any]) -> dict[str, Any] | None:
         "statistics": [_row(one) for one in differing[:MAX_STATISTICS]],
         "statistics_left_out": max(0, len(differing) - MAX_STATISTICS) + counts["statistics_left_out"],
         "same": len(analysis["statistics"]) - len(differing),
-        "pairs": [{**one, "text": f"{one['rho']:+.2f}"} for one in analysis["correlations"][:MAX_PAIRS]],
+        "pairs": [
+            {**one, "text": f"{one['rho']:+.2f}", "places": places(one)} for one in analysis["correlations"][:MAX_PAIRS]
+        ],
         "pairs_left_out": max(0, counts["correlations"] - MAX_PAIRS),
         "one_quantity": counts["one_quantity"],
     }
@@ -78,6 +80,12 @@ def _row(one: Mapping[str, Any]) -> dict[str, Any]:
         "figures": [{"text": units.human(one[key], one["unit"]), "sort": short(float(one[key]))} for key in FIGURES],
         "variation": {"text": percent(one["coefficient_of_variation"]), "sort": one["coefficient_of_variation"]},
     }
+
+
+def places(pair: Mapping[str, Any]) -> str:
+    """Over what a correlation was taken: 23 nodes, or 184 gpus of 23 nodes."""
+    parts = "" if pair["over"] == "node" else f"{pair['count']} {pair['over']}s of "
+    return f"{parts}{pair['nodes']} nodes"
 
 
 def percent(ratio: float | None) -> str:
