@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import random
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -96,25 +96,42 @@ class Noise:
         return middle, 1.4826 * statistics.median([abs(lap - middle) for lap in laps]) / middle
 
 
-def drawn(nodes: int, node_cv: float, repeat: float, seed: int, *, each: int) -> Fleet:
-    """Two SKUs, three fifths and two fifths, of 8 GPUs a node, in racks of 8; ``each`` nodes with every defect."""
+def rack_of(number: int) -> str:
+    """The label of the rack that a node stands in, by its number."""
+    return f"r{number // RACK:03}"
+
+
+def drawn(
+    nodes: int,
+    node_cv: float,
+    repeat: float,
+    seed: int,
+    *,
+    each: int,
+    planted: dict[str, Defect] | None = None,
+    skus: Sequence[str] = ("h200", "h200", "h200", "b200", "b200"),
+) -> Fleet:
+    """Two SKUs, three fifths and two fifths, of 8 GPUs a node, in racks of 8; ``each`` nodes with every defect.
+
+    With ``planted`` there are these defects and no others; ``skus`` are those of equal shares of the fleet.
+    """
     noise = Noise(f"drawn {nodes} {node_cv} {repeat} {seed}", node_cv, repeat)
     names = [f"node-{number:04}" for number in range(nodes)]
-    skus = {name: "h200" if index * 5 < nodes * 3 else "b200" for index, name in enumerate(names)}
+    of_node = {name: skus[index * len(skus) // nodes] for index, name in enumerate(names)}
     run = make_run(names, stages=STAGES)
-    defects = _plant(noise.draw, skus, each, gpus=8, racks=nodes >= 1000)
+    defects = _plant(noise.draw, of_node, each, gpus=8, racks=nodes >= 1000) if planted is None else planted
     evidence = Evidence(launches={name: {"state": "finished", "message": ""} for name in names})
     perfect = records()
     for number, name in enumerate(names):
-        evidence.records[name] = _node(name, number, skus[name], perfect, noise, defects.get(name))
-        run["nodes"][name]["versions"] = {"driver": [DRIVER]}
+        evidence.records[name] = _node(name, number, of_node[name], perfect, noise, defects.get(name))
+        run["nodes"][name] |= {"versions": {"driver": [DRIVER]}, "labels": {"rack": rack_of(number)}}
     nominal = {
         (sku, one["name"]): _nominal(one["name"], one["value"], factor)
         for sku, (_, factor) in SKUS.items()
         for record in _without_noise(perfect).values()
         for one in record
     }
-    return Fleet(run, evidence, skus, defects, nominal)
+    return Fleet(run, evidence, of_node, defects, nominal)
 
 
 def _without_noise(perfect: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
@@ -280,7 +297,7 @@ def replayed(nodes: int, repeat: float, seed: int, *, each: int) -> Fleet:
         told = runs[noise.draw.choice(healthy)]
         by_stage = {stage: told.get(stage) or runs["quick"][stage] for stage in run["nodes"][name]["stages"]}
         evidence.records[name] = _replay(name, number, by_stage, noise, defects.get(name))
-        run["nodes"][name]["versions"] = {"driver": [DRIVER]}
+        run["nodes"][name] |= {"versions": {"driver": [DRIVER]}, "labels": {"rack": rack_of(number)}}
     for name in healthy:
         for stage in ("diagnostics", "training"):
             for metric, value, *_ in runs[name].get(stage, {"metrics": []})["metrics"]:

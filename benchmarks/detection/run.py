@@ -40,10 +40,15 @@ class Tally:
         self.failed: Counter[str] = Counter()
         self.accusing: Counter[str] = Counter()
         self.finding: dict[tuple[str, float | None], Counter[str]] = defaultdict(Counter)
+        #: By effect racks that are bad, and those of them that the analysis names; groups that it names and are not.
+        self.racks: Counter[float] = Counter()
+        self.racks_named: Counter[float] = Counter()
+        self.groups_wrong = 0
 
     def add(self, fleet: fleets.Fleet, checks: criteria.Criteria) -> None:
         report = verdict.judge(fleet.run, fleet.evidence, checks, judged_at="2026-11-02T10:00:00Z")
         nodes = {node["name"]: node for node in report["nodes"]}
+        self._add_racks(fleet, report)
         rejected = {
             "criteria": {name for name, node in nodes.items() if node["verdict"] != "PASS"},
             "fixed": fleets.under(fleet, {key: (1 - MARGIN) * value for key, value in fleet.nominal.items()}),
@@ -65,6 +70,17 @@ class Tally:
             self.named[key] += bool(against) and (
                 defect.part is None or any(defect.part in parts for parts in against.values())
             )
+
+    def _add_racks(self, fleet: fleets.Fleet, report: dict) -> None:
+        bad = {
+            fleet.run["nodes"][name]["labels"]["rack"]: defect.effect
+            for name, defect in fleet.defects.items()
+            if defect.kind == "bad rack of 8"
+        }
+        named = {(one["by"], one["value"]) for one in report["fleet"]["analysis"]["findings"]}
+        self.racks.update(bad.values())
+        self.racks_named.update(effect for rack, effect in bad.items() if ("rack", rack) in named)
+        self.groups_wrong += len(named - {("rack", rack) for rack in bad})
 
 
 def _against(node: dict) -> dict[str, set[str]]:
@@ -137,6 +153,10 @@ def table(title: str, tally: Tally, seconds: float, explain: bool) -> list[str]:
     )
     if explain:
         lines.append(f"    {dict(tally.accusing.most_common(12))}")
+    racks = ", ".join(
+        f"{tally.racks_named[effect]} of {tally.racks[effect]} at {effect:.0%}" for effect in sorted(tally.racks)
+    )
+    lines += ["", f"Racks that the analysis names: {racks}. Groups named that are not bad: {tally.groups_wrong}."]
     return lines
 
 
@@ -145,6 +165,8 @@ def document(tally: Tally) -> dict:
         "healthy": tally.healthy,
         "failed": dict(tally.failed),
         "accusing": dict(tally.accusing),
+        "racks": [[effect, tally.racks[effect], tally.racks_named[effect]] for effect in sorted(tally.racks)],
+        "groups_wrong": tally.groups_wrong,
         "defects": [
             {"kind": kind, "effect": effect, "planted": tally.planted[kind, effect], "named": tally.named[kind, effect],
              "found": {rule: tally.found[rule][kind, effect] for rule in RULES}}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -17,6 +18,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 MEASURED = json.loads((ROOT / "tests" / "data" / "h200" / "runs.json").read_text())["quick"]
 GPUS = 8
+#: Of so many racks that one has a slow uplink.
+RACKS, SLOW_RACK = 12, 1
 RUN_ID = "20261121-090000-demo"
 BEGIN = datetime(2026, 11, 21, 9, 0, tzinfo=timezone.utc)
 #: Seconds that a stage takes, and the power that a GPU draws in it.
@@ -51,9 +54,12 @@ def name_of(number: int) -> str:
 
 def run_of(nodes: int) -> dict[str, Any]:
     expected = {
-        name_of(number): {"stages": list(STAGES), "sku": "auto", "gpu_count": GPUS, "versions": {"driver": ["580.*"]}}
+        name_of(number): {
+            "stages": list(STAGES), "sku": "auto", "gpu_count": GPUS, "versions": {"driver": ["580.*"]},
+            "labels": {"rack": f"r{number // 8 + 1:02d}", "row": f"row-{number // 96 + 1}", "pdu": str(number % 2 + 1)},
+        }
         for number in range(nodes)
-    }
+    }  # fmt: skip
     return {
         "schema": "gpuval.run/1", "run_id": RUN_ID, "folder": RUN_ID, "bucket": "gpuval", "profile": "standard",
         "created_at": _time(0)[:19] + "Z", "finished_at": _time(1700 + 6 * nodes // 10)[:19] + "Z",
@@ -72,6 +78,8 @@ def write(folder: Path, nodes: int, seed: int = 1, points: int = 600) -> None:
         rng = random.Random(f"{seed} {name}")  # noqa: S311 - noise
         records = healthy(name, number, rng)
         launch = {"state": "finished", "message": ""}
+        if number // 8 % RACKS == SLOW_RACK:
+            slow_uplink(records, rng)
         fault = faults.get(number)
         if fault:
             launch = fault(records, rng) or launch
@@ -101,6 +109,7 @@ def healthy(name: str, number: int, rng: random.Random) -> Records:
         told = MEASURED[stage]
         seconds = lasts * (1 if stage == "facts" else rng.gauss(1, 0.01) / speed)
         metrics = [one for metric in told["metrics"] for one in _spread(metric, speed, chips, rng)]
+        metrics += _repeats(metrics, rng) if stage == "diagnostics" else []
         records[stage] = {
             "schema": "gpuval.record/1", "run_id": RUN_ID, "node": name, "stage": stage, "workload": told["workload"],
             "attempt": 1, "state": "success", "message": "", "started_at": _time(start),
@@ -135,6 +144,17 @@ def _spread(metric: list[Any], speed: float, chips: list[float], rng: random.Ran
     return [
         _metric(name, _noisy(name, value, speed * chips[index], rng), unit, f"{kind}:{index}") for index in range(GPUS)
     ]
+
+
+def _repeats(metrics: list[dict[str, Any]], rng: random.Random) -> list[dict[str, Any]]:
+    """What the repeats of each rate differ by; the H200 were measured before this was told."""
+    told = {one["name"] for one in metrics}
+    found = []
+    for one in metrics:
+        name = re.sub(r"(_bus)?_(bytes_per_second|tflops)$", "_spread_ratio", one["name"])
+        if name.startswith("diagnostics_") and name not in {*told, one["name"]}:
+            found.append(_metric(name, float(f"{rng.uniform(0.001, 0.004):.3g}"), "ratio", one["scope"]))
+    return found
 
 
 def _metric(name: str, value: Any, unit: str, scope: str) -> dict[str, Any]:
@@ -182,6 +202,12 @@ def slow_gpu(records: Records, rng: random.Random) -> None:
     _change(records["training"], "gpu:3", 1.08, ("training_compute_ratio", "training_compute_p50_seconds"))
     _change(records["training"], "node", 0.93, ("_tokens_per_second", "_model_tflops"))
     _change(records["training"], "node", 1.08, ("training_slowest_compute_ratio",))
+
+
+def slow_uplink(records: Records, rng: random.Random) -> None:
+    """The rack loads 12 % slower: within all limits, and seen only where racks are held against each other."""
+    _change(records["loading"], "node", 0.88, ("loading_bytes_per_second",))
+    _change(records["loading"], "node", 1 / 0.88, ("loading_duration_seconds",))
 
 
 def fell_off(records: Records, rng: random.Random) -> None:

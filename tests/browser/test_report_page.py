@@ -171,6 +171,30 @@ def test_map_and_time_line_answer_to_the_keyboard(browser, results):
         assert opened.said == []
 
 
+def test_the_bad_rack_is_named_and_statistics_can_be_ordered(browser, results):
+    with Opened(browser, results / "report.html") as opened:
+        page = opened.page
+        assert page.locator("#analysis .group b").all_inner_texts() == ["rack r02"]
+        rows = page.locator("tr.statistic")
+        first = rows.first.get_attribute("data-find")
+        head = page.locator("#statistics th").nth(4)
+        orders = []
+        for wanted in ("descending", "ascending", None):
+            head.locator("button").click()
+            assert head.get_attribute("aria-sort") == wanted
+            orders.append(page.locator("tr.statistic td:nth-child(5)").evaluate_all("a => a.map(c => c.dataset.sort)"))
+        known = [float(one) for one in orders[0] if one]
+        assert known == sorted(known, reverse=True)
+        assert [float(one) for one in orders[1] if one] == sorted(known)
+        assert rows.first.get_attribute("data-find") == first
+        page.locator("#statistic-search").fill("loading_bytes_per_second")
+        assert [row.is_visible() for row in rows.all()].count(True) == 1
+        page.evaluate("location.hash = '#node=gpu-r02-n2'")
+        page.wait_for_timeout(200)
+        assert page.locator("#node-panel .labels .part").all_inner_texts() == ["rack r02", "row row-1", "pdu 2"]
+        assert opened.said == []
+
+
 def test_colours_follow_the_button_and_print_is_light(browser, results):
     with Opened(browser, results / "report.html", color_scheme="dark") as opened:
         page = opened.page

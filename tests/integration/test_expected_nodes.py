@@ -1,5 +1,6 @@
 """Every node of the inventory is in the verdict: listed twice, out of reach, or well."""
 
+import json
 import socket
 
 import pytest
@@ -73,3 +74,16 @@ def test_a_node_out_of_reach_is_incomplete_and_named(fleet, closed_port):
     assert cleaned.code != 0, "what could not be cleaned must be said"
     assert "then clean again with --limit away" in cleaned.told
     assert not fleet.node_directory("single").exists()
+
+
+def test_labels_of_the_inventory_are_in_run_and_report(fleet):
+    nodes = {"single": {**fleet.nodes["single"], "rack": "r7", "gpuval_labels": {"row": "b", "pdu": 3, "hall": ""}}}
+    done = fleet.play(nodes=nodes)
+    assert done.code == 0, done
+    expected = {"rack": "r7", "row": "b", "pdu": "3"}
+    assert json.loads((fleet.run_folder / "run.json").read_text())["nodes"]["single"]["labels"] == expected
+    assert fleet.verdict("single")["labels"] == expected
+    done = fleet.play(nodes={"single": {**fleet.nodes["single"], "gpuval_labels": {"row": True}}})
+    assert done.code != 0
+    assert "single: gpuval_labels: row is True to YAML, not a text: write it in quotes" in done.told
+    fleet.play("gpuval.fleet.clean", nodes=nodes)

@@ -55,6 +55,17 @@ def test_a_node_joins_as_what_the_run_expects_of_its_kind_with_its_own_id(said):
     assert ready(waiting) == {}
 
 
+def test_a_node_joins_with_the_labels_of_its_own(said):
+    rule = joining.Rule(Selector("gpu-2"), {}, {}, said.append, {"topology.kubernetes.io/zone": "zone"})
+    waiting = joining.Newcomers(rule, ["gpu-1"])
+    newcomer = h200("gpu-2")
+    newcomer["metadata"]["labels"]["topology.kubernetes.io/zone"] = "eu-1b"
+    waiting.see("gpu-2", newcomer)
+    run = {"gpu-1": {**RUN["gpu-1"], "labels": {"zone": "eu-1a"}}}
+    ((_, expected),) = waiting.ready(run, lambda: THERE, lambda _name: PodSettings()).values()
+    assert expected["labels"] == {"zone": "eu-1b"}
+
+
 def test_what_was_there_before_and_left_out_does_not_join(said):
     selector = Selector("left-out", "gpu-1")
     waiting = newcomers(selector, said)

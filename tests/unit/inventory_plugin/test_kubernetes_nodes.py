@@ -72,6 +72,7 @@ def test_nodes_become_hosts_with_their_state_and_groups(tmp_path, kit):
     assert hosts["gpu-10"]["gpuval_gpu_count"] == 8 and hosts["gpu-10"]["gpuval_sku"] == "h200"
     assert hosts["gpu-10"]["kubernetes_node"]["capacity"]["nvidia.com/gpu"] == "7"
     assert hosts["mi-1"]["gpuval_sku"] == "mi300x"
+    assert hosts["mi-1"]["kubernetes_labels"] == {"pool": "mi300x"}
     assert hosts["mi-1"]["kubernetes_node"]["conditions"]["Ready"]["status"] == "True"
     assert hosts["mi-1"]["gpuval_kubeconfig"] == str(kit.kubeconfig)
     assert kit.requests == [LIST_NODES]

@@ -384,3 +384,83 @@ def test_the_page_is_one_of_the_written_files(mixed, tmp_path):
 
 def test_the_template_lies_beside_what_fills_it():
     assert Path(ASSETS, "report.html.j2").is_file()
+
+
+@pytest.fixture
+def grouped():
+    """A fleet in which the nodes of rack r1 train slower, within the limits."""
+    run = make_run([f"node-{index}" for index in range(40)], gpu_count=8)
+    evidence = healthy(run)
+    for index, node in enumerate(run["nodes"]):
+        run["nodes"][node]["labels"] = {"rack": f"r{index // 8}"}
+        facts = facts_record(node)
+        for gpu in facts["environment"]["gpus"]:
+            gpu["serial"] = f"{index}-{gpu['index']}"
+        evidence.records[node]["facts"] = facts
+        rate = (700 if index // 8 != 1 else 650) + index / 10
+        evidence.records[node]["training"]["metrics"] = training_metrics(tflops=rate)
+    return judge(run, evidence)
+
+
+def test_the_group_that_differs_and_the_statistics_are_shown(grouped, tmp_path):
+    page = Page(html_report(grouped))
+    assert "rack r1 8 nodes" in page.words
+    assert "% below the other 32" in page.words
+    assert page.data["texts"][page.data["nodes"][9]["b"][0]] == "rack r1"
+    rows = [attributes for tag, attributes in page.tags if attributes.get("class") == "statistic"]
+    assert any("training_model_tflops" in row["data-find"] for row in rows)
+    write_report(grouped, tmp_path)
+    told = (tmp_path / "report.md").read_text()
+    assert "- rack r1: training_model_tflops " in told
+    assert "| training_model_tflops | " in told
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_nothing_in_the_analysis_becomes_markup(grouped, text):
+    honest = Page(html_report(grouped))
+    report = copy.deepcopy(grouped)
+    analysis = report["fleet"]["analysis"]
+    for one in analysis["findings"]:
+        one |= {"by": text, "value": text, "moved": text, "text": text, "names": [text], "kind": text, "metric": text}
+        one["alike"] = [{"by": text, "value": text, "same": True}]
+    for one in (*analysis["statistics"], *analysis["groups"]):
+        one |= {"metric": text + one["metric"], "kind": text, "unit": text, "stage": text}
+    pair = {"metric": text, "scope": text}
+    analysis["correlations"] = [
+        {"stage": text, "kind": text, "one": pair, "other": pair, "rho": 0.9, "over": text, "count": 9, "nodes": 9}
+    ]
+    for node in report["nodes"]:
+        node["labels"] = {text: text}
+    page = Page(html_report(report))
+    assert [tag for tag, _ in page.tags if tag in ("script", "img", "style")] == [
+        tag for tag, _ in honest.tags if tag in ("script", "img", "style")
+    ]
+    assert not [name for _, attributes in page.tags for name in attributes if name.startswith("on")]
+
+
+def test_a_report_without_an_analysis_is_shown(mixed):
+    del mixed["fleet"]["analysis"]
+    for node in mixed["nodes"]:
+        del node["labels"]
+    assert "Analysis" not in Page(html_report(mixed)).words
+
+
+def test_checks_between_nodes_tell_who_the_peers_are(mixed):
+    report = copy.deepcopy(mixed)
+    for node in report["nodes"]:
+        for check in node["checks"]:
+            if check["name"] == "tflops":
+                check |= {"kind": "outlier", "verdict": "pass"}
+            elif check["name"] == "speed":
+                check |= {"kind": "baseline", "verdict": "pass", "reason": "1 % under 7 of the baseline site version 2"}
+            elif check["name"] == "loss":
+                check |= {"kind": "baseline", "verdict": "skipped", "reason": "gpuval_baseline names no baseline"}
+    (one,) = [check for check in report["nodes"][0]["checks"] if check["name"] == "tflops"][:1]
+    said = "h200 8 GPUs: tflops of 92 nodes, median 700 TFLOP/s, deviation 0.5 %"
+    report["fleet"]["checks"] = [{**one, "part": "fleet", "reason": said}]
+    columns = {column.name: column.beside for column in checks.table(report).columns}
+    assert columns["tflops"] == [said]
+    assert columns["speed"] == [f"{report['nodes'][0]['name']}: 1 % under 7 of the baseline site version 2"]
+    assert columns["loss"] == ["gpuval_baseline names no baseline"]
+    assert columns["launch"] == []
+    assert said in Page(html_report(report)).words

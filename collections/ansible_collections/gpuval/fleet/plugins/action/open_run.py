@@ -8,6 +8,7 @@ from pathlib import Path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import (
     baseline,
     criteria,
+    labels,
     node_ids,
     plans,
     run_publishing,
@@ -111,6 +112,12 @@ def _expected(name, hostvars, stages, ids):
         raise runs.RunError(f"{name}: {error}") from None
     if declared:
         expected["versions"] = declared
+    try:
+        told = labels.of_host(hostvars)
+    except labels.LabelsError as error:
+        raise runs.RunError(f"{name}: {error}") from None
+    if told:
+        expected["labels"] = told
     identity = ids(hostvars.get("gpuval_node_ids")).get(name)
     if identity:
         expected["id"] = identity

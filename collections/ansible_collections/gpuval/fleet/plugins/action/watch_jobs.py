@@ -7,7 +7,13 @@ from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import criteria, launching, node_ids, plans, runs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import joining, nodes, pod_settings, pods
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import (
+    inventory,
+    joining,
+    nodes,
+    pod_settings,
+    pods,
+)
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.options import CLUSTER_OPTIONS, access_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.placement import (
@@ -47,6 +53,7 @@ class ActionModule(ControllerAction):
         "selector": {"type": "str", "default": ""},
         "skus": {"type": "dict", "default": {}},
         "ids": {"type": "raw", "default": {}},
+        "label_groups": {"type": "dict", "default": {}},
     }
 
     def work(self, options, task_vars):
@@ -97,9 +104,9 @@ class ActionModule(ControllerAction):
         def matches(name):
             return bool(cluster.list("Node", options["selector"], fields=f"metadata.name={name}")[0])
 
-        return joining.Rule(
-            matches, options["skus"], node_ids.Reader(project_path)(options["ids"]), self._display.display
-        )
+        wanted = options["label_groups"] or inventory.LABEL_GROUPS
+        ids = node_ids.Reader(project_path)(options["ids"])
+        return joining.Rule(matches, options["skus"], ids, self._display.display, wanted)
 
     def _order(self, name, node, like, run, deadline, task_vars):
         values = values_of(self, like or name, task_vars)

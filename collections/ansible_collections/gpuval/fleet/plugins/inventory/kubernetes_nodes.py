@@ -13,8 +13,10 @@ description:
   - Every host has C(gpuval_placement) V(kubernetes), and C(kubernetes_node) with what the cluster says of it, such as
     C(exists), C(ready), C(unschedulable), C(taints), C(conditions), C(labels), C(addresses), C(capacity),
     C(allocatable) and C(kubelet_version).
-  - C(kubernetes_selector) and C(kubernetes_skus) are O(selector) and O(skus), by which nodes join a run that is open
-    (C(gpuval_accept_new_nodes)).
+  - C(kubernetes_labels) of a host are the labels of O(label_groups), by their prefix; the analysis groups nodes by
+    them, as by C(gpuval_labels).
+  - C(kubernetes_selector), C(kubernetes_skus) and C(kubernetes_label_groups) are O(selector), O(skus) and
+    O(label_groups), by which nodes join a run that is open (C(gpuval_accept_new_nodes)).
   - Groups are those of O(group), O(label_groups), C(type_p5_48xlarge) for an instance type and C(sku_h200) for a SKU.
   - C(gpuval_sku) is set for the group of the SKU. C(gpuval_gpu_count) is set for the group of nodes of one kind, to the
     most GPUs that one of them has. Both give way to any C(group_vars), where what was ordered is to be said.
@@ -179,6 +181,7 @@ class InventoryModule(NamedSource):
             # for nodes that come up while a run is watched
             "kubernetes_selector": self.get_option("selector"),
             "kubernetes_skus": self.get_option("skus"),
+            "kubernetes_label_groups": self.get_option("label_groups"),
         }
         for key, value in settings.items():
             if value:

@@ -68,6 +68,12 @@ options:
     description: The customer's ids of nodes, by name, or the path of a file with them.
     type: raw
     default: {}
+  label_groups:
+    description:
+      - Labels of the cluster that become labels of a node that joins, and the names that they get, as in the inventory.
+      - Empty is the default of the inventory.
+    type: dict
+    default: {}
 """
 
 EXAMPLES = r"""

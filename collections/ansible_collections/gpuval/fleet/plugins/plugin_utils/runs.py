@@ -270,8 +270,11 @@ def choose_run_id(results: Path, requested: str, nodes: Mapping[str, Any], profi
 
 
 def _asked(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """What is expected of whom, whenever they joined."""
-    return {name: {key: value for key, value in node.items() if key != "joined_at"} for name, node in nodes.items()}
+    """What is expected of whom, whenever they joined, wherever they stand."""
+    return {
+        name: {key: value for key, value in node.items() if key not in ("joined_at", "labels")}
+        for name, node in nodes.items()
+    }
 
 
 def _less_joined(known: Mapping[str, Mapping[str, Any]], nodes: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

@@ -26,6 +26,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils import (
     versions,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.agreement import Agreement
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.analysis import fleet, properties
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.criteria import Check, Criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import Evidence
@@ -136,6 +137,11 @@ def judge(
     gaps = coverage.of_report(nodes, criteria, informational)
     if not gaps.complete:
         report["fleet"]["coverage"] = gaps.document()
+    analysis = fleet.analyse(
+        nodes, [properties.of_node(node["labels"], subjects[node["name"]].records.get(FACTS)) for node in nodes]
+    )
+    if analysis is not None:
+        report["fleet"]["analysis"] = analysis
     report["summary"] = summary_lines(report)
     return report
 
@@ -220,6 +226,7 @@ def judge_node(
     return {
         "name": name,
         "id": expected.get("id"),
+        "labels": dict(expected.get("labels", {})),
         "verdict": verdict,
         "class": None if verdict == "PASS" else node_class(checks, contact),
         "flaky": any(stage["flaky"] for stage in stages),

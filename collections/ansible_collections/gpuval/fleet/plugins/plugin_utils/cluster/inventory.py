@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import labels
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import nodes
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import PodSettings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.node_list import Node, group_name
@@ -80,7 +81,11 @@ def fleet(
                 group = group_name("sku", sku[name])
                 groups.append(group)
                 group_variables.setdefault(group, {})["gpuval_sku"] = sku[name]
-            groups += _label_groups(description, LABEL_GROUPS if label_groups is None else label_groups)
+            wanted = LABEL_GROUPS if label_groups is None else label_groups
+            groups += _label_groups(description, wanted)
+            told = labels.of_cluster(description["labels"], wanted)
+            if told:
+                variables["kubernetes_labels"] = told
             group, count = counted.get(name, ("", 0))
             if group:
                 groups.append(group)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import labels
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import nodes
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import PodSettings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import NODE
@@ -18,12 +19,14 @@ class Rule:
     """Who is taken: what `matches` by name (the API server knows selectors best), and has the SKU of a node of the run.
 
     `skus` are those of the inventory, `ids` the customer's ids by name; `say` is told who waits, and why.
+    `label_groups` are labels of the cluster and the names that they have as labels of the run.
     """
 
     matches: Callable[[str], bool]
     skus: Mapping[str, Mapping[str, str]]
     ids: Mapping[str, str]
     say: Callable[[str], None]
+    label_groups: Mapping[str, str] = field(default_factory=dict)
 
 
 def most_like(description: Described, others: Iterable[Described], skus: Mapping[str, Mapping[str, str]]) -> str | None:
@@ -94,6 +97,9 @@ class Newcomers:
                 self._wait(name, finding["message"])
                 continue
             expected = {key: expected[key] for key in ("stages", "sku", "gpu_count", "versions") if key in expected}
+            told = labels.of_cluster(description["labels"], self._rule.label_groups)
+            if told:
+                expected["labels"] = told
             if self._rule.ids.get(name):
                 expected["id"] = str(self._rule.ids[name])
             found[name] = (like, expected)

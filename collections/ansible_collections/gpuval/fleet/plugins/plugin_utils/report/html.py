@@ -21,7 +21,13 @@ from urllib.parse import quote
 import jinja2
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import units
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import clean_text, one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page import checks, curves, environment, figures
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page import (
+    checks,
+    curves,
+    environment,
+    figures,
+    findings,
+)
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page.encode import Shared, script_json
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.place import RESULTS, Place
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.summary import node_line
@@ -81,6 +87,7 @@ def html_report(report: Mapping[str, Any], directory: Path | None = None, eviden
         between=report["fleet"]["checks"],
         figures=[_figure_row(report, number, one) for number, one in enumerate(spread.figures)],
         spread=spread,
+        analysis=findings.shown(report),
         stages=_stages(report),
         properties=environment.of_fleet(report, directory),
         warnings=_warnings(report),
@@ -160,6 +167,8 @@ def _nodes(
             "f": node["flaky"],
             "k": texts.number(node.get("catalogue_sku") or node["accelerator"]),
             "d": texts.number(node["sku"]),
+            "b": [texts.number(f"{one_line(name, 64)} {one_line(value, 120)}")
+                  for name, value in node.get("labels", {}).items()],
             "l": letters,
             "s": [_stage(stage, origin, texts, files.get(node["name"], frozenset())) for stage in node["stages"]],
             "g": [
@@ -200,37 +209,35 @@ def _remarks(report: Mapping[str, Any]) -> list[str]:
 
 
 def _figure_row(report: Mapping[str, Any], number: int, one: figures.Figure) -> dict[str, Any]:
-    names = [node["name"] for node in report["nodes"]]
+    names, spread = [node["name"] for node in report["nodes"]], one.spread
     outliers = []
     for value, (node, scope) in one.outliers:
-        part = "" if scope == "node" else f" {scope}"
-        change = f", {(value - one.median) / abs(one.median):+.1%}" if one.median else ""
-        outliers.append({"name": names[node], "part": part, "text": f"{one.human(value)}{change}",
-                         "x": round(one.share(value) * 200, 1)})  # fmt: skip
+        part, change = "" if scope == "node" else f" {scope}", spread.change(value)
+        text = one.human(value) + (f", {change:+.1%}" if change is not None else "")
+        outliers.append({"name": names[node], "part": part, "text": text, "x": round(one.share(value) * 200, 1)})
     top = max(one.bins())
     bars = [(index, round(26 * count / top, 1) or 0.6) for index, count in enumerate(one.bins()) if count]
     wide = 200 / figures.BINS
     path = "".join(f"M{round(index * wide, 1)} 28v-{height}h{wide - 0.6:.1f}v{height}z" for index, height in bars)
-    variation = one.variation
     return {
         "number": number,
-        "stage": one.stage,
+        "stage": one.key.stage,
         "metric": one.metric,
-        "scope": one.scope,
-        "sku": one.sku,
+        "scope": one.key.scope,
+        "sku": one.key.kind,
         "judged": one.judged,
-        "count": len(one.values),
-        "median": one.human(one.median),
-        "mean": one.human(one.mean),
-        "p05": one.human(one.p05),
-        "p95": one.human(one.p95),
-        "low": one.human(one.low),
-        "high": one.human(one.high),
-        "variation": f"{variation:.2%}" if variation is not None and variation < 10 else "",
-        "median_x": round(one.share(one.median) * 200, 1),
+        "count": spread.count,
+        "median": one.human(spread.median),
+        "mean": one.human(spread.mean),
+        "p05": one.human(spread.p05),
+        "p95": one.human(spread.p95),
+        "low": one.human(spread.low),
+        "high": one.human(spread.high),
+        "variation": findings.percent(spread.variation),
+        "median_x": round(one.share(spread.median) * 200, 1),
         "path": path,
         "outliers": outliers,
-        "outlier_count": one.outlier_count,
+        "outlier_count": len(spread.outliers),
     }
 
 

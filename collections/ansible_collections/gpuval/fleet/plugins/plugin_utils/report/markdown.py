@@ -6,17 +6,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import units
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.analysis import fleet
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import markdown as escaped
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page.figures import judged_figures
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page.findings import places
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.place import RESULTS, Place
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.summary import headline, metric_value, part_text
 
 MAX_CHECKS_SHOWN = 40
+MAX_FINDINGS = 40
+MAX_FIGURES_OF_A_GROUP = 5
+MAX_PAIRS = 10
+MAX_STATISTICS = 40
 
 
 def markdown_report(report: Mapping[str, Any], evidence: Place = RESULTS) -> str:
     """The report as Markdown; text that nodes wrote is escaped throughout."""
     sections = [
-        _head(report), _attention(report, evidence), _nodes(report), _between(report), _stages(report),
+        _head(report), _attention(report, evidence), _nodes(report), _between(report), _analysis(report), _stages(report),
         _figures(report), _remarks(report), _coverage(report),
     ]  # fmt: skip
     return "\n\n".join("\n".join(lines) for lines in map(list, sections) if lines) + "\n"
@@ -125,6 +132,62 @@ def _between(report: Mapping[str, Any]) -> Iterator[str]:
     for check in sorted(checks, key=lambda check: check["verdict"] == "pass"):
         what = f"{escaped(check['stage'])}, {escaped(check['name'])}"
         yield f"- **{check['verdict']}** {what}: {escaped(check['reason'], 600)}"
+
+
+def _analysis(report: Mapping[str, Any]) -> Iterator[str]:
+    """Groups that differ, how the judged figures are spread, and what moves together."""
+    analysis = report["fleet"].get("analysis")
+    if analysis is None:
+        return
+    yield "## Analysis"
+    yield ""
+    yield "It describes the fleet and changes no verdict."
+    groups = fleet.by_group(analysis)
+    if groups:
+        yield ""
+        yield "Groups that differ from the other nodes of their kind:"
+        yield ""
+    for its in groups[:MAX_FINDINGS]:
+        yield f"- {escaped(its[0]['text'], 600)}"
+        for one in its[1:MAX_FIGURES_OF_A_GROUP]:
+            yield f"  - {escaped(one['metric'])} {escaped(one['moved'])} (q={one['q']:.1g})"
+        if len(its) > MAX_FIGURES_OF_A_GROUP:
+            yield f"  - and {len(its) - MAX_FIGURES_OF_A_GROUP} more figures: see report.json"
+    if len(groups) > MAX_FINDINGS:
+        yield f"- and {len(groups) - MAX_FINDINGS} more groups: see report.json"
+    if analysis["correlations"]:
+        yield ""
+        yield "Figures that move together (Spearman's rho):"
+        yield ""
+    for pair in analysis["correlations"][:MAX_PAIRS]:
+        names = f"{escaped(pair['one']['metric'])} and {escaped(pair['other']['metric'])}"
+        what = f"{escaped(pair['stage'])}, {escaped(pair['kind'])}, {escaped(places(pair))}"
+        yield f"- {names}: {pair['rho']:+.2f} ({what})"
+    judged = judged_figures(report)
+    rows = [
+        one for one in analysis["statistics"] if (one["stage"], one["metric"]) in judged and one["min"] != one["max"]
+    ]
+    if rows:
+        yield ""
+        columns = ("figure", "kind", "n", "mean", "CV", "min", "p5", "p50", "p95", "max", "outliers", "missing")
+        yield from _table(columns, [_statistic(one) for one in rows[:MAX_STATISTICS]])
+    if len(rows) > MAX_STATISTICS:
+        yield ""
+        yield f"and {len(rows) - MAX_STATISTICS} more judged figures: see report.json"
+
+
+def _statistic(one: Mapping[str, Any]) -> tuple[str, ...]:
+    variation = one["coefficient_of_variation"]
+    return (
+        escaped(one["metric"]),
+        escaped(one["kind"]),
+        str(one["count"]),
+        *(escaped(units.human(one[key], one["unit"])) for key in ("mean",)),
+        f"{variation:.2%}" if variation is not None and variation < 10 else "",
+        *(escaped(units.human(one[key], one["unit"])) for key in ("min", "p5", "p50", "p95", "max")),
+        str(one["outlier_count"]),
+        str(one["missing"] + one["not_finite"]),
+    )
 
 
 def _hardware(node: Mapping[str, Any]) -> str:

@@ -35,6 +35,7 @@ MAX_REMARKS = 12_000
 MAX_REMARKS_OF_A_NODE = 40
 MAX_OPEN_NODES = 150
 MAX_NAMES = 12
+MAX_CROWDS = 6
 
 
 def letter(check: Mapping[str, Any]) -> str:
@@ -55,6 +56,8 @@ class Column:
     counts: Counter[str] = field(default_factory=Counter)
     nodes: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     expected: Counter[str] = field(default_factory=Counter)
+    #: Checks against others: who they are, how many, where they lie; a line for each kind of node.
+    beside: list[str] = field(default_factory=list)
 
     @property
     def limit(self) -> str:
@@ -93,6 +96,7 @@ def table(report: Mapping[str, Any]) -> Table:
         for number, check in worst.items():
             _count(columns[number], node["name"], check)
         cells.append(worst)
+    _tell_beside(report, columns, cells)
     order = _order(report, columns)
     place = {number: position for position, number in enumerate(order)}
     cells = [{place[number]: check for number, check in row.items()} for row in cells]
@@ -115,6 +119,23 @@ def _count(column: Column, node: str, check: Mapping[str, Any]) -> None:
         column.expected[check["expected"]] += 1
     if sign in WRONG and len(column.nodes[sign]) <= MAX_NAMES:
         column.nodes[sign].append(node)
+
+
+def _tell_beside(
+    report: Mapping[str, Any], columns: Sequence[Column], cells: Sequence[Mapping[int, Mapping[str, Any]]]
+) -> None:
+    """Against whom nodes were held: of checks between nodes what was said of the fleet, of a baseline an example."""
+    of_fleet: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for check in report["fleet"]["checks"]:
+        of_fleet[check["stage"], check["name"]].append(check["reason"])
+    for number, column in enumerate(columns):
+        said = list(dict.fromkeys(of_fleet[column.stage, column.name]))
+        if column.kind == "baseline" or (not said and column.kind in ("outlier", "same")):
+            entries = [(node["name"], row[number]) for node, row in zip(report["nodes"], cells) if number in row]
+            told = [f"{name}: {entry['reason']}" for name, entry in entries if entry["verdict"] != "skipped"]
+            skipped = dict.fromkeys(entry["reason"] for _, entry in entries if entry["verdict"] == "skipped")
+            said = told[:1] or list(skipped)
+        column.beside = [one_line(text, 360) for text in said[:MAX_CROWDS]]
 
 
 def _order(report: Mapping[str, Any], columns: Sequence[Column]) -> list[int]:

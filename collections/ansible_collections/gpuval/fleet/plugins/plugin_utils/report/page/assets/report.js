@@ -509,6 +509,7 @@
     const curves = D.curves[index].map((curve) => curveChart(node, curve));
     panel.replaceChildren(
       make("p", { class: "node-head" }, badge(node.v), " ", make("strong", {}, node.n), " ", make("span", { class: "dim" }, [node.i, T[node.k], T[node.c], node.f ? "flaky" : ""].filter(Boolean).join(" · "))),
+      node.b.length ? make("p", { class: "labels" }, node.b.map((label) => make("span", { class: "part" }, T[label]))) : "",
       remarks.length ? make("ul", { class: "plain" }, remarks) : make("p", { class: "dim" }, "Every check that applies passed."),
       make("h3", {}, "Stages"),
       table(["Stage", "Ended", "From", "Took", "Message", "Files"], node.s.map((stage) => stageRow(node, stage)), "Stages of " + node.n),
@@ -560,6 +561,25 @@
     });
   }
 
+  /* ---- tables that can be ordered ---- */
+  function sortable(body, heads) {
+    const kept = [...body.rows];
+    const value = (row, column) => {
+      const cell = row.cells[column];
+      if (column === 0) return cell.textContent;
+      const told = cell.dataset.sort === undefined ? cell.textContent : cell.dataset.sort;
+      return told === "" ? -Infinity : Number(told);
+    };
+    heads.forEach((head, column) => head.querySelector("button").addEventListener("click", () => {
+      const old = head.getAttribute("aria-sort"), next = { descending: "ascending", ascending: null }[old] || (old ? null : "descending");
+      for (const other of heads) other.removeAttribute("aria-sort");
+      if (next) head.setAttribute("aria-sort", next);
+      const way = next === "ascending" ? 1 : -1;
+      const order = (a, b) => (column === 0 ? way * a[0].localeCompare(b[0]) : a[0] === b[0] ? 0 : way * (a[0] < b[0] ? -1 : 1));
+      body.append(...(next ? kept.map((row) => [value(row, column), row]).sort(order).map((pair) => pair[1]) : kept));
+    }));
+  }
+
   /* ---- all together ---- */
   const grids = [];
   function redraw() {
@@ -590,6 +610,8 @@
   for (const button of document.querySelectorAll("[data-open-figure]")) button.addEventListener("click", () => openFigure(button));
   search(byId("figure-search"), "tr.figure");
   search(byId("check-search"), "tr.check");
+  search(byId("statistic-search"), "tr.statistic");
+  if (byId("statistics")) sortable(byId("statistics").tBodies[0], [...byId("statistics").tHead.rows[0].cells]);
   let theme = "auto";
   try { theme = localStorage.getItem("gpuval-theme") || "auto"; } catch (_) { /* see above */ }
   byId("theme").addEventListener("click", () => setTheme({ auto: "light", light: "dark", dark: "auto" }[byId("theme").dataset.now || "auto"]));
