@@ -23,8 +23,8 @@ MAX_STATISTICS = 40
 def markdown_report(report: Mapping[str, Any], evidence: Place = RESULTS) -> str:
     """The report as Markdown; text that nodes wrote is escaped throughout."""
     sections = [
-        _head(report), _attention(report, evidence), _nodes(report), _between(report), _analysis(report), _stages(report),
-        _figures(report), _remarks(report), _coverage(report),
+        _head(report), _attention(report, evidence), _nodes(report), _between(report), _analysis(report),
+        _stages(report), _figures(report), _remarks(report), _coverage(report),
     ]  # fmt: skip
     return "\n\n".join("\n".join(lines) for lines in map(list, sections) if lines) + "\n"
 
