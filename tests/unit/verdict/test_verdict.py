@@ -335,7 +335,7 @@ def test_advice_that_fails_or_is_missing_does_not_decide():
     report = judge(run, evidence)
     assert {entry["verdict"] for entry in entries(report, "steps")} == {"warn"}
     assert report["verdict"] == "PASS"
-    assert "Warnings: node-1; see report.md" in report["summary"]
+    assert "Warnings: node-1; see report.html" in report["summary"]
     evidence.records["node-1"]["training"]["metrics"] = [one for one in metrics if not one["scope"].startswith("rank")]
     report = judge(run, evidence)
     assert only(report, "steps")["verdict"] == "missing"
@@ -509,7 +509,7 @@ def test_summary_is_bounded_and_puts_failures_first():
     lines = judge(run, evidence)["summary"]
     assert lines[0] == "Nodes: 60 expected, 29 PASS, 1 FAIL, 30 INCOMPLETE"
     assert lines[1].startswith("node-40 FAIL training: timeout")
-    assert lines[21] == "... and 11 more: see report.md"
+    assert lines[21] == "... and 11 more: see report.html"
 
 
 def test_failed_criteria_are_what_a_retry_decides_on():

@@ -28,5 +28,5 @@ class ActionModule(ControllerAction):
             "failed": verdict not in ACCEPTED,
             "acceptance_report": str(folder.path / "report.json"),
             "verdict": verdict,
-            "msg": f"FINAL ACCEPTANCE: {verdict}; read {folder.path / 'report.md'}",
+            "msg": f"FINAL ACCEPTANCE: {verdict}; read {folder.path / 'report.html'}",
         }

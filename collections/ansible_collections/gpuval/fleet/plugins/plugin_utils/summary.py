@@ -40,7 +40,7 @@ def summary_lines(report: Mapping[str, Any]) -> list[str]:
     bad = sorted((node for node in nodes if node["verdict"] != "PASS"), key=lambda node: node["verdict"] != "FAIL")
     lines += [node_line(node) for node in bad[:MAX_NODE_LINES]]
     if len(bad) > MAX_NODE_LINES:
-        lines.append(f"... and {len(bad) - MAX_NODE_LINES} more: see report.md")
+        lines.append(f"... and {len(bad) - MAX_NODE_LINES} more: see report.html")
     if not nodes:
         lines.append("No node was expected: check the inventory and --limit")
     if report["verdict"] in ("PASS", "PARTIAL"):
@@ -148,12 +148,12 @@ def _remarks(report: Mapping[str, Any]) -> list[str]:
         lines.append(f"Has GPUs that were not tested, since gpuval_sku is cpu: {_names(untested)}")
     warned = [node["name"] for node in nodes if any(check["verdict"] == "warn" for check in node["checks"])]
     if warned:
-        lines.append(f"Warnings: {_names(warned)}; see report.md")
+        lines.append(f"Warnings: {_names(warned)}; see report.html")
     problems = report["fleet"]["problems"]
     if problems:
         first = problems[0]
         where = " ".join(text for text in (first["node"], first["stage"]) if text)
-        more = f", and {len(problems) - 1} more: see report.md" if len(problems) > 1 else ""
+        more = f", and {len(problems) - 1} more: see report.html" if len(problems) > 1 else ""
         lines.append(f"Not taken as evidence: {where + ': ' if where else ''}{one_line(first['reason'], 200)}{more}")
     if report["run"]["narrowed_by"]:
         options = " and ".join(f"--{option}" for option in report["run"]["narrowed_by"])
