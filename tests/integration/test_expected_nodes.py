@@ -73,3 +73,17 @@ def test_a_node_out_of_reach_is_incomplete_and_named(fleet, closed_port):
     assert cleaned.code != 0, "what could not be cleaned must be said"
     assert "then clean again with --limit away" in cleaned.told
     assert not fleet.node_directory("single").exists()
+
+
+def test_records_of_an_earlier_run_of_the_same_name_are_no_evidence(fleet):
+    only = {"single": fleet.nodes["single"]}
+    named = ("-e", "gpuval_run_id=nightly")
+    done = fleet.play("gpuval.fleet.validate", *named, nodes=only)
+    assert done.code == 0, done
+    opened = fleet.read_run()["created_at"]
+    stored = (fleet.folder_in_store / "run.json").read_bytes()
+    fleet.run_folder.rename(fleet.root / "put-away")
+    done = fleet.play("gpuval.fleet.validate", *named, nodes=only)
+    assert done.code != 0 and "FINAL ACCEPTANCE: PASS" not in done.output, done
+    assert f"the store has a run nightly already, in nightly/ of bucket gpuval, opened at {opened}" in done.output, done
+    assert (fleet.store_data / "nightly/run.json").read_bytes() == stored
