@@ -30,7 +30,7 @@ AT_ONCE = 6
 BUILD_SECONDS = 900
 CALL_SECONDS = 120
 READY_SECONDS = 60
-DETACH_SECONDS = 60
+DETACH_SECONDS = 15
 TOOLS = {"nvidia": "nvidia-smi", "amd": "amd-smi", "gaudi": "hl-smi"}
 PCI_IDS = {
     "nvidia": {"vendor": "0x10de", "class": "0x030200", "device": "0x2335"},
@@ -446,19 +446,23 @@ def build_image(engine: str, files: Path = FILES) -> str:
 
 
 def _remove_network(network: str) -> None:
-    """Docker may count a container for a while that is gone: its end of the network is put off by force."""
+    """Docker at times counts a container that is gone: such an empty network stays until docker is started again."""
     deadline = time.monotonic() + DETACH_SECONDS
     while True:
         try:
             docker("network", "rm", network)
         except TestbedError as error:
-            if "active endpoints" not in str(error) or time.monotonic() > deadline:
+            if "active endpoints" not in str(error):
                 raise
         else:
             return
         ends = docker("network", "inspect", "--format", "{{range .Containers}}{{.Name}} {{end}}", network).split()
         for end in ends:
             docker("network", "disconnect", "--force", network, end, accept=(0, 1))
+        if time.monotonic() > deadline:
+            if ends:
+                raise TestbedError(f"network {network} cannot be removed: {', '.join(ends)} stay in it")
+            return
         time.sleep(1)
 
 
