@@ -21,7 +21,7 @@ NODE_PYTHON = ROOT / ".venv-node/bin/python"
 ANSIBLE_PLAYBOOK = Path(sys.executable).with_name("ansible-playbook")
 
 PLAYBOOK_SECONDS = 300
-STEP_SECONDS = 120
+STEP_SECONDS = 240
 
 #: As short as real work can be.
 QUICK = {

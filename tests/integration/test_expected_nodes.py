@@ -87,3 +87,17 @@ def test_labels_of_the_inventory_are_in_run_and_report(fleet):
     assert done.code != 0
     assert "single: gpuval_labels: row is True to YAML, not a text: write it in quotes" in done.told
     fleet.play("gpuval.fleet.clean", nodes=nodes)
+
+
+def test_records_of_an_earlier_run_of_the_same_name_are_no_evidence(fleet):
+    only = {"single": fleet.nodes["single"]}
+    named = ("-e", "gpuval_run_id=nightly")
+    done = fleet.play("gpuval.fleet.validate", *named, nodes=only)
+    assert done.code == 0, done
+    opened = fleet.read_run()["created_at"]
+    stored = (fleet.folder_in_store / "run.json").read_bytes()
+    fleet.run_folder.rename(fleet.root / "put-away")
+    done = fleet.play("gpuval.fleet.validate", *named, nodes=only)
+    assert done.code != 0 and "FINAL ACCEPTANCE: PASS" not in done.output, done
+    assert f"the store has a run nightly already, in nightly/ of bucket gpuval, opened at {opened}" in done.output, done
+    assert (fleet.store_data / "nightly/run.json").read_bytes() == stored

@@ -30,6 +30,7 @@ AT_ONCE = 6
 BUILD_SECONDS = 900
 CALL_SECONDS = 120
 READY_SECONDS = 60
+DETACH_SECONDS = 15
 TOOLS = {"nvidia": "nvidia-smi", "amd": "amd-smi", "gaudi": "hl-smi"}
 PCI_IDS = {
     "nvidia": {"vendor": "0x10de", "class": "0x030200", "device": "0x2335"},
@@ -194,8 +195,8 @@ class Testbed:
             docker("volume", "rm", "--force", *volumes)
         self._remove_groups()
         networks = docker("network", "ls", *labelled).split()
-        if networks:
-            docker("network", "rm", *networks)
+        for network in networks:
+            _remove_network(network)
         known = self.folder.exists()
         for name in self.nodes:
             shutil.rmtree(self.folder / name, ignore_errors=True)
@@ -442,6 +443,27 @@ def build_image(engine: str, files: Path = FILES) -> str:
         "--tag", image, str(files / "node"), seconds=BUILD_SECONDS,
     )  # fmt: skip
     return image
+
+
+def _remove_network(network: str) -> None:
+    """Docker at times counts a container that is gone: such an empty network stays until docker is started again."""
+    deadline = time.monotonic() + DETACH_SECONDS
+    while True:
+        try:
+            docker("network", "rm", network)
+        except TestbedError as error:
+            if "active endpoints" not in str(error):
+                raise
+        else:
+            return
+        ends = docker("network", "inspect", "--format", "{{range .Containers}}{{.Name}} {{end}}", network).split()
+        for end in ends:
+            docker("network", "disconnect", "--force", network, end, accept=(0, 1))
+        if time.monotonic() > deadline:
+            if ends:
+                raise TestbedError(f"network {network} cannot be removed: {', '.join(ends)} stay in it")
+            return
+        time.sleep(1)
 
 
 def docker(*arguments: str, seconds: float = CALL_SECONDS, accept: tuple[int, ...] = (0,), input: str = "") -> str:

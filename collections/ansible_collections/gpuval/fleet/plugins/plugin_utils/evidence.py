@@ -167,8 +167,8 @@ def _load(raw: bytes, max_bytes: int) -> dict[str, Any]:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))
         raise Refused(f"the key {one_line(twice, 60)!r} stands twice in one object")
     return result
 

@@ -31,7 +31,11 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import (
     take_record,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.node_tasks import Outcome
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import StoreAccess, put_run
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import (
+    StoreAccess,
+    put_run,
+    see_that_it_is_the_same,
+)
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watching import (
     LAUNCHED,
     NodeView,
@@ -162,7 +166,11 @@ class RunWatch:
         self.told_at = float("-inf")
 
     def carry_out(self) -> list[str]:
-        """Until all nodes are over or the deadline has passed. Returns the nodes on which a plan was started."""
+        """Until all nodes are over or the deadline has passed. Returns the nodes on which a plan was started.
+
+        Raises RunError where the store has a run of this name that is another one.
+        """
+        see_that_it_is_the_same(self.store, self.run_info)
         self._publish()
         self.memory = self._remembered()
         problems = self.run_folder.problems_file

@@ -17,9 +17,13 @@ from ansible_collections.gpuval.fleet.plugins.module_utils.store import (
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.embedded_store import EmbeddedStore
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import RunError
 
 #: The store's certificate authority, beside store.json and rclone.conf on a node.
 CA_FILE = "ca.pem"
+
+#: A run of some thousand nodes has a tenth of that.
+MAX_RUN_BYTES = 64 << 20
 
 #: Argument spec of the option.
 STORE_OPTION = {
@@ -142,6 +146,27 @@ def object_key(folder: str, kind: str, stage: str, node: str) -> str:
 def put_run(store: Store, run: Mapping[str, Any]) -> None:
     """The run as the store has it, for whoever has no results/ of it."""
     store.put(f"{run['folder']}/run.json", json.dumps(run, indent=1).encode(), "application/json")
+
+
+def see_that_it_is_the_same(store: Store, run: Mapping[str, Any]) -> None:
+    """Raises RunError where the store has a run of this name, in this folder, that was opened another time.
+
+    Its records would pass for evidence of this one: another controller's, or of this one before its results went away.
+    """
+    key = f"{run['folder']}/run.json"
+    if not any(entry.key == key for entry in store.list(key)):
+        return
+    try:
+        there = json.loads(store.get(key, max_bytes=MAX_RUN_BYTES))
+        same = [there.get(name) for name in ("run_id", "created_at")]
+    except (ValueError, RecursionError, AttributeError):
+        same = [run["run_id"], "a time that cannot be read"]
+    if same[0] == run["run_id"] and same[1] != run["created_at"]:
+        raise RunError(
+            f"the store has a run {run['run_id']} already, in {run['folder']}/ of bucket {run['bucket']}, opened at "
+            f"{same[1]}: its records would count for this one. Give another gpuval_run_id, or none; to go on with that "
+            "run, bring back its folder in gpuval_results_dir"
+        )
 
 
 def signed_urls(store: Store, folder: str, node: str, stages: list[str], seconds: float) -> dict[str, Any]:
