@@ -250,3 +250,14 @@ def test_the_order_of_nodes_is_irrelevant(order):
     names = list(run["nodes"])
     shuffled = {**run, "nodes": {names[index]: run["nodes"][names[index]] for index in order}}
     assert made(shuffled, evidence).document == made(run, evidence).document
+
+
+def test_a_node_that_tells_a_part_often_has_one_voice():
+    run, evidence = fleet()
+    honest = figure(made(run, evidence))
+    told = evidence.records["node-3"]["diagnostics"]["metrics"]
+    told += [metric(NAME, 900.0, "TFLOP/s", "gpu:0") for _ in range(60)]
+    told += [metric(NAME, 900.0, "TFLOP/s", f"gpu:{number}") for number in range(4, 400)]
+    one = figure(made(run, evidence))
+    assert one["median"] == pytest.approx(honest["median"], rel=0.002)
+    assert one["high"] < 700

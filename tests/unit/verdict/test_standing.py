@@ -353,3 +353,44 @@ def test_at_most_half_of_the_figures_are_accused(factors, margin):
     report = judge(run, evidence, [make_check("slow", **{**FIELDS, "max_below": margin, "max_above": margin})])
     accused = {one[0] for one in not_passed(report)}
     assert len(accused) <= len(factors) // 2
+
+
+def said_again(record, parts, value, times=1):
+    record["metrics"] += [metric(NAME, value, "TFLOP/s", part) for part in parts for _ in range(times)]
+
+
+def test_a_part_told_twice_has_no_voice_and_is_missing():
+    run, evidence = fleet(rates(40))
+    said_again(evidence.records["node-3"]["diagnostics"], [f"gpu:{index}" for index in range(8)], 705.0, 60)
+    report = told(run, evidence, SLOW)
+    assert not_passed(report) == {("node-3", "gpu:0", "missing")}
+    (entry,) = [one for one in report["nodes"][2]["checks"] if one["name"] == "slow"]
+    assert "gpu:0 is told twice" in entry["reason"]
+
+
+def test_only_gpus_that_the_node_has_are_compared():
+    run, evidence = fleet(rates(12))
+    said_again(evidence.records["node-3"]["diagnostics"], [f"gpu:{index}" for index in range(8, 400)], 800.0)
+    assert not_passed(told(run, evidence, SLOW)) == {("node-3", "gpu:8", "missing")}
+
+
+LINK = make_check(
+    "link", **{**FIELDS, "metric": "diagnostics_peer", "scope": "link", "parts_from": "links", "unit": "GB/s"}
+)
+
+
+def links(number, count, told=None, value=366.0):
+    record = [metric("links", count)]
+    return record + [metric("diagnostics_peer", value, "GB/s", f"link:{index}") for index in range(told or count)]
+
+
+@pytest.mark.parametrize(("count", "of_them"), [(56, 400), (400, 400)])
+def test_a_node_with_more_links_than_the_others_has_no_more_voices(count, of_them):
+    run, evidence = fleet(rates(12))
+    for number, name in enumerate(run["nodes"]):
+        evidence.records[name]["diagnostics"]["metrics"] += (
+            links(number, count, of_them, 500.0) if name == "node-3" else links(number, 56)
+        )
+    report = told(run, evidence, LINK)
+    assert {(one[0], one[2]) for one in not_passed(report, "link")} == {("node-3", "missing")}
+    assert entries(report, "link")["node-1"] == [("link:0", "pass")]

@@ -38,6 +38,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.standing import (
     MOST,
     figures_of,
     group_of,
+    one_of,
     values_of,
 )
 
@@ -145,8 +146,11 @@ def _gather(subject: Subject, stage: str, record: Mapping[str, Any], gathered: d
         for metric in record["metrics"]
         if metric["name"].endswith("_spread_ratio") and metric["value"] is not None and metric["value"] >= 0
     }
+    times = Counter((metric["name"], metric["scope"]) for metric in record["metrics"])
     for metric in record["metrics"]:
         value, unit, part = metric["value"], metric["unit"], metric["scope"]
+        if times[metric["name"], part] > 1 or not _has(subject, part):
+            continue
         if value is None or not LEAST < abs(value) < MOST or not any(units.compatible(unit, one) for one in _SPEEDS):
             continue
         gpus = None if subject.gpus is None else int(subject.gpus)
@@ -159,12 +163,18 @@ def _gather(subject: Subject, stage: str, record: Mapping[str, Any], gathered: d
             figure.spreads.append(spread)
 
 
+def _has(subject: Subject, part: str) -> bool:
+    """Whether the node can have the part; of ranks and links it does not say how many."""
+    return not part.startswith("gpu:") or subject.gpus is None or one_of(part, int(subject.gpus))
+
+
 def _spread_name(name: str) -> str:
     return next((f"{name.removesuffix(end)}_spread_ratio" for end in _ENDS if name.endswith(end)), "")
 
 
 def _figures(key: _Key, gathered: _Gathered) -> Iterator[dict[str, Any]]:
     stage, metric, scope, unit, sku, gpus, workload, setup = key
+    gathered = _of_one_size(gathered)
     values = [value for node in gathered.nodes.values() for value in node]
     group = peers.Peers.without_the_far(values, _FAR, _DEVIATIONS)
     if group is None:
@@ -184,6 +194,12 @@ def _figures(key: _Key, gathered: _Gathered) -> Iterator[dict[str, Any]]:
         "between_nodes_ratio": _ratio(middles), "within_nodes_ratio": _ratio(beside) if scope != "node" else None,
         "repeats_ratio": statistics.median(gathered.spreads) if gathered.spreads else None,
     }  # fmt: skip
+
+
+def _of_one_size(gathered: _Gathered) -> _Gathered:
+    """The nodes that told of as many parts as most: one that tells of a thousand links has no thousand voices."""
+    most, _ = min(Counter(len(node) for node in gathered.nodes.values()).items(), key=lambda one: (-one[1], one[0]))
+    return _Gathered({name: node for name, node in gathered.nodes.items() if len(node) == most}, gathered.spreads)
 
 
 def _ratio(values: Sequence[float]) -> float | None:

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import functools
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import environment, peers, units
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.agreement import Agreement, Group, named
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.agreement import Agreement, Group, majority, named
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.criteria import Check
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.measure import (
     GPU_VENDORS,
@@ -33,6 +33,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.measure import (
     entries_of,
     entry_of,
     excused,
+    expected_parts,
     lacking,
     not_applicable,
     not_to_judge,
@@ -61,6 +62,8 @@ class Told:
     settled: Sequence[Judged]
     #: Parts that do not tell their spread, which is missing only where there are peers.
     unknown: Sequence[Judged] = ()
+    #: How many parts it says that it has, where the check asks (parts_from).
+    parts: int | None = None
 
     @property
     def own_median(self) -> float:
@@ -108,7 +111,7 @@ def _stand(check: Check, subjects: Iterable[Subject], agreement: Agreement) -> N
         else:
             agreement.nodes[subject.name][check.name] = found
     for group in sorted(groups):
-        of_group = groups[group]
+        of_group = _of_one_size(check, groups[group], expected, agreement)
         by_software: dict[Group, list[Told]] = defaultdict(list)
         for told in of_group:
             by_software[told.alike].append(told)
@@ -121,6 +124,23 @@ def _stand(check: Check, subjects: Iterable[Subject], agreement: Agreement) -> N
                 everybody = everybody or crowd_of(check, of_group, " ".join(group))
                 crowd = everybody
             _compare(check, members, crowd, expected, agreement)
+
+
+def _of_one_size(check: Check, members: Sequence[Told], expected: str, agreement: Agreement) -> list[Told]:
+    """Those with as many parts as most: nodes of one kind have as many links, and each is one voice more."""
+    counts = [told.parts for told in members if told.parts is not None]
+    most = majority([str(count) for count in counts])
+    kept = []
+    for told in members:
+        if told.parts is None or len(counts) == 1 or str(told.parts) == most:
+            kept.append(told)
+            continue
+        of_all = "of no majority" if most is None else f"{most} on most of the {len(counts)} nodes of its kind"
+        reason = f"{check.parts_from} is {told.parts}, {of_all}: nothing to compare"
+        agreement.nodes[told.subject.name][check.name] = [
+            entry_of(check, "missing", "node", reason=reason, expected=expected)
+        ]
+    return kept
 
 
 def tell(check: Check, subject: Subject, expected: str) -> Told | list[Entry]:
@@ -142,7 +162,8 @@ def tell(check: Check, subject: Subject, expected: str) -> Told | list[Entry]:
         return [entry_of(check, "missing", "node", reason=f"{check.stage} does not say its {path}", expected=expected)]
     figures, settled = figures_of(check, subject, record)
     spreads, unknown = _spreads(check, subject, record, {part for part, _ in figures})
-    return Told(subject, record, group, alike, figures, spreads, settled, unknown)
+    parts = expected_parts(check, subject, record)[0] if check.parts_from else None
+    return Told(subject, record, group, alike, figures, spreads, settled, unknown, parts)
 
 
 def group_of(
@@ -176,12 +197,22 @@ def values_of(record: Mapping[str, Any], paths: Iterable[str]) -> tuple[Group, l
 def figures_of(
     check: Check, subject: Subject, record: Mapping[str, Any]
 ) -> tuple[list[tuple[str, float]], list[Judged]]:
-    """By part its figure in the unit of the check, and the parts that have none."""
+    """By part its figure in the unit of the check, and the parts that have none: one figure for each, and none of a
+    part that the node cannot have."""
     figures: list[tuple[str, float]] = []
     settled: list[Judged] = []
-    for metric in subject.metrics(record, check.metric, check.scope):
+    metrics = subject.metrics(record, check.metric, check.scope)
+    times = Counter(metric["scope"] for metric in metrics)
+    count = None if check.scope == "node" else expected_parts(check, subject, record)[0]
+    for metric in metrics:
         part, value, unit = metric["scope"], metric["value"], metric["unit"]
-        if value is None:
+        if not times[part]:
+            continue
+        wrong = _no_vote(check, part, times[part], len(times), count)
+        if wrong:
+            times[part] = 0
+            settled.append(Judged(part, None, value, unit, wrong))
+        elif value is None:
             settled.append(Judged(part, False, None, unit, f"{check.metric} is not a number"))
         elif value and not LEAST < abs(value) < MOST:
             settled.append(
@@ -195,6 +226,23 @@ def figures_of(
             except units.UnitError as error:
                 settled.append(Judged(part, None, value, unit, f"{check.metric}: {error}"))
     return sorted(figures, key=_part_order), sorted(settled, key=lambda one: _part_order((one.part, 0.0)))
+
+
+def _no_vote(check: Check, part: str, times: int, parts: int, count: int | None) -> str:
+    """Why what the node told of the part is no figure of it; empty where it is one."""
+    if times > 1:
+        return f"{check.metric} of {part} is told twice: nobody can say which counts"
+    if count is not None and check.scope == "link":
+        return f"{check.metric} of {parts} links, and the node has {count}" if parts > count else ""
+    if count is not None and not one_of(part, count):
+        return f"{check.metric} of {part}, and the node has {count}"
+    return ""
+
+
+def one_of(part: str, count: int) -> bool:
+    """Whether gpu:7 is one of so many: they count from 0 on. The node itself is no such part."""
+    number = part.partition(":")[2]
+    return number == str(int(number)) and int(number) < count if number.isdecimal() else not number
 
 
 def _part_order(figure: tuple[str, float]) -> tuple[int, str, float]:
