@@ -1,6 +1,7 @@
 """A part beside those of all nodes of its kind."""
 
 import copy
+import json
 import random
 import statistics
 
@@ -177,14 +178,17 @@ def test_another_workload_is_another_fleet():
     assert not_passed(told(run, evidence, SLOW)) == set()
 
 
-def test_those_with_the_same_setup_are_compared_and_no_others():
-    values = rates(8) + rates(3, centre=300.0)
+@pytest.mark.parametrize(("most", "verdict"), [(8, "missing"), (4, "skipped")])
+def test_those_with_the_same_setup_are_compared_and_who_works_another_way_is_not_excused(most, verdict):
+    values = rates(most) + rates(3, centre=300.0)
     run, evidence = fleet(values)
-    for number in range(9, 12):
+    for number in range(most + 1, most + 4):
         evidence.records[f"node-{number}"]["diagnostics"]["fingerprints"]["setup"] = "b"
-    assert not_passed(told(run, evidence, SOFTWARE), "software") == {
-        (f"node-{number}", "node", "skipped") for number in range(9, 12)
-    }
+    report = told(run, evidence, SOFTWARE)
+    apart = {one for one in not_passed(report, "software") if int(one[0].removeprefix("node-")) > most}
+    assert apart == {(f"node-{number}", "node", verdict) for number in range(most + 1, most + 4)}
+    if verdict == "missing":
+        assert "fingerprints.setup is b, of fewer than 5 nodes, while 8 nodes have a" in json.dumps(report)
 
 
 def test_other_software_is_a_fleet_of_its_own_only_where_there_are_enough_with_it():

@@ -11,6 +11,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils import (
     labels,
     node_ids,
     plans,
+    run_copy,
     run_publishing,
     runs,
     versions,
@@ -83,6 +84,8 @@ class ActionModule(ControllerAction):
         if changed and not self.check_mode:
             folder.write_run(run)
         if not self.check_mode:
+            for remark in run_copy.judged_by(folder, options["criteria"], options["baseline"])[2]:
+                self._display.warning(remark)
             run_publishing.keep_criteria(folder, options["criteria"], options["baseline"])
             runs.remember(results, run_id)
         return {

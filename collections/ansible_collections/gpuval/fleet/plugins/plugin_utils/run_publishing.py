@@ -214,18 +214,23 @@ def put(store: Store, run: Mapping[str, Any], name: str, document: Mapping[str, 
 def keep_criteria(folder: runs.RunFolder, criteria: Sequence[str], baseline: str) -> None:
     """Remember in the run's folder what it is held against, whole: the files may change, and others have not got them.
 
-    Raises OSError for a file that cannot be read.
+    What is not given stays as it was: who judges again without the baseline holds the run against the same one.
+    Raises OSError for a file that cannot be read, RunError for files that are too large to keep.
     """
+    path = criteria_file(folder)
+    kept = runs.read_json(path) if path.exists() else {"criteria": [], "baseline": None}
     document = {
         "schema": "gpuval.judging/1",
-        "criteria": [_file(Path(path)) for path in criteria],
-        "baseline": _file(Path(baseline)) if baseline else None,
+        "criteria": [_file(Path(path)) for path in criteria] or kept["criteria"],
+        "baseline": _file(Path(baseline)) if baseline else kept["baseline"],
     }
     data = (json.dumps(document) + "\n").encode()
-    path = criteria_file(folder)
     if len(data) > MAX_JUDGING_BYTES:
-        path.unlink(missing_ok=True)
-    elif not path.exists() or path.read_bytes() != data:
+        raise runs.RunError(
+            f"gpuval_criteria and gpuval_baseline take {len(data):,} bytes, a run keeps {MAX_JUDGING_BYTES:,} of them: "
+            "make the baseline of fewer figures"
+        )
+    if not path.exists() or path.read_bytes() != data:
         runs.write_bytes(path, data)
 
 

@@ -110,6 +110,7 @@ def _stand(check: Check, subjects: Iterable[Subject], agreement: Agreement) -> N
             groups[found.group].append(found)
         else:
             agreement.nodes[subject.name][check.name] = found
+    others = _with_enough(check, groups)
     for group in sorted(groups):
         of_group = _of_one_size(check, groups[group], expected, agreement)
         by_software: dict[Group, list[Told]] = defaultdict(list)
@@ -118,12 +119,43 @@ def _stand(check: Check, subjects: Iterable[Subject], agreement: Agreement) -> N
         everybody = None
         for alike in sorted(by_software):
             members = by_software[alike]
+            if len(of_group) <= check.min_peers and others[group]:
+                _apart(check, members, others[group], expected, agreement)
+                continue
             if len(members) > check.min_peers:
                 crowd = crowd_of(check, members, " ".join([*group, *alike]))
             else:
                 everybody = everybody or crowd_of(check, of_group, " ".join(group))
                 crowd = everybody
             _compare(check, members, crowd, expected, agreement)
+
+
+#: SKU, number of GPUs and workload; the values of ``group_by`` come after.
+_KIND = 3
+
+
+def _with_enough(check: Check, groups: Mapping[Group, Sequence[Told]]) -> dict[Group, str]:
+    """By group what others of its kind are, which do have enough nodes to be compared; empty where there are none."""
+    enough = [group for group, members in sorted(groups.items()) if len(members) > check.min_peers]
+    return {
+        group: "; ".join(
+            f"{len(groups[other])} nodes have {' '.join(other[_KIND:])}"
+            for other in enough
+            if other[:_KIND] == group[:_KIND] and other != group
+        )
+        for group in groups
+    }
+
+
+def _apart(check: Check, members: Sequence[Told], others: str, expected: str, agreement: Agreement) -> None:
+    """Of these few by their ``group_by`` nobody knows what is usual, although of others of the kind it is known."""
+    for told in members:
+        own = f"{' and '.join(check.group_by)} is {' '.join(told.group[_KIND:])}"
+        reason = f"nothing to compare with: {own}, of fewer than {check.min_peers + 1} nodes, while {others}"
+        agreement.nodes[told.subject.name][check.name] = [
+            *excused(check, _entries(check, told, None, expected) if told.settled else [], told.record),
+            entry_of(check, "missing", "node", reason=reason, expected=expected),
+        ]
 
 
 def _of_one_size(check: Check, members: Sequence[Told], expected: str, agreement: Agreement) -> list[Told]:
