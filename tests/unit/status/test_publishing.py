@@ -152,3 +152,16 @@ def test_a_store_of_an_earlier_version_says_what_it_lacks(store, folder, tmp_pat
     copy = bring(store, folder, tmp_path / "results")
     _, _, (remark,) = run_copy.judged_by(copy, [], "")
     assert "give them here too" in remark
+
+
+def test_where_nodes_lay_stays_with_the_run_and_goes_to_one_of_its_nodes(folder, tmp_path):
+    run = folder.read_run()
+    placed = [{"check": "slow"}]
+    run_publishing.keep_criteria(folder, [], "", placed)
+    run_publishing.keep_criteria(folder, [], "")
+    assert run_publishing.standings(folder) == placed
+    one = {**run, "run_id": "one-of-them", "nodes": dict([next(iter(run["nodes"].items()))])}
+    results = folder.path.parent
+    assert run_publishing.standings_before(results, one) == placed
+    assert run_publishing.standings_before(results, {**one, "profile": "other"}) == []
+    assert run_publishing.standings_before(results, {**one, "nodes": {"stranger": {}}}) == []

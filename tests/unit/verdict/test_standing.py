@@ -6,9 +6,9 @@ import random
 import statistics
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import schemas, stood, verdict
+from builders import TIME, facts_record, healthy, judge, make_record, make_run, metric
 from builders import check as make_check
-from builders import facts_record, healthy, judge, make_record, make_run, metric
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -191,16 +191,81 @@ def test_those_with_the_same_setup_are_compared_and_who_works_another_way_is_not
         assert "fingerprints.setup is b, of fewer than 5 nodes, while 8 nodes have a" in json.dumps(report)
 
 
-def test_other_software_is_a_fleet_of_its_own_only_where_there_are_enough_with_it():
-    """One node with other software is held against all: its slowness is not excused by being alone."""
-    for others, expected in ((1, {"node-20"}), (9, set())):
-        values = rates(20)
-        for node in values[20 - others :]:
-            node[:] = [value * 0.9 for value in node]
-        run, evidence = fleet(values)
-        for number in range(21 - others, 21):
-            evidence.records[f"node-{number}"]["diagnostics"]["environment"]["torch"] = "2.9"
-        assert {one[0] for one in not_passed(told(run, evidence, SOFTWARE), "software")} == expected
+@pytest.mark.parametrize("others", [1, 4, 5, 9, 10])
+def test_slower_nodes_of_other_software_are_neither_accused_nor_accepted(others):
+    """However many they are, up to half: nobody can say whether it is the software or the nodes."""
+    values = rates(20)
+    for node in values[20 - others :]:
+        node[:] = [value * 0.9 for value in node]
+    run, evidence = fleet(values)
+    for number in range(21 - others, 21):
+        evidence.records[f"node-{number}"]["diagnostics"]["environment"]["torch"] = "2.9"
+    report = told(run, evidence, SOFTWARE)
+    slower = {f"node-{number}" for number in range(21 - others, 21)}
+    assert {(one[0], one[2]) for one in not_passed(report, "software")} == {(name, "missing") for name in slower}
+    (entry, *_) = [one for one in report["nodes"][19]["checks"] if one["name"] == "software"]
+    assert "torch 2.9" in entry["reason"]
+    assert "torch 2.11" in entry["reason"]
+
+
+@pytest.mark.parametrize("others", [1, 9])
+def test_other_software_that_is_as_fast_is_accepted(others):
+    run, evidence = fleet(rates(20))
+    for number in range(21 - others, 21):
+        evidence.records[f"node-{number}"]["diagnostics"]["environment"]["torch"] = "2.9"
+    assert not_passed(told(run, evidence, SOFTWARE), "software") == set()
+
+
+def judged_after(run, evidence, before, *checks):
+    """The verdicts, and where nodes lay, as the run keeps it."""
+    placed = stood.Stood.of(json.loads(json.dumps(before)))
+    report = verdict.judge(run, evidence, list(checks), judged_at=TIME, stood=placed)
+    return {node["name"]: node["verdict"] for node in report["nodes"]}, placed.documents(), report
+
+
+FLOOR = make_check("floor", stage="diagnostics", metric=NAME, scope="gpu", unit="TFLOP/s", value=500)
+
+
+@pytest.mark.parametrize("check", [SLOW, SOFTWARE, make_check("places", **{**FIELDS, "same_part": True})])
+def test_a_slow_node_is_not_excused_by_being_measured_alone(check):
+    values = rates(35)
+    values[3] = [value * 0.9 for value in values[3]]
+    run, evidence = fleet(values)
+    verdicts, before, _ = judged_after(run, evidence, [], FLOOR, check)
+    assert {name for name, one in verdicts.items() if one != "PASS"} == {"node-4"}
+    document = {"schema": "gpuval.judging/1", "criteria": [], "baseline": None, "standings": before}
+    schemas.validate("judging", document, what="judging")
+    for held in (values[3], [value / 0.9 for value in values[3]]):
+        _, told_alone = fleet([held])
+        run["nodes"] = {"node-4": run["nodes"]["node-4"]}
+        evidence.records = {"node-4": told_alone.records["node-1"]}
+        verdicts, after, report = judged_after(run, evidence, before, FLOOR, check)
+        assert verdicts == {"node-4": "FAIL" if held is values[3] else "PASS"}
+        assert after == before
+        assert "of 35 nodes" in json.dumps(report)
+        assert "judged before" in json.dumps(report)
+
+
+def test_a_record_that_is_gone_excuses_nobody_else():
+    values = rates(8)
+    values[3] = [value * 0.9 for value in values[3]]
+    run, evidence = fleet(values)
+    check = make_check("slow", **{**FIELDS, "min_peers": 7})
+    _, before, _ = judged_after(run, evidence, [], FLOOR, check)
+    del evidence.records["node-8"]["diagnostics"]
+    verdicts, _, _ = judged_after(run, evidence, before, FLOOR, check)
+    assert (verdicts["node-4"], verdicts["node-8"]) == ("FAIL", "INCOMPLETE")
+
+
+def test_bad_nodes_measured_again_together_are_not_each_others_measure():
+    values = rates(60)
+    for node in values[:12]:
+        node[:] = [value * 0.9 for value in node]
+    run, evidence = fleet(values)
+    _, before, _ = judged_after(run, evidence, [], FLOOR, SLOW)
+    run["nodes"] = {name: run["nodes"][name] for name in list(run["nodes"])[:12]}
+    verdicts, _, _ = judged_after(run, evidence, before, FLOOR, SLOW)
+    assert set(verdicts.values()) == {"FAIL"}
 
 
 @pytest.mark.parametrize("lost", ["torch", "setup", "model", "gpu_count"])

@@ -86,7 +86,8 @@ class ActionModule(ControllerAction):
         if not self.check_mode:
             for remark in run_copy.judged_by(folder, options["criteria"], options["baseline"])[2]:
                 self._display.warning(remark)
-            run_publishing.keep_criteria(folder, options["criteria"], options["baseline"])
+            stood = run_publishing.standings_before(results, run) if known is None and options["limit"] else []
+            run_publishing.keep_criteria(folder, options["criteria"], options["baseline"], stood)
             runs.remember(results, run_id)
         return {
             "changed": changed,

@@ -39,9 +39,9 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.measure import (
     not_to_judge,
     too_few_parts,
 )
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.stood import EVERY, Crowd, Stood
 
 FINGERPRINT = "fingerprints."
-EVERY = ""
 #: Figures beyond these (in any unit) are none of hardware; their ratios would not be numbers.
 LEAST, MOST = 1e-50, 1e50
 #: The standard error of a median of n normal values is this times their deviation, over the root of n.
@@ -77,31 +77,25 @@ class Told:
         return [(part, value, value / middle) for part, value in self.figures] if middle else []
 
 
-@dataclass(frozen=True)
-class Crowd:
-    """Those that a node is held against: how many nodes, what they share, and where their parts lie.
-
-    ``parts`` has the whole crowd under EVERY; with ``same_part`` those of each part under its name.
-    """
-
-    nodes: int
-    kind: str
-    parts: Mapping[str, peers.Peers | None]
-
-    def beside(self, part: str) -> peers.Peers | None:
-        return self.parts[EVERY] if EVERY in self.parts else self.parts.get(part)
-
-
 def between_nodes(
-    subjects: Mapping[str, Subject], stages: Mapping[str, Sequence[str]], checks: Iterable[Check], agreement: Agreement
+    subjects: Mapping[str, Subject],
+    stages: Mapping[str, Sequence[str]],
+    checks: Iterable[Check],
+    agreement: Agreement,
+    stood: Stood | None = None,
 ) -> None:
-    """Put the entries of all such checks into ``agreement``; ``stages`` are those that each node was asked to run."""
+    """Put the entries of all such checks into ``agreement``; ``stages`` are those that each node was asked to run.
+
+    ``stood`` is where groups lay before; what they are now is added.
+    """
+    stood = Stood() if stood is None else stood
     for check in checks:
         if check.kind == "outlier" and check.peers == "fleet":
-            _stand(check, [subjects[name] for name in sorted(subjects) if check.stage in stages[name]], agreement)
+            asked = [subjects[name] for name in sorted(subjects) if check.stage in stages[name]]
+            _stand(check, asked, agreement, stood)
 
 
-def _stand(check: Check, subjects: Iterable[Subject], agreement: Agreement) -> None:
+def _stand(check: Check, subjects: Iterable[Subject], agreement: Agreement, stood: Stood) -> None:
     expected = describe(check, None)
     groups: dict[Group, list[Told]] = defaultdict(list)
     for subject in subjects:
@@ -110,36 +104,96 @@ def _stand(check: Check, subjects: Iterable[Subject], agreement: Agreement) -> N
             groups[found.group].append(found)
         else:
             agreement.nodes[subject.name][check.name] = found
-    others = _with_enough(check, groups)
+    others = _with_enough(check, groups, stood)
     for group in sorted(groups):
         of_group = _of_one_size(check, groups[group], expected, agreement)
         by_software: dict[Group, list[Told]] = defaultdict(list)
         for told in of_group:
             by_software[told.alike].append(told)
-        everybody = None
+        all_now = crowd_of(check, of_group, " ".join(group))
+        everybody = stood.widest(check, group, None, all_now)
+        if everybody.nodes <= check.min_peers and others[group]:
+            _apart(check, of_group, others[group], expected, agreement)
+            continue
+        levels = _levels(check, of_group, everybody) if len(by_software) > 1 else {}
         for alike in sorted(by_software):
             members = by_software[alike]
-            if len(of_group) <= check.min_peers and others[group]:
-                _apart(check, members, others[group], expected, agreement)
-                continue
-            if len(members) > check.min_peers:
-                crowd = crowd_of(check, members, " ".join([*group, *alike]))
+            kind = " ".join([*group, *alike])
+            now = replace(all_now, kind=" ".join(kind.split())) if len(by_software) == 1 else None
+            own = stood.widest(check, group, alike, now or crowd_of(check, members, kind))
+            if own.nodes > check.min_peers:
+                _compare(check, members, own, expected, agreement, behind=_behind(check, alike, levels))
             else:
-                everybody = everybody or crowd_of(check, of_group, " ".join(group))
-                crowd = everybody
-            _compare(check, members, crowd, expected, agreement)
+                doubt = _other_software(check, alike, by_software, everybody)
+                _compare(check, members, everybody, expected, agreement, doubt=doubt)
+
+
+def _other_software(check: Check, alike: Group, by_software: Mapping[Group, Sequence[Told]], everybody: Crowd) -> str:
+    """Why a node that is far off may be none the worse: those that it is held against have other software."""
+    if not check.alike:
+        return ""
+    others = {other: len(members) for other, members in by_software.items() if other != alike}
+    if not others:
+        return "" if everybody.nodes <= check.min_peers else f"its {_software(check, alike)} may be new since"
+    most = max(sorted(others), key=lambda other: others[other])
+    return f"its {_software(check, alike)} is not the {_software(check, most)} of {others[most]} others"
+
+
+def _software(check: Check, alike: Group) -> str:
+    return ", ".join(f"{path} {value}" for path, value in zip(check.alike, alike, strict=True))
+
+
+def _levels(check: Check, of_group: Sequence[Told], everybody: Crowd) -> dict[Group, list[float]]:
+    """By software how fast each node is, relative to all; what is relative to the node already says nothing of that."""
+    levels: dict[Group, list[float]] = defaultdict(list)
+    for told in of_group if check.relative_to is None else ():
+        places = ((value, everybody.beside(part)) for part, _, value in told.held(check))
+        ratios = [value / place.median for value, place in places if place is not None]
+        if ratios:
+            levels[told.alike].append(statistics.median(ratios))
+    return levels
+
+
+def _behind(check: Check, alike: Group, levels: Mapping[Group, Sequence[float]]) -> str:
+    """Why nodes of one software cannot be accepted for being alike: as a group they are behind those of all other.
+
+    Empty where they are not, and where they are the majority.
+    """
+    own = levels.get(alike, ())
+    rest = [level for other, its in levels.items() if other != alike for level in its]
+    if not own or len(rest) <= check.min_peers or len(rest) < len(own):
+        return ""
+    margin = min(most for most in (check.max_below, check.max_above) if most is not None)
+    usual = peers.Peers.without_the_far(rest, margin, check.deviations)
+    if usual is None:
+        return ""
+    error = MEDIAN_ERROR * usual.deviation * (1 / len(own) + 1 / len(rest)) ** 0.5
+    middle = statistics.median(own)
+    if not replace(usual, deviation=error).accuses(middle, check.max_below, check.max_above, check.deviations):
+        return ""
+    change = usual.change(middle)
+    most = max(sorted(other for other in levels if other != alike), key=lambda other: len(levels[other]))
+    far = f"{units.number_text(abs(change) * 100)} % {'under' if change < 0 else 'over'}"
+    return (
+        f"{check.metric} of {len(own)} nodes with {_software(check, alike)} is {far} that of "
+        f"{len(rest)} others (most with {_software(check, most)}): "
+        "software or nodes, nobody can say"
+    )
 
 
 #: SKU, number of GPUs and workload; the values of ``group_by`` come after.
 _KIND = 3
 
 
-def _with_enough(check: Check, groups: Mapping[Group, Sequence[Told]]) -> dict[Group, str]:
+def _with_enough(check: Check, groups: Mapping[Group, Sequence[Told]], stood: Stood) -> dict[Group, str]:
     """By group what others of its kind are, which do have enough nodes to be compared; empty where there are none."""
-    enough = [group for group, members in sorted(groups.items()) if len(members) > check.min_peers]
+    sizes = stood.groups(check)
+    for group, members in groups.items():
+        sizes[group] = max(sizes.get(group, 0), len(members))
+    enough = [group for group in sorted(sizes) if sizes[group] > check.min_peers]
     return {
         group: "; ".join(
-            f"{len(groups[other])} nodes have {' '.join(other[_KIND:])}"
+            f"{sizes[other]} nodes have {' '.join(other[_KIND:])}"
             for other in enough
             if other[:_KIND] == group[:_KIND] and other != group
         )
@@ -326,7 +380,16 @@ def _as_wide_as_all(
     }
 
 
-def _compare(check: Check, members: Sequence[Told], crowd: Crowd, expected: str, agreement: Agreement) -> None:
+def _compare(
+    check: Check,
+    members: Sequence[Told],
+    crowd: Crowd,
+    expected: str,
+    agreement: Agreement,
+    *,
+    doubt: str = "",
+    behind: str = "",
+) -> None:
     if crowd.nodes <= check.min_peers:
         reason = f"{crowd.nodes} of its kind ({crowd.kind}): nothing to compare with below {check.min_peers + 1} nodes"
         for told in members:
@@ -341,7 +404,10 @@ def _compare(check: Check, members: Sequence[Told], crowd: Crowd, expected: str,
         return
     wrong = []
     for told in members:
-        entries = excused(check, _entries(check, told, crowd, expected), told.record)
+        entries = excused(check, _entries(check, told, crowd, expected, doubt), told.record)
+        if behind:
+            entries = [one for one in entries if one["verdict"] != "pass"]
+            entries.append(entry_of(check, "missing", "node", reason=behind, expected=expected))
         agreement.nodes[told.subject.name][check.name] = entries
         parts = [entry["part"] for entry in entries if entry["verdict"] in ("fail", "warn")]
         if parts:
@@ -352,19 +418,27 @@ def _compare(check: Check, members: Sequence[Told], crowd: Crowd, expected: str,
         said += f", median {_shown(check, everybody.median)}, deviation {_percent(everybody)}"
     if wrong:
         said += f"; far off: {named(wrong)}"
-    agreement.fleet.append(entry_of(check, "fail" if wrong else "pass", "fleet", reason=said, expected=expected))
+    if behind:
+        said += f"; {behind}"
+    of_all = "fail" if wrong else "missing" if behind else "pass"
+    agreement.fleet.append(entry_of(check, of_all, "fleet", reason=said, expected=expected))
 
 
 def _reported(told: Told) -> set[str]:
     return {part for part, _ in told.figures} | {one.part for one in told.settled}
 
 
-def _entries(check: Check, told: Told, crowd: Crowd | None, expected: str) -> list[Entry]:
+def _entries(check: Check, told: Told, crowd: Crowd | None, expected: str, doubt: str = "") -> list[Entry]:
     judged = list(told.settled)
     if crowd is not None:
-        judged += [*told.unknown, *_earlier(check, told, crowd)]
-        judged += _beside(check, told, crowd)
+        held = [*_earlier(check, told, crowd), *_beside(check, told, crowd)]
+        judged += [*told.unknown, *(_doubted(one, doubt) if doubt and one.passed is False else one for one in held)]
     return entries_of(check, judged, lacking(check, told.subject, told.record, _reported(told)), expected)
+
+
+def _doubted(one: Judged, doubt: str) -> Judged:
+    """Far off beside nodes that are not quite its kind: that is evidence of nothing, in its favour either."""
+    return replace(one, passed=None, reason=f"{one.text}; {doubt}: software or node, nobody can say")
 
 
 def _beside(check: Check, told: Told, crowd: Crowd, before: str = "") -> list[Judged]:
@@ -413,7 +487,7 @@ def _said(check: Check, value: float, compared: float, crowd: Crowd, group: peer
         text = f"{figure} {way} its neighbours, beside {group.count} good parts of {crowd.nodes} nodes"
     else:
         text = f"{figure} {way} the median {_shown(check, group.median)} of {crowd.nodes} nodes"
-    text += f" ({crowd.kind}), which differ by {_percent(group)}"
+    text += f" ({crowd.kind}{', judged before' if crowd.earlier else ''}), which differ by {_percent(group)}"
     return text + ("; such a result is never retried into PASS" if before else "")
 
 
