@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import peers, schemas, units
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.criteria import Check
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.criteria import BASELINE_SETUPS, Check
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import Evidence
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.measure import (
     UNFINISHED,
@@ -44,8 +44,6 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.standing import (
 
 SCHEMA = "gpuval.baseline/1"
 MAX_BYTES = 64 << 20
-#: What figures are kept apart by, where their records tell it.
-SETUPS = ("torch", "fingerprints.training_setup")
 #: Figures of speed; counts, temperatures and losses are judged by limits of their own.
 _SPEEDS = ("bytes/s", "TFLOP/s", "seconds", "tokens/s", "samples/s", "images/s", "requests/s")
 #: Beyond both a part is not of the kind that a baseline describes.
@@ -139,7 +137,7 @@ def subjects_of(run: Mapping[str, Any], evidence: Evidence, subject_of: Any) -> 
 def _gather(subject: Subject, stage: str, record: Mapping[str, Any], gathered: dict[_Key, _Gathered]) -> None:
     if record["state"] != "success":
         return
-    told = [(path, values_of(record, [path])[0][0]) for path in SETUPS]
+    told = [(path, values_of(record, [path])[0][0]) for path in BASELINE_SETUPS]
     setup = tuple((path, value) for path, value in told if value)
     spreads = {
         (metric["name"], metric["scope"]): metric["value"]
@@ -255,7 +253,7 @@ def hold(check: Check, subject: Subject, baseline: Baseline | None) -> list[Entr
     if untold:
         reason = f"{check.stage} does not say its {untold[0]}"
         return [entry_of(check, "missing", "node", reason=reason, expected=expected)]
-    kept = {path: value for path, value in zip(check.group_by, values, strict=True) if path in SETUPS}
+    kept = dict(zip(check.group_by, values, strict=True))
     figure = baseline.find(check, sku, subject.gpus, workload, kept)
     if figure is None:
         kind = " ".join([sku, f"{subject.gpus} GPUs", workload, *kept.values()])
