@@ -36,6 +36,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.measure import (
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.standing import (
     LEAST,
     MOST,
+    as_wide_as_all,
     figures_of,
     group_of,
     one_of,
@@ -86,9 +87,9 @@ class Baseline:
 
 @dataclass
 class _Gathered:
-    """All parts of one figure: by node its values, and the spreads of their repeats."""
+    """All parts of one figure: by node and part its value, and the spreads of their repeats."""
 
-    nodes: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    nodes: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
     spreads: list[float] = field(default_factory=list)
 
 
@@ -155,7 +156,7 @@ def _gather(subject: Subject, stage: str, record: Mapping[str, Any], gathered: d
         scope = part.split(":")[0]
         key = (stage, metric["name"], scope, unit, subject.kind, gpus, record["workload"], setup)
         figure = gathered[key]
-        figure.nodes[subject.name].append(value)
+        figure.nodes[subject.name][part] = value
         spread = spreads.get((_spread_name(metric["name"]), part))
         if spread is not None:
             figure.spreads.append(spread)
@@ -173,25 +174,41 @@ def _spread_name(name: str) -> str:
 def _figures(key: _Key, gathered: _Gathered) -> Iterator[dict[str, Any]]:
     stage, metric, scope, unit, sku, gpus, workload, setup = key
     gathered = _of_one_size(gathered)
-    values = [value for node in gathered.nodes.values() for value in node]
+    nodes = [list(node.values()) for node in gathered.nodes.values()]
+    values = [value for node in nodes for value in node]
     group = peers.Peers.without_the_far(values, _FAR, _DEVIATIONS)
     if group is None:
         return
     good = [value for value in values if not group.accuses(value, _FAR, _FAR, _DEVIATIONS)]
-    middles = [statistics.median(node) for node in gathered.nodes.values()]
+    middles = [statistics.median(node) for node in nodes]
     beside = [
         value / statistics.median(node)
-        for node in gathered.nodes.values()
+        for node in nodes
         if len(node) >= peers.MIN_PARTS and statistics.median(node)
         for value in node
     ]
-    yield {
+    figure = {
         "stage": stage, "metric": metric, "scope": scope, "unit": unit, "sku": sku, "gpus": gpus, "workload": workload,
         "setup": dict(setup), "median": group.median, "deviation": group.deviation, "low": min(good),
         "high": max(good), "nodes": len(gathered.nodes), "parts": len(good), "far_off": len(values) - len(good),
         "between_nodes_ratio": _ratio(middles), "within_nodes_ratio": _ratio(beside) if scope != "node" else None,
         "repeats_ratio": statistics.median(gathered.spreads) if gathered.spreads else None,
     }  # fmt: skip
+    places = _places(gathered) if scope == "gpu" else {}
+    yield {**figure, "places": places} if places else figure
+
+
+def _places(gathered: _Gathered) -> dict[str, list[float]]:
+    """By part of that name (gpu:3) its median and deviation over the nodes; empty where there are too few of them."""
+    values: dict[str, list[float]] = defaultdict(list)
+    for node in gathered.nodes.values():
+        for part, value in node.items():
+            values[part].append(value)
+    groups = {part: peers.Peers.without_the_far(its, _FAR, _DEVIATIONS) for part, its in sorted(values.items())}
+    if any(group is None for group in groups.values()):
+        return {}
+    wide = as_wide_as_all(groups, values, _FAR, _DEVIATIONS)
+    return {part: [group.median, group.deviation] for part, group in wide.items() if group is not None}
 
 
 def _of_one_size(gathered: _Gathered) -> _Gathered:
@@ -259,6 +276,12 @@ def hold(check: Check, subject: Subject, baseline: Baseline | None) -> list[Entr
         kind = " ".join([sku, f"{subject.gpus} GPUs", workload, *kept.values()])
         reason = f"the baseline {baseline.title} has no {check.metric} of {kind}"
         return [entry_of(check, "skipped", "node", reason=reason, expected=expected)]
+    if check.same_part and "places" not in figure:
+        reason = (
+            f"the baseline {baseline.title} does not tell the {check.scope}s of {check.metric} apart: it is of an "
+            f"earlier version, or of fewer than {peers.MIN_PARTS} nodes"
+        )
+        return [entry_of(check, "skipped", "node", reason=reason, expected=expected)]
     judged, parts = _against(check, subject, record, figure, baseline)
     earlier = [
         one
@@ -279,15 +302,23 @@ def _against(
     figures, judged = figures_of(check, subject, record)
     parts = {part for part, _ in figures} | {one.part for one in judged}
     unit = check.unit or ""
+    places = figure["places"] if check.same_part else {"": [figure["median"], figure["deviation"]]}
     try:
-        median, deviation = (
-            units.to_float(units.convert(figure[key], figure["unit"], unit)) for key in ("median", "deviation")
-        )
+        groups = {
+            place: peers.Peers(
+                *(units.to_float(units.convert(value, figure["unit"], unit)) for value in its), figure["nodes"]
+            )
+            for place, its in places.items()
+        }
     except units.UnitError as error:
         reason = f"{check.metric} of the baseline: {error}"
         return [*judged, *(Judged(part, None, value, unit, reason) for part, value in figures)], parts
-    group = peers.Peers(median, deviation, figure["parts"])
     for part, value in figures:
+        group = groups.get(part if check.same_part else "")
+        if group is None:
+            reason = f"the baseline {baseline.title} has no {check.metric} of {part}"
+            judged.append(Judged(part, None, value, unit, reason))
+            continue
         passed = not group.accuses(value, check.max_below, check.max_above, check.deviations)
         said = functools.partial(_said, check, value, group, baseline)
         judged.append(Judged(part, passed, value, unit, said, -group.badness(value, check.max_below, check.max_above)))

@@ -226,6 +226,8 @@ def _problem(check: Check) -> str | None:
         return f"{_of_the_fleet(check)} is for peers: fleet"
     if check.relative_to == "node" and check.scope == "node":
         return "relative_to: node compares the parts of a node with each other: it needs a scope of parts"
+    if check.kind == "baseline" and check.same_part and check.scope != "gpu":
+        return "same_part: a baseline tells GPUs apart, and no other parts"
     if check.kind == "baseline":
         unknown = [path for path in check.group_by if path not in BASELINE_SETUPS]
         if unknown:

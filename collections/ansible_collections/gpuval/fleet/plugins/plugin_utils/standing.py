@@ -363,11 +363,11 @@ def crowd_of(check: Check, members: Sequence[Told], kind: str) -> Crowd:
         for part, figures in values.items()
     }
     if check.same_part:
-        parts = _as_wide_as_all(parts, values, margin, check.deviations)
+        parts = as_wide_as_all(parts, values, margin, check.deviations)
     return Crowd(len(members), " ".join(kind.split()), parts)
 
 
-def _as_wide_as_all(
+def as_wide_as_all(
     parts: Mapping[str, peers.Peers | None], values: Mapping[str, Sequence[float]], margin: float, deviations: float
 ) -> dict[str, peers.Peers | None]:
     """The parts with no less a deviation than all have together: of many places one seems narrow by chance."""
