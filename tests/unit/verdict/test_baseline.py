@@ -303,3 +303,12 @@ def test_copies_of_two_kinds_that_are_all_slower_are_found(slow):
 
 def test_links_of_two_kinds_are_held_against_no_baseline():
     assert SHIPPED["diagnostics_peer_baseline"].applies.sku == SHIPPED["diagnostics_peer_fleet"].applies.sku
+
+
+@pytest.mark.parametrize(("nodes", "verdicts"), [(3, {"PASS"}), (7, {"PASS"}), (8, {"FAIL"})])
+def test_a_baseline_of_few_nodes_is_advice(nodes, verdicts):
+    it = made(*fleet(nodes))
+    report = judge(*fleet(10, centre=500.0 * 1.1), SLOWER, FLOOR, against=it)
+    assert {node["verdict"] for node in report["nodes"]} == verdicts
+    reasons = [one["reason"] for one in report["nodes"][0]["checks"] if one["name"] == "slower"]
+    assert any(f"advice, since it is of {nodes} nodes" in reason for reason in reasons) == (nodes < 8)

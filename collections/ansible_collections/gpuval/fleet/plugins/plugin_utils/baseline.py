@@ -35,6 +35,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.measure import (
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.standing import (
     LEAST,
+    MEDIAN_ERROR,
     MOST,
     as_wide_as_all,
     figures_of,
@@ -45,6 +46,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.standing import (
 
 SCHEMA = "gpuval.baseline/1"
 MAX_BYTES = 64 << 20
+#: What fewer nodes say of how nodes differ fails nobody: it is advice.
+LEAST_NODES = 8
 #: Figures of speed; counts, temperatures and losses are judged by limits of their own.
 _SPEEDS = ("bytes/s", "TFLOP/s", "seconds", "tokens/s", "samples/s", "images/s", "requests/s")
 #: Beyond both a part is not of the kind that a baseline describes.
@@ -290,9 +293,13 @@ def hold(check: Check, subject: Subject, baseline: Baseline | None) -> list[Entr
         for one in _against(check, subject, attempt, figure, baseline)[0]
         if one.passed is False
     ]
-    return excused(
-        check, entries_of(check, [*earlier, *judged], lacking(check, subject, record, parts), expected), record
-    )
+    entries = entries_of(check, [*earlier, *judged], lacking(check, subject, record, parts), expected)
+    if figure["nodes"] < LEAST_NODES:
+        for entry in entries:
+            if entry["verdict"] == "fail":
+                entry.update(verdict="warn", severity="advisory")
+                entry["reason"] += f"; advice, since it is of {figure['nodes']} nodes, fewer than {LEAST_NODES}"
+    return excused(check, entries, record)
 
 
 def _against(
@@ -313,13 +320,15 @@ def _against(
     except units.UnitError as error:
         reason = f"{check.metric} of the baseline: {error}"
         return [*judged, *(Judged(part, None, value, unit, reason) for part, value in figures)], parts
+    # Few nodes know little of how nodes differ, nor of where the middle is: the standard error of their median.
+    deviations = peers.widened(check.deviations, figure["nodes"]) * (1 + MEDIAN_ERROR**2 / figure["nodes"]) ** 0.5
     for part, value in figures:
         group = groups.get(part if check.same_part else "")
         if group is None:
             reason = f"the baseline {baseline.title} has no {check.metric} of {part}"
             judged.append(Judged(part, None, value, unit, reason))
             continue
-        passed = not group.accuses(value, check.max_below, check.max_above, check.deviations)
+        passed = not group.accuses(value, check.max_below, check.max_above, deviations)
         said = functools.partial(_said, check, value, group, baseline)
         judged.append(Judged(part, passed, value, unit, said, -group.badness(value, check.max_below, check.max_above)))
     return judged, parts

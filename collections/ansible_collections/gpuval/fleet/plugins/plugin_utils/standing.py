@@ -358,13 +358,16 @@ def crowd_of(check: Check, members: Sequence[Told], kind: str) -> Crowd:
         for part, _, compared in told.held(check):
             values[part if check.same_part else EVERY].append(compared)
     margin = min(most for most in (check.max_below, check.max_above) if most is not None)
+    crowd = Crowd(len(members), " ".join(kind.split()), {})
+    # Of a few healthy nodes the widest would be left out; of more, a third that is bad must be.
+    deviations = crowd.deviations(check) if 0 < crowd.nodes < peers.FEW_TO_LEAVE_OUT else check.deviations
     parts = {
-        part: peers.Peers.without_the_far(figures, margin, check.deviations, floor_ratio=floor)
+        part: peers.Peers.without_the_far(figures, margin, deviations, floor_ratio=floor)
         for part, figures in values.items()
     }
     if check.same_part:
-        parts = as_wide_as_all(parts, values, margin, check.deviations)
-    return Crowd(len(members), " ".join(kind.split()), parts)
+        parts = as_wide_as_all(parts, values, margin, deviations)
+    return replace(crowd, parts=parts)
 
 
 def as_wide_as_all(
@@ -456,7 +459,7 @@ def _beside(check: Check, told: Told, crowd: Crowd, before: str = "") -> list[Ju
             failed.append(Judged(part, None, value, check.unit or "", why))
             continue
         said = functools.partial(_said, check, value, compared, crowd, group, before)
-        if group.accuses(compared, check.max_below, check.max_above, check.deviations):
+        if group.accuses(compared, check.max_below, check.max_above, crowd.deviations(check)):
             failed.append(Judged(part, False, value, check.unit or "", said))
             continue
         badness = group.badness(compared, check.max_below, check.max_above)

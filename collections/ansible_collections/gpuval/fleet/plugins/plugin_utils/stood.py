@@ -28,6 +28,10 @@ class Crowd:
     parts: Mapping[str, peers.Peers | None]
     earlier: bool = False
 
+    def deviations(self, check: Check) -> float:
+        """How many of its deviations accuse a part; parts of a node differ on their own, and are enough of them."""
+        return check.deviations if check.relative_to else peers.widened(check.deviations, self.nodes)
+
     def beside(self, part: str) -> peers.Peers | None:
         return self.parts[EVERY] if EVERY in self.parts else self.parts.get(part)
 
