@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import random
 import statistics
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,13 +77,18 @@ class Fleet:
 class Noise:
     """Draws the figures of one fleet."""
 
-    def __init__(self, seed: str, node_cv: float, repeat: float) -> None:
+    def __init__(self, seed: str, node_cv: float, repeat: float, gpu_cv: float = 0.0) -> None:
         self.draw = random.Random(seed)  # noqa: S311  (the same fleet again, no secret)
         self.node_cv = node_cv
         self.repeat = repeat
+        self.gpu_cv = gpu_cv
 
     def node(self) -> dict[str, float]:
         return {kind: max(0.5, self.draw.gauss(1, self.node_cv)) for kind in ("cores", "memory", "pcie", "links")}
+
+    def part(self) -> float:
+        """What one part differs by from the others of its node; without such a spread nothing is drawn."""
+        return max(0.5, self.draw.gauss(1, self.gpu_cv)) if self.gpu_cv else 1.0
 
     def rate(self) -> tuple[float, float]:
         """The median of the repeats of 1, and their spread."""
@@ -110,12 +116,14 @@ def drawn(
     each: int,
     planted: dict[str, Defect] | None = None,
     skus: Sequence[str] = ("h200", "h200", "h200", "b200", "b200"),
+    gpu_cv: float = 0.0,
 ) -> Fleet:
     """Two SKUs, three fifths and two fifths, of 8 GPUs a node, in racks of 8; ``each`` nodes with every defect.
 
-    With ``planted`` there are these defects and no others; ``skus`` are those of equal shares of the fleet.
+    With ``planted`` there are these defects and no others; ``skus`` are those of equal shares of the fleet. ``gpu_cv``
+    is what parts of a node differ by.
     """
-    noise = Noise(f"drawn {nodes} {node_cv} {repeat} {seed}", node_cv, repeat)
+    noise = Noise(f"drawn {nodes} {node_cv} {repeat} {seed}", node_cv, repeat, gpu_cv)
     names = [f"node-{number:04}" for number in range(nodes)]
     of_node = {name: skus[index * len(skus) // nodes] for index, name in enumerate(names)}
     run = make_run(names, stages=STAGES)
@@ -162,6 +170,7 @@ def _node(
         for one in its
     }
     node = noise.node()
+    parts: dict[tuple[str, str], float] = defaultdict(noise.part)
     by_stage = {}
     speeds: dict[str, float] = {}
     for stage, record in perfect.items():
@@ -172,10 +181,12 @@ def _node(
                 middle, spread = noise.rate()
                 spreads[_spread_of(metric), part] = spread
                 value = base[metric] * node[DEPENDS[metric]] * middle * _factor(defect, metric, part)
+                if part != "node":
+                    value *= parts[DEPENDS[metric], part]
                 figures.append({**one, "value": value})
             elif metric == COMPUTE:
                 middle, _ = noise.rate()
-                speeds[part] = node["cores"] * middle * _factor(defect, COMPUTE, part)
+                speeds[part] = node["cores"] * parts["cores", part] * middle * _factor(defect, COMPUTE, part)
                 figures.append({**one, "value": base[COMPUTE] / speeds[part]})
             elif metric != TRAINING and not metric.endswith("_spread_ratio") and metric != "training_compute_ratio":
                 figures.append({**one, "value": one["value"] * 2} if metric == "gpu_memory_bytes" else one)

@@ -8,6 +8,7 @@ Every verdict is that of the product's own judge with the criteria as shipped; n
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import sys
 import time
@@ -112,8 +113,9 @@ def settings(options: argparse.Namespace) -> Iterator[tuple[str, object]]:
         each = max(1, nodes // 160)
         for cv in options.cv:
             for repeat in options.noise:
-                title = f"{nodes} nodes, CV {cv:.1%}, repeats {repeat:.1%}"
-                yield title, lambda seed, n=nodes, c=cv, r=repeat, e=each: fleets.drawn(n, c, r, seed, each=e)
+                for gpus in options.gpu_cv:
+                    title = f"{nodes} nodes, CV {cv:.1%}, GPUs {gpus:.1%}, repeats {repeat:.1%}"
+                    yield title, functools.partial(_drawn, nodes, cv, repeat, each, gpus)
         for repeat in options.noise if options.replay else ():
             title = f"{nodes} nodes replayed from real H200, repeats {repeat:.1%}"
             yield title, lambda seed, n=nodes, r=repeat, e=each: fleets.replayed(n, r, seed, each=e)
@@ -175,6 +177,10 @@ def document(tally: Tally) -> dict:
     }  # fmt: skip
 
 
+def _drawn(nodes: int, cv: float, repeat: float, each: int, gpu_cv: float, seed: int) -> fleets.Fleet:
+    return fleets.drawn(nodes, cv, repeat, seed, each=each, gpu_cv=gpu_cv)
+
+
 def arguments() -> argparse.Namespace:
     def numbers(kind):
         return lambda text: [kind(one) for one in text.split(",")]
@@ -183,6 +189,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--nodes", type=numbers(int), default=[100, 1000], help="sizes of fleets (%(default)s)")
     parser.add_argument("--fleets", type=int, default=1, help="fleets of each setting (%(default)s)")
     parser.add_argument("--cv", type=numbers(float), default=list(CVS), help="node-to-node (%(default)s)")
+    parser.add_argument("--gpu-cv", type=numbers(float), default=[0.0], help="GPU-to-GPU in a node (%(default)s)")
     parser.add_argument("--noise", type=numbers(float), default=list(REPEATS), help="of repeats (%(default)s)")
     parser.add_argument("--no-replay", dest="replay", action="store_false", help="leave out replays of real records")
     parser.add_argument("--explain", action="store_true", help="show which checks decided")

@@ -77,7 +77,7 @@ def test_a_node_out_of_reach_is_incomplete_and_named(fleet, closed_port):
 
 
 def test_labels_of_the_inventory_are_in_run_and_report(fleet):
-    nodes = {"single": {**fleet.nodes["single"], "rack": "r7", "gpuval_labels": {"row": "b", "pdu": 3, "hall": ""}}}
+    nodes = {"single": {**fleet.nodes["single"], "rack": "r7", "gpuval_labels": {"row": "b", "pdu": "3", "hall": ""}}}
     done = fleet.play(nodes=nodes)
     assert done.code == 0, done
     expected = {"rack": "r7", "row": "b", "pdu": "3"}

@@ -171,3 +171,10 @@ def test_gpus_that_report_nothing_do_not_break_a_comparison():
     nodes[5] = node("node-5", [(TFLOPS, "TFLOP/s", gpus([None] * 8))])
     analysis = analyse(nodes, racks(40))
     assert named(analysis) == {("rack", "r2")}
+
+
+@pytest.mark.parametrize("others", [lambda number: {}, lambda number: {"rack": f"of two {number // 2}"}])
+def test_a_label_that_only_the_bad_nodes_have_is_seen(others):
+    nodes = fleet(60, factor=lambda number: 0.95 if number < 8 else 1.0)
+    told = [{"rack": "bad"} if number < 8 else others(number) for number in range(60)]
+    assert named(analyse(nodes, told)) == {("rack", "bad")}

@@ -165,3 +165,9 @@ def test_more_names_than_anybody_has_are_bounded():
     analysis = analyse(nodes, [{}] * 3)
     assert len(analysis["statistics"]) == 4000
     assert analysis["counts"]["statistics_left_out"] == 500
+
+
+def test_a_figure_that_only_the_last_node_is_judged_by_is_judged():
+    check = {"stage": "diagnostics", "metric": "seldom"}
+    report = {"nodes": [{"checks": []} for _ in range(80)] + [{"checks": [check]}]}
+    assert figures.judged_figures(report) == {("diagnostics", "seldom")}

@@ -93,3 +93,14 @@ def test_shipped_criteria_load_and_no_name_is_used_twice():
     for check in criteria.load(files):
         if check.unit is not None and check.kind != "trend":
             assert units.compatible(check.unit, check.unit)
+
+
+def test_a_baseline_knows_two_setups_and_no_others():
+    entry = {
+        "name": "slower", "stage": "training", "metric": "training_model_tflops", "kind": "baseline", "scope": "gpu",
+        "unit": "TFLOP/s", "max_below": 0.05, "severity": "required", "source": "s", "remedy": "r",
+    }  # fmt: skip
+    for path in criteria.BASELINE_SETUPS:
+        criteria.parse({"schema": "gpuval.criteria/1", "checks": [{**entry, "group_by": [path]}]})
+    with pytest.raises(criteria.CriteriaError, match=r"slower.*group_by fingerprints\.setup: a baseline keeps"):
+        criteria.parse({"schema": "gpuval.criteria/1", "checks": [{**entry, "group_by": ["fingerprints.setup"]}]})

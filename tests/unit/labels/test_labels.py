@@ -1,12 +1,13 @@
 """Labels of the inventory, and those of a cluster."""
 
 import pytest
+import yaml
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import labels, runs, schemas
 from builders import make_run
 
 
-def test_texts_and_whole_numbers_are_labels_and_empty_ones_none():
-    told = labels.of_host({"gpuval_labels": {"rack": "r12", "pdu": 3, "row": "", "hall": None}})
+def test_texts_are_labels_and_empty_ones_none():
+    told = labels.of_host({"gpuval_labels": {"rack": "r12", "pdu": "3", "row": "", "hall": None}})
     assert told == {"rack": "r12", "pdu": "3"}
     run = make_run()
     run["nodes"]["node-1"]["labels"] = told
@@ -19,7 +20,11 @@ def test_texts_and_whole_numbers_are_labels_and_empty_ones_none():
         ("rack r1", "is a dictionary"),
         ({"row": True}, "write it in quotes"),
         ({"row": 1.10}, "write it in quotes"),
-        ({"row": ["a"]}, "neither a text nor a whole number"),
+        *(
+            (yaml.safe_load(text), "write it in quotes")
+            for text in ("{row: 010}", "{row: 1:20}", "{row: 0x1F}", "{row: 3}")
+        ),
+        ({"row": ["a"]}, "row is no text"),
         ({"my rack": "a"}, "is not letters"),
         ({"": "a"}, "is not letters"),
         ({str(number): "a" for number in range(33)}, "32 are possible"),

@@ -117,7 +117,24 @@ def test_criteria_and_baseline_travel_whole(store, folder, tmp_path):
     other.write_text("checks: []")
     _, _, remarks = run_copy.judged_by(copy, [str(other)], str(other))
     assert len(remarks) == 2
-    assert run_copy.judged_by(folder, [], "") == ([], "", []), "the run's own controller takes what it is given"
+
+
+def test_a_run_judged_again_is_held_against_what_it_was_before(folder, tmp_path):
+    site, base, other = tmp_path / "site.yml", tmp_path / "base.json", tmp_path / "other.json"
+    for path in (site, base, other):
+        path.write_text(path.name)
+    run_publishing.keep_criteria(folder, [str(site)], str(base))
+    kept = run_publishing.criteria_file(folder).read_bytes()
+    (criteria,), baseline, remarks = run_copy.judged_by(folder, [], "")
+    assert (Path(criteria).read_text(), Path(baseline).read_text(), remarks) == ("site.yml", "base.json", [])
+    run_publishing.keep_criteria(folder, [], "")
+    assert run_publishing.criteria_file(folder).read_bytes() == kept
+    _, baseline, remarks = run_copy.judged_by(folder, [], str(other))
+    assert baseline == str(other)
+    assert remarks == ["gpuval_baseline differs from the one that the run was held against before: so may the verdict"]
+    run_publishing.keep_criteria(folder, [], str(other))
+    (criteria,), baseline, _ = run_copy.judged_by(folder, [], "")
+    assert (Path(criteria).read_text(), Path(baseline).read_text()) == ("site.yml", "other.json")
 
 
 def test_a_damaged_file_of_criteria_judges_nothing(store, folder, tmp_path):
@@ -135,3 +152,16 @@ def test_a_store_of_an_earlier_version_says_what_it_lacks(store, folder, tmp_pat
     copy = bring(store, folder, tmp_path / "results")
     _, _, (remark,) = run_copy.judged_by(copy, [], "")
     assert "give them here too" in remark
+
+
+def test_where_nodes_lay_stays_with_the_run_and_goes_to_one_of_its_nodes(folder, tmp_path):
+    run = folder.read_run()
+    placed = [{"check": "slow"}]
+    run_publishing.keep_criteria(folder, [], "", placed)
+    run_publishing.keep_criteria(folder, [], "")
+    assert run_publishing.standings(folder) == placed
+    one = {**run, "run_id": "one-of-them", "nodes": dict([next(iter(run["nodes"].items()))])}
+    results = folder.path.parent
+    assert run_publishing.standings_before(results, one) == placed
+    assert run_publishing.standings_before(results, {**one, "profile": "other"}) == []
+    assert run_publishing.standings_before(results, {**one, "nodes": {"stranger": {}}}) == []

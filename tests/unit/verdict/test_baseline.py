@@ -250,3 +250,65 @@ def test_the_order_of_nodes_is_irrelevant(order):
     names = list(run["nodes"])
     shuffled = {**run, "nodes": {names[index]: run["nodes"][names[index]] for index in order}}
     assert made(shuffled, evidence).document == made(run, evidence).document
+
+
+def test_a_node_that_tells_a_part_often_has_one_voice():
+    run, evidence = fleet()
+    honest = figure(made(run, evidence))
+    told = evidence.records["node-3"]["diagnostics"]["metrics"]
+    told += [metric(NAME, 900.0, "TFLOP/s", "gpu:0") for _ in range(60)]
+    told += [metric(NAME, 900.0, "TFLOP/s", f"gpu:{number}") for number in range(4, 400)]
+    one = figure(made(run, evidence))
+    assert one["median"] == pytest.approx(honest["median"], rel=0.002)
+    assert one["high"] < 700
+
+
+COPY = "diagnostics_host_to_device_bytes_per_second"
+SHIPPED = {one.name: one for one in criteria.load(criteria.shipped_files())}
+COPIES = [SHIPPED[f"diagnostics_host_to_device_{name}"] for name in ("fleet", "fleet_neighbours", "baseline")]
+
+
+def copies(places, *, scale=1.0, seed=1, number=12):
+    """Nodes whose GPUs copy as fast as their places let them."""
+    draw = random.Random(seed)
+    run, evidence = fleet(number, gpus=8)
+    for name in run["nodes"]:
+        node = draw.gauss(1, 0.003)
+        for gpu, place in enumerate(places):
+            rate = 55e9 * place * scale * node * draw.gauss(1, 0.001)
+            evidence.records[name]["diagnostics"]["metrics"] += [
+                metric(COPY, rate, "bytes/s", f"gpu:{gpu}"),
+                metric("diagnostics_host_to_device_spread_ratio", 0.003, "ratio", f"gpu:{gpu}"),
+            ]
+    return run, evidence
+
+
+@settings(max_examples=15, deadline=None)
+@given(places=st.lists(st.sampled_from([1.0, 0.918, 0.75, 0.5]), min_size=8, max_size=8), seed=st.integers(0, 99))
+def test_a_run_held_against_its_own_baseline_fails_nobody(places, seed):
+    run, evidence = copies(places, seed=seed)
+    it = made(run, evidence)
+    report = judge(run, evidence, FLOOR, *COPIES, against=it)
+    assert report["counts"]["PASS"] == 12
+
+
+@pytest.mark.parametrize("slow", [3, 4])
+def test_copies_of_two_kinds_that_are_all_slower_are_found(slow):
+    places = [1.0] * (8 - slow) + [0.918] * slow
+    it = made(*copies(places))
+    report = judge(*copies(places, scale=0.75), FLOOR, *COPIES, against=it)
+    assert report["counts"]["FAIL"] == 12
+    assert {one[2] for one in entries(report, "diagnostics_host_to_device_baseline")} == {"fail"}
+
+
+def test_links_of_two_kinds_are_held_against_no_baseline():
+    assert SHIPPED["diagnostics_peer_baseline"].applies.sku == SHIPPED["diagnostics_peer_fleet"].applies.sku
+
+
+@pytest.mark.parametrize(("nodes", "verdicts"), [(3, {"PASS"}), (7, {"PASS"}), (8, {"FAIL"})])
+def test_a_baseline_of_few_nodes_is_advice(nodes, verdicts):
+    it = made(*fleet(nodes))
+    report = judge(*fleet(10, centre=500.0 * 1.1), SLOWER, FLOOR, against=it)
+    assert {node["verdict"] for node in report["nodes"]} == verdicts
+    reasons = [one["reason"] for one in report["nodes"][0]["checks"] if one["name"] == "slower"]
+    assert any(f"advice, since it is of {nodes} nodes" in reason for reason in reasons) == (nodes < 8)

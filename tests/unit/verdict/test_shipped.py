@@ -114,7 +114,7 @@ def records(node="node-1", gpus=8):
             metrics=[
                 metric("training_loss_first", 10.4, "loss"), metric("training_loss_last", 6.1, "loss"),
                 metric("training_nonfinite_count", 0), metric("training_processes_count", gpus),
-                metric("training_slowest_compute_ratio", 1.01, "ratio"),
+                metric("training_slowest_compute_ratio", 1.01, "ratio"), metric("training_compile_failed_count", 0),
                 *per_gpu("training_model_tflops", 451, "TFLOP/s", gpus),
                 *per_gpu("training_peak_memory_bytes", 9e10, "bytes", gpus),
                 *per_gpu("training_compute_p50_seconds", 0.29, "seconds", gpus),
@@ -284,3 +284,16 @@ def test_a_pod_that_may_not_read_the_kernels_log_passes_with_a_warning():
         by_stage["training"]["environment"].clear()
 
     assert judged(silently)["verdict"] == "INCOMPLETE"
+
+
+def test_a_node_that_fell_back_to_training_without_compiling_is_not_accepted():
+    def fallen(by_stage):
+        by_stage["training"]["fingerprints"]["training_setup"] = "llama-1b 8x2048 bf16 slow"
+        change_metric("training", "training_compile_failed_count", 1)(by_stage)
+
+    report = judged(fallen, nodes=tuple(f"node-{number}" for number in range(1, 11)))
+    assert [node["verdict"] for node in report["nodes"]] == ["FAIL", *["PASS"] * 9]
+    checks = {one["name"]: one["verdict"] for one in report["nodes"][0]["checks"]}
+    assert checks["training_setup_agrees"] == "fail"
+    assert checks["training_speed_fleet"] == "missing"
+    assert checks["training_compiled"] == "warn"

@@ -143,6 +143,7 @@ def test_where_compiling_fails_the_training_goes_on_without(tmp_path):
     assert "; not compiled (rank:" in ended.result["message"]
     assert ended.result["environment"]["compile"] is False
     assert ended.result["environment"]["compile_problem"]
+    assert ended.metric("training_compile_failed_count") == 1
     assert ended.metric("training_steps_count") == 3
 
 

@@ -18,6 +18,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils import (
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import Evidence, take_record
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_file
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.stood import Stood
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import object_key
 
 
@@ -39,12 +40,15 @@ class ActionModule(ControllerAction):
             self._display.warning(remark)
         checks = criteria.load([*criteria.shipped_files(), *files])
         held_against = baseline.read(Path(held)) if held else None
-        if not folder.is_copy:
-            run_publishing.keep_criteria(folder, options["criteria"], options["baseline"])
         if options["finish"] and not folder.is_copy and run["finished_at"] is None:
             run = {**run, "finished_at": runs.now()}
             folder.write_run(run)
-        report = verdict.judge(run, read_evidence(folder, run), checks, judged_at=runs.now(), held_against=held_against)
+        stood = Stood.of(run_publishing.standings(folder))
+        report = verdict.judge(
+            run, read_evidence(folder, run), checks, judged_at=runs.now(), held_against=held_against, stood=stood
+        )
+        if not folder.is_copy:
+            run_publishing.keep_criteria(folder, options["criteria"], options["baseline"], stood.documents())
         schemas.validate("report", report, what="report.json")
         write_file(folder.path / "report.json", report_file.lines(report))
         return {"changed": True, "verdict": report["verdict"], "counts": report["counts"]}

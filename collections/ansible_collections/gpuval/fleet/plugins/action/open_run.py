@@ -11,6 +11,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils import (
     labels,
     node_ids,
     plans,
+    run_copy,
     run_publishing,
     runs,
     versions,
@@ -83,7 +84,10 @@ class ActionModule(ControllerAction):
         if changed and not self.check_mode:
             folder.write_run(run)
         if not self.check_mode:
-            run_publishing.keep_criteria(folder, options["criteria"], options["baseline"])
+            for remark in run_copy.judged_by(folder, options["criteria"], options["baseline"])[2]:
+                self._display.warning(remark)
+            stood = run_publishing.standings_before(results, run) if known is None and options["limit"] else []
+            run_publishing.keep_criteria(folder, options["criteria"], options["baseline"], stood)
             runs.remember(results, run_id)
         return {
             "changed": changed,

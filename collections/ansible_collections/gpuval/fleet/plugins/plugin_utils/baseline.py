@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import peers, schemas, units
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.criteria import Check
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.criteria import BASELINE_SETUPS, Check
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import Evidence
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.measure import (
     UNFINISHED,
@@ -35,16 +35,19 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.measure import (
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.standing import (
     LEAST,
+    MEDIAN_ERROR,
     MOST,
+    as_wide_as_all,
     figures_of,
     group_of,
+    one_of,
     values_of,
 )
 
 SCHEMA = "gpuval.baseline/1"
 MAX_BYTES = 64 << 20
-#: What figures are kept apart by, where their records tell it.
-SETUPS = ("torch", "fingerprints.training_setup")
+#: What fewer nodes say of how nodes differ fails nobody: it is advice.
+LEAST_NODES = 8
 #: Figures of speed; counts, temperatures and losses are judged by limits of their own.
 _SPEEDS = ("bytes/s", "TFLOP/s", "seconds", "tokens/s", "samples/s", "images/s", "requests/s")
 #: Beyond both a part is not of the kind that a baseline describes.
@@ -87,9 +90,9 @@ class Baseline:
 
 @dataclass
 class _Gathered:
-    """All parts of one figure: by node its values, and the spreads of their repeats."""
+    """All parts of one figure: by node and part its value, and the spreads of their repeats."""
 
-    nodes: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    nodes: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
     spreads: list[float] = field(default_factory=list)
 
 
@@ -138,25 +141,33 @@ def subjects_of(run: Mapping[str, Any], evidence: Evidence, subject_of: Any) -> 
 def _gather(subject: Subject, stage: str, record: Mapping[str, Any], gathered: dict[_Key, _Gathered]) -> None:
     if record["state"] != "success":
         return
-    told = [(path, values_of(record, [path])[0][0]) for path in SETUPS]
+    told = [(path, values_of(record, [path])[0][0]) for path in BASELINE_SETUPS]
     setup = tuple((path, value) for path, value in told if value)
     spreads = {
         (metric["name"], metric["scope"]): metric["value"]
         for metric in record["metrics"]
         if metric["name"].endswith("_spread_ratio") and metric["value"] is not None and metric["value"] >= 0
     }
+    times = Counter((metric["name"], metric["scope"]) for metric in record["metrics"])
     for metric in record["metrics"]:
         value, unit, part = metric["value"], metric["unit"], metric["scope"]
+        if times[metric["name"], part] > 1 or not _has(subject, part):
+            continue
         if value is None or not LEAST < abs(value) < MOST or not any(units.compatible(unit, one) for one in _SPEEDS):
             continue
         gpus = None if subject.gpus is None else int(subject.gpus)
         scope = part.split(":")[0]
         key = (stage, metric["name"], scope, unit, subject.kind, gpus, record["workload"], setup)
         figure = gathered[key]
-        figure.nodes[subject.name].append(value)
+        figure.nodes[subject.name][part] = value
         spread = spreads.get((_spread_name(metric["name"]), part))
         if spread is not None:
             figure.spreads.append(spread)
+
+
+def _has(subject: Subject, part: str) -> bool:
+    """Whether the node can have the part; of ranks and links it does not say how many."""
+    return not part.startswith("gpu:") or subject.gpus is None or one_of(part, int(subject.gpus))
 
 
 def _spread_name(name: str) -> str:
@@ -165,25 +176,48 @@ def _spread_name(name: str) -> str:
 
 def _figures(key: _Key, gathered: _Gathered) -> Iterator[dict[str, Any]]:
     stage, metric, scope, unit, sku, gpus, workload, setup = key
-    values = [value for node in gathered.nodes.values() for value in node]
+    gathered = _of_one_size(gathered)
+    nodes = [list(node.values()) for node in gathered.nodes.values()]
+    values = [value for node in nodes for value in node]
     group = peers.Peers.without_the_far(values, _FAR, _DEVIATIONS)
     if group is None:
         return
     good = [value for value in values if not group.accuses(value, _FAR, _FAR, _DEVIATIONS)]
-    middles = [statistics.median(node) for node in gathered.nodes.values()]
+    middles = [statistics.median(node) for node in nodes]
     beside = [
         value / statistics.median(node)
-        for node in gathered.nodes.values()
+        for node in nodes
         if len(node) >= peers.MIN_PARTS and statistics.median(node)
         for value in node
     ]
-    yield {
+    figure = {
         "stage": stage, "metric": metric, "scope": scope, "unit": unit, "sku": sku, "gpus": gpus, "workload": workload,
         "setup": dict(setup), "median": group.median, "deviation": group.deviation, "low": min(good),
         "high": max(good), "nodes": len(gathered.nodes), "parts": len(good), "far_off": len(values) - len(good),
         "between_nodes_ratio": _ratio(middles), "within_nodes_ratio": _ratio(beside) if scope != "node" else None,
         "repeats_ratio": statistics.median(gathered.spreads) if gathered.spreads else None,
     }  # fmt: skip
+    places = _places(gathered) if scope == "gpu" else {}
+    yield {**figure, "places": places} if places else figure
+
+
+def _places(gathered: _Gathered) -> dict[str, list[float]]:
+    """By part of that name (gpu:3) its median and deviation over the nodes; empty where there are too few of them."""
+    values: dict[str, list[float]] = defaultdict(list)
+    for node in gathered.nodes.values():
+        for part, value in node.items():
+            values[part].append(value)
+    groups = {part: peers.Peers.without_the_far(its, _FAR, _DEVIATIONS) for part, its in sorted(values.items())}
+    if any(group is None for group in groups.values()):
+        return {}
+    wide = as_wide_as_all(groups, values, _FAR, _DEVIATIONS)
+    return {part: [group.median, group.deviation] for part, group in wide.items() if group is not None}
+
+
+def _of_one_size(gathered: _Gathered) -> _Gathered:
+    """The nodes that told of as many parts as most: one that tells of a thousand links has no thousand voices."""
+    most, _ = min(Counter(len(node) for node in gathered.nodes.values()).items(), key=lambda one: (-one[1], one[0]))
+    return _Gathered({name: node for name, node in gathered.nodes.items() if len(node) == most}, gathered.spreads)
 
 
 def _ratio(values: Sequence[float]) -> float | None:
@@ -239,11 +273,17 @@ def hold(check: Check, subject: Subject, baseline: Baseline | None) -> list[Entr
     if untold:
         reason = f"{check.stage} does not say its {untold[0]}"
         return [entry_of(check, "missing", "node", reason=reason, expected=expected)]
-    kept = {path: value for path, value in zip(check.group_by, values, strict=True) if path in SETUPS}
+    kept = dict(zip(check.group_by, values, strict=True))
     figure = baseline.find(check, sku, subject.gpus, workload, kept)
     if figure is None:
         kind = " ".join([sku, f"{subject.gpus} GPUs", workload, *kept.values()])
         reason = f"the baseline {baseline.title} has no {check.metric} of {kind}"
+        return [entry_of(check, "skipped", "node", reason=reason, expected=expected)]
+    if check.same_part and "places" not in figure:
+        reason = (
+            f"the baseline {baseline.title} does not tell the {check.scope}s of {check.metric} apart: it is of an "
+            f"earlier version, or of fewer than {peers.MIN_PARTS} nodes"
+        )
         return [entry_of(check, "skipped", "node", reason=reason, expected=expected)]
     judged, parts = _against(check, subject, record, figure, baseline)
     earlier = [
@@ -253,9 +293,13 @@ def hold(check: Check, subject: Subject, baseline: Baseline | None) -> list[Entr
         for one in _against(check, subject, attempt, figure, baseline)[0]
         if one.passed is False
     ]
-    return excused(
-        check, entries_of(check, [*earlier, *judged], lacking(check, subject, record, parts), expected), record
-    )
+    entries = entries_of(check, [*earlier, *judged], lacking(check, subject, record, parts), expected)
+    if figure["nodes"] < LEAST_NODES:
+        for entry in entries:
+            if entry["verdict"] == "fail":
+                entry.update(verdict="warn", severity="advisory")
+                entry["reason"] += f"; advice, since it is of {figure['nodes']} nodes, fewer than {LEAST_NODES}"
+    return excused(check, entries, record)
 
 
 def _against(
@@ -265,16 +309,26 @@ def _against(
     figures, judged = figures_of(check, subject, record)
     parts = {part for part, _ in figures} | {one.part for one in judged}
     unit = check.unit or ""
+    places = figure["places"] if check.same_part else {"": [figure["median"], figure["deviation"]]}
     try:
-        median, deviation = (
-            units.to_float(units.convert(figure[key], figure["unit"], unit)) for key in ("median", "deviation")
-        )
+        groups = {
+            place: peers.Peers(
+                *(units.to_float(units.convert(value, figure["unit"], unit)) for value in its), figure["nodes"]
+            )
+            for place, its in places.items()
+        }
     except units.UnitError as error:
         reason = f"{check.metric} of the baseline: {error}"
         return [*judged, *(Judged(part, None, value, unit, reason) for part, value in figures)], parts
-    group = peers.Peers(median, deviation, figure["parts"])
+    # Few nodes know little of how nodes differ, nor of where the middle is: the standard error of their median.
+    deviations = peers.widened(check.deviations, figure["nodes"]) * (1 + MEDIAN_ERROR**2 / figure["nodes"]) ** 0.5
     for part, value in figures:
-        passed = not group.accuses(value, check.max_below, check.max_above, check.deviations)
+        group = groups.get(part if check.same_part else "")
+        if group is None:
+            reason = f"the baseline {baseline.title} has no {check.metric} of {part}"
+            judged.append(Judged(part, None, value, unit, reason))
+            continue
+        passed = not group.accuses(value, check.max_below, check.max_above, deviations)
         said = functools.partial(_said, check, value, group, baseline)
         judged.append(Judged(part, passed, value, unit, said, -group.badness(value, check.max_below, check.max_above)))
     return judged, parts

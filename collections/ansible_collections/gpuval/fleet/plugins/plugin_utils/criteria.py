@@ -14,6 +14,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils import schemas
 COLLECTION = Path(__file__).resolve().parents[2]
 CRITERIA_SCHEMA = "gpuval.criteria/1"
 SKU_SCHEMA = "gpuval.skus/1"
+#: What a baseline keeps figures apart by, where their records tell it.
+BASELINE_SETUPS = ("torch", "fingerprints.training_setup")
 
 
 class CriteriaError(ValueError):
@@ -224,6 +226,12 @@ def _problem(check: Check) -> str | None:
         return f"{_of_the_fleet(check)} is for peers: fleet"
     if check.relative_to == "node" and check.scope == "node":
         return "relative_to: node compares the parts of a node with each other: it needs a scope of parts"
+    if check.kind == "baseline" and check.same_part and check.scope != "gpu":
+        return "same_part: a baseline tells GPUs apart, and no other parts"
+    if check.kind == "baseline":
+        unknown = [path for path in check.group_by if path not in BASELINE_SETUPS]
+        if unknown:
+            return f"group_by {unknown[0]}: a baseline keeps figures apart by {' and '.join(BASELINE_SETUPS)} alone"
     if check.name in check.requires:
         return "a check cannot require itself"
     return None

@@ -22,7 +22,7 @@ def of_host(hostvars: Mapping[str, Any]) -> dict[str, str]:
     last one over the others. Raises LabelsError."""
     rack = hostvars.get("rack")
     told = isinstance(rack, (str, int)) and not isinstance(rack, bool)
-    found = declared({"rack": rack}) if told else {}
+    found = declared({"rack": str(rack)}) if told else {}
     cluster = hostvars.get("kubernetes_labels")
     return {**found, **(declared(cluster) if cluster else {}), **declared(hostvars.get("gpuval_labels"))}
 
@@ -37,10 +37,10 @@ def declared(value: Any) -> dict[str, str]:
     for key, text in value.items():
         if not NAME.fullmatch(str(key)):
             raise LabelsError(f"gpuval_labels: the name {str(key)[:80]!r} is not letters, digits, '.', '_', '-', '/'")
-        if isinstance(text, (bool, float)):
+        if isinstance(text, (bool, float, int)):  # 010 is 8 to YAML, 1:20 is 80
             raise LabelsError(f"gpuval_labels: {key} is {text!r} to YAML, not a text: write it in quotes")
-        if text is not None and not isinstance(text, (str, int)):
-            raise LabelsError(f"gpuval_labels: {key} is neither a text nor a whole number")
+        if text is not None and not isinstance(text, str):
+            raise LabelsError(f"gpuval_labels: {key} is no text")
         line = "" if text is None else one_line(str(text), MAX_TEXT)
         if line:
             found[str(key)] = line

@@ -129,7 +129,7 @@ def not_to_judge(check: Check, subject: Subject, expected: str) -> list[Entry]:
 
 def too_few_parts(check: Check, subject: Subject, record: Mapping[str, Any]) -> list[Entry]:
     """The entry of a node that has too few parts to compare them with each other; empty where it has enough."""
-    count, _ = _expected_parts(check, subject, record)
+    count, _ = expected_parts(check, subject, record)
     if count is None or count >= peers.MIN_PARTS:
         return []
     reason = f"{count} of a kind: nothing to compare with below {peers.MIN_PARTS}"
@@ -341,7 +341,7 @@ def lacking(
     """The parts that did not report the check's metric as (part, reason)."""
     if check.scope == "node":
         return None if reported else ("node", f"{check.stage} reported no {check.metric}")
-    count, why = _expected_parts(check, subject, record)
+    count, why = expected_parts(check, subject, record)
     if count is None:
         return "node", why
     if check.scope == "link":
@@ -356,7 +356,8 @@ def lacking(
     return lacking_parts[0], reason
 
 
-def _expected_parts(check: Check, subject: Subject, record: Mapping[str, Any]) -> tuple[int | None, str]:
+def expected_parts(check: Check, subject: Subject, record: Mapping[str, Any]) -> tuple[int | None, str]:
+    """How many parts must report; else None, and why nobody knows."""
     if check.parts_from is not None:
         found = subject.metrics(record, check.parts_from, "node")
         counts = {metric["value"] for metric in found}

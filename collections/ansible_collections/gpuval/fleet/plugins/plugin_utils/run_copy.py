@@ -86,10 +86,12 @@ def _judging(store: Store, run: dict[str, Any], folder: runs.RunFolder) -> None:
 def judged_by(folder: runs.RunFolder, criteria: Sequence[str], baseline: str) -> tuple[Sequence[str], str, list[str]]:
     """What to hold a run against here: files of criteria, the baseline's file, and remarks.
 
-    For a copy that is what its own controller had, unless something was given here, which counts and is told.
+    That is what the run was held against before, by this controller or, for a copy, its own, unless something was
+    given here, which counts and is told.
     """
     path = run_publishing.criteria_file(folder)
-    if not folder.is_copy or not path.exists():
+    whose = "of the run's own controller" if folder.is_copy else "that the run was held against before"
+    if not path.exists():
         remark = (
             "the store does not say what the run was held against beside the criteria that ship: if its controller had "
             "gpuval_criteria or gpuval_baseline, give them here too"
@@ -100,14 +102,14 @@ def judged_by(folder: runs.RunFolder, criteria: Sequence[str], baseline: str) ->
     remarks = []
     if criteria:
         if [_digest(file) for file in criteria] != theirs:
-            remarks.append("gpuval_criteria differ from those of the run's own controller: so may the verdict")
+            remarks.append(f"gpuval_criteria differ from those {whose}: so may the verdict")
     else:
         criteria = [
             str(_written(folder, f"{number}-", file)) for number, file in enumerate(document["criteria"], start=1)
         ]
     if baseline:
         if document["baseline"] is None or _digest(baseline) != document["baseline"]["sha256"]:
-            remarks.append("gpuval_baseline differs from that of the run's own controller: so may the verdict")
+            remarks.append(f"gpuval_baseline differs from the one {whose}: so may the verdict")
     elif document["baseline"]:
         baseline = str(_written(folder, "", document["baseline"]))
     return criteria, baseline, remarks

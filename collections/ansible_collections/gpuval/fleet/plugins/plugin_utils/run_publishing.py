@@ -29,6 +29,8 @@ PROGRESS_FILE = "run_progress.json"
 SIGN_SECONDS = 60.0
 #: Larger files of criteria are not shared: `report` on another machine is to be given them.
 MAX_JUDGING_BYTES = 64 << 20
+#: So many runs are looked at for the one that a narrowed run is a part of.
+MAX_RUNS_BEFORE = 50
 
 _LAUNCH = ("node", "state", "class", "message", "remedy", "at", "attempt", "stages", "store_reachable", "twin")
 _CONTACT = ("class", "message", "remedy")
@@ -211,21 +213,59 @@ def put(store: Store, run: Mapping[str, Any], name: str, document: Mapping[str, 
     store.put(f"{run['folder']}/{name}", json.dumps(document).encode(), "application/json")
 
 
-def keep_criteria(folder: runs.RunFolder, criteria: Sequence[str], baseline: str) -> None:
+def standings(folder: runs.RunFolder) -> list[dict[str, Any]]:
+    """Where the nodes of the run, or of the one that it is a part of, lay when they were judged before."""
+    path = criteria_file(folder)
+    return list(runs.read_json(path).get("standings", ())) if path.exists() else []
+
+
+def standings_before(results: Path, run: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The standings of the latest run of the same profile that has all nodes of this one, which is narrowed."""
+    newest = sorted(
+        (runs.RunFolder(results / run_id) for run_id in runs.known_run_ids(results) if run_id != run["run_id"]),
+        key=lambda folder: folder.run_file.stat().st_mtime,
+        reverse=True,
+    )
+    for folder in newest[:MAX_RUNS_BEFORE]:
+        try:
+            before = folder.read_run()
+        except (runs.RunError, schemas.Invalid):
+            continue
+        if before["profile"] == run["profile"] and run["nodes"].keys() <= before["nodes"].keys():
+            found = standings(folder)
+            if found:
+                return found
+    return []
+
+
+def keep_criteria(
+    folder: runs.RunFolder,
+    criteria: Sequence[str],
+    baseline: str,
+    stood: Sequence[Mapping[str, Any]] = (),
+) -> None:
     """Remember in the run's folder what it is held against, whole: the files may change, and others have not got them.
 
-    Raises OSError for a file that cannot be read.
+    What is not given stays as it was: who judges again without the baseline holds the run against the same one.
+    Raises OSError for a file that cannot be read, RunError for files that are too large to keep.
     """
+    path = criteria_file(folder)
+    kept = runs.read_json(path) if path.exists() else {"criteria": [], "baseline": None}
     document = {
         "schema": "gpuval.judging/1",
-        "criteria": [_file(Path(path)) for path in criteria],
-        "baseline": _file(Path(baseline)) if baseline else None,
+        "criteria": [_file(Path(path)) for path in criteria] or kept["criteria"],
+        "baseline": _file(Path(baseline)) if baseline else kept["baseline"],
     }
+    placed = list(stood) or kept.get("standings", [])
+    if placed:
+        document["standings"] = placed
     data = (json.dumps(document) + "\n").encode()
-    path = criteria_file(folder)
     if len(data) > MAX_JUDGING_BYTES:
-        path.unlink(missing_ok=True)
-    elif not path.exists() or path.read_bytes() != data:
+        raise runs.RunError(
+            f"gpuval_criteria and gpuval_baseline take {len(data):,} bytes, a run keeps {MAX_JUDGING_BYTES:,} of them: "
+            "make the baseline of fewer figures"
+        )
+    if not path.exists() or path.read_bytes() != data:
         runs.write_bytes(path, data)
 
 

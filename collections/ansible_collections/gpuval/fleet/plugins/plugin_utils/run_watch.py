@@ -9,13 +9,16 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store, StoreError, StoreErrors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import (
+    baseline,
     launch_classes,
     launching,
     retry,
+    run_copy,
     run_publishing,
     runs,
     schemas,
@@ -147,7 +150,7 @@ class RunWatch:
         display: Any,
         store: Store | None = None,
     ) -> None:
-        """`store`: a client that is there already; each takes some 20 MB."""
+        """`store`: a client that is there already; each takes some 20 MB. Raises BaselineError."""
         self.options = limits
         self.parent = Parent()
         #: Launches of further attempts that wait for a place.
@@ -155,6 +158,8 @@ class RunWatch:
         self.run_folder = folder
         self.run_info = folder.read_run()
         self.checks = checks
+        held = run_copy.judged_by(folder, [], "")[1]
+        self.held_against = baseline.read(Path(held)) if held else None
         self.access = access
         self.store = store or access.store()
         self.placement = placement
@@ -468,7 +473,9 @@ class RunWatch:
             if self.judged.get(view.name) == view.changed_at:
                 continue  # nothing new since: judging every node at every poll costs a hundred nodes seconds
             self.judged[view.name] = view.changed_at
-            node = verdict.judge_node(self.run_info, view.name, self.evidence, self.checks)
+            node = verdict.judge_node(
+                self.run_info, view.name, self.evidence, self.checks, held_against=self.held_against
+            )
             failed = verdict.failed_criteria(node, self.checks)
             stages = retry.stages_to_retry(view.plan["stages"], view.records, failed, 1 + self.options.retries)
             if stages:

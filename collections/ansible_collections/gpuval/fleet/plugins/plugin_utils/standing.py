@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import functools
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import environment, peers, units
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.agreement import Agreement, Group, named
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.agreement import Agreement, Group, majority, named
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.criteria import Check
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.measure import (
     GPU_VENDORS,
@@ -33,14 +33,15 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.measure import (
     entries_of,
     entry_of,
     excused,
+    expected_parts,
     lacking,
     not_applicable,
     not_to_judge,
     too_few_parts,
 )
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.stood import EVERY, Crowd, Stood
 
 FINGERPRINT = "fingerprints."
-EVERY = ""
 #: Figures beyond these (in any unit) are none of hardware; their ratios would not be numbers.
 LEAST, MOST = 1e-50, 1e50
 #: The standard error of a median of n normal values is this times their deviation, over the root of n.
@@ -61,6 +62,8 @@ class Told:
     settled: Sequence[Judged]
     #: Parts that do not tell their spread, which is missing only where there are peers.
     unknown: Sequence[Judged] = ()
+    #: How many parts it says that it has, where the check asks (parts_from).
+    parts: int | None = None
 
     @property
     def own_median(self) -> float:
@@ -74,31 +77,25 @@ class Told:
         return [(part, value, value / middle) for part, value in self.figures] if middle else []
 
 
-@dataclass(frozen=True)
-class Crowd:
-    """Those that a node is held against: how many nodes, what they share, and where their parts lie.
-
-    ``parts`` has the whole crowd under EVERY; with ``same_part`` those of each part under its name.
-    """
-
-    nodes: int
-    kind: str
-    parts: Mapping[str, peers.Peers | None]
-
-    def beside(self, part: str) -> peers.Peers | None:
-        return self.parts[EVERY] if EVERY in self.parts else self.parts.get(part)
-
-
 def between_nodes(
-    subjects: Mapping[str, Subject], stages: Mapping[str, Sequence[str]], checks: Iterable[Check], agreement: Agreement
+    subjects: Mapping[str, Subject],
+    stages: Mapping[str, Sequence[str]],
+    checks: Iterable[Check],
+    agreement: Agreement,
+    stood: Stood | None = None,
 ) -> None:
-    """Put the entries of all such checks into ``agreement``; ``stages`` are those that each node was asked to run."""
+    """Put the entries of all such checks into ``agreement``; ``stages`` are those that each node was asked to run.
+
+    ``stood`` is where groups lay before; what they are now is added.
+    """
+    stood = Stood() if stood is None else stood
     for check in checks:
         if check.kind == "outlier" and check.peers == "fleet":
-            _stand(check, [subjects[name] for name in sorted(subjects) if check.stage in stages[name]], agreement)
+            asked = [subjects[name] for name in sorted(subjects) if check.stage in stages[name]]
+            _stand(check, asked, agreement, stood)
 
 
-def _stand(check: Check, subjects: Iterable[Subject], agreement: Agreement) -> None:
+def _stand(check: Check, subjects: Iterable[Subject], agreement: Agreement, stood: Stood) -> None:
     expected = describe(check, None)
     groups: dict[Group, list[Told]] = defaultdict(list)
     for subject in subjects:
@@ -107,20 +104,129 @@ def _stand(check: Check, subjects: Iterable[Subject], agreement: Agreement) -> N
             groups[found.group].append(found)
         else:
             agreement.nodes[subject.name][check.name] = found
+    others = _with_enough(check, groups, stood)
     for group in sorted(groups):
-        of_group = groups[group]
+        of_group = _of_one_size(check, groups[group], expected, agreement)
         by_software: dict[Group, list[Told]] = defaultdict(list)
         for told in of_group:
             by_software[told.alike].append(told)
-        everybody = None
+        all_now = crowd_of(check, of_group, " ".join(group))
+        everybody = stood.widest(check, group, None, all_now)
+        if everybody.nodes <= check.min_peers and others[group]:
+            _apart(check, of_group, others[group], expected, agreement)
+            continue
+        levels = _levels(check, of_group, everybody) if len(by_software) > 1 else {}
         for alike in sorted(by_software):
             members = by_software[alike]
-            if len(members) > check.min_peers:
-                crowd = crowd_of(check, members, " ".join([*group, *alike]))
+            kind = " ".join([*group, *alike])
+            now = replace(all_now, kind=" ".join(kind.split())) if len(by_software) == 1 else None
+            own = stood.widest(check, group, alike, now or crowd_of(check, members, kind))
+            if own.nodes > check.min_peers:
+                _compare(check, members, own, expected, agreement, behind=_behind(check, alike, levels))
             else:
-                everybody = everybody or crowd_of(check, of_group, " ".join(group))
-                crowd = everybody
-            _compare(check, members, crowd, expected, agreement)
+                doubt = _other_software(check, alike, by_software, everybody)
+                _compare(check, members, everybody, expected, agreement, doubt=doubt)
+
+
+def _other_software(check: Check, alike: Group, by_software: Mapping[Group, Sequence[Told]], everybody: Crowd) -> str:
+    """Why a node that is far off may be none the worse: those that it is held against have other software."""
+    if not check.alike:
+        return ""
+    others = {other: len(members) for other, members in by_software.items() if other != alike}
+    if not others:
+        return "" if everybody.nodes <= check.min_peers else f"its {_software(check, alike)} may be new since"
+    most = max(sorted(others), key=lambda other: others[other])
+    return f"its {_software(check, alike)} is not the {_software(check, most)} of {others[most]} others"
+
+
+def _software(check: Check, alike: Group) -> str:
+    return ", ".join(f"{path} {value}" for path, value in zip(check.alike, alike, strict=True))
+
+
+def _levels(check: Check, of_group: Sequence[Told], everybody: Crowd) -> dict[Group, list[float]]:
+    """By software how fast each node is, relative to all; what is relative to the node already says nothing of that."""
+    levels: dict[Group, list[float]] = defaultdict(list)
+    for told in of_group if check.relative_to is None else ():
+        places = ((value, everybody.beside(part)) for part, _, value in told.held(check))
+        ratios = [value / place.median for value, place in places if place is not None]
+        if ratios:
+            levels[told.alike].append(statistics.median(ratios))
+    return levels
+
+
+def _behind(check: Check, alike: Group, levels: Mapping[Group, Sequence[float]]) -> str:
+    """Why nodes of one software cannot be accepted for being alike: as a group they are behind those of all other.
+
+    Empty where they are not, and where they are the majority.
+    """
+    own = levels.get(alike, ())
+    rest = [level for other, its in levels.items() if other != alike for level in its]
+    if not own or len(rest) <= check.min_peers or len(rest) < len(own):
+        return ""
+    margin = min(most for most in (check.max_below, check.max_above) if most is not None)
+    usual = peers.Peers.without_the_far(rest, margin, check.deviations)
+    if usual is None:
+        return ""
+    error = MEDIAN_ERROR * usual.deviation * (1 / len(own) + 1 / len(rest)) ** 0.5
+    middle = statistics.median(own)
+    if not replace(usual, deviation=error).accuses(middle, check.max_below, check.max_above, check.deviations):
+        return ""
+    change = usual.change(middle)
+    most = max(sorted(other for other in levels if other != alike), key=lambda other: len(levels[other]))
+    far = f"{units.number_text(abs(change) * 100)} % {'under' if change < 0 else 'over'}"
+    return (
+        f"{check.metric} of {len(own)} nodes with {_software(check, alike)} is {far} that of "
+        f"{len(rest)} others (most with {_software(check, most)}): "
+        "software or nodes, nobody can say"
+    )
+
+
+#: SKU, number of GPUs and workload; the values of ``group_by`` come after.
+_KIND = 3
+
+
+def _with_enough(check: Check, groups: Mapping[Group, Sequence[Told]], stood: Stood) -> dict[Group, str]:
+    """By group what others of its kind are, which do have enough nodes to be compared; empty where there are none."""
+    sizes = stood.groups(check)
+    for group, members in groups.items():
+        sizes[group] = max(sizes.get(group, 0), len(members))
+    enough = [group for group in sorted(sizes) if sizes[group] > check.min_peers]
+    return {
+        group: "; ".join(
+            f"{sizes[other]} nodes have {' '.join(other[_KIND:])}"
+            for other in enough
+            if other[:_KIND] == group[:_KIND] and other != group
+        )
+        for group in groups
+    }
+
+
+def _apart(check: Check, members: Sequence[Told], others: str, expected: str, agreement: Agreement) -> None:
+    """Of these few by their ``group_by`` nobody knows what is usual, although of others of the kind it is known."""
+    for told in members:
+        own = f"{' and '.join(check.group_by)} is {' '.join(told.group[_KIND:])}"
+        reason = f"nothing to compare with: {own}, of fewer than {check.min_peers + 1} nodes, while {others}"
+        agreement.nodes[told.subject.name][check.name] = [
+            *excused(check, _entries(check, told, None, expected) if told.settled else [], told.record),
+            entry_of(check, "missing", "node", reason=reason, expected=expected),
+        ]
+
+
+def _of_one_size(check: Check, members: Sequence[Told], expected: str, agreement: Agreement) -> list[Told]:
+    """Those with as many parts as most: nodes of one kind have as many links, and each is one voice more."""
+    counts = [told.parts for told in members if told.parts is not None]
+    most = majority([str(count) for count in counts])
+    kept = []
+    for told in members:
+        if told.parts is None or len(counts) == 1 or str(told.parts) == most:
+            kept.append(told)
+            continue
+        of_all = "of no majority" if most is None else f"{most} on most of the {len(counts)} nodes of its kind"
+        reason = f"{check.parts_from} is {told.parts}, {of_all}: nothing to compare"
+        agreement.nodes[told.subject.name][check.name] = [
+            entry_of(check, "missing", "node", reason=reason, expected=expected)
+        ]
+    return kept
 
 
 def tell(check: Check, subject: Subject, expected: str) -> Told | list[Entry]:
@@ -142,7 +248,8 @@ def tell(check: Check, subject: Subject, expected: str) -> Told | list[Entry]:
         return [entry_of(check, "missing", "node", reason=f"{check.stage} does not say its {path}", expected=expected)]
     figures, settled = figures_of(check, subject, record)
     spreads, unknown = _spreads(check, subject, record, {part for part, _ in figures})
-    return Told(subject, record, group, alike, figures, spreads, settled, unknown)
+    parts = expected_parts(check, subject, record)[0] if check.parts_from else None
+    return Told(subject, record, group, alike, figures, spreads, settled, unknown, parts)
 
 
 def group_of(
@@ -176,12 +283,22 @@ def values_of(record: Mapping[str, Any], paths: Iterable[str]) -> tuple[Group, l
 def figures_of(
     check: Check, subject: Subject, record: Mapping[str, Any]
 ) -> tuple[list[tuple[str, float]], list[Judged]]:
-    """By part its figure in the unit of the check, and the parts that have none."""
+    """By part its figure in the unit of the check, and the parts that have none: one figure for each, and none of a
+    part that the node cannot have."""
     figures: list[tuple[str, float]] = []
     settled: list[Judged] = []
-    for metric in subject.metrics(record, check.metric, check.scope):
+    metrics = subject.metrics(record, check.metric, check.scope)
+    times = Counter(metric["scope"] for metric in metrics)
+    count = None if check.scope == "node" else expected_parts(check, subject, record)[0]
+    for metric in metrics:
         part, value, unit = metric["scope"], metric["value"], metric["unit"]
-        if value is None:
+        if not times[part]:
+            continue
+        wrong = _no_vote(check, part, times[part], len(times), count)
+        if wrong:
+            times[part] = 0
+            settled.append(Judged(part, None, value, unit, wrong))
+        elif value is None:
             settled.append(Judged(part, False, None, unit, f"{check.metric} is not a number"))
         elif value and not LEAST < abs(value) < MOST:
             settled.append(
@@ -195,6 +312,23 @@ def figures_of(
             except units.UnitError as error:
                 settled.append(Judged(part, None, value, unit, f"{check.metric}: {error}"))
     return sorted(figures, key=_part_order), sorted(settled, key=lambda one: _part_order((one.part, 0.0)))
+
+
+def _no_vote(check: Check, part: str, times: int, parts: int, count: int | None) -> str:
+    """Why what the node told of the part is no figure of it; empty where it is one."""
+    if times > 1:
+        return f"{check.metric} of {part} is told twice: nobody can say which counts"
+    if count is not None and check.scope == "link":
+        return f"{check.metric} of {parts} links, and the node has {count}" if parts > count else ""
+    if count is not None and not one_of(part, count):
+        return f"{check.metric} of {part}, and the node has {count}"
+    return ""
+
+
+def one_of(part: str, count: int) -> bool:
+    """Whether gpu:7 is one of so many: they count from 0 on. The node itself is no such part."""
+    number = part.partition(":")[2]
+    return number == str(int(number)) and int(number) < count if number.isdecimal() else not number
 
 
 def _part_order(figure: tuple[str, float]) -> tuple[int, str, float]:
@@ -224,16 +358,19 @@ def crowd_of(check: Check, members: Sequence[Told], kind: str) -> Crowd:
         for part, _, compared in told.held(check):
             values[part if check.same_part else EVERY].append(compared)
     margin = min(most for most in (check.max_below, check.max_above) if most is not None)
+    crowd = Crowd(len(members), " ".join(kind.split()), {})
+    # Of a few healthy nodes the widest would be left out; of more, a third that is bad must be.
+    deviations = crowd.deviations(check) if 0 < crowd.nodes < peers.FEW_TO_LEAVE_OUT else check.deviations
     parts = {
-        part: peers.Peers.without_the_far(figures, margin, check.deviations, floor_ratio=floor)
+        part: peers.Peers.without_the_far(figures, margin, deviations, floor_ratio=floor)
         for part, figures in values.items()
     }
     if check.same_part:
-        parts = _as_wide_as_all(parts, values, margin, check.deviations)
-    return Crowd(len(members), " ".join(kind.split()), parts)
+        parts = as_wide_as_all(parts, values, margin, deviations)
+    return replace(crowd, parts=parts)
 
 
-def _as_wide_as_all(
+def as_wide_as_all(
     parts: Mapping[str, peers.Peers | None], values: Mapping[str, Sequence[float]], margin: float, deviations: float
 ) -> dict[str, peers.Peers | None]:
     """The parts with no less a deviation than all have together: of many places one seems narrow by chance."""
@@ -246,7 +383,16 @@ def _as_wide_as_all(
     }
 
 
-def _compare(check: Check, members: Sequence[Told], crowd: Crowd, expected: str, agreement: Agreement) -> None:
+def _compare(
+    check: Check,
+    members: Sequence[Told],
+    crowd: Crowd,
+    expected: str,
+    agreement: Agreement,
+    *,
+    doubt: str = "",
+    behind: str = "",
+) -> None:
     if crowd.nodes <= check.min_peers:
         reason = f"{crowd.nodes} of its kind ({crowd.kind}): nothing to compare with below {check.min_peers + 1} nodes"
         for told in members:
@@ -261,7 +407,10 @@ def _compare(check: Check, members: Sequence[Told], crowd: Crowd, expected: str,
         return
     wrong = []
     for told in members:
-        entries = excused(check, _entries(check, told, crowd, expected), told.record)
+        entries = excused(check, _entries(check, told, crowd, expected, doubt), told.record)
+        if behind:
+            entries = [one for one in entries if one["verdict"] != "pass"]
+            entries.append(entry_of(check, "missing", "node", reason=behind, expected=expected))
         agreement.nodes[told.subject.name][check.name] = entries
         parts = [entry["part"] for entry in entries if entry["verdict"] in ("fail", "warn")]
         if parts:
@@ -272,19 +421,27 @@ def _compare(check: Check, members: Sequence[Told], crowd: Crowd, expected: str,
         said += f", median {_shown(check, everybody.median)}, deviation {_percent(everybody)}"
     if wrong:
         said += f"; far off: {named(wrong)}"
-    agreement.fleet.append(entry_of(check, "fail" if wrong else "pass", "fleet", reason=said, expected=expected))
+    if behind:
+        said += f"; {behind}"
+    of_all = "fail" if wrong else "missing" if behind else "pass"
+    agreement.fleet.append(entry_of(check, of_all, "fleet", reason=said, expected=expected))
 
 
 def _reported(told: Told) -> set[str]:
     return {part for part, _ in told.figures} | {one.part for one in told.settled}
 
 
-def _entries(check: Check, told: Told, crowd: Crowd | None, expected: str) -> list[Entry]:
+def _entries(check: Check, told: Told, crowd: Crowd | None, expected: str, doubt: str = "") -> list[Entry]:
     judged = list(told.settled)
     if crowd is not None:
-        judged += [*told.unknown, *_earlier(check, told, crowd)]
-        judged += _beside(check, told, crowd)
+        held = [*_earlier(check, told, crowd), *_beside(check, told, crowd)]
+        judged += [*told.unknown, *(_doubted(one, doubt) if doubt and one.passed is False else one for one in held)]
     return entries_of(check, judged, lacking(check, told.subject, told.record, _reported(told)), expected)
+
+
+def _doubted(one: Judged, doubt: str) -> Judged:
+    """Far off beside nodes that are not quite its kind: that is evidence of nothing, in its favour either."""
+    return replace(one, passed=None, reason=f"{one.text}; {doubt}: software or node, nobody can say")
 
 
 def _beside(check: Check, told: Told, crowd: Crowd, before: str = "") -> list[Judged]:
@@ -302,7 +459,7 @@ def _beside(check: Check, told: Told, crowd: Crowd, before: str = "") -> list[Ju
             failed.append(Judged(part, None, value, check.unit or "", why))
             continue
         said = functools.partial(_said, check, value, compared, crowd, group, before)
-        if group.accuses(compared, check.max_below, check.max_above, check.deviations):
+        if group.accuses(compared, check.max_below, check.max_above, crowd.deviations(check)):
             failed.append(Judged(part, False, value, check.unit or "", said))
             continue
         badness = group.badness(compared, check.max_below, check.max_above)
@@ -333,7 +490,7 @@ def _said(check: Check, value: float, compared: float, crowd: Crowd, group: peer
         text = f"{figure} {way} its neighbours, beside {group.count} good parts of {crowd.nodes} nodes"
     else:
         text = f"{figure} {way} the median {_shown(check, group.median)} of {crowd.nodes} nodes"
-    text += f" ({crowd.kind}), which differ by {_percent(group)}"
+    text += f" ({crowd.kind}{', judged before' if crowd.earlier else ''}), which differ by {_percent(group)}"
     return text + ("; such a result is never retried into PASS" if before else "")
 
 

@@ -38,6 +38,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.measure import (
     hold,
     own_entry,
 )
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.stood import Stood
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.summary import headline, summary_lines
 
 STARTED = ("started", "finished")
@@ -89,17 +90,19 @@ def judge(
     *,
     judged_at: str,
     held_against: baseline.Baseline | None = None,
+    stood: Stood | None = None,
 ) -> dict[str, Any]:
     """The report (``gpuval.report/1``) on ``run``, a document of ``gpuval.run/1``; ``judged_at`` is RFC 3339 UTC.
 
-    ``held_against`` is the baseline that checks of that kind use.
+    ``held_against`` is the baseline that checks of that kind use, ``stood`` where nodes lay when they were judged
+    before, to which is added where they lie now.
     """
     twins = find_twins(run, evidence)
     names = sorted(run["nodes"], key=natural_order)
     subjects = {name: subject_of(run, name, evidence) for name in names}
     stages = {name: run["nodes"][name]["stages"] for name in names}
     agreed = agreement.between_nodes(subjects, stages, criteria)
-    standing.between_nodes(subjects, stages, criteria, agreed)
+    standing.between_nodes(subjects, stages, criteria, agreed, stood)
     nodes = [
         judge_node(
             run, name, evidence, criteria, twins=twins, agreed=agreed, held_against=held_against, subject=subjects[name]

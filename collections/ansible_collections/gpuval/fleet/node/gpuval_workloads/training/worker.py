@@ -63,9 +63,11 @@ def prepare(config: Config, ranks: Ranks, result: Result) -> Task:
     is_compiled = wants_compile(config, ranks.accelerator.kind == "cuda" and torch.version.hip is None)
     task = build_task(config, ranks, is_compiled)
     if not is_compiled:
+        result.add_metric("training_compile_failed_count", 0, "count")
         return task
     seconds, problem = compile_layers(task.model, partial(forward, task, task.model, ranks), ranks)
     result.add_metric("training_compile_seconds", seconds, "seconds")
+    result.add_metric("training_compile_failed_count", 1 if problem else 0, "count")
     if not problem:
         return task
     ranks.say(f"not compiled ({problem}); training goes on without")

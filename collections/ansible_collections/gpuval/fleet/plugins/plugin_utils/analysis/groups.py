@@ -172,10 +172,14 @@ def _groups(told: frozenset[int], properties: Sequence[Mapping[str, str]]) -> _G
         for name, value in properties[number].items():
             by[name][value].add(number)
     large = {
-        name: {value: frozenset(nodes) for value, nodes in sorted(values.items()) if len(nodes) >= MIN_NODES}
+        name: {
+            value: frozenset(nodes)
+            for value, nodes in sorted(values.items())
+            if MIN_NODES <= len(nodes) <= len(told) - MIN_NODES
+        }
         for name, values in sorted(by.items())
     }
-    large = {name: values for name, values in large.items() if len(values) > 1}
+    large = {name: values for name, values in large.items() if values}
     names: dict[frozenset[int], list[Group]] = defaultdict(list)
     for name, values in large.items():
         for value, nodes in values.items():
