@@ -50,11 +50,24 @@ TEXTS = {
     "version": ("version 10.2.89.1, v10.2.89.1, x==10.2.89.1, libcublas.so.10.2.89.1",
                 "version 10.2.89.1, v10.2.89.1, x==10.2.89.1, libcublas.so.10.2.89.1"),
     "no version": ("server version 10.2.89.1:443", "server version address-1:443"),
+    "words that end like those of versions": (
+        "nameserver 10.5.0.2, NFS server 10.5.0.3, --server=10.5.0.2, receiver: 10.5.0.3, observer 10.5.0.2",
+        "nameserver address-1, NFS server address-2, --server=address-1, receiver: address-2, observer address-1",
+    ),
+    "a machine with a driver": ("driver 10.2.89.1, build 10.2.89.2, build: 10.2.89.1",
+                                "driver address-1, build address-2, build: address-1"),
+    "a version of a driver": ("driver=10.2.89.1 driver version: 10.2.89.1 build = 10.2.89.1 driver_version 10.2.89.1",
+                              None),
     "five numbers": ("10.2.89.1.5", "10.2.89.1.5"),
     "four numbers too large": ("10.300.1.2", "10.300.1.2"),
     "cloud host name": ("ip-10-0-3-4.ec2", "address-1.ec2"),
     "link local": ("fe80::1%eth0 [fd00::12]:22", "address-1 [address-2]:22"),
     "the fleet's, IPv6": ("2001:db8:0:0::17 2001:db8::18", "address-1 2001:db8::18"),
+    "IPv6 before a colon": (
+        "fd12:3456::9: refused, fd12:3456::9:22222, fd12:3456::9:Connection refused, 2001:db8::17: x 2001:db8::17:443",
+        "address-1: refused, address-1:22222, address-1:Connection refused, address-2: x address-2:443",
+    ),
+    "all of IPv6 with a port": ("fd00:1:2:3:4:5:6:7:8080 fd00:1:2:3:4:5:6:7:", "address-1:8080 address-1:"),
     "no IPv6": ("::1 std::cout 12:34:56 0000:9d:00.0 2026-11-22T00:04:02.910Z",
                 "::1 std::cout 12:34:56 0000:9d:00.0 2026-11-22T00:04:02.910Z"),
     "mapped": ("::ffff:10.0.0.1", "::ffff:address-1"),
@@ -110,11 +123,12 @@ def test_the_last_look_finds_what_was_left():
     scan = Scan(Disguise(KNOWN))
     found = {
         text: list(scan.text(text))
-        for text in (f"x {SECRET}", "at 203.0.113.9", "on node-1 now", quote(SECRET, safe=""))
+        for text in (f"x {SECRET}", "at 203.0.113.9", "at 2001:db8::17: no", "on node-1 now", quote(SECRET, safe=""))
     }
     assert found == {
         f"x {SECRET}": ["a secret"],
         "at 203.0.113.9": ["the address of a node"],
+        "at 2001:db8::17: no": ["the address of a node"],
         "on node-1 now": ["the name of a worker"],
         quote(SECRET, safe=""): ["a secret, URL-encoded"],
     }

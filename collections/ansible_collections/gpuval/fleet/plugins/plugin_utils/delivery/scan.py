@@ -28,7 +28,7 @@ class Scan:
         given = {identity.lower() for identity in known.names.values()}
         self._secrets = [secret for secret in known.secrets if len(secret) >= SHORTEST_SECRET]
         shown = {*known.addresses} - set(known.names.values())
-        self._addresses = re.compile(rf"(?<![0-9A-Za-z:.])(?:{any_of(shown)})(?![0-9A-Za-z:])(?!\.\d)")
+        self._addresses = re.compile(rf"(?<![0-9A-Za-z:.])(?:{any_of(shown)})(?![0-9A-Za-z]|:[0-9A-Fa-f]*:)(?!\.\d)")
         names = {name for name in disguise.literal if name.lower() not in given}
         self._names = re.compile(rf"(?<![A-Za-z0-9_-])(?<![A-Za-z0-9]\.)(?:{any_of(names)})(?![A-Za-z0-9_-])")
         #: Within other words a name is told, and no error: node-1 in spare-node-1 may be a machine of its own.
