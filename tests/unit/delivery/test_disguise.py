@@ -16,7 +16,7 @@ from planted_secrets import forms, plant
 SECRET = "S3cret+value/with=signs"
 KNOWN = Known(
     names={"node-1": "atl-0001", "node-10": "atl-0010", "node-2": "node-3", "node-3": "node-2",
-           "10.9.8.7": "by-address", "localhost": "atl-9999"},
+           "10.9.8.7": "by-address", "node0": "atl-0000", "localhost": "atl-9999"},
     aliases={"gpu-host-17": "atl-0010"},
     secrets=frozenset({SECRET}),
     addresses=frozenset({"203.0.113.9", "2001:db8::17"}),
@@ -40,6 +40,8 @@ TEXTS = {
     "exchanged": ("node-2 and node-3", "node-3 and node-2"),
     "a container": ("gpuval-run-7-node-1-training", "gpuval-run-7-atl-0001-training"),
     "another name": ("gpu-host-17", "atl-0010"),
+    "a node of NUMA": ("NUMA node0 CPU(s): 0-31, node0 is up, /devices/system/node/node0/cpulist",
+                       "NUMA node0 CPU(s): 0-31, atl-0000 is up, /devices/system/node/node0/cpulist"),
     "a common word": ("http://localhost:8000", "http://localhost:8000"),
     "named by address": ("to 10.9.8.7:22", "to by-address:22"),
     "private": ("10.1.2.3 and 10.1.2.3, 192.168.0.1/24", "address-1 and address-1, address-2/24"),
@@ -132,6 +134,7 @@ def test_the_last_look_finds_what_was_left():
         "on node-1 now": ["the name of a worker"],
         quote(SECRET, safe=""): ["a secret, URL-encoded"],
     }
+    assert not list(scan.text("NUMA node0"))
     assert not list(scan.text("node-2 and node-3 are ids too, spare-node-1 is another"))
     assert scan.within == {"node-1": 2}
 

@@ -50,6 +50,7 @@ class ActionModule(ControllerAction):
         result = {"path": str(request.target), "unmapped": held.unmapped, "unknown": held.unknown}
         if self.check_mode:
             runs.read_report(folder)
+            build.check(request)
             what = f"check mode: nothing is written; {len(ids)} nodes would go into {request.target}"
             return {**result, "changed": not request.target.exists(), "msg": what}
         try:

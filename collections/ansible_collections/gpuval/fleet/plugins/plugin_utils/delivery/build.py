@@ -34,6 +34,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import (
     Refused,
     accept_record,
 )
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.node_ids import told as some_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.html import html_report
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.markdown import markdown_report
@@ -98,8 +99,23 @@ class Built:
     ordinary: list[str] = field(default_factory=list)
 
 
+def check(request: Request) -> None:
+    """What would leave it open which node is meant, before anything is made. Raises DeliveryError."""
+    ordinary = {name.lower(): name for name in request.ids if is_ordinary(name)}
+    meant = [
+        f"the id {identity} of {name} is the name of another worker, and that name is left in running text"
+        for name, identity in request.ids.items()
+        if ordinary.get(identity.lower(), name) != name
+    ]
+    if meant:
+        raise DeliveryError(
+            f"{some_of(meant, '; ')}: give other ids, or give the run's nodes names with letters in them"
+        )
+
+
 def build(request: Request, around: Surroundings, say: Callable[[str], object] = lambda _line: None) -> Built:
     """Make it. Raises DeliveryError, RunError, and OSError where there is no room."""
+    check(request)
     directory = request.directory
     directory.mkdir(parents=True, exist_ok=True)
     late = DeliveryError(f"another `make deliver` is at work in {directory}: wait for its end")

@@ -56,6 +56,8 @@ _TRIGGERS = (
     ),
     *("token", "key", "credential", "signature", "cookie"),
 )
+#: What stands before a number of a NUMA node: node0 of a CPU is no worker of that name.
+NOT_OF_NUMA = r"(?<!NUMA )(?<!numa )(?<!/system/node/)"
 _TRIGGER = re.compile("|".join(map(re.escape, _TRIGGERS)))
 _SIGNATURE = re.compile(r"X-Amz-(?:Signature|Credential|Security-Token)=([^&\s\"'<>]{8,})", re.IGNORECASE)
 
@@ -219,7 +221,7 @@ def _names_pattern(names: Iterable[str], run_id: str) -> re.Pattern[str]:
     words = any_of({form for name in names for form in (name, name.lower(), name.upper())})
     made = rf"|(?<={re.escape(run_id)}-)(?P<inner>{words})(?![A-Za-z0-9])" if run_id else r"|(?P<inner>(?!))"
     return re.compile(
-        rf"(?<![A-Za-z0-9_-])(?<![A-Za-z0-9]\.)(?P<name>{words})(?![A-Za-z0-9])(?![_-]+[A-Za-z0-9])(?:{_DOMAIN})?{made}"
+        rf"{NOT_OF_NUMA}(?<![A-Za-z0-9_-])(?<![A-Za-z0-9]\.)(?P<name>{words})(?![A-Za-z0-9])(?![_-]+[A-Za-z0-9])(?:{_DOMAIN})?{made}"
     )
 
 
