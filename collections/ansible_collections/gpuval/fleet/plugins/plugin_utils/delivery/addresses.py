@@ -2,9 +2,9 @@
 
 What looks like an address and is none has to stay, versions above all. An IPv4 address is four numbers up to 255
 without leading zeros and with no further number beside them: 580.159.04.1 and 1.2.3.4.5 are versions. Four such numbers
-right after a word like `version` or `firmware`, after `driver=` or `driver version`, `==`, `.so.` or a `v` are a version
-too, unless a port or a mask follows; after `driver` or `build` alone they may be a machine. Addresses that are known to
-be the fleet's are found wherever they stand.
+right after a word like `version` or `firmware`, after `driver=`, `==`, `.so.` or a `v` are a version too, unless a port
+or a mask follows; after `driver` or `build` alone they may be a machine. Addresses that are known to be the fleet's are
+found wherever they stand.
 """
 
 from __future__ import annotations

@@ -108,9 +108,7 @@ def check(request: Request) -> None:
         if ordinary.get(identity.lower(), name) != name
     ]
     if meant:
-        raise DeliveryError(
-            f"{some_of(meant, '; ')}: give other ids, or give the run's nodes names with letters in them"
-        )
+        raise DeliveryError(f"{some_of(meant, '; ')}: give other ids")
 
 
 def build(request: Request, around: Surroundings, say: Callable[[str], object] = lambda _line: None) -> Built:
