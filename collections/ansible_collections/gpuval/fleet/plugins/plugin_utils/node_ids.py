@@ -222,10 +222,10 @@ def _entries(document: Any, name: str) -> list[tuple[str, str]]:
         ]
     else:
         raise NodeIdsError(f"{name}: it is no mapping of worker to unique id, nor a list with worker and uniqueid")
-    numbers = [str(part) for pair in pairs for part in pair if not isinstance(part, str)]
+    numbers = [str(part)[:MAX_ID] for pair in pairs for part in pair if not isinstance(part, str)]
     if numbers:  # YAML has changed them by now: 0123456 to 42798, 1_0 to 10
         raise NodeIdsError(
-            f"{name}: write each worker and each id in quotes, or give a file; YAML took for no text: {told(numbers)}"
+            f"{name}: a worker and a unique id are text; write each in quotes, YAML took for none: {told(numbers)}"
         )
     return [(worker.strip(), identity.strip()) for worker, identity in pairs]
 
