@@ -227,6 +227,32 @@ def test_an_id_that_is_the_common_name_of_another_worker_is_refused(folder):
     make(folder, ids={**IDS, "node-1": "4"})
 
 
+@pytest.mark.parametrize("word", ["training", "required", "position", "duration_seconds"])
+def test_a_secret_that_is_a_word_of_ours_does_not_block(folder, word):
+    surroundings = around()
+    surroundings.secrets.add(word)
+    folder.evidence_file("node-1", "loading", "logs").write_text(f"the password is {word}\n")
+    built = build(Request(folder, "x", "folder", IDS), surroundings)
+    assert built.own_words == 1
+    head, parts = stage_file.read((built.path / "logs/loading/atl1node212.log").read_bytes())
+    schemas.validate("delivered_stage", head, what="header")
+    assert head["stage"] == "loading"
+    assert parts["log"] == b"the password is ***\n"
+
+
+def test_names_of_deliveries_that_tell_something_are_refused_and_ids_of_runs_converted(folder):
+    with pytest.raises(DeliveryError, match="delivery_name"):
+        make(folder, name="Node-1")
+    surroundings = around()
+    surroundings.secrets.add("acceptance-2026")
+    with pytest.raises(DeliveryError, match="delivery_name"):
+        build(Request(folder, "acceptance-2026", "folder", IDS), surroundings)
+    rewrite(folder, lambda report: report["run"].update(run_id="node-1"))
+    built = make(folder)
+    assert json.loads((built.path / "manifest.json").read_text())["run_id"] == "atl1node212"
+    assert json.loads((built.path / "report.json").read_text())["run"]["run_id"] == "atl1node212"
+
+
 def test_the_same_results_make_the_same_bytes(folder, tmp_path):
     first = make(folder)
     before = contents(first.path)

@@ -83,6 +83,10 @@ TEXTS = {
     "a token": ("Authorization: Bearer abcdefghij", "Authorization: ***"),
     "no secret": ("146,353 tokens/s", "146,353 tokens/s"),
     "URL-encoded": ("x=10%2E0%2E0%2E9", "x=address-1"),
+    "URL-encoded beside a stray %": ("GET /x?h=203%2E0%2E113%2E9&p=50% ok", "GET *** ok"),
+    "URL-encoded, nothing to hide": ("GET /x%20y?p=50% ok", "GET /x%20y?p=50% ok"),
+    "parts of a signature": ("X-Amz-Credential=AKIDEXAMPLE/20261122/us-east-1/s3 AKIDEXAMPLE on 20261122 us-east-1",
+                             "X-Amz-Credential=***/20261122/us-east-1/s3 *** on 20261122 us-east-1"),
     "serials stay": ("serial 1654124006711 GPU-95348102-fa79-3ec1-69c0-7f15f7776434", None),
 }  # fmt: skip
 
@@ -186,6 +190,8 @@ HOSTILE = {
     "homes": "/home/" * 100_000,
     "names": "node-1" * 100_000,
     "base64": "QUJD" * 150_000,
+    "signatures": "".join(f"X-Amz-Signature={number:064x}\n" for number in range(6000)),
+    "encoded": "%" + "25" * 250_000 + "41",
     "tokens": "token=" * 100_000,
 }
 
