@@ -165,8 +165,8 @@ class ActionModule(ControllerAction):
             )
         if built.own_words:
             lines.append(
-                f"- {built.own_words} secret(s) of yours are words of gpuval's own files: replaced in logs, and left out "
-                "of the last look; take others"
+                f"- {built.own_words} secret(s) of yours are words of gpuval's own files: replaced in logs, and left "
+                "out of the last look; take others"
             )
         if built.within:
             parts = [f"{name} ({count})" for name, count in sorted(built.within.items())]
