@@ -66,7 +66,8 @@ class Ahead:
 
 @dataclass(frozen=True)
 class NodeStatus:
-    """One node. `age`: seconds since its last sign or its launch, None without both; `ahead` is None where nothing can be expected."""
+    """One node. `age`: seconds since its last sign or its launch, None without both. `ahead` is None where nothing can
+    be expected."""
 
     name: str
     state: str
