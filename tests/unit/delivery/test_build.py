@@ -12,8 +12,15 @@ import zipfile
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import log_bundle, runs, schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import DeliveryError, destination, pack, stage_file
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import (
+    DeliveryError,
+    convert,
+    destination,
+    pack,
+    stage_file,
+)
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.build import Request, build
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.disguise import Disguise, Known
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.surroundings import Surroundings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import json_text
 from builders import STAGES, facts_record, healthy, judge, make_record, make_run
@@ -172,6 +179,80 @@ def test_the_report_is_made_anew_under_unique_ids(folder):
     assert (path / "perf.csv").read_text().splitlines()[1].count("atl1node") == 1
 
 
+def rewrite(folder, change):
+    report = json.loads((folder.path / "report.json").read_text())
+    change(report)
+    (folder.path / "report.json").write_text(json_text(report))
+
+
+def test_labels_are_converted(folder):
+    def change(report):
+        for node in report["nodes"]:
+            node["labels"] = {"rack": "r1", "bmc": "10.99.1.6", "host": node["name"], "of node-10": "bastion.corp"}
+
+    rewrite(folder, change)
+    path = make(folder).path
+    node = json.loads((path / "report.json").read_text())["nodes"][0]
+    assert node["labels"]["rack"] == "r1" and node["labels"]["host"] == node["name"]
+    assert node["labels"]["bmc"].startswith("address-") and node["labels"]["of atl1node342"].startswith("host-")
+    for name, data in contents(path).items():
+        for planted in (b"10.99.1.6", b"bastion.corp"):
+            assert planted not in data, name
+
+
+def test_nodes_that_an_analysis_names_are_named_by_ids_whatever_they_are_called():
+    disguise = Disguise(Known(names={"1": "atl1", "2": "atl2", "gpu": "atl3"}))
+    analysis = {
+        "statistics": [{"outliers": [{"node": "1", "part": "gpu"}, {"node": "gpu", "part": "2"}]}],
+        "findings": [{"names": ["2", "gpu"], "value": "2", "text": "2 of 7"}],
+    }
+    report = {
+        "schema": "gpuval.report/1",
+        "run": {"run_id": "r", "folder": "r", "bucket": "b", "narrowed_by": []},
+        "verdict": "PASS",
+        "counts": {"expected": 0, "PASS": 0, "FAIL": 0, "INCOMPLETE": 0, "flaky": 0},
+        "nodes": [],
+        "fleet": {"checks": [], "problems": [], "analysis": analysis},
+    }
+    assert convert.converted(report, disguise, "x")["fleet"]["analysis"] == {
+        "statistics": [{"outliers": [{"node": "atl1", "part": "gpu"}, {"node": "atl3", "part": "2"}]}],
+        "findings": [{"names": ["atl2", "atl3"], "value": "2", "text": "2 of 7"}],
+    }
+
+
+def test_an_id_that_is_the_common_name_of_another_worker_is_refused(folder):
+    with pytest.raises(DeliveryError, match="the id 4 of node-1 is the name of another worker"):
+        make(folder, ids={**IDS, "node-1": "4", "4": "atl1"})
+    assert not (folder.path / "delivery").exists()
+    make(folder, ids={**IDS, "node-1": "4"})
+
+
+@pytest.mark.parametrize("word", ["training", "required", "position", "duration_seconds"])
+def test_a_secret_that_is_a_word_of_ours_does_not_block(folder, word):
+    surroundings = around()
+    surroundings.secrets.add(word)
+    folder.evidence_file("node-1", "loading", "logs").write_text(f"the password is {word}\n")
+    built = build(Request(folder, "x", "folder", IDS), surroundings)
+    assert built.own_words == 1
+    head, parts = stage_file.read((built.path / "logs/loading/atl1node212.log").read_bytes())
+    schemas.validate("delivered_stage", head, what="header")
+    assert head["stage"] == "loading"
+    assert parts["log"] == b"the password is ***\n"
+
+
+def test_names_of_deliveries_that_tell_something_are_refused_and_ids_of_runs_converted(folder):
+    with pytest.raises(DeliveryError, match="delivery_name"):
+        make(folder, name="Node-1")
+    surroundings = around()
+    surroundings.secrets.add("acceptance-2026")
+    with pytest.raises(DeliveryError, match="delivery_name"):
+        build(Request(folder, "acceptance-2026", "folder", IDS), surroundings)
+    rewrite(folder, lambda report: report["run"].update(run_id="node-1"))
+    built = make(folder)
+    assert json.loads((built.path / "manifest.json").read_text())["run_id"] == "atl1node212"
+    assert json.loads((built.path / "report.json").read_text())["run"]["run_id"] == "atl1node212"
+
+
 def test_the_same_results_make_the_same_bytes(folder, tmp_path):
     first = make(folder)
     before = contents(first.path)
@@ -229,8 +310,6 @@ def test_links_in_the_results_are_not_followed(folder, tmp_path):
 
 
 def test_what_is_left_in_it_stops_the_delivery(folder, monkeypatch):
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.disguise import Disguise
-
     monkeypatch.setattr(Disguise, "_without_secrets", lambda self, text: text)  # as a fault of ours would
     with pytest.raises(DeliveryError) as error:
         make(folder)

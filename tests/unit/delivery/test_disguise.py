@@ -16,7 +16,7 @@ from planted_secrets import forms, plant
 SECRET = "S3cret+value/with=signs"
 KNOWN = Known(
     names={"node-1": "atl-0001", "node-10": "atl-0010", "node-2": "node-3", "node-3": "node-2",
-           "10.9.8.7": "by-address", "localhost": "atl-9999"},
+           "10.9.8.7": "by-address", "node0": "atl-0000", "localhost": "atl-9999"},
     aliases={"gpu-host-17": "atl-0010"},
     secrets=frozenset({SECRET}),
     addresses=frozenset({"203.0.113.9", "2001:db8::17"}),
@@ -40,6 +40,8 @@ TEXTS = {
     "exchanged": ("node-2 and node-3", "node-3 and node-2"),
     "a container": ("gpuval-run-7-node-1-training", "gpuval-run-7-atl-0001-training"),
     "another name": ("gpu-host-17", "atl-0010"),
+    "a node of NUMA": ("NUMA node0 CPU(s): 0-31, node0 is up, /devices/system/node/node0/cpulist",
+                       "NUMA node0 CPU(s): 0-31, atl-0000 is up, /devices/system/node/node0/cpulist"),
     "a common word": ("http://localhost:8000", "http://localhost:8000"),
     "named by address": ("to 10.9.8.7:22", "to by-address:22"),
     "private": ("10.1.2.3 and 10.1.2.3, 192.168.0.1/24", "address-1 and address-1, address-2/24"),
@@ -50,11 +52,24 @@ TEXTS = {
     "version": ("version 10.2.89.1, v10.2.89.1, x==10.2.89.1, libcublas.so.10.2.89.1",
                 "version 10.2.89.1, v10.2.89.1, x==10.2.89.1, libcublas.so.10.2.89.1"),
     "no version": ("server version 10.2.89.1:443", "server version address-1:443"),
+    "words that end like those of versions": (
+        "nameserver 10.5.0.2, NFS server 10.5.0.3, --server=10.5.0.2, receiver: 10.5.0.3, observer 10.5.0.2",
+        "nameserver address-1, NFS server address-2, --server=address-1, receiver: address-2, observer address-1",
+    ),
+    "a machine with a driver": ("driver 10.2.89.1, build 10.2.89.2, build: 10.2.89.1",
+                                "driver address-1, build address-2, build: address-1"),
+    "a version of a driver": ("driver=10.2.89.1 driver version: 10.2.89.1 build = 10.2.89.1 driver_version 10.2.89.1",
+                              None),
     "five numbers": ("10.2.89.1.5", "10.2.89.1.5"),
     "four numbers too large": ("10.300.1.2", "10.300.1.2"),
     "cloud host name": ("ip-10-0-3-4.ec2", "address-1.ec2"),
     "link local": ("fe80::1%eth0 [fd00::12]:22", "address-1 [address-2]:22"),
     "the fleet's, IPv6": ("2001:db8:0:0::17 2001:db8::18", "address-1 2001:db8::18"),
+    "IPv6 before a colon": (
+        "fd12:3456::9: refused, fd12:3456::9:22222, fd12:3456::9:Connection refused, 2001:db8::17: x 2001:db8::17:443",
+        "address-1: refused, address-1:22222, address-1:Connection refused, address-2: x address-2:443",
+    ),
+    "all of IPv6 with a port": ("fd00:1:2:3:4:5:6:7:8080 fd00:1:2:3:4:5:6:7:", "address-1:8080 address-1:"),
     "no IPv6": ("::1 std::cout 12:34:56 0000:9d:00.0 2026-11-22T00:04:02.910Z",
                 "::1 std::cout 12:34:56 0000:9d:00.0 2026-11-22T00:04:02.910Z"),
     "mapped": ("::ffff:10.0.0.1", "::ffff:address-1"),
@@ -68,6 +83,10 @@ TEXTS = {
     "a token": ("Authorization: Bearer abcdefghij", "Authorization: ***"),
     "no secret": ("146,353 tokens/s", "146,353 tokens/s"),
     "URL-encoded": ("x=10%2E0%2E0%2E9", "x=address-1"),
+    "URL-encoded beside a stray %": ("GET /x?h=203%2E0%2E113%2E9&p=50% ok", "GET *** ok"),
+    "URL-encoded, nothing to hide": ("GET /x%20y?p=50% ok", "GET /x%20y?p=50% ok"),
+    "parts of a signature": ("X-Amz-Credential=AKIDEXAMPLE/20261122/us-east-1/s3 AKIDEXAMPLE on 20261122 us-east-1",
+                             "X-Amz-Credential=***/20261122/us-east-1/s3 *** on 20261122 us-east-1"),
     "serials stay": ("serial 1654124006711 GPU-95348102-fa79-3ec1-69c0-7f15f7776434", None),
 }  # fmt: skip
 
@@ -110,14 +129,16 @@ def test_the_last_look_finds_what_was_left():
     scan = Scan(Disguise(KNOWN))
     found = {
         text: list(scan.text(text))
-        for text in (f"x {SECRET}", "at 203.0.113.9", "on node-1 now", quote(SECRET, safe=""))
+        for text in (f"x {SECRET}", "at 203.0.113.9", "at 2001:db8::17: no", "on node-1 now", quote(SECRET, safe=""))
     }
     assert found == {
         f"x {SECRET}": ["a secret"],
         "at 203.0.113.9": ["the address of a node"],
+        "at 2001:db8::17: no": ["the address of a node"],
         "on node-1 now": ["the name of a worker"],
         quote(SECRET, safe=""): ["a secret, URL-encoded"],
     }
+    assert not list(scan.text("NUMA node0"))
     assert not list(scan.text("node-2 and node-3 are ids too, spare-node-1 is another"))
     assert scan.within == {"node-1": 2}
 
@@ -169,6 +190,8 @@ HOSTILE = {
     "homes": "/home/" * 100_000,
     "names": "node-1" * 100_000,
     "base64": "QUJD" * 150_000,
+    "signatures": "".join(f"X-Amz-Signature={number:064x}\n" for number in range(6000)),
+    "encoded": "%" + "25" * 250_000 + "41",
     "tokens": "token=" * 100_000,
 }
 

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from pathlib import Path
 
 import pytest
 import yaml
@@ -79,6 +80,11 @@ def test_all_faults_are_told_at_once():
 
 def test_ids_stay_the_text_that_they_are():
     assert node_ids.parse("a: 0123\nb: 1e5\nc: yes\n", "m.yml") == {"a": "0123", "b": "1e5", "c": "yes"}
+    with pytest.raises(NodeIdsError, match=r"in quotes.*42798"):
+        node_ids.Reader(Path)(yaml.safe_load("a: 0123456"))
+    with pytest.raises(NodeIdsError, match=r"in quotes.*10"):
+        node_ids.Reader(Path)(yaml.safe_load("1_0: atl"))
+    assert node_ids.Reader(Path)(yaml.safe_load("a: '0123456'")) == {"a": "0123456"}
     assert node_ids.parse('{"a": 12345678901234567890123}', "m.json") == {"a": "12345678901234567890123"}
 
 

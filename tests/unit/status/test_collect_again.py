@@ -5,7 +5,8 @@ import json
 import pytest
 from ansible_collections.gpuval.fleet.plugins.action import collect_run
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import run_copy, runs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import run_publishing as publishing
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import Evidence
 from builders import make_record, make_run
 
@@ -17,7 +18,7 @@ class Collection(collect_run.ActionModule):
 
     def __init__(self, folder, store):
         self.run_folder, self.run_info, self.store = folder, folder.read_run(), store
-        self.evidence, self.collected, self.stored = Evidence(), 0, set()
+        self.evidence, self.collected, self.stored, self.refused = Evidence(), 0, set(), {}
         self.seen_file = folder.state / "collected.json"
         self.seen = self._read(self.seen_file)
 
@@ -52,3 +53,43 @@ def test_what_was_read_is_not_read_again_and_what_was_refused_stays_known(store,
     assert len(read) == len(NODES) - len(done)
     assert all(folder.evidence_file(node, "facts").exists() for node in NODES[1:])
     assert [problem["node"] for problem in runs.read_json(folder.problems_file)] == ["node-00"]
+
+
+def collect(folder, store):
+    """As `make report` does it of a copy: the copy first, then what the store has."""
+    copy = run_copy.bring(store, folder.read_run(), folder.path.parent)
+    found = Collection(copy, store)
+    found._from_store()
+    found._drop_gone()
+    found._remember()
+    return copy
+
+
+def test_a_copy_has_what_its_store_has_and_what_was_refused_stays_known(store, tmp_path):
+    run = make_run(["node-1", "node-2"], stages=["facts", "training"])
+    for node in run["nodes"]:
+        for stage in ("facts", "training"):
+            store.put(f"folder/records/{stage}/{node}.json", json.dumps(make_record(node, stage)).encode())
+    store.put("folder/records/training/node-2.json", b"{}")
+    publishing.put(store, run, publishing.RUN_FILE, run)
+    told = {node: publishing.NodeTold({"stages": []}, None) for node in run["nodes"]}
+    watch = publishing.watch_document(
+        run, told, [], publishing.Times(1, 1), window=(0, 0), silence_seconds=9, ended=True
+    )
+    publishing.put(store, run, publishing.WATCH_FILE, watch)
+    folder = run_copy.bring(store, run, tmp_path)
+    for _time in range(2):
+        assert {problem["node"] for problem in runs.read_json(collect(folder, store).problems_file)} == {"node-2"}
+        assert "folder/records/training/node-2.json" not in runs.read_json(folder.state / "collected.json")
+    assert not folder.evidence_file("node-2", "training").exists()
+
+    store.put("folder/records/facts/node-1.json", b"{}")
+    store.delete_prefix("folder/records/training/node-1.json")
+    collect(folder, store)
+    assert not folder.evidence_file("node-1", "facts").exists(), "its object is no evidence any more"
+    assert not folder.evidence_file("node-1", "training").exists(), "its object is gone"
+    assert {problem["node"] for problem in runs.read_json(folder.problems_file)} == {"node-1", "node-2"}
+    assert list(runs.read_json(folder.state / "collected.json")) == ["folder/records/facts/node-2.json"]
+
+    store.put("folder/records/facts/node-1.json", json.dumps(make_record("node-1", "facts")).encode())
+    assert collect(folder, store).evidence_file("node-1", "facts").exists()

@@ -118,6 +118,24 @@ def test_silence_is_never_shorter_than_three_heartbeats():
     assert status({"n": {"facts": ("running", 150)}}, plan=plan).nodes[0].state == "running"
 
 
+@pytest.mark.parametrize(("seconds", "state"), [(80, "running"), (3600, "silent")])
+def test_a_node_that_was_launched_and_never_told_a_thing_is_silent_after_a_while(seconds, state):
+    at = (datetime.now(timezone.utc) - timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    found = status({"a": {}, "b": TRAINS}, launches={"a": {**STARTED, "at": at}})
+    node = node_of(found, "a")
+    assert node.state == state
+    assert node.age == pytest.approx(seconds + 4, abs=3)
+    assert (node.ahead is None, node.matters) == (state == "silent", state == "silent")
+    assert found.end.exact == (state == "running")
+    assert node.message == ("it was launched, and no record of it has come" if state == "silent" else "")
+
+
+def test_a_node_that_is_launched_again_is_not_silent_for_its_records_of_before():
+    at = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    again = {"facts": ("success", 400), "training": ("pending", 300)}
+    assert status({"a": again}, launches={"a": {**STARTED, "at": at}}).nodes[0].state == "running"
+
+
 def test_a_node_ends_when_what_is_open_is_done():
     assert status({"n": TRAINS}).nodes[0].ahead == Ahead(100 - 40 + 40, exact=True)
 

@@ -50,9 +50,12 @@ class ActionModule(ControllerAction):
         self.evidence = Evidence()
         self.seen_file = self.run_folder.state / "collected.json"
         self.seen = {**self._watched(), **self._read(self.seen_file)}
+        self.refused = {}
         self.collected = 0
         self.stored = set()
         self._from_store()
+        if self.run_folder.is_copy:
+            self._drop_gone()
         fetched = []
         if options["fetch_tasks"]:
             lacking = self._lacking(task_vars)
@@ -95,7 +98,7 @@ class ActionModule(ControllerAction):
             if place is None:
                 continue
             self.stored.add(place)
-            if self.seen.get(entry.key) != entry.stamp:
+            if entry.stamp not in (self.seen.get(entry.key), self.refused.get(entry.key)):
                 places[entry.key] = place
                 changed.append(entry)
         remembered = time.monotonic()
@@ -103,8 +106,11 @@ class ActionModule(ControllerAction):
             for entry, raw in read_all(self.store, changed, lambda entry: MAX_BYTES[places[entry.key][0]]):
                 if raw is None:
                     continue
-                if self._collect(entry.key, places[entry.key], raw):
-                    self.collected += 1
+                taken = self._collect(entry.key, places[entry.key], raw)
+                if taken is None:  # read again by the next collection, which so knows why it is no evidence
+                    self._refuse(entry, places[entry.key])
+                    continue
+                self.collected += taken
                 self.seen[entry.key] = entry.stamp
                 if time.monotonic() - remembered >= REMEMBER_SECONDS:
                     self._remember()
@@ -112,6 +118,26 @@ class ActionModule(ControllerAction):
         except (StoreError, *StoreErrors):
             self._remember()
             raise
+
+    def _refuse(self, entry, place):
+        self.refused[entry.key] = entry.stamp
+        self.seen.pop(entry.key, None)
+        if self.run_folder.is_copy:  # which has what the store has, and nothing that it had before
+            self._drop(place)
+
+    def _drop(self, place):
+        kind, stage, node = place
+        if stage in self.run_info["nodes"].get(node, {"stages": []})["stages"]:
+            self.run_folder.evidence_file(node, stage, kind).unlink(missing_ok=True)
+
+    def _drop_gone(self):
+        """Of a copy what its store has no more; it has no other source."""
+        for node, expected in self.run_info["nodes"].items():
+            for place in ((kind, stage, node) for kind in MAX_BYTES for stage in expected["stages"]):
+                if place not in self.stored:
+                    self._drop(place)
+        folder = self.run_info["folder"]
+        self.seen = {key: stamp for key, stamp in self.seen.items() if parse_key(folder, key) in self.stored}
 
     def _tell_store(self):
         """What only this controller has, for whoever has the store alone: what became of asking the nodes, what was
@@ -182,18 +208,19 @@ class ActionModule(ControllerAction):
             return {}
 
     def _collect(self, key, place, raw):
+        """Whether what is here was changed by it; None for what is refused."""
         kind, stage, node = place
         if kind == "records":
             record = take_record(self.evidence, self.run_info, key, raw)
             if record is None:
-                return False
+                return None
             path = self.run_folder.evidence_file(node, stage)
             before = path.read_bytes() if path.exists() else None
             runs.write_json(path, record)
             return path.read_bytes() != before
         if stage not in self.run_info["nodes"].get(node, {"stages": []})["stages"]:
             self.evidence.add_problem(f"an object that is not expected: {key}")
-            return False
+            return None
         path = self.run_folder.evidence_file(node, stage, kind)
         if kind == "logs":
             text = "\n".join(clean_text(line) for line in raw[:MAX_LOG_BYTES].decode(errors="replace").splitlines())
@@ -203,7 +230,7 @@ class ActionModule(ControllerAction):
             series = accept_series(raw, run_id=self.run_info["run_id"], node=node, stage=stage)
         except Refused as refusal:
             self.evidence.add_problem(f"series refused: {refusal}", node=node, stage=stage)
-            return False
+            return None
         runs.write_json(path, series)
         return True
 

@@ -50,6 +50,7 @@ class ActionModule(ControllerAction):
         result = {"path": str(request.target), "unmapped": held.unmapped, "unknown": held.unknown}
         if self.check_mode:
             runs.read_report(folder)
+            build.check(request, around)
             what = f"check mode: nothing is written; {len(ids)} nodes would go into {request.target}"
             return {**result, "changed": not request.target.exists(), "msg": what}
         try:
@@ -161,6 +162,11 @@ class ActionModule(ControllerAction):
         if built.ordinary:
             lines.append(
                 f"- converted as names of nodes and left in running text, being common words: {told(built.ordinary)}"
+            )
+        if built.own_words:
+            lines.append(
+                f"- {built.own_words} secret(s) of yours are words of gpuval's own files: replaced in logs, and left "
+                "out of the last look; take others"
             )
         if built.within:
             parts = [f"{name} ({count})" for name, count in sorted(built.within.items())]

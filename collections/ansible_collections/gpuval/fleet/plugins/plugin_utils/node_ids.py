@@ -222,9 +222,12 @@ def _entries(document: Any, name: str) -> list[tuple[str, str]]:
         ]
     else:
         raise NodeIdsError(f"{name}: it is no mapping of worker to unique id, nor a list with worker and uniqueid")
-    if not all(isinstance(part, (str, int)) and not isinstance(part, bool) for pair in pairs for part in pair):
-        raise NodeIdsError(f"{name}: a worker and a unique id are text; write each id in quotes")
-    return [(str(worker).strip(), str(identity).strip()) for worker, identity in pairs]
+    numbers = [str(part)[:MAX_ID] for pair in pairs for part in pair if not isinstance(part, str)]
+    if numbers:  # YAML has changed them by now: 0123456 to 42798, 1_0 to 10
+        raise NodeIdsError(
+            f"{name}: a worker and a unique id are text; write each in quotes, YAML took for none: {told(numbers)}"
+        )
+    return [(worker.strip(), identity.strip()) for worker, identity in pairs]
 
 
 def _document(text: str, name: str) -> list[tuple[str, str]]:

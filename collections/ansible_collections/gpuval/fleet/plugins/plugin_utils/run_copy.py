@@ -65,7 +65,9 @@ def _launches(store: Store, run: dict[str, Any], folder: runs.RunFolder) -> None
             path.unlink(missing_ok=True)
         else:
             runs.write_json(path, node["launch"])
-    runs.write_json(folder.problems_file, document["problems"])
+    known = runs.read_json(folder.problems_file) if folder.problems_file.exists() else []
+    theirs = document["problems"]
+    runs.write_json(folder.problems_file, [*theirs, *(problem for problem in known if problem not in theirs)])
 
 
 def _judging(store: Store, run: dict[str, Any], folder: runs.RunFolder) -> None:

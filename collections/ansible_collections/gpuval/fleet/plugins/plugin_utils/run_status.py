@@ -66,7 +66,8 @@ class Ahead:
 
 @dataclass(frozen=True)
 class NodeStatus:
-    """One node. `age`: seconds since its last sign, None without one; `ahead` is None where nothing can be expected."""
+    """One node. `age`: seconds since its last sign or its launch, None without both. `ahead` is None where nothing can
+    be expected."""
 
     name: str
     state: str
@@ -195,7 +196,9 @@ def _node(name: str, known: Known, verdict: str | None) -> NodeStatus:
     launch = told.get("launch") or {}
     expected, heartbeat = _expectations(known.watch, told)
     states = {stage: briefs[stage].state if stage in briefs else "missing" for stage in stages}
-    age = min((_seconds(known.moment, one.modified) for one in briefs.values()), default=None)
+    signs = [_seconds(known.moment, one.modified) for one in briefs.values()]
+    launched = _launched_seconds(known, launch)
+    age = min([*signs, *([] if launched is None else [launched])], default=None)
     state = _state(known, states, briefs, told, age, heartbeat)
     if verdict is not None and state not in ("not started", "lost"):
         state = _OF_VERDICT[verdict]
@@ -217,6 +220,17 @@ def _node(name: str, known: Known, verdict: str | None) -> NodeStatus:
         stages=states,
         attempts={stage: one.attempt for stage, one in briefs.items()},
     )
+
+
+def _launched_seconds(known: Known, launch: Mapping[str, Any]) -> float | None:
+    """Since a node was launched: by the controller's clock until it told of that, by the store's from then on."""
+    if launch.get("state") not in LAUNCHED or not known.watch or not known.watch_modified or not launch.get("at"):
+        return None
+    try:
+        at, told = (datetime.fromisoformat(_utc(text)) for text in (launch["at"], known.watch["updated_at"]))
+        return max(0.0, _seconds(told, at)) + _seconds(known.moment, known.watch_modified)
+    except (TypeError, ValueError):
+        return None
 
 
 def _expectations(watch: Mapping[str, Any] | None, told: Mapping[str, Any]) -> tuple[Mapping[str, float | None], float]:
@@ -277,6 +291,8 @@ def _message(state: str, launch: Mapping[str, Any], shown: StageBrief | None, ve
         return f"{verdict} by its checks: the report says which"
     if shown is not None and shown.message:
         return shown.message
+    if state == "silent" and shown is None:
+        return "it was launched, and no record of it has come"
     if state == "running" and launch.get("store_reachable") is False:
         return "cannot reach the store: its records come by its controller"
     return ""

@@ -2,8 +2,9 @@
 
 What looks like an address and is none has to stay, versions above all. An IPv4 address is four numbers up to 255
 without leading zeros and with no further number beside them: 580.159.04.1 and 1.2.3.4.5 are versions. Four such numbers
-right after a word like `version` or `driver`, after `==`, `.so.` or a `v` are a version too, unless a port or a mask
-follows. Addresses that are known to be the fleet's are found wherever they stand.
+right after a word like `version` or `firmware`, after `driver=`, `==`, `.so.` or a `v` are a version too, unless a port
+or a mask follows; after `driver` or `build` alone they may be a machine. Addresses that are known to be the fleet's are
+found wherever they stand.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ ADDRESS, MAC = "address", "mac"
 _IPV4 = re.compile(r"(?<![0-9])(?<![0-9]\.)(\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3})(?!\d)((?:\.\d+)*)", re.ASCII)
 _DASHED = re.compile(r"(?<![0-9A-Za-z])ip-(\d{1,3}-\d{1,3}-\d{1,3}-\d{1,3})(?![0-9A-Za-z])", re.ASCII | re.IGNORECASE)
 _IPV6 = re.compile(
-    r"(?<![\w:])(?:[0-9A-Fa-f]{1,4}:|:)(?:[0-9A-Fa-f]{0,4}:){1,7}[0-9A-Fa-f]{0,4}(?![0-9A-Za-z:])(?:%[\w.-]+)?",
+    r"(?<![\w:])(?:[0-9A-Fa-f]{1,4}:|:)(?:[0-9A-Fa-f]{0,4}:){1,8}(?:[0-9A-Fa-f]{0,4}|\d{1,5})"
+    r"(?![0-9A-Za-z])(?!:[0-9A-Fa-f]{0,4}(?![0-9A-Za-z]))(?:%[\w.-]+)?",
     re.ASCII,
 )
 _HEX = "[0-9A-Fa-f]"
@@ -32,7 +34,8 @@ _BARE_MAC = re.compile(rf"(?<!{_HEX}){_HEX}{{12}}(?!{_HEX})", re.ASCII)
 #: Ethernet, EUI-64, InfiniBand.
 _OCTETS = (6, 8, 20)
 _VERSION_BEFORE = re.compile(
-    r"(?:(?:version|ver|release|driver|firmware|vbios|bios|cuda|rocm|toolkit|build)s?[\"']?\s?[:=]?\s?[\"']?v?"
+    r"(?:(?<![A-Za-z])(?:(?:version|ver|release|firmware|vbios|bios|cuda|rocm|toolkit)s?[\"']?\s?[:=]?"
+    r"|(?:driver|build)s?[\"']?\s?=)\s?[\"']?v?"
     r"|==|\.so\.|(?<![0-9A-Za-z])v)$",
     re.ASCII | re.IGNORECASE,
 )
@@ -107,13 +110,17 @@ class Addresses:
         return self._put(replace, MAC, mac, found) if mac in self.macs else found.group()
 
     def _ipv6(self, found: re.Match[str], replace: Replace) -> str:
-        address = canonical(found.group())
-        if address is None:
-            return found.group()
-        parsed = ipaddress.ip_address(address)
-        if address in self.known or any(parsed in network for network in _INTERNAL6):
-            return self._put(replace, ADDRESS, address, found)
-        return found.group()
+        """A port or a mere colon may follow an address: as much of the match is taken as makes an internal one."""
+        text = found.group()
+        before, _colon, _port = text.rpartition(":")
+        for form in (text, before.rstrip(":") or text):
+            address = canonical(form)
+            if address is None:
+                continue
+            if address in self.known or any(ipaddress.ip_address(address) in network for network in _INTERNAL6):
+                instead = replace(ADDRESS, address)
+                return text if instead is None else instead + text[len(form) :]
+        return text
 
     def _dashed(self, found: re.Match[str], replace: Replace) -> str:
         address = canonical(found.group(1).replace("-", "."))

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import SHORTEST_SECRET
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import files, log_bundle, report_file, runs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import (
     DeliveryError,
@@ -25,6 +26,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import (
     vendor_state,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.disguise import Disguise, Known, is_ordinary
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.own_words import own_words
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.scan import Scan, problems
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.surroundings import Surroundings, read_json
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import clean_text, csv_cell
@@ -34,12 +36,14 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import (
     Refused,
     accept_record,
 )
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.node_ids import told as some_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.html import html_report
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.markdown import markdown_report
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.perf import perf_csv
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.place import DELIVERY
 
+COLLECTION = Path(__file__).parents[3]
 #: Of a longer log its head and its tail are delivered.
 MAX_LOG_BYTES = 32 << 20
 LOCK_SECONDS = 2.0
@@ -96,10 +100,31 @@ class Built:
     bytes: int
     within: dict[str, int] = field(default_factory=dict)
     ordinary: list[str] = field(default_factory=list)
+    own_words: int = 0
+
+
+def check(request: Request, around: Surroundings) -> None:
+    """See, before anything is made, that it can be: no id leaves it open which node is meant, and the name tells
+    nothing. Raises DeliveryError."""
+    told_by_name = [secret for secret in around.secrets if len(secret) >= SHORTEST_SECRET and secret in request.name]
+    if told_by_name or any(request.name.lower() == name.lower() for name in _internal_names(request.ids)):
+        raise DeliveryError(
+            f"{'a secret is in' if told_by_name else 'a worker has'} the name {request.name}, and the delivery would "
+            "have it too: give another delivery_name (it is the run's id where none is given)"
+        )
+    ordinary = {name.lower(): name for name in request.ids if is_ordinary(name)}
+    meant = [
+        f"the id {identity} of {name} is the name of another worker, and that name is left in running text"
+        for name, identity in request.ids.items()
+        if ordinary.get(identity.lower(), name) != name
+    ]
+    if meant:
+        raise DeliveryError(f"{some_of(meant, '; ')}: give other ids")
 
 
 def build(request: Request, around: Surroundings, say: Callable[[str], object] = lambda _line: None) -> Built:
     """Make it. Raises DeliveryError, RunError, and OSError where there is no room."""
+    check(request, around)
     directory = request.directory
     directory.mkdir(parents=True, exist_ok=True)
     late = DeliveryError(f"another `make deliver` is at work in {directory}: wait for its end")
@@ -127,7 +152,7 @@ def _build(request: Request, around: Surroundings, draft: Path, scratch: Path, s
     told = {
         "schema": "gpuval.delivery/1",
         "name": request.name,
-        "run_id": report["run"]["run_id"],
+        "run_id": disguise.text(report["run"]["run_id"]),
         "verdict": report["verdict"],
         "counts": report["counts"],
         "judged_at": report["run"]["judged_at"],
@@ -140,7 +165,8 @@ def _build(request: Request, around: Surroundings, draft: Path, scratch: Path, s
         told["replaced"][kind] = told["replaced"].get(kind, 0) + 1
     sealed = pack.seal(draft, told)
     say(f"delivery: looking through {len(sealed)} files")
-    scan = Scan(disguise)
+    common = own_words(around.secrets, COLLECTION)
+    scan = Scan(disguise, common)
     found = problems(scan, draft, [file.path for file in sealed])
     found += [f"the path {file.path}: {what}" for file in sealed for what in scan.text(file.path)]
     if found:
@@ -157,7 +183,13 @@ def _build(request: Request, around: Surroundings, draft: Path, scratch: Path, s
         sum(file.bytes for file in sealed) if request.form == "folder" else of_target.bytes,
         within=scan.within,
         ordinary=sorted(name for name in request.ids if is_ordinary(name) and request.ids[name] != name),
+        own_words=len(common),
     )
+
+
+def _internal_names(ids: Mapping[str, str]) -> list[str]:
+    given = {identity.lower() for identity in ids.values()}
+    return [name for name in ids if not is_ordinary(name) and name.lower() not in given]
 
 
 def _telling(items: list[Any], what: str, say: Callable[[str], object]) -> Iterator[Any]:
@@ -219,7 +251,9 @@ def _stages(
             head["message"] = f"the record was refused: {refused}"
         # of the header only what nodes wrote may have anything in it; figures are many and none of them is text
         metrics = [_metric(metric, disguise) for metric in head.pop("metrics")]
-        head = {**disguise.document(head), "node": identity, "metrics": metrics}
+        ours = {key: head[key] for key in stage_file.OURS}
+        head = {key: disguise.document(value) for key, value in head.items()}
+        head = {**head, **ours, "node": identity, "metrics": metrics}
         parts = [(title, disguise.text(clean_text(text))) for title, text in
                  vendor_state.parts(tools, facts, stage["name"])]  # fmt: skip
         parts.append(("log", disguise.text(_log(folder.evidence_file(name, stage["name"], "logs")))))
@@ -304,7 +338,7 @@ def _forms(
     """Every form of the report, made anew from the converted one, and what leads to the files."""
     run, counts = report["run"], report["counts"]
     readme = _README.format(
-        run_id=run["run_id"],
+        run_id=disguise.text(run["run_id"]),
         verdict=report["verdict"],
         nodes=counts["expected"],
         passed=counts["PASS"],

@@ -33,22 +33,21 @@ def converted(original: dict[str, Any], disguise: Disguise, name: str) -> dict[s
         "counts": original["counts"],
         "summary": [],
         "nodes": done,
-        "fleet": {
-            **_texts(fleet, disguise),
-            "checks": [_texts(check, disguise) for check in fleet["checks"]],
-            "problems": _problems(fleet["problems"], disguise),
-        },
+        "fleet": {**_named(fleet, disguise), "problems": _problems(fleet["problems"], disguise)},
     }
     report["summary"] = summary_lines(report)
     return report
 
 
 def _node(node: Mapping[str, Any], disguise: Disguise) -> dict[str, Any]:
+    """Key by key: what a report gets one day is not in a delivery before someone thought of it here."""
     identity = disguise.name(node["name"])
     return {
-        **node,
         "name": identity,
         "id": identity,
+        **{key: node[key] for key in ("verdict", "flaky", "class", "accelerator") if key in node},
+        **{key: _texts(node[key], disguise) for key in ("sku", "catalogue_sku") if key in node},
+        "labels": {text(key, disguise): text(value, disguise) for key, value in node.get("labels", {}).items()},
         "identity": _texts(without_internal(node["identity"]), disguise),
         "stages": [{**stage, "message": text(stage["message"], disguise)} for stage in node["stages"]],
         "checks": [_check(check, disguise) for check in node["checks"]],
@@ -73,6 +72,22 @@ def _problems(problems: list[Mapping[str, Any]], disguise: Disguise) -> list[dic
         }
         for one in problems
     ]
+
+
+def _named(value: Any, disguise: Disguise) -> Any:
+    """Like _texts; names of nodes that stand by themselves become ids whatever word they are."""
+    if isinstance(value, Mapping):
+        return {
+            key: _names(item, disguise) if key in ("node", "names") else _named(item, disguise)
+            for key, item in value.items()
+        }
+    return [_named(item, disguise) for item in value] if isinstance(value, list) else _texts(value, disguise)
+
+
+def _names(value: Any, disguise: Disguise) -> Any:
+    if isinstance(value, list):
+        return [_names(item, disguise) for item in value]
+    return disguise.known.names[value] if value in disguise.known.names else _texts(value, disguise)
 
 
 def _texts(value: Any, disguise: Disguise) -> Any:

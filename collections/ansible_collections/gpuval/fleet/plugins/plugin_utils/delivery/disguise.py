@@ -18,8 +18,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import addre
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.encodings import (
     BASE64,
     PERCENT,
+    decodings,
     in_base64,
-    unquoted,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.words import any_of
 
@@ -56,8 +56,13 @@ _TRIGGERS = (
     ),
     *("token", "key", "credential", "signature", "cookie"),
 )
+#: What stands before a number of a NUMA node: node0 of a CPU is no worker of that name.
+NOT_OF_NUMA = r"(?<!NUMA )(?<!numa )(?<!/system/node/)"
 _TRIGGER = re.compile("|".join(map(re.escape, _TRIGGERS)))
 _SIGNATURE = re.compile(r"X-Amz-(?:Signature|Credential|Security-Token)=([^&\s\"'<>]{8,})", re.IGNORECASE)
+#: What the values of a signature are made of: the first part is the signature or the key's id; dates are short.
+_PART = re.compile(r"[A-Za-z0-9]{8,}")
+SHORTEST_PART = 16
 
 
 def is_ordinary(name: str) -> bool:
@@ -125,6 +130,10 @@ class Disguise:
         text = self._without_secrets(text)
         if "%" in text:
             text = PERCENT.sub(self._percent, text)
+        return self._plain(text)
+
+    def _plain(self, text: str) -> str:
+        """Names and addresses converted, without a look at what is URL-encoded."""
         if self._encoded.search(text):
             text = BASE64.sub(self._base64, text)
         for folder, instead in self._folders:
@@ -171,9 +180,9 @@ class Disguise:
             return self._redact(text)
         if not _TRIGGER.search(low):
             return text
-        for value in set(_SIGNATURE.findall(text)):  # also where it stands by itself
-            if value != HIDDEN:
-                text = text.replace(value, HIDDEN)
+        signed = _parts(_SIGNATURE.findall(text))
+        if signed:  # also where it stands by itself
+            text = _PART.sub(lambda found: HIDDEN if found.group() in signed else found.group(), text)
         lines = text.split("\n")
         for index, line in enumerate(lines):
             if _TRIGGER.search(line.lower()):
@@ -181,11 +190,13 @@ class Disguise:
         return "\n".join(lines)
 
     def _percent(self, found: re.Match[str]) -> str:
-        plain = unquoted(found.group())
-        if plain == found.group() or "%" in plain:
-            return found.group()
-        hidden = self.text(plain)
-        return found.group() if hidden == plain else hidden
+        """Decoded once, twice, ...: the first of them that has something to hide, converted; all of it hidden where it
+        could be decoded further, since what is made of it would be decoded again."""
+        for plain in decodings(found.group()):
+            hidden = self._plain(self._without_secrets(plain))
+            if hidden != plain:
+                return HIDDEN if "%" in plain else hidden
+        return found.group()
 
     def _base64(self, found: re.Match[str]) -> str:
         return HIDDEN if self._encoded.search(found.group()) else found.group()
@@ -214,12 +225,21 @@ def _forms(secret: str) -> set[str]:
     return {secret, quote(secret, safe=""), quote(secret), *plain}
 
 
+def _parts(values: Iterable[str]) -> set[str]:
+    """Of signatures the parts that are secret, each of which can be looked up however many there are."""
+    found = set()
+    for value in values:
+        parts = _PART.findall(value)
+        found |= {*parts[:1], *(part for part in parts if len(part) >= SHORTEST_PART)}
+    return found
+
+
 def _names_pattern(names: Iterable[str], run_id: str) -> re.Pattern[str]:
     """Names as whole words, with the domain behind them; within names that gpuval makes of run and node as well."""
     words = any_of({form for name in names for form in (name, name.lower(), name.upper())})
     made = rf"|(?<={re.escape(run_id)}-)(?P<inner>{words})(?![A-Za-z0-9])" if run_id else r"|(?P<inner>(?!))"
     return re.compile(
-        rf"(?<![A-Za-z0-9_-])(?<![A-Za-z0-9]\.)(?P<name>{words})(?![A-Za-z0-9])(?![_-]+[A-Za-z0-9])(?:{_DOMAIN})?{made}"
+        rf"{NOT_OF_NUMA}(?<![A-Za-z0-9_-])(?<![A-Za-z0-9]\.)(?P<name>{words})(?![A-Za-z0-9])(?![_-]+[A-Za-z0-9])(?:{_DOMAIN})?{made}"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Iterator
 from urllib.parse import unquote
 
 BASE64 = re.compile(r"[A-Za-z0-9+/_-]{4,}={0,2}", re.ASCII)
@@ -26,11 +27,18 @@ def in_base64(text: str) -> set[str]:
     return found
 
 
-def unquoted(text: str) -> str:
-    """URL-encoded text as it is, also where it was encoded several times."""
+def decodings(text: str) -> Iterator[str]:
+    """URL-encoded text decoded once, and again as long as that changes it."""
     for _time in range(MAX_UNQUOTED):
         plain = unquote(text, errors="replace")
         if plain == text:
             break
+        yield plain
+        text = plain
+
+
+def unquoted(text: str) -> str:
+    """URL-encoded text as it is, also where it was encoded several times."""
+    for plain in decodings(text):
         text = plain
     return text

@@ -6,11 +6,11 @@ Made apart from what converts texts, on the bytes that were written, so that a m
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import SHORTEST_SECRET
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.disguise import Disguise
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.disguise import NOT_OF_NUMA, Disguise
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.encodings import in_base64, unquoted
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.words import any_of
 
@@ -21,18 +21,25 @@ MAX_FOUND = 20
 
 
 class Scan:
-    """Looks for what a disguise knows: secrets, addresses of nodes, and names of workers that are no one's id."""
+    """Looks for what a disguise knows: secrets, addresses of nodes, and names of workers that are no one's id.
 
-    def __init__(self, disguise: Disguise) -> None:
+    Secrets that are ``own_words`` of gpuval are not looked for: they are in every delivery.
+    """
+
+    def __init__(self, disguise: Disguise, own_words: Collection[str] = ()) -> None:
         known = disguise.known
         given = {identity.lower() for identity in known.names.values()}
-        self._secrets = [secret for secret in known.secrets if len(secret) >= SHORTEST_SECRET]
+        self._secrets = [
+            secret for secret in known.secrets if len(secret) >= SHORTEST_SECRET and secret not in own_words
+        ]
         shown = {*known.addresses} - set(known.names.values())
-        self._addresses = re.compile(rf"(?<![0-9A-Za-z:.])(?:{any_of(shown)})(?![0-9A-Za-z:])(?!\.\d)")
+        self._addresses = re.compile(rf"(?<![0-9A-Za-z:.])(?:{any_of(shown)})(?![0-9A-Za-z]|:[0-9A-Fa-f]*:)(?!\.\d)")
         names = {name for name in disguise.literal if name.lower() not in given}
-        self._names = re.compile(rf"(?<![A-Za-z0-9_-])(?<![A-Za-z0-9]\.)(?:{any_of(names)})(?![A-Za-z0-9_-])")
+        self._names = re.compile(
+            rf"{NOT_OF_NUMA}(?<![A-Za-z0-9_-])(?<![A-Za-z0-9]\.)(?:{any_of(names)})(?![A-Za-z0-9_-])"
+        )
         #: Within other words a name is told, and no error: node-1 in spare-node-1 may be a machine of its own.
-        self._within = re.compile(rf"(?<![A-Za-z0-9])(?:{any_of(names)})(?![A-Za-z0-9])")
+        self._within = re.compile(rf"{NOT_OF_NUMA}(?<![A-Za-z0-9])(?:{any_of(names)})(?![A-Za-z0-9])")
         self._encoded = re.compile(any_of({form for text in (*self._secrets, *shown) for form in in_base64(text)}))
         self.within: dict[str, int] = {}
 

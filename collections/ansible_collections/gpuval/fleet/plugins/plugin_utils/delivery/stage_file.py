@@ -12,6 +12,8 @@ from typing import Any
 SCHEMA = "gpuval.delivered_stage/1"
 _RECORD = ("workload", "attempt", "state", "message", "started_at", "updated_at", "finished_at", "duration_seconds",
            "command", "image", "exit_code", "signal", "metrics", "fingerprints", "environment")  # fmt: skip
+#: Of a header what gpuval itself says: words that are never those of a node.
+OURS = ("schema", "stage", "verdict", "state")
 _EARLIER = ("attempt", "state", "message", "started_at", "finished_at", "duration_seconds", "exit_code", "signal")
 _CHECK = ("name", "metric", "severity", "verdict", "part", "value", "unit", "expected", "reason")
 #: They name a machine within its own network, and tell a customer nothing.

@@ -1,0 +1,25 @@
+"""Secrets that are words of gpuval's own files: they stand in every delivery, whoever knows them or not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import SHORTEST_SECRET
+
+_WORD = re.compile(r"[A-Za-z_-]+")
+_KINDS = frozenset({".py", ".json", ".yml", ".yaml", ".j2", ".js", ".css", ".html", ".md"})
+
+
+def own_words(secrets: Iterable[str], collection: Path) -> frozenset[str]:
+    """Those of the secrets that are a word and stand in a file of the collection."""
+    words = {secret for secret in secrets if len(secret) >= SHORTEST_SECRET and _WORD.fullmatch(secret)}
+    found: set[str] = set()
+    if not words:
+        return frozenset()
+    for path in sorted(collection.rglob("*")):
+        if path.suffix in _KINDS and path.is_file():
+            text = path.read_text(encoding="utf-8", errors="replace")
+            found |= {word for word in words - found if word in text}
+    return frozenset(found)
