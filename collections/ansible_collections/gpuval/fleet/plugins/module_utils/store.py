@@ -216,7 +216,7 @@ class Store:
 
 
 def _entry(item: dict[str, Any]) -> Entry:
-    return Entry(item["Key"], item["ETag"].strip('"'), item["Size"], item["LastModified"])
+    return Entry(item["Key"], item.get("ETag", "").strip('"'), item["Size"], item["LastModified"])
 
 
 def _date(answer: dict[str, Any]) -> datetime | None:
