@@ -1,6 +1,7 @@
 """What a customer may read of a text: names converted whole, nothing internal, versions left alone."""
 
 import base64
+import json
 import time
 from urllib.parse import quote
 
@@ -36,7 +37,7 @@ TEXTS = {
     "in a path": ("/x/node-1/facts.log", "/x/atl-0001/facts.log"),
     "as a file": ("node-1.log", "atl-0001.log"),
     "with a domain": ("node-1.rack.corp.local answers", "atl-0001 answers"),
-    "upper case": ("NODE-1", "atl-0001"),
+    "upper case": ("NODE-1 Node-1", "atl-0001 atl-0001"),
     "exchanged": ("node-2 and node-3", "node-3 and node-2"),
     "a container": ("gpuval-run-7-node-1-training", "gpuval-run-7-atl-0001-training"),
     "another name": ("gpu-host-17", "atl-0010"),
@@ -115,6 +116,13 @@ def test_a_secret_is_found_in_every_form(before):
         assert not any(one in clean.encode() for one in forms(secret)), form
         assert not list(scan.text(clean)), clean
         assert clean.startswith("careless: ") and clean.endswith(" said")
+
+
+def test_a_secret_with_quotes_is_found_in_json():
+    disguise = Disguise(Known(names={}, secrets=frozenset({'pa"ss\\wörd-1'})))
+    for form in (json.dumps('pa"ss\\wörd-1'), json.dumps('pa"ss\\wörd-1', ensure_ascii=False)):
+        assert list(Scan(disguise).text(form)) == ["a secret"]
+        assert disguise.text(form) == '"***"'
 
 
 def test_an_address_and_a_name_in_base64_are_hidden():

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError, StoreErrors
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import cleaning, runs, schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import cleaning, runs, schemas, stored_runs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.run_keys import RunKeys
@@ -75,7 +75,7 @@ def _delete_objects(access, folder):
         name = folder.read_run()["folder"]
     except (runs.RunError, schemas.Invalid):  # another one's that was never whole
         return 0
-    return access.embedded.delete_folder(name) if access.embedded else access.store().delete_prefix(f"{name}/")
+    return access.embedded.delete_folder(name) if access.embedded else stored_runs.delete(access.store(), name)
 
 
 def holders(folder):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -189,7 +189,11 @@ class Store:
         """Delete every object under `prefix` (which must not be empty). Returns how many."""
         if not prefix.strip("/"):
             raise ValueError("refusing to delete the whole bucket")
-        keys = [entry.key for entry in self.list(prefix)]
+        return self.delete(entry.key for entry in self.list(prefix))
+
+    def delete(self, keys: Iterable[str]) -> int:
+        """Delete objects by their keys. Returns how many."""
+        keys = list(keys)
         for start in range(0, len(keys), 1000):
             chunk = [{"Key": key} for key in keys[start : start + 1000]]
             self.client.delete_objects(Bucket=self.connection.bucket, Delete={"Objects": chunk, "Quiet": True})
@@ -212,7 +216,7 @@ class Store:
 
 
 def _entry(item: dict[str, Any]) -> Entry:
-    return Entry(item["Key"], item["ETag"].strip('"'), item["Size"], item["LastModified"])
+    return Entry(item["Key"], item.get("ETag", "").strip('"'), item["Size"], item["LastModified"])
 
 
 def _date(answer: dict[str, Any]) -> datetime | None:

@@ -19,13 +19,13 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import psutil
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, Store, StoreError, StoreErrors
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import certificates, files
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import certificates, files, runs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.certificates import CertificateFiles
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_address import (
     HIGHEST_PORT,
@@ -148,13 +148,21 @@ class EmbeddedStore:
         return any(self._process(server) is not None for server in (state.writer, state.reader))
 
     def delete_folder(self, folder: str) -> int:
-        """Remove a run's objects, running or not. Returns how many."""
+        """Remove a run's objects, running or not, and nothing of runs below its folder. Returns how many."""
         bucket = (self.data / self.bucket).resolve()
         path = (bucket / folder).resolve()
         if bucket not in path.parents or not path.is_dir():
             return 0
-        count = sum(item.is_file() for item in path.rglob("*"))
-        shutil.rmtree(path)
+        count = 0
+        for item in list(path.iterdir()):
+            if item.is_dir() and item.name in runs.OWN_FOLDERS:
+                count += sum(one.is_file() for one in item.rglob("*"))
+                shutil.rmtree(item)
+            elif not item.is_dir():
+                count += 1
+                item.unlink()
+        with suppress(OSError):  # another run lies below it
+            path.rmdir()
         return count
 
     @property

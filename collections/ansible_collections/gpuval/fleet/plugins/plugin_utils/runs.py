@@ -21,6 +21,8 @@ LATEST = "latest"
 NEW = "new"
 #: Beside the runs' folders in the bucket, or on the nodes.
 SHARED_FOLDERS = ("models", "images", "network")
+#: In a run's folder; another run may have a folder beside them.
+OWN_FOLDERS = ("records", "logs", "series", "plans", "gangs", "report", "images", "evidence")
 
 
 class RunError(Exception):
@@ -232,10 +234,13 @@ def check_run_id(run_id: str) -> None:
 def check_folder(folder: str) -> str:
     """The run's folder in the bucket without slashes around it; what `clean` deletes must be the run's own."""
     folder = folder.strip("/")
-    if not FOLDER.fullmatch(folder) or folder.split("/")[0] in SHARED_FOLDERS:
+    first, *others = folder.split("/")
+    if not FOLDER.fullmatch(folder) or first in SHARED_FOLDERS or not {*others}.isdisjoint(OWN_FOLDERS):
         raise RunError(
             f"gpuval_folder {folder!r}: names of letters, digits, '.', '_' and '-', joined by '/', and not below "
             + " or ".join(SHARED_FOLDERS)
+            + "; behind a '/' none of "
+            + ", ".join(OWN_FOLDERS)
         )
     return folder
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -17,12 +18,9 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_reading import 
 #: Of run.json and of what the controller tells of a thousand nodes.
 MAX_DOCUMENT_BYTES = 32 << 20
 #: Folders of runs lie at most so deep in the bucket, and so many folders are looked through.
-MAX_DEPTH = 4
-MAX_FOLDERS = 5000
+MAX_DEPTH = 8
+MAX_FOLDERS = 20_000
 MAX_LISTED = 10
-
-#: Folders in a run's folder.
-_OF_A_RUN = ("records/", "logs/", "series/", "plans/", "gangs/", "report/")
 
 
 class Damaged(runs.RunError):
@@ -147,7 +145,7 @@ def newest(found: Sequence[Found], moment: datetime, where: str) -> tuple[dict[s
 def all_runs(store: Store) -> tuple[list[Found], list[str]]:
     """Every run of the bucket, and what is not one although it has the name. One request for each folder and run."""
     found, refused = [], []
-    entries = _asked(lambda: list(_run_files(store)))
+    entries = _asked(lambda: [entry for _, entry in run_files(store)])
     reading = read_all(store, entries, lambda _: MAX_DOCUMENT_BYTES)
     while True:
         read = _asked(lambda: next(reading, None))
@@ -164,21 +162,37 @@ def all_runs(store: Store) -> tuple[list[Found], list[str]]:
         found.append(Found(run, _time(run["created_at"])))
 
 
-def _run_files(store: Store) -> Iterable[Entry]:
-    folders, depth = [name for name in store.level()[0] if name.strip("/") not in runs.SHARED_FOLDERS], 1
-    looked = 0
-    while folders and depth <= MAX_DEPTH:
-        deeper = []
-        for prefix in folders:
-            looked += 1
-            if looked > MAX_FOLDERS:
-                raise runs.RunError(f"{_bucket(store)} has more than {MAX_FOLDERS:,} folders: give -e gpuval_run_id=")
-            below, entries = store.level(prefix)
-            here = [entry for entry in entries if entry.key == f"{prefix}{RUN_FILE}"]
-            yield from here
-            if not here:
-                deeper += [name for name in below if not name.removeprefix(prefix).startswith(_OF_A_RUN)]
-        folders, depth = deeper, depth + 1
+def run_files(store: Store, listed: Callable[[int], object] = lambda _count: None) -> Iterator[tuple[str, Entry]]:
+    """Every folder of the bucket that holds a run.json, with its entry, below the folder of another run too.
+
+    One request for each folder; ``listed`` is told of how many entries. Raises RunError where there are too many.
+    """
+    waiting, looked = deque([("", 0)]), 0
+    while waiting:
+        prefix, depth = waiting.popleft()
+        looked += 1
+        if looked > MAX_FOLDERS:
+            raise runs.RunError(
+                f"{_bucket(store)} has more than {MAX_FOLDERS:,} folders: give -e gpuval_run_id=, or another bucket"
+            )
+        below, entries = store.level(prefix)
+        listed(len(below) + len(entries))
+        run = next((entry for entry in entries if prefix and entry.key == f"{prefix}{RUN_FILE}"), None)
+        for folder in below:
+            name = folder[len(prefix) : -1]
+            passed = (depth == 0 and name in runs.SHARED_FOLDERS) or (run and name in runs.OWN_FOLDERS)
+            if not passed and depth < MAX_DEPTH and runs.FOLDER.fullmatch(name):
+                waiting.append((folder, depth + 1))
+        if run:
+            yield prefix.rstrip("/"), run
+
+
+def delete(store: Store, folder: str) -> int:
+    """Remove a run's own objects, and nothing of runs whose folders lie below its. Returns how many."""
+    below, entries = store.level(f"{folder}/")
+    own = [name for name in below if name.removeprefix(f"{folder}/").rstrip("/") in runs.OWN_FOLDERS]
+    store.delete(entry.key for entry in entries)
+    return len(entries) + sum(store.delete_prefix(name) for name in own)
 
 
 def _asked(question: Any) -> Any:

@@ -126,7 +126,10 @@ class Bucket:
             if dry:
                 return True
             self._put(key, file, path)
-            if not self._there(key, file, path, checked=file.bytes <= SINGLE_BYTES):
+            there = self._there(key, file, path, checked=file.bytes <= SINGLE_BYTES)
+            if there is None and file.bytes <= SINGLE_BYTES:
+                return True  # it may be written and not read; the service has held it against the checksum it came with
+            if not there:
                 raise DeliveryError(f"{key} arrived in {self._bucket} with another size or checksum: send it again")
         except (ClientError, BotoCoreError, OSError) as error:
             raise DeliveryError(
@@ -144,14 +147,18 @@ class Bucket:
         checksum = base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
         self._client.put_object(Bucket=self._bucket, Key=key, Body=data, ContentMD5=checksum, **extra)
 
-    def _there(self, key: str, file: pack.File, path: Path, *, checked: bool) -> bool:
-        """Whether the object is this file: by an ETag of its bytes; by the SHA-256 that it was given, where the service
-        ``checked`` its bytes when they came; else by its bytes."""
+    def _there(self, key: str, file: pack.File, path: Path, *, checked: bool) -> bool | None:
+        """Whether the object is this file, None where these keys may not see that.
+
+        By an ETag of its bytes; by the SHA-256 that it was given, where the service ``checked`` its bytes when they
+        came; else by its bytes.
+        """
         try:
             head = self._client.head_object(Bucket=self._bucket, Key=key)
         except ClientError as error:
-            if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") == 404:
-                return False
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            if status in (403, 404):  # 403 is also the answer of AWS for what is not there, to keys that may not list
+                return None if status == 403 else False
             raise
         if head["ContentLength"] != file.bytes:
             return False

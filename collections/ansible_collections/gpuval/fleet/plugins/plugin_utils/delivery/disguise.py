@@ -20,6 +20,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.encodings im
     PERCENT,
     decodings,
     in_base64,
+    in_json,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.words import any_of
 
@@ -219,10 +220,10 @@ class Disguise:
 
 
 def _forms(secret: str) -> set[str]:
-    """A secret as it is, URL-encoded, and in base64 by itself."""
+    """A secret as it is, URL-encoded, in JSON, and in base64 by itself."""
     raw = secret.encode()
     plain = {base64.b64encode(raw).decode().rstrip("="), base64.urlsafe_b64encode(raw).decode().rstrip("=")}
-    return {secret, quote(secret, safe=""), quote(secret), *plain}
+    return {secret, quote(secret, safe=""), quote(secret), *in_json(secret), *plain}
 
 
 def _parts(values: Iterable[str]) -> set[str]:
@@ -236,7 +237,9 @@ def _parts(values: Iterable[str]) -> set[str]:
 
 def _names_pattern(names: Iterable[str], run_id: str) -> re.Pattern[str]:
     """Names as whole words, with the domain behind them; within names that gpuval makes of run and node as well."""
-    words = any_of({form for name in names for form in (name, name.lower(), name.upper())})
+    words = any_of(
+        {form for name in names for form in (name, name.lower(), name.upper(), name.title(), name.capitalize())}
+    )
     made = rf"|(?<={re.escape(run_id)}-)(?P<inner>{words})(?![A-Za-z0-9])" if run_id else r"|(?P<inner>(?!))"
     return re.compile(
         rf"{NOT_OF_NUMA}(?<![A-Za-z0-9_-])(?<![A-Za-z0-9]\.)(?P<name>{words})(?![A-Za-z0-9])(?![_-]+[A-Za-z0-9])(?:{_DOMAIN})?{made}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 from collections.abc import Iterator
 from urllib.parse import unquote
@@ -25,6 +26,11 @@ def in_base64(text: str) -> set[str]:
         form = encoded[(0, 2, 3)[before] : complete]
         found |= {form, form.translate(_TO_URL_SAFE)}
     return found
+
+
+def in_json(text: str) -> set[str]:
+    """The text within a string of JSON, where quotes and backslashes are escaped; in ASCII alone, and not."""
+    return {json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
 
 
 def decodings(text: str) -> Iterator[str]:

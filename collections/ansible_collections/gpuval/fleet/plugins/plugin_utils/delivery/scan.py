@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import SHORTEST_SECRET
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.disguise import NOT_OF_NUMA, Disguise
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.encodings import in_base64, unquoted
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.encodings import in_base64, in_json, unquoted
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.words import any_of
 
 PIECE_BYTES = 4 << 20
@@ -29,9 +29,8 @@ class Scan:
     def __init__(self, disguise: Disguise, own_words: Collection[str] = ()) -> None:
         known = disguise.known
         given = {identity.lower() for identity in known.names.values()}
-        self._secrets = [
-            secret for secret in known.secrets if len(secret) >= SHORTEST_SECRET and secret not in own_words
-        ]
+        secrets = [secret for secret in known.secrets if len(secret) >= SHORTEST_SECRET and secret not in own_words]
+        self._secrets = sorted({form for secret in secrets for form in (secret, *in_json(secret))})
         shown = {*known.addresses} - set(known.names.values())
         self._addresses = re.compile(rf"(?<![0-9A-Za-z:.])(?:{any_of(shown)})(?![0-9A-Za-z]|:[0-9A-Fa-f]*:)(?!\.\d)")
         names = {name for name in disguise.literal if name.lower() not in given}

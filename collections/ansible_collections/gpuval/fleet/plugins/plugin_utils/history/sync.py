@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Entry, Store
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import files, report_file, runs, schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import files, report_file, runs, schemas, stored_runs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import (
     MAX_RECORD_BYTES,
@@ -25,10 +25,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.cache import 
 
 MAX_RUN_BYTES = 64 << 20
 MAX_REPORT_BYTES = 2 << 30
-MAX_DEPTH = 8
 MAX_PROBLEMS = 100
-#: What may stand in a run's folder, and holds no other run.
-INSIDE = frozenset({"records", "logs", "series", "plans", "gangs", "report", "images", "evidence"})
 READERS = 8
 #: Records that are under way or wait to be looked at.
 AHEAD = 64
@@ -86,20 +83,15 @@ def sync(store: Store, cache: Cache, tell: Tell = lambda _: None) -> Synced:
 
 
 def find_runs(store: Store, done: Synced) -> Iterator[tuple[str, Entry]]:
-    """Every folder of the bucket that holds a run.json, with its entry; what is inside a run is not looked through."""
-    waiting = deque([("", 0)])
-    while waiting:
-        prefix, depth = waiting.popleft()
-        below, entries = store.level(prefix)
-        done.listed += len(below) + len(entries)
-        run = next((entry for entry in entries if prefix and entry.key == f"{prefix}run.json"), None)
-        for folder in below:
-            name = folder[len(prefix) : -1]
-            shared = depth == 0 and name in runs.SHARED_FOLDERS
-            if not shared and not (run and name in INSIDE) and depth < MAX_DEPTH and runs.FOLDER.fullmatch(name):
-                waiting.append((folder, depth + 1))
-        if run:
-            yield prefix.rstrip("/"), run
+    """Every folder of the bucket that holds a run.json, with its entry. Raises HistoryError."""
+
+    def listed(count: int) -> None:
+        done.listed += count
+
+    try:
+        yield from stored_runs.run_files(store, listed)
+    except runs.RunError as error:
+        raise HistoryError(str(error)) from None
 
 
 def _read_run(store: Store, cached: CachedRun, entry: Entry, done: Synced) -> dict[str, Any] | None:

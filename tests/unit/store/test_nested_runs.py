@@ -1,0 +1,67 @@
+"""Runs whose folders lie below another run's: all are found, and each is deleted by itself."""
+
+import json
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs, stored_runs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.embedded_store import EmbeddedStore
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.sync import Synced, find_runs
+
+FOLDERS = ("site", "site/weekly", "a/b/c/d/e")
+KEYS = ("run.json", "verdict.json", "records/facts/node-1.json", "logs/facts/node-1.log", "plans/node-1.json")
+
+
+@pytest.fixture
+def embedded(tmp_path):
+    embedded = EmbeddedStore(tmp_path / "store", "gpuval")
+    embedded.start()
+    store = Store(embedded.writer())
+    for number, folder in enumerate(FOLDERS):
+        run = {
+            "schema": "gpuval.run/1",
+            "run_id": f"run-{number}",
+            "folder": folder,
+            "bucket": "gpuval",
+            "profile": "quick",
+            "created_at": f"2026-11-02T1{number}:00:00Z",
+            "finished_at": None,
+            "deadline_seconds": 60,
+            "narrowed_by": [],
+            "nodes": {},
+        }
+        for key in KEYS:
+            store.put(f"{folder}/{key}", json.dumps(run).encode())
+    yield embedded
+    embedded.stop()
+
+
+def test_status_and_history_find_the_same_runs(embedded, monkeypatch):
+    store = Store(embedded.writer())
+    done = Synced()
+    assert sorted(folder for folder, _ in find_runs(store, done)) == sorted(FOLDERS)
+    assert done.listed > 0
+    assert sorted(folder for folder, _ in stored_runs.run_files(store)) == sorted(FOLDERS)
+    monkeypatch.setattr(stored_runs, "MAX_FOLDERS", 2)
+    with pytest.raises(runs.RunError, match="more than 2 folders"):
+        list(stored_runs.run_files(store))
+
+
+def test_a_run_is_deleted_without_those_below_it(embedded):
+    store = Store(embedded.writer())
+    assert stored_runs.delete(store, "site") == len(KEYS)
+    assert [entry.key for entry in store.list("site/")] == sorted(f"site/weekly/{key}" for key in KEYS)
+    store.put("site/run.json", b"{}")
+    embedded.stop()
+    assert embedded.delete_folder("site") == 1
+    assert embedded.delete_folder("a/b") == 0
+    bucket = embedded.data / embedded.bucket
+    assert all((bucket / folder / key).is_file() for folder in FOLDERS[1:] for key in KEYS)
+    assert embedded.delete_folder("site/weekly") == len(KEYS)
+    assert not (bucket / "site/weekly").exists()
+
+
+@pytest.mark.parametrize("folder", ["site/records", "site/logs/x", "a/report"])
+def test_a_run_cannot_lie_where_another_one_has_its_own(folder):
+    with pytest.raises(runs.RunError, match="gpuval_folder"):
+        runs.check_folder(folder)
