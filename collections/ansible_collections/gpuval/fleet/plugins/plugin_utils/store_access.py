@@ -145,7 +145,11 @@ def object_key(folder: str, kind: str, stage: str, node: str) -> str:
 
 def put_run(store: Store, run: Mapping[str, Any]) -> None:
     """The run as the store has it, for whoever has no results/ of it."""
-    store.put(f"{run['folder']}/run.json", json.dumps(run, indent=1).encode(), "application/json")
+    store.put(_run_key(run), json.dumps(run, indent=1).encode(), "application/json")
+
+
+def _run_key(run: Mapping[str, Any]) -> str:
+    return f"{run['folder']}/run.json"
 
 
 def see_that_it_is_the_same(store: Store, run: Mapping[str, Any]) -> None:
@@ -153,18 +157,18 @@ def see_that_it_is_the_same(store: Store, run: Mapping[str, Any]) -> None:
 
     Its records would pass for evidence of this one: another controller's, or of this one before its results went away.
     """
-    key = f"{run['folder']}/run.json"
+    key = _run_key(run)
     if not any(entry.key == key for entry in store.list(key)):
         return
     try:
         there = json.loads(store.get(key, max_bytes=MAX_RUN_BYTES))
-        same = [there.get(name) for name in ("run_id", "created_at")]
+        run_id, opened = there.get("run_id"), there.get("created_at")
     except (ValueError, RecursionError, AttributeError):
-        same = [run["run_id"], "a time that cannot be read"]
-    if same[0] == run["run_id"] and same[1] != run["created_at"]:
+        run_id, opened = run["run_id"], "a time that cannot be read"
+    if run_id == run["run_id"] and opened != run["created_at"]:
         raise RunError(
             f"the store has a run {run['run_id']} already, in {run['folder']}/ of bucket {run['bucket']}, opened at "
-            f"{same[1]}: its records would count for this one. Give another gpuval_run_id, or none; to go on with that "
+            f"{opened}: its records would count for this one. Give another gpuval_run_id, or none; to go on with that "
             "run, bring back its folder in gpuval_results_dir"
         )
 

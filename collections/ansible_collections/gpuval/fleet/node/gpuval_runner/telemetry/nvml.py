@@ -52,7 +52,7 @@ LINK_COUNTERS = (0, 1, 2)
 #: CRC of data, and ECC of data (the lanes' counts of nvidia-smi nvlink -ec): both rise by hundreds a link and minute on
 #: good H200 whose other counters stay at 0.
 LINK_CORRECTED = (3, 4)
-#: The same for NVLink 5, by field values with the link as their scope: malformed packets, buffer overruns, errors,
+#: The errors of NVLink 5, by field values with the link as their scope: malformed packets, buffer overruns, errors,
 #: remote and general errors received, local integrity, recoveries, errors that were left after correction.
 LINK_FIELDS = (206, 207, 208, 209, 210, 211, 215, 219)
 

@@ -98,7 +98,8 @@ def _take_down(
 def put_together(ranks: Ranks, result: Result, everyone: list[list[Figure]]) -> None:
     """Add every rank's figures: its part's as they are, links as they are, the node's put together.
 
-    The node's throughput is the sum of its ranks', as its errors are; on the times of collectives the ranks agree.
+    The node's throughput is the sum of its ranks', as its errors are. What else there is of the node, the times of
+    collectives and the disk, all ranks have alike or the first alone.
     """
     node: dict[str, list[Figure]] = {}
     links = 0
@@ -110,8 +111,7 @@ def put_together(ranks: Ranks, result: Result, everyone: list[list[Figure]]) -> 
                 result.add_metric(figure.name, figure.value, figure.unit, figure.scope or ranks.scope_of(rank))
                 links += figure.name == "diagnostics_peer_bytes_per_second"
     for name, figures in node.items():
-        values = [figure.value for figure in figures]
-        value = sum(values) if name in SUMMED else sum(values) / len(values)
+        value = sum(figure.value for figure in figures) if name in SUMMED else figures[0].value
         result.add_metric(name, value, figures[0].unit)
     result.add_metric("diagnostics_processes_count", ranks.world_size, "count")
     result.add_metric("diagnostics_links_count", links, "count")
