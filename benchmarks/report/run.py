@@ -45,9 +45,9 @@ def judge(folder: Path) -> None:
 def report(folder: Path) -> None:
     """Write all forms of the report, as the action write_report does."""
     from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs  # noqa: PLC0415
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_report  # noqa: PLC0415
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_forms  # noqa: PLC0415
 
-    write_report(runs.read_report(runs.RunFolder(folder)), folder)
+    write_forms(runs.read_report(runs.RunFolder(folder)), folder)
 
 
 def used() -> dict[str, float]:

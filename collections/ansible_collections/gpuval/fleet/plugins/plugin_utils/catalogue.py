@@ -95,6 +95,7 @@ def hinted(declared: str) -> Sku | None:
     )
 
 
+@functools.lru_cache(maxsize=1024)
 def _plain(model: str) -> str:
     return " ".join(re.sub("[-_]", " ", model.casefold()).split())
 

@@ -33,6 +33,7 @@ _STAGE = re.compile(r"[a-z][a-z0-9_]{0,31}", re.ASCII)
 _METRIC_NAME = re.compile(r"[a-z][a-z0-9_]{0,95}", re.ASCII)
 _SCOPE = re.compile(r"node|gpu:\d{1,4}|rank:\d{1,6}|link:[A-Za-z0-9._:>-]{1,64}", re.ASCII)
 _METRIC_KEYS = {"name", "value", "unit", "scope"}
+_BARE = frozenset((int, float, bool, type(None)))
 
 
 class Refused(ValueError):  # noqa: N818  (what happened to the document)
@@ -150,7 +151,6 @@ def _load(raw: bytes, max_bytes: int) -> dict[str, Any]:
             raw.decode("utf-8"),
             object_pairs_hook=_object,
             parse_constant=_constant,
-            parse_float=_float,
             parse_int=_integer,
         )
     except Refused:
@@ -161,7 +161,7 @@ def _load(raw: bytes, max_bytes: int) -> dict[str, Any]:
         raise Refused(f"not JSON in UTF-8: {one_line(str(error), 120)}") from error
     if not isinstance(document, dict):
         raise Refused("not a JSON object")
-    _check_depth(document)
+    _check_values(document)
     return document
 
 
@@ -177,32 +177,28 @@ def _constant(name: str) -> None:
     raise Refused(f"{name} is not a JSON number: null stands for it")
 
 
-def _float(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise Refused(f"the number {text[:40]} is out of range")
-    return value
+def _check_values(document: dict[str, Any]) -> None:
+    """Depth and range, level by level; lists of numbers, most of a series, without a loop in Python."""
+    level: list[Any] = [document]
+    for _ in range(MAX_DEPTH):
+        children: list[Any] = []
+        for container in level:
+            values = container.values() if type(container) is dict else container
+            kinds = set(map(type, values))
+            if float in kinds and (math.inf in values or -math.inf in values):
+                raise Refused("a number is out of range")
+            if dict in kinds or list in kinds:
+                children.extend(value for value in values if type(value) in (dict, list))
+        if not children:
+            return
+        level = children
+    raise Refused(f"nested deeper than {MAX_DEPTH} levels")
 
 
 def _integer(text: str) -> int:
     if len(text) > MAX_INTEGER_DIGITS:
         raise Refused(f"an integer of {len(text)} digits")
     return int(text)
-
-
-def _check_depth(document: dict[str, Any]) -> None:
-    level: list[Any] = [document]
-    for _ in range(MAX_DEPTH):
-        children: list[Any] = []
-        for value in level:
-            if isinstance(value, dict):
-                children.extend(child for child in value.values() if isinstance(child, (dict, list)))
-            else:
-                children.extend(child for child in value if isinstance(child, (dict, list)))
-        if not children:
-            return
-        level = children
-    raise Refused(f"nested deeper than {MAX_DEPTH} levels")
 
 
 def _check_record_schema(record: dict[str, Any]) -> None:
@@ -228,9 +224,19 @@ def _is_plain_metric(metric: Any) -> bool:
         and type(unit) is str
         and type(scope) is str
         and len(unit) <= 32
-        and _METRIC_NAME.fullmatch(name) is not None
-        and _SCOPE.fullmatch(scope) is not None
+        and _is_metric_name(name)
+        and _is_scope(scope)
     )
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _is_metric_name(name: str) -> bool:
+    return _METRIC_NAME.fullmatch(name) is not None
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _is_scope(scope: str) -> bool:
+    return _SCOPE.fullmatch(scope) is not None
 
 
 def _check_identity(document: Mapping[str, Any], *, run_id: str, node: str, stage: str) -> None:
@@ -243,10 +249,12 @@ def _cleaned(value: Any) -> Any:
     if isinstance(value, str):
         return _cleaned_word(value) if len(value) <= MAX_WORD else clean_text(value)
     if isinstance(value, list):
-        return [_cleaned(item) for item in value]
+        return value if _BARE.issuperset(map(type, value)) else [_cleaned(item) for item in value]
     if isinstance(value, dict):
-        if value.keys() == _METRIC_KEYS:
-            return {key: _cleaned(item) if type(item) in (str, list, dict) else item for key, item in value.items()}
+        if _is_plain_metric(value):  # most of a record; names and scopes that follow the schema are clean
+            word = _cleaned_word
+            name, unit, scope = word(value["name"]), word(value["unit"]), word(value["scope"])
+            return {"name": name, "value": value["value"], "unit": unit, "scope": scope}
         return {clean_text(key): _cleaned(item) for key, item in value.items()}
     return value
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 NODES = '"nodes": ['
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 _Hook = Callable[[dict[str, Any]], dict[str, Any]]
 
 
@@ -99,4 +100,4 @@ def _sharing() -> _Hook:
 
 
 def _dump(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return _ENCODER.encode(value)

@@ -12,7 +12,7 @@ from typing import Any
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import files, report_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.console import final_block
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.failed_nodes import failed_nodes_text
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.html import html_report
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.html import html_page
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.junit import junit_xml
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.markdown import markdown_report
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.perf import perf_csv
@@ -21,24 +21,30 @@ __all__ = ["final_block", "json_text", "write_file", "write_report"]
 
 
 def write_report(report: Mapping[str, Any], directory: Path) -> dict[str, Path]:
-    """Write every form of the report into ``directory`` and return the paths by file name.
+    """Write report.json and every form of it into ``directory`` and return the paths by file name.
 
     Each file is replaced at once, so that a reader never sees half of it; report.json comes last.
     """
-    directory.mkdir(parents=True, exist_ok=True)
-    forms: dict[str, Callable[[], str | Iterable[str]]] = {
-        "report.html": lambda: html_report(report, directory),
-        "report.md": lambda: markdown_report(report),
-        "junit.xml": lambda: junit_xml(report),
-        "perf.csv": lambda: perf_csv(report),
-        "failed_nodes.txt": lambda: failed_nodes_text(report),
-        "report.json": lambda: report_file.lines(report),
-    }
-    paths = {}
-    for name, text in forms.items():  # one at a time: of a thousand nodes they take hundreds of megabytes together
-        paths[name] = directory / name
-        write_file(paths[name], text())
+    paths = write_forms(report, directory)
+    paths["report.json"] = directory / "report.json"
+    write_file(paths["report.json"], report_file.lines(report))
     return paths
+
+
+def write_forms(report: Mapping[str, Any], directory: Path) -> dict[str, Path]:
+    """Write what is made of report.json, which the judge has written already; the paths by file name."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with html_page(report, directory) as page:
+        forms: dict[str, Callable[[], str | Iterable[str]]] = {
+            "report.md": lambda: markdown_report(report),
+            "junit.xml": lambda: junit_xml(report),
+            "perf.csv": lambda: perf_csv(report),
+            "failed_nodes.txt": lambda: failed_nodes_text(report),
+            "report.html": page,
+        }
+        for name, text in forms.items():  # one at a time: of a thousand nodes they take hundreds of megabytes together
+            write_file(directory / name, text())
+    return {name: directory / name for name in forms}
 
 
 def json_text(report: Mapping[str, Any]) -> str:

@@ -13,7 +13,8 @@ import hashlib
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -56,7 +57,29 @@ def html_report(report: Mapping[str, Any], directory: Path | None = None, eviden
 
     ``evidence`` says where those files lie for whoever opens the page.
     """
+    with html_page(report, directory, evidence) as page:
+        return page()
+
+
+@contextmanager
+def html_page(
+    report: Mapping[str, Any], directory: Path | None = None, evidence: Place = RESULTS
+) -> Iterator[Callable[[], str]]:
+    """Begin the page, as ``html_report`` has it; the function that it gives makes the text. Between them other
+    processes read the curves of a fleet.
+    """
     files = _files(directory)
+    with curves.reading(report, directory or Path(), files) as read:
+        yield lambda: _rendered(report, directory, evidence, files, read)
+
+
+def _rendered(
+    report: Mapping[str, Any],
+    directory: Path | None,
+    evidence: Place,
+    files: Mapping[str, frozenset[str]],
+    read_curves: Callable[[], list[list[list[Any]]]],
+) -> str:
     linked = evidence.linked(files)
     texts = Shared()
     tabled = checks.table(report)
@@ -66,7 +89,7 @@ def html_report(report: Mapping[str, Any], directory: Path | None = None, eviden
         "place": evidence.path,
         **checks.as_data(report, tabled, texts),
         "figures": figures.as_data(spread.figures, len(report["nodes"])),
-        "curves": curves.of_fleet(report, directory or Path(), files, texts),
+        "curves": curves.with_texts(read_curves(), texts),
     }
     data["texts"] = texts.all()
     scripts, styles = [_asset(name) for name in SCRIPTS], [_asset(name) for name in STYLES]

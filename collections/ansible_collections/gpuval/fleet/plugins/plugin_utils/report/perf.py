@@ -13,27 +13,31 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import csv_cel
 COLUMNS = ("model", "performance", "metric", "node", "stage", "scope", "unit")
 
 
-#: Names, scopes and units stand in a million rows.
-_cell = functools.lru_cache(maxsize=1 << 14)(csv_cell)
-
-
 def perf_csv(report: Mapping[str, Any]) -> str:
     """The CSV text. A stage that did not succeed has a row without performance, whose metric is its state."""
     stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    stream.write(",".join(COLUMNS) + "\n")
     for node in report["nodes"]:
-        for row in _rows(node):
-            writer.writerow(map(_cell, row))
+        stream.writelines(_rows(node))
     return stream.getvalue()
 
 
-def _rows(node: Mapping[str, Any]) -> Iterator[tuple[object, ...]]:
+def _rows(node: Mapping[str, Any]) -> Iterator[str]:
+    of_node = _cell(node["name"])
     for stage in node["stages"]:
-        name = stage["name"]
-        model = stage.get("workload") or name
+        of_stage = _cell(stage["name"])
+        model = _cell(stage.get("workload") or stage["name"])
         if stage["state"] != "success":
-            yield model, "", stage["state"], node["name"], name, "node", ""
-        for metric in node["metrics"].get(name, []):
-            value = "" if metric["value"] is None else repr(metric["value"])
-            yield model, value, metric["name"], node["name"], name, metric["scope"], metric["unit"]
+            yield f"{model},,{_cell(stage['state'])},{of_node},{of_stage},node,\n"
+        for metric in node["metrics"].get(stage["name"], ()):
+            value, scope, unit = metric["value"], _cell(metric["scope"]), _cell(metric["unit"])
+            number = "" if value is None else repr(value)
+            yield f"{model},{number},{_cell(metric['name'])},{of_node},{of_stage},{scope},{unit}\n"
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _cell(text: str) -> str:
+    """A text as it stands in CSV; names, scopes and units stand in a million rows."""
+    stream = io.StringIO()
+    csv.writer(stream, lineterminator="").writerow((csv_cell(text),))
+    return stream.getvalue() if text else ""

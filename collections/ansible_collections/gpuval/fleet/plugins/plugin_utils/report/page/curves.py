@@ -14,8 +14,9 @@ import re
 import statistics
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -72,10 +73,13 @@ class NodeCurves:
         return max((piece.x[-1] for piece in pieces), default=0.0)
 
 
-def of_fleet(
-    report: Mapping[str, Any], directory: Path, files: Mapping[str, frozenset[str]], texts: Shared
-) -> list[list[list[Any]]]:
-    """For each node of the report its curves, as ``as_data`` packs them, their texts put into ``texts``."""
+@contextmanager
+def reading(
+    report: Mapping[str, Any], directory: Path, files: Mapping[str, frozenset[str]]
+) -> Iterator[Callable[[], list[list[list[Any]]]]]:
+    """Begin to read the curves; the function that it gives waits for them: for each node of the report what ``as_data``
+    packs. Those of a fleet are read by other processes, while this one does something else.
+    """
     bad = sum(node["verdict"] != "PASS" for node in report["nodes"])
     more = MORE_POINTS if MORE_POINTS * bad < len(report["nodes"]) else 1
     nodes = [
@@ -85,10 +89,18 @@ def of_fleet(
     packed = partial(_of_one, directory / "nodes", files, len(nodes))
     processes = min(MAX_PROCESSES, len(os.sched_getaffinity(0)))
     if len(nodes) < MIN_NODES_TO_SHARE or processes < 2 or multiprocessing.current_process().daemon:
-        found = [packed(node) for node in nodes]
-    else:
-        with ProcessPoolExecutor(processes, multiprocessing.get_context("fork")) as pool:
-            found = list(pool.map(packed, nodes, chunksize=8))
+        yield lambda: [packed(node) for node in nodes]
+        return
+    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("fork"))
+    try:
+        found = pool.map(packed, nodes, chunksize=8)
+        yield lambda: list(found)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def with_texts(found: Iterable[Iterable[list[Any]]], texts: Shared) -> list[list[list[Any]]]:
+    """The curves of all nodes, with the numbers that their texts have in ``texts``."""
     return [[_shared(curve, texts) for curve in curves] for curves in found]
 
 
