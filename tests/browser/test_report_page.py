@@ -23,7 +23,7 @@ import fleet  # noqa: E402 - of the benchmark
 
 AXE = ROOT / "tests" / "data" / "axe" / "axe.min.js"
 NODES = 24
-MAX_IMAGE_BYTES = 300_000
+MAX_IMAGE_BYTES = 400_000
 DESKTOP = {"width": 1280, "height": 1240}
 VIEWS = {
     "light": {"viewport": DESKTOP, "color_scheme": "light"},
