@@ -27,6 +27,16 @@ def test_a_floor_holds_for_the_number_of_gpus_it_was_measured_with(gpus, gpu_cou
 
 
 @pytest.mark.parametrize(
+    ("gpus", "gpu_count", "expected"),
+    [(1, None, "skipped"), (2, None, "missing"), (1, 8, "missing"), (8, 1, "skipped")],
+)
+def test_what_takes_two_gpus_is_not_asked_of_one(gpus, gpu_count, expected):
+    check = make_check(**BANDWIDTH, applies={"gpus_at_least": 2})
+    (entry,) = judge_metric(check, [], gpus=gpus, gpu_count=gpu_count)
+    assert entry["verdict"] == expected
+
+
+@pytest.mark.parametrize(
     ("fingerprints", "value", "expected"),
     [
         ({"nvls": "on"}, 366, "fail"),

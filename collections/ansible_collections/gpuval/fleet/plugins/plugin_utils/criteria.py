@@ -31,6 +31,7 @@ class Applies:
     profile: tuple[str, ...] = ()
     workload: tuple[str, ...] = ()
     gpu_count: tuple[int, ...] = ()
+    gpus_at_least: int = 0
     fingerprints: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
@@ -202,9 +203,13 @@ def _check(entry: dict[str, Any]) -> Check:
 
 
 def _applies(entry: dict[str, Any]) -> Applies:
-    lists = {key: tuple(values) for key, values in entry.items() if key != "fingerprints"}
+    lists = {key: tuple(values) for key, values in entry.items() if isinstance(values, list)}
     fingerprints = entry.get("fingerprints", {})
-    return Applies(**lists, fingerprints=tuple((name, tuple(values)) for name, values in fingerprints.items()))
+    return Applies(
+        **lists,
+        gpus_at_least=entry.get("gpus_at_least", 0),
+        fingerprints=tuple((name, tuple(values)) for name, values in fingerprints.items()),
+    )
 
 
 def _problem(check: Check) -> str | None:

@@ -260,6 +260,14 @@ def not_applicable(check: Check, subject: Subject) -> tuple[str, str] | None:
         if subject.gpus is None:
             return "missing", f"applies to {wanted} GPUs, and nothing says how many this node has"
         return "skipped", f"applies to {wanted} GPUs, this node has {subject.gpus}"
+    if applies.gpus_at_least:
+        if subject.gpus is None:
+            return (
+                "missing",
+                f"applies to {applies.gpus_at_least} GPUs or more, and nothing says how many this node has",
+            )
+        if subject.gpus < applies.gpus_at_least:
+            return "skipped", f"applies to {applies.gpus_at_least} GPUs or more, this node has {subject.gpus}"
     return None
 
 

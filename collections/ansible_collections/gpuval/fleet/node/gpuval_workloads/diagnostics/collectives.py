@@ -99,6 +99,8 @@ def _sizes(ranks: Ranks) -> tuple[int, ...]:
     """The sizes of which four fit into the fullest device: input, output, and what they are compared with."""
     if not ranks.accelerator.is_gpu:
         return CPU_SIZES
+    if ranks.world_size == 1:  # nothing goes anywhere: large sizes would take minutes of copies around no work at all
+        return GPU_SIZES[:2]
     free = torch.tensor([ranks.memory()[0]], device=ranks.device)
     dist.all_reduce(free, op=dist.ReduceOp.MIN)
     limit = max(0, int(free) - 2 * GIB) // 4
