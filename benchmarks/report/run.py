@@ -30,9 +30,9 @@ MAX_HTML_BYTES = 5e6
 
 def judge(folder: Path) -> None:
     """Write report.json, as the action judge_run does."""
-    from ansible_collections.gpuval.fleet.plugins.action.judge_run import read_evidence  # noqa: PLC0415
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils import criteria, report_file, runs, schemas, verdict  # noqa: PLC0415
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_file  # noqa: PLC0415
+    from ansible_collections.gpuval.fleet.plugins.action.judge_run import read_evidence  # noqa: PLC0415 - main makes the collection known first
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils import criteria, report_file, runs, schemas, verdict  # noqa: PLC0415 - main makes the collection known first
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_file  # noqa: PLC0415 - main makes the collection known first
 
     run_folder = runs.RunFolder(folder)
     run = run_folder.read_run()
@@ -44,8 +44,8 @@ def judge(folder: Path) -> None:
 
 def report(folder: Path) -> None:
     """Write all forms of the report, as the action write_report does."""
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs  # noqa: PLC0415
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_forms  # noqa: PLC0415
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs  # noqa: PLC0415 - main makes the collection known first
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_forms  # noqa: PLC0415 - main makes the collection known first
 
     write_forms(runs.read_report(runs.RunFolder(folder)), folder)
 

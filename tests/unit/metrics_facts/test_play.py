@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_report
-from builders import healthy, judge, make_run
+from builders import healthy, judge, make_run, write_report
 
 COLLECTIONS = Path(__file__).resolve().parents[3] / "collections"
 PLAY = """

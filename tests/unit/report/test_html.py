@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import Evidence
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_report
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.html import ASSETS, html_report
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page import checks, curves, encode, figures
-from builders import facts_record, healthy, judge, make_record, make_run, metric, training_metrics
+from builders import facts_record, healthy, judge, make_record, make_run, metric, training_metrics, write_report
 from hypothesis import given
 from hypothesis import strategies as st
 

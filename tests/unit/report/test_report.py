@@ -13,9 +13,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import (
     markdown_report,
     perf_csv,
     write_file,
-    write_report,
 )
-from builders import healthy, judge, make_record, make_run, metric, training_metrics
+from builders import healthy, judge, make_record, make_run, metric, training_metrics, write_report
 from hypothesis import example, given
 from hypothesis import strategies as st
 

@@ -3,8 +3,9 @@
 import copy
 import json
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import criteria, verdict
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import criteria, report_file, verdict
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import Evidence, accept_record
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_file, write_forms
 
 RUN_ID = "run-1"
 TIME = "2026-11-02T10:00:00Z"
@@ -172,3 +173,11 @@ def accepted(record):
     return accept_record(
         json.dumps(record).encode(), run_id=record["run_id"], node=record["node"], stage=record["stage"]
     )
+
+
+def write_report(report, directory):
+    """What a run leaves of its report: the forms, and the judge's report.json; the paths by file name."""
+    paths = write_forms(report, directory)
+    paths["report.json"] = directory / "report.json"
+    write_file(paths["report.json"], report_file.lines(report))
+    return paths

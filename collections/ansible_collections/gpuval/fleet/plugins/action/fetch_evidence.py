@@ -100,10 +100,11 @@ class ActionModule(ControllerAction):
 
 def _is_newer(store, key, data):
     """Whether the node itself has meanwhile uploaded a later record than the one fetched."""
-    if not any(entry.key == key for entry in store.list(key)):
+    raw = store.get_if_there(key, max_bytes=MAX_RECORD_BYTES)
+    if raw is None:
         return False
     try:
-        present = json.loads(store.get(key, max_bytes=MAX_RECORD_BYTES))["updated_at"]
+        present = json.loads(raw)["updated_at"]
         return str(present) > str(json.loads(data)["updated_at"])
     except (ValueError, KeyError, TypeError):
         return False

@@ -203,13 +203,11 @@ def _check(entry: dict[str, Any]) -> Check:
 
 
 def _applies(entry: dict[str, Any]) -> Applies:
-    lists = {key: tuple(values) for key, values in entry.items() if isinstance(values, list)}
+    others = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in entry.items() if key != "fingerprints"
+    }
     fingerprints = entry.get("fingerprints", {})
-    return Applies(
-        **lists,
-        gpus_at_least=entry.get("gpus_at_least", 0),
-        fingerprints=tuple((name, tuple(values)) for name, values in fingerprints.items()),
-    )
+    return Applies(**others, fingerprints=tuple((name, tuple(values)) for name, values in fingerprints.items()))
 
 
 def _problem(check: Check) -> str | None:

@@ -251,7 +251,7 @@ def _cleaned(value: Any) -> Any:
     if isinstance(value, list):
         return value if _BARE.issuperset(map(type, value)) else [_cleaned(item) for item in value]
     if isinstance(value, dict):
-        if _is_plain_metric(value):  # most of a record; names and scopes that follow the schema are clean
+        if _is_plain_metric(value):  # most of a record; each of its texts is kept once
             word = _cleaned_word
             name, unit, scope = word(value["name"]), word(value["unit"]), word(value["scope"])
             return {"name": name, "value": value["value"], "unit": unit, "scope": scope}

@@ -15,7 +15,7 @@ from fractions import Fraction
 from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import environment, peers, units
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.criteria import Check
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.criteria import Applies, Check
 
 FACTS = "facts"
 GPU_VENDORS = ("nvidia", "amd", "gaudi")
@@ -255,20 +255,19 @@ def not_applicable(check: Check, subject: Subject) -> tuple[str, str] | None:
         kinds = {subject.accelerator, "gpu"} if subject.accelerator in GPU_VENDORS else {subject.accelerator}
         if kinds.isdisjoint(applies.accelerator):
             return "skipped", f"applies to {_any_of(applies.accelerator)}, this is {subject.accelerator}"
-    if applies.gpu_count and subject.gpus not in applies.gpu_count:
-        wanted = _any_of([str(count) for count in applies.gpu_count])
-        if subject.gpus is None:
-            return "missing", f"applies to {wanted} GPUs, and nothing says how many this node has"
-        return "skipped", f"applies to {wanted} GPUs, this node has {subject.gpus}"
-    if applies.gpus_at_least:
-        if subject.gpus is None:
-            return (
-                "missing",
-                f"applies to {applies.gpus_at_least} GPUs or more, and nothing says how many this node has",
-            )
-        if subject.gpus < applies.gpus_at_least:
-            return "skipped", f"applies to {applies.gpus_at_least} GPUs or more, this node has {subject.gpus}"
-    return None
+    wanted = _other_gpus(applies, subject.gpus)
+    if wanted and subject.gpus is None:
+        return "missing", f"applies to {wanted}, and nothing says how many this node has"
+    return ("skipped", f"applies to {wanted}, this node has {subject.gpus}") if wanted else None
+
+
+def _other_gpus(applies: Applies, gpus: int | None) -> str:
+    """How many GPUs the check is for, where the node has not so many or nothing says how many; empty where it fits."""
+    if applies.gpu_count and gpus not in applies.gpu_count:
+        return f"{_any_of([str(count) for count in applies.gpu_count])} GPUs"
+    if applies.gpus_at_least and (gpus is None or gpus < applies.gpus_at_least):
+        return f"{applies.gpus_at_least} GPUs or more"
+    return ""
 
 
 def _other_algorithm(check: Check, record: Mapping[str, Any]) -> tuple[str, str] | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 NODES = '"nodes": ['
-_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
+_dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 _Hook = Callable[[dict[str, Any]], dict[str, Any]]
 
 
@@ -97,7 +97,3 @@ def _sharing() -> _Hook:
         return item
 
     return share
-
-
-def _dump(value: Any) -> str:
-    return _ENCODER.encode(value)

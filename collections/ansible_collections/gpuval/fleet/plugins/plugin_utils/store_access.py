@@ -158,10 +158,11 @@ def see_that_it_is_the_same(store: Store, run: Mapping[str, Any]) -> None:
     Its records would pass for evidence of this one: another controller's, or of this one before its results went away.
     """
     key = _run_key(run)
-    if not any(entry.key == key for entry in store.list(key)):
+    raw = store.get_if_there(key, max_bytes=MAX_RUN_BYTES)
+    if raw is None:
         return
     try:
-        there = json.loads(store.get(key, max_bytes=MAX_RUN_BYTES))
+        there = json.loads(raw)
         run_id, opened = there.get("run_id"), there.get("created_at")
     except (ValueError, RecursionError, AttributeError):
         run_id, opened = run["run_id"], "a time that cannot be read"

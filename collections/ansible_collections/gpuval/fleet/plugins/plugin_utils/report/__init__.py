@@ -17,22 +17,14 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.junit import j
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.markdown import markdown_report
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.perf import perf_csv
 
-__all__ = ["final_block", "json_text", "write_file", "write_report"]
-
-
-def write_report(report: Mapping[str, Any], directory: Path) -> dict[str, Path]:
-    """Write report.json and every form of it into ``directory`` and return the paths by file name.
-
-    Each file is replaced at once, so that a reader never sees half of it; report.json comes last.
-    """
-    paths = write_forms(report, directory)
-    paths["report.json"] = directory / "report.json"
-    write_file(paths["report.json"], report_file.lines(report))
-    return paths
+__all__ = ["final_block", "json_text", "write_file", "write_forms"]
 
 
 def write_forms(report: Mapping[str, Any], directory: Path) -> dict[str, Path]:
-    """Write what is made of report.json, which the judge has written already; the paths by file name."""
+    """Write what is made of report.json, which the judge has written, into ``directory``; the paths by file name.
+
+    Each file is replaced at once, so that a reader never sees half of it.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     with html_page(report, directory) as page:
         forms: dict[str, Callable[[], str | Iterable[str]]] = {

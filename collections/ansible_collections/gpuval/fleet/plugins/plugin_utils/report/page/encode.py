@@ -58,12 +58,9 @@ def short(value: float | int | None) -> float | int | None:
     return int(number) if number == int(number) and abs(number) < 1e15 else number
 
 
-_ENCODE = json.JSONEncoder().encode
-
-
 def mostly(values: Sequence[Any]) -> Any:
     """``{"all": v, "but": {place: other}}`` where most are the same, else the list itself."""
-    numbers = list(map(_ENCODE, values))
+    numbers = [json.dumps(value) for value in values]
     if not numbers:
         return []
     common, count = Counter(numbers).most_common(1)[0]
