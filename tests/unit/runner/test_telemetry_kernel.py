@@ -167,9 +167,19 @@ def test_what_is_cut_off_is_told(monkeypatch):
     assert kernel_log.parse_dmesg("\n".join(dmesg[-2:]), 12).lost  # the ring was overwritten since
 
 
-def test_a_device_in_the_logs_place_is_no_log():
+@pytest.mark.parametrize("device", ["/dev/zero", "/dev/full", "/dev/urandom"])
+def test_a_device_in_the_logs_place_is_no_log(device):
     with pytest.raises(kernel_log.NoLogError, match="not there"):
-        kernel_log.open_at_end(Path(os.devnull))
+        kernel_log.open_at_end(Path(device))
+
+
+def test_a_file_in_the_logs_own_place_is_no_log(tmp_path, monkeypatch):
+    place = tmp_path / "kmsg"
+    place.touch()
+    os.close(kernel_log.open_at_end(place))  # a stand-in by its own name
+    monkeypatch.setattr(kernel_log, "KMSG", place)
+    with pytest.raises(kernel_log.NoLogError, match="not there"):
+        kernel_log.open_at_end(place)
 
 
 def test_tools_stand_in_where_there_is_no_kmsg(tmp_path, monkeypatch):
