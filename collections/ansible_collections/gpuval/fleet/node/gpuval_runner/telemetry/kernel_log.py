@@ -50,9 +50,8 @@ def open_at_end(path: Path = KMSG) -> int:
     except OSError as error:
         raise NoLogError(words(error)) from None
     status = os.fstat(handle)
-    is_device = stat.S_ISCHR(status.st_mode)
     # /dev/null, a console or an empty file, as containers have in its place, would be silent whatever the kernel says.
-    if (is_device and status.st_rdev != KMSG_DEVICE) or (not is_device and Path(path) == KMSG):
+    if status.st_rdev != KMSG_DEVICE if stat.S_ISCHR(status.st_mode) else path == KMSG:
         os.close(handle)
         raise NoLogError("not there")
     try:
