@@ -1,0 +1,63 @@
+"""Hostfiles that were written: one of an earlier gang is taken away, so that nobody starts work by it.
+
+`results/.hostfiles.json` has the path of each and the digest of its content: what somebody else wrote, or changed, is
+never touched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import files, runs
+
+FILE = ".hostfiles.json"
+MODE = 0o644
+
+
+def path_of(target: Path, gang: str, gangs: int) -> Path:
+    """Where the hostfile of a gang lies: at the target, or beside it under its own name where there are several."""
+    return target if gangs == 1 else target.with_name(f"{target.name}.{gang}")
+
+
+def stale(results: Path, target: Path, keep: Collection[Path] = ()) -> list[Path]:
+    """Files at the target, or beside it, that were written here for gangs other than these, and not changed since."""
+    found = []
+    for name, digest in _known(results).items():
+        path = Path(name)
+        ours = path.parent == target.parent and (path == target or path.name.startswith(f"{target.name}."))
+        if ours and path not in keep and path.is_file() and _digest(path.read_bytes()) == digest:
+            found.append(path)
+    return sorted(found)
+
+
+def write(results: Path, texts: Mapping[Path, str], gone: Collection[Path]) -> None:
+    """Take away what is stale first, then write; what was written is remembered before it is there."""
+    for path in gone:
+        path.unlink(missing_ok=True)
+    new = {str(path): _digest(text.encode()) for path, text in texts.items()}
+    known = {name: digest for name, digest in _known(results).items() if Path(name).is_file()}
+    if new or known:
+        runs.write_json(results / FILE, {**known, **new})
+    for path, text in texts.items():
+        if not same(path, text):
+            files.replace(path, text.encode(), MODE)
+
+
+def same(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_text() == text
+
+
+def _known(results: Path) -> dict[str, str]:
+    try:
+        known = runs.read_json(results / FILE)
+    except (OSError, ValueError):
+        return {}
+    return (
+        {name: digest for name, digest in known.items() if isinstance(digest, str)} if isinstance(known, dict) else {}
+    )
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,52 @@
+"""What the members of the gangs of one round need of each other: a token for their line, a pair of keys to log in with.
+
+Made on the controller for each round, kept for its user alone, and sent with the launch. They never enter the store.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import files, runs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import book
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.run_keys import make_pair
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import RunFolder
+
+TOKEN_BYTES = 32
+#: In the `.state` of a round.
+FILE = "gang_keys.json"
+
+
+def make(folder: RunFolder) -> None:
+    """Make them, unless they are there. Raises RunKeysError where the library for it is missing."""
+    place = folder.state / FILE
+    if place.exists():
+        return
+    pair = make_pair()
+    made = {
+        "token": secrets.token_hex(TOKEN_BYTES),
+        "id_ed25519": pair.private,
+        "id_ed25519.pub": f"{pair.public} gpuval\n",
+    }
+    place.parent.mkdir(parents=True, exist_ok=True)
+    files.replace(place, runs.json_bytes(made), files.PRIVATE)
+
+
+def of(folder: RunFolder, node: str) -> dict[str, str]:
+    """The files for a node's `ssh` folder by name; none where it is part of no gang."""
+    place = folder.state / FILE
+    if not place.exists():
+        return {}
+    mark = runs.json_bytes({"schema": "gpuval.keys/1", "run_id": folder.read_run()["run_id"], "node": node}).decode()
+    return {"gpuval.json": mark, **runs.read_json(place)}
+
+
+def forget(folder: RunFolder) -> None:
+    """They open nothing once the round is over."""
+    (folder.state / FILE).unlink(missing_ok=True)
+
+
+def forget_all(run: RunFolder) -> None:
+    """Those of all rounds of a run that is over."""
+    for below in book.known_folders(run):
+        forget(below)

@@ -1,0 +1,60 @@
+"""Runs whose ids are those of rounds: `r.all` would be round `all` of run `r`, in folders, containers and Jobs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.rounds import run_id_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import RunError, RunFolder
+
+#: What a round may be called (``forming``, ``rounds.name_of``).
+ROUND = re.compile(r"[a-z0-9-]+")
+
+
+def check(results: Path, run: Mapping[str, Any]) -> None:
+    """Refuse a new run that would be taken for a round of one that is known here, or whose rounds would be taken for
+    such a run. Ids with dots are fine otherwise. Raises RunError.
+    """
+    run_id = run["run_id"]
+    for other in _could_own(run_id, _known(results)):
+        raise RunError(
+            f"gpuval_run_id {run_id!r} is what a round of the gangs of run {other} is called, on the nodes and in the "
+            "cluster: give another one"
+        )
+    if _has_gangs(run):
+        for other in _known(results):
+            if other != run_id and _is_round_of(other, run_id):
+                raise RunError(
+                    f"gpuval_run_id {run_id!r}: its gangs may have a round that is called as the run {other}, on the "
+                    "nodes and in the cluster: give another one"
+                )
+
+
+def _could_own(run_id: str, known: Mapping[str, Path]) -> Iterable[str]:
+    for other, folder in known.items():
+        if other != run_id and _is_round_of(run_id, other):
+            try:
+                if _has_gangs(RunFolder(folder).read_run()):
+                    yield other
+            except (RunError, schemas.Invalid):  # nobody knows whether it has rounds
+                yield other
+
+
+def _is_round_of(run_id: str, other: str) -> bool:
+    """Whether a round of `other` may have this id."""
+    name = run_id.rpartition(".")[2]
+    return bool(name and name != run_id and ROUND.fullmatch(name)) and run_id_of(other, name) == run_id
+
+
+def _has_gangs(run: Mapping[str, Any]) -> bool:
+    return any(node.get("gang_stages") for node in run["nodes"].values())
+
+
+def _known(results: Path) -> dict[str, Path]:
+    """Runs that were opened here, and copies of others' runs."""
+    found = results.glob("*/run.json")
+    return {path.parent.name: path.parent for path in sorted(found) if not path.parent.is_symlink()}

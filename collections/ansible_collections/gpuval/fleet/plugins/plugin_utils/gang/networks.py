@@ -1,0 +1,89 @@
+"""Networks between the nodes of a gang, as data: the environment of the workloads, and what NCCL's log has to say.
+
+Nothing is guessed: with ``auto`` nothing is set, and sockets are only accepted where a node has no RDMA port,
+whatever its state.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import catalogue, schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.criteria import COLLECTION, CriteriaError, read_document
+
+AUTO = "auto"
+#: Whose variables are set where the inventory does not say whose accelerators the nodes have. NCCL and RCCL read the
+#: same names, and nobody else does.
+USUAL_VENDORS = ("nvidia", "amd")
+
+
+class NetworkError(ValueError):
+    """A network that is not known, or whose file cannot be used; the message says what to change."""
+
+
+@dataclass(frozen=True)
+class Variable:
+    name: str
+    value: str
+    vendors: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Network:
+    """``names`` are those in NCCL's log, ``*`` for any text; see ``schemas/networks.schema.json``."""
+
+    name: str
+    names: tuple[str, ...]
+    environment: tuple[Variable, ...]
+
+
+def files() -> list[Path]:
+    return sorted(COLLECTION.glob("networks/*.yml"))
+
+
+def read(path: Path) -> Network:
+    """The network of one file. Raises NetworkError."""
+    try:
+        document = read_document(path)
+        schemas.validate("networks", document, what=str(path))
+    except (CriteriaError, schemas.Invalid) as error:
+        raise NetworkError(str(error)) from error
+    if document["name"] != path.stem:
+        raise NetworkError(f"{path}: holds the network {document['name']}, which belongs into {document['name']}.yml")
+    variables = (Variable(one["name"], one["value"], tuple(one["vendors"])) for one in document["environment"])
+    return Network(document["name"], tuple(document["names"]), tuple(variables))
+
+
+@functools.cache
+def shipped() -> dict[str, Network]:
+    return {network.name: network for network in map(read, files())}
+
+
+def environment(name: str, sku: str = AUTO) -> dict[str, str]:
+    """What workloads on nodes of that SKU are told of a network; nothing for auto. Raises NetworkError."""
+    network = _named(name)
+    wanted = _vendors(sku)
+    variables = network.environment if network else ()
+    return {one.name: one.value for one in variables if not wanted.isdisjoint(one.vendors)}
+
+
+def names(name: str) -> list[str]:
+    """What NCCL's log calls a network; empty for auto. Raises NetworkError."""
+    network = _named(name)
+    return list(network.names) if network else []
+
+
+def _named(name: str) -> Network | None:
+    known = shipped()
+    if name != AUTO and name not in known:
+        raise NetworkError(f"gpuval_network is {name}: it is auto or one of {', '.join(known)}")
+    return known.get(name)
+
+
+def _vendors(sku: str) -> set[str]:
+    known = catalogue.named(sku)
+    if known or sku in catalogue.VENDORS:
+        return {known.vendor if known else sku}
+    return set(USUAL_VENDORS)

@@ -1,0 +1,394 @@
+"""Rounds of gangs: what run.json of each says, and what its records mean to the search. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.book import AGAIN, BAD, FABRIC, GANGS, SEARCH
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.forming import LEAST
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.judge import Result
+
+MAX_RUN_ID = 63
+#: What of a search's sentences is told in a record.
+MAX_LINES, MAX_LINE, MAX_TOLD, MAX_NAMES = 4, 200, 1000, 3
+#: Of what a node's host checks found.
+MAX_PROBLEMS, MAX_PROBLEM = 3, 200
+#: Fewer nodes than these are told apart by right and wrong alone.
+COMPARED = 3
+#: Of the faults of one node, by name and scope.
+MAX_FIGURES = 1024
+#: By which figures of a search's records its groups are compared.
+BUS, LATENCY = "gang_all_reduce_bus_bytes_per_second", "gang_all_reduce_latency_seconds"
+ERRORS = "gang_collective_error_count"
+OTHER_NETWORK = "gang_network_unexpected_count"
+#: At which size; what fits into the free memory of the fullest device of a group.
+LARGEST = "gang_collective_largest_bytes"
+#: A device's memory that somebody else holds; not a process that the kernel killed.
+NO_MEMORY = re.compile(
+    r"OutOfMemoryError|ran out of device memory|(CUDA|HIP)( error| failure)?( \d+)?:? (error: )?'?out of memory",
+    re.IGNORECASE,
+)
+#: Faults of a node that no round of a search may show: its record has the worst of all rounds.
+FAULTS = (
+    "gpu_xid_critical_count",
+    "kernel_xid_critical_count",
+    "gpu_ecc_uncorrected_new_count",
+    "gpu_lost_count",
+    "gpu_row_remap_new_count",
+    "topology_changed_count",
+    "kernel_sxid_count",
+    "kernel_ras_count",
+)
+#: Ends of a stage that say nothing of what it would have measured.
+NOTHING_RAN = ("pending", "running", "skipped", "cancelled")
+HEALTHY, SUSPECT, UNTESTED = "healthy", "suspect", "untested"
+
+
+@dataclass(frozen=True)
+class Ports:
+    """PyTorch's rendezvous (the next one is the gang's line), and the members' SSH servers."""
+
+    rendezvous: int
+    ssh: int
+
+
+def run_id_of(run_id: str, name: str) -> str:
+    """The id of a round, which is a run of its own: folders, containers and pods are named by it."""
+    whole = f"{run_id}.{name}"
+    if len(whole) <= MAX_RUN_ID:
+        return whole
+    digest = hashlib.sha256(whole.encode()).hexdigest()[:8]
+    return f"{run_id[: MAX_RUN_ID - 9 - 1 - len(name[:20])]}-{digest}.{name[:20]}"
+
+
+def round_run(
+    run: Mapping[str, Any],
+    name: str,
+    gangs: Mapping[str, Sequence[Mapping[str, Any]]],
+    stages: Sequence[str],
+    *,
+    ports: Ports,
+    seconds: float,
+    created_at: str,
+    address: Callable[[str, Mapping[str, Any]], str] = lambda _run_id, member: member["address"],
+) -> dict[str, Any]:
+    """run.json (``gpuval.run/1``) of a round. ``gangs``: by name the members, each with node, address, slots, vendor.
+
+    ``address`` gives that of a member by the round's id, where the members get theirs with the round.
+    """
+    run_id = run_id_of(run["run_id"], name)
+    nodes: dict[str, Any] = {}
+    listed: dict[str, Any] = {}
+    for gang, members in gangs.items():
+        listed[gang] = {
+            "members": [
+                {"node": member["node"], "address": address(run_id, member), "slots": member["slots"]}
+                for member in members
+            ],
+            "port": ports.rendezvous,
+            "ssh_port": ports.ssh,
+        }
+        for index, member in enumerate(members):
+            nodes[member["node"]] = {
+                "stages": list(stages),
+                "sku": member["vendor"],
+                "gpu_count": 0 if member["vendor"] == "cpu" else member["slots"],
+                "gang": {"name": gang, "index": index},
+            }
+    return {
+        "schema": "gpuval.run/1",
+        "run_id": run_id,
+        "folder": f"{run['folder']}/gangs/{name}",
+        "bucket": run["bucket"],
+        "profile": run["profile"],
+        "created_at": created_at,
+        "finished_at": None,
+        "deadline_seconds": seconds,
+        "narrowed_by": [],
+        "gangs": listed,
+        "nodes": nodes,
+    }
+
+
+def name_of(kind: str, number: int, gangs: Sequence[str]) -> str:
+    """The name of a round: of its gang where it has one, else of its kind; and its number among those of its kind.
+
+    A gang that is called as a round of a search gives its name to none: two rounds would be one.
+    """
+    if kind == SEARCH:
+        return f"{SEARCH}-{number:02}"
+    base = gangs[0] if len(gangs) == 1 and not re.fullmatch(rf"{SEARCH}-\d+", gangs[0]) else GANGS
+    return base if kind == GANGS else f"{base}-{AGAIN}"
+
+
+def size_of(members: Sequence[str], records: Mapping[str, Mapping[str, Any] | None]) -> float | None:
+    """The size in bytes that a group's figures are of; None where no member tells."""
+    found = (figure(record, LARGEST) for node in members if (record := records.get(node)) is not None)
+    return min((size for size in found if size), default=None)
+
+
+def usual_size(sizes: Iterable[float | None]) -> float | None:
+    """That of most groups, the larger one of two that are as frequent; None where none is known."""
+    counted = Counter(size for size in sizes if size)
+    return max(counted, key=lambda size: (counted[size], size), default=None)
+
+
+def result_of(
+    members: Sequence[str], records: Mapping[str, Mapping[str, Any] | None], usual_bytes: float | None = None
+) -> Result:
+    """What became of one group of a search, by its members' records of the stage; None or no record is no answer.
+
+    Nor is it one where the work had not begun: a port in use, other software, memory that somebody holds, a late launch
+    say nothing of the hardware. Nor where it was measured at another size than most groups of the search
+    (``usual_bytes``): such figures cannot be compared.
+    """
+    found = {node: records.get(node) for node in members}
+    if any(record is None or record["state"] in NOTHING_RAN for record in found.values()):
+        silent = [node for node, record in found.items() if record is None or record["finished_at"] is None]
+        told = f"nothing came of {', '.join(silent)}" if silent else "it did not run to its end"
+        return Result("missing", message=told, culprits=tuple(silent) if len(silent) < len(members) else ())
+    known = {node: record for node, record in found.items() if record is not None}
+    states = {record["state"] for record in known.values()}
+    message = next((record["message"] for record in known.values() if record["state"] != "success"), "")
+    if any(figure(record, ERRORS) for record in known.values()):
+        return Result("wrong", message=message)
+    if states == {"success"}:
+        unchecked = [node for node, record in known.items() if figure(record, ERRORS) is None]
+        if unchecked:  # to be right without saying so is no evidence
+            return Result("missing", message=f"{', '.join(unchecked)} did not say whether the elements were right")
+        size = size_of(members, records)
+        if size and usual_bytes and size != usual_bytes:
+            return Result(
+                "missing",
+                message=f"another size fits into the free memory of the fullest device, {size:.0f} bytes, than in most "
+                f"groups, {usual_bytes:.0f}: see who holds device memory",
+            )
+        buses = [figure(record, BUS) for record in known.values()]
+        waits = [figure(record, LATENCY) for record in known.values()]
+        return Result(
+            "ok",
+            bus_bytes_per_second=min((bus for bus in buses if bus), default=None),
+            latency_seconds=max((wait for wait in waits if wait), default=None),
+        )
+    absent = [node for node, record in known.items() if not has_joined(record)]
+    if absent or any(NO_MEMORY.search(record["message"]) for record in known.values()):
+        told = f"the work had not begun: {message}" if absent else message
+        return Result("missing", message=told, culprits=tuple(absent) if len(absent) < len(members) else ())
+    state = "timeout" if "timeout" in states else "crash"
+    return Result(state, message=message, culprits=tuple(sorted(culprits(known, members))))
+
+
+def has_joined(record: Mapping[str, Any]) -> bool:
+    """Whether the member's program says that all had come together, alike, and the ranks were started."""
+    gang = record["environment"].get("gang")
+    return record["state"] == "success" or (isinstance(gang, Mapping) and gang.get("joined") is True)
+
+
+def figure(record: Mapping[str, Any], name: str) -> float | None:
+    return next((item["value"] for item in record["metrics"] if item["name"] == name), None)
+
+
+def of_other_network(nodes: Mapping[str, str], groups: Iterable[tuple[Sequence[str], Mapping[str, str]]]) -> list[str]:
+    """Which of a gang's nodes (with their classes) went by another network than the expected one in its search, and
+    what one says of it. ``groups``: members, and what they said. A group with a node that is not healthy is that one's.
+    """
+    told: dict[str, str] = {}
+    for members, said in groups:
+        if all(nodes.get(node) == HEALTHY for node in members):
+            told |= said
+    named = [node for node in nodes if node in told]
+    if not named:
+        return []
+    names = ", ".join(named[:MAX_NAMES]) + (f" and {len(named) - MAX_NAMES} more" if len(named) > MAX_NAMES else "")
+    return [f"not by the expected network: {names}: {one_line(told[named[0]], MAX_LINE)}"[:MAX_LINE]]
+
+
+def culprits(records: Mapping[str, Mapping[str, Any]], members: Sequence[str]) -> set[str]:
+    """Members that the gang's own programs hold for guilty: a word, no proof."""
+    told = set()
+    for record in records.values():
+        gang = record["environment"].get("gang")
+        name = gang.get("stopped_by") if isinstance(gang, Mapping) else None
+        if name in members:
+            told.add(name)
+    return told
+
+
+def again(
+    members: Sequence[Mapping[str, Any]],
+    found: Mapping[str, Any],
+    condemned: Collection[str] = (),
+    *,
+    once_more: bool = False,
+) -> list[Mapping[str, Any]]:
+    """Who of a gang is to run once more, after a search that found out whom to leave out; nobody where it did not.
+
+    Only healthy ones that failed nothing of their own (``condemned``); and only if that explains why the gang failed:
+    nothing else is wrong with links, boundaries or the gang as a whole. All of them where there is nobody to leave out
+    and what went wrong may be measured again (``once_more``).
+    """
+    left = [
+        member
+        for member in members
+        if found["nodes"].get(member["node"]) == HEALTHY and member["node"] not in condemned
+    ]
+    explained = len(left) < len(members) or once_more
+    unclean = found["bad_links"] or found["suspect_links"] or of_all(found)
+    return left if explained and not unclean and len(left) >= LEAST else []
+
+
+def of_all(found: Mapping[str, Any]) -> list[str]:
+    """What the search found that is no node's or link's own: racks, switches, the gang as a whole, no end; bounded."""
+    lines = []
+    for known in ("bad", "suspect"):
+        for boundary in found[f"{known}_boundaries"]:
+            name = name_of_boundary(boundary)
+            lines.append(": ".join(filter(None, (f"{name} is {known}", "; ".join(found["evidence"].get(name, ()))))))
+    lines += found["gang"]
+    if found["stopped"]:
+        lines.append(f"the search was not done: it ended at {found['stopped']}")
+    more = [f"and {len(lines) - MAX_LINES} more"] if len(lines) > MAX_LINES else []
+    return [line[:MAX_LINE] for line in lines[:MAX_LINES]] + more
+
+
+def name_of_boundary(boundary: Any) -> str:
+    """As the evidence calls it (``rack r1 - r2 (across)``)."""
+    if not isinstance(boundary, Mapping):
+        return str(boundary)
+    return f"{boundary['kind']} {' - '.join(boundary['names'])} ({boundary['scope']})"
+
+
+def untold_speed(found: Mapping[str, Any]) -> str:
+    """What a search could not tell: whether all are slow, since nodes are compared with each other alone. Empty where
+    it could."""
+    if found.get("expected_bytes_per_second"):
+        return ""
+    count, bus = len(found["nodes"]), found.get("centre_bytes_per_second")
+    compared = "have no third one to be compared with" if count < COMPARED else "were compared with each other alone"
+    reached = f"they reach {bus / 1e9:.3g} GB/s on the bus" if bus else "how fast they are was not measured"
+    return (
+        f"{count} nodes {compared}: {reached}, and nobody can tell whether that is slow "
+        "(gpuval_gang_expected_bytes_per_second says what is expected)"
+    )
+
+
+def sentence(node: str, found: Mapping[str, Any]) -> str:
+    """What the search says of a node, with links and boundaries that it is part of."""
+    lines = [*found["evidence"].get(node, [])]
+    for name, told in found["evidence"].items():
+        if name != node and node in name and node in name.split():  # the first is quick: there may be thousands
+            lines += [f"link {name}: {line}" for line in told]
+    return "; ".join(lines)
+
+
+def fabric_record(run: Mapping[str, Any], node: str, found: Mapping[str, Any], at: str) -> dict[str, Any]:
+    """The record (``gpuval.record/1``) of what the search found of one node; the controller is its author."""
+    known = found["nodes"].get(node, UNTESTED)
+    bad_links = [link for link in found["bad_links"] if node in link]
+    suspect_links = [link for link in found["suspect_links"] if node in link]
+    whole = of_all(found)
+    faults = found.get("faults", {}).get(node, {"figures": [], "absent": {}, "rounds": []})
+    speed = untold_speed(found) if known == HEALTHY else ""
+    told = [sentence(node, found)[:MAX_TOLD], *whole, speed]
+    problems = faults.get("host_checks")
+    if problems and (known != HEALTHY or bad_links or suspect_links):
+        told.insert(1, f"its host checks: {'; '.join(problems)}")
+    if faults["rounds"]:
+        told.append(f"faults in {', '.join(faults['rounds'][:MAX_LINES])}")
+    metrics = [{"name": name, "value": value, "unit": "count", "scope": scope}
+               for name, scope, value in faults["figures"]]  # fmt: skip
+    counts = {
+        "fabric_bad_count": int(known == BAD),
+        "fabric_suspect_count": int(known == SUSPECT),
+        "fabric_untested_count": int(known == UNTESTED),
+        "fabric_bad_link_count": len(bad_links),
+        "fabric_suspect_link_count": len(suspect_links),
+        "fabric_unclean_count": int(bool(whole or suspect_links)),
+        "fabric_speed_untold_count": int(bool(speed)),
+        "fabric_search_rounds_count": found["rounds"],
+    }
+    return {
+        "schema": "gpuval.record/1",
+        "run_id": run["run_id"],
+        "node": node,
+        "stage": FABRIC,
+        "workload": FABRIC,
+        "attempt": 1,
+        "state": "success",
+        "message": ": ".join(filter(None, (known, "; ".join(filter(None, told))))),
+        "started_at": found["began_at"],
+        "updated_at": at,
+        "finished_at": at,
+        "duration_seconds": float(found["seconds"]),
+        "command": [],
+        "image": None,
+        "exit_code": None,
+        "signal": None,
+        "metrics": [
+            *({"name": name, "value": value, "unit": "count", "scope": "node"} for name, value in counts.items()),
+            *metrics,
+        ],
+        "fingerprints": {},
+        "environment": {
+            "gang": {"name": found["name"]},
+            "links": [" - ".join(link) for link in bad_links],
+            **({"telemetry": {"absent": faults["absent"]}} if faults["absent"] else {}),
+        },
+        "artifacts": [],
+        "attempts": [],
+    }
+
+
+def worst_faults(records: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    """Of one node's records of a search, by the name of their round, the worst figure of each fault and scope.
+
+    ``figures`` are name, scope and value, None for what is no number; one that a round does not have is in none, unless
+    another round has a fault. ``absent`` are reasons that a node has for not having one, ``rounds`` those with faults,
+    ``host_checks`` what was found in the last round in which anything was.
+    """
+    seen: dict[tuple[str, str], list[Any]] = {}
+    told_in: dict[tuple[str, str], set[str]] = {}
+    absent: dict[str, str] = {}
+    rounds: list[str] = []
+    ran: set[str] = set()
+    problems: list[str] = []
+    for place, record in records:
+        faulty = False
+        problems = problems_of(record) or problems
+        for item in record["metrics"]:
+            if item["name"] in FAULTS:
+                key = (item["name"], item["scope"])
+                seen.setdefault(key, []).append(item["value"])
+                told_in.setdefault(key, set()).add(place)
+                faulty = faulty or bool(item["value"])
+        if faulty:
+            rounds.append(place)
+        if record["state"] in NOTHING_RAN:  # it need not have a figure; a fault that it has is one
+            continue
+        ran.add(place)
+        telemetry = record["environment"].get("telemetry")
+        told = telemetry.get("absent") if isinstance(telemetry, Mapping) else None
+        for what, why in told.items() if isinstance(told, Mapping) else ():
+            if what == "kernel_log" or what in FAULTS:
+                absent[what] = str(why)[:MAX_LINE]
+    figures = []
+    for (name, scope), values in seen.items():
+        numbers = [value for value in values if value is not None]
+        if not any(numbers) and not ran <= told_in[name, scope]:
+            continue
+        figures.append([name, scope, max(numbers) if any(numbers) or len(numbers) == len(values) else None])
+    figures.sort(key=lambda figure: figure[2] == 0)  # what a node sends is cut off at its end
+    return {"figures": figures[:MAX_FIGURES], "absent": absent, "rounds": rounds, "host_checks": problems}
+
+
+def problems_of(record: Mapping[str, Any]) -> list[str]:
+    """What the host checks of a record found; a few, none of them long."""
+    checked = record["environment"].get("host_checks")
+    listed = checked.get("problems") if isinstance(checked, Mapping) else None
+    return [one_line(str(one), MAX_PROBLEM) for one in listed[:MAX_PROBLEMS]] if isinstance(listed, list) else []

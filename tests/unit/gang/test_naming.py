@@ -1,0 +1,76 @@
+"""No run is taken for a round of another one, and none of those without gangs is refused."""
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import naming, rounds
+from builders import make_run
+from test_runs_of_gangs_alone import OPEN, play
+
+
+def run_of(run_id, *, gangs):
+    run = make_run(run_id=run_id)
+    for node in run["nodes"].values():
+        node.update({"gang_stages": ["collective"]} if gangs else {})
+    return run
+
+
+def opened(results, run_id, *, gangs=True):
+    """Open a run; RunError where its id is refused."""
+    run = run_of(run_id, gangs=gangs)
+    naming.check(results, run)
+    runs.RunFolder(results / run_id).write_run(run)
+
+
+@pytest.mark.parametrize("name", ["all", "all-again", "search-01", "h200-rack-1", "gangs"])
+def test_what_a_round_is_called_is_no_runs_id(tmp_path, name):
+    opened(tmp_path, "r")
+    with pytest.raises(runs.RunError, match=rf"'r\.{name}' is what a round of the gangs of run r is called"):
+        opened(tmp_path, f"r.{name}", gangs=False)
+    assert rounds.run_id_of("r", name) == f"r.{name}"
+
+
+@pytest.mark.parametrize("gangs", [True, False])
+def test_a_run_whose_rounds_would_be_called_as_a_run_that_is_there(tmp_path, gangs):
+    opened(tmp_path, "r.all", gangs=gangs)
+    with pytest.raises(runs.RunError, match=r"'r': its gangs may have a round that is called as the run r\.all"):
+        opened(tmp_path, "r")
+    opened(tmp_path, "r", gangs=False)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("v1.2", "v1.3"), ("2026.11.22", "2026.11.23"), ("r", "r.ALL"), ("r", "r.a_b"), ("r", "rr.all"), ("r.", "r")],
+)
+def test_ids_with_dots_are_fine(tmp_path, first, second):
+    opened(tmp_path, first)
+    opened(tmp_path, second)
+    opened(tmp_path, second)  # taken up
+
+
+def test_without_gangs_every_id_is_fine(tmp_path):
+    opened(tmp_path, "r", gangs=False)
+    opened(tmp_path, "r.all", gangs=False)
+    opened(tmp_path, "r.all.all", gangs=False)
+
+
+def test_a_damaged_run_may_have_rounds(tmp_path):
+    runs.write_bytes(tmp_path / "r" / "run.json", b"{")
+    with pytest.raises(runs.RunError, match="is what a round"):
+        opened(tmp_path, "r.all", gangs=False)
+
+
+def test_a_long_id_is_shortened_to_one_that_nobody_has(tmp_path):
+    opened(tmp_path, "x" * 60)
+    opened(tmp_path, "x" * 59 + ".all", gangs=False)
+
+
+def test_open_run_refuses_it_before_anything_is_written(tmp_path):
+    results, hosts = tmp_path / "results", ["node-1", "node-2"]
+    code, told = play(tmp_path, OPEN.format(run_id="one", results=results, alone=True), hosts)
+    assert code == 0, told
+    code, told = play(tmp_path, OPEN.format(run_id="one.all", results=results, alone=True), hosts)
+    assert code != 0
+    assert "'one.all' is what a round of the gangs of run one is called" in told
+    assert not (results / "one.all").exists()
+    code, told = play(tmp_path, OPEN.format(run_id="one", results=results, alone=True), hosts)
+    assert code == 0, told

@@ -1,0 +1,17 @@
+"""Roles pass every option that actions of gangs have; what an operator sets is not lost on the way."""
+
+import pytest
+import yaml
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import settings
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import at_work
+
+
+@pytest.mark.parametrize("placement", ["ssh", "kubernetes"])
+def test_every_option_is_passed_by_a_declared_setting(placement):
+    (task,) = yaml.safe_load((settings.ROLES / f"run/tasks/gangs_{placement}.yml").read_text())
+    (passed,) = (value for name, value in task.items() if name.startswith("gpuval.fleet."))
+    assert set(at_work.OPTIONS) <= set(passed)
+    known = settings.declared()
+    assert passed["tapered"] == "{{ gpuval_gang_tapered }}"
+    assert known.defaults["gpuval_gang_tapered"] is False
+    assert known.options["gpuval_gang_tapered"]["type"] == "bool"

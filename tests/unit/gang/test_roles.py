@@ -1,0 +1,92 @@
+"""The declarations of the stages of a gang, as Ansible makes them: commands that the program takes, in a plan."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import plans, schemas
+
+pytest.importorskip("torch")
+
+from gpuval_workloads.gang.config import CollectivesConfig, TrainingConfig, parse_arguments
+
+ROOT = Path(__file__).resolve().parents[3]
+PLAYBOOK = """
+- hosts: localhost
+  gather_facts: false
+  tasks:
+    - import_role: {name: gpuval.fleet.collective}
+    - import_role: {name: gpuval.fleet.deepspeed}
+    - import_role: {name: gpuval.fleet.fabric}
+    - import_role: {name: gpuval.fleet.run, tasks_from: reopen}
+      when: false
+    - copy: {content: "{{ run_gang_workloads | to_json }}", dest: "{{ playbook_dir }}/workloads.json", mode: "0600"}
+"""
+
+
+@pytest.fixture
+def declared(tmp_path):
+    def make(**variables):
+        (tmp_path / "play.yml").write_text(PLAYBOOK)
+        command = [Path(sys.executable).parent / "ansible-playbook", tmp_path / "play.yml", "-e", json.dumps(variables)]
+        done = subprocess.run(
+            [str(part) for part in command], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+            env={**os.environ, "ANSIBLE_LOCALHOST_WARNING": "0"},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return json.loads((tmp_path / "workloads.json").read_text())
+
+    return make
+
+
+def configuration(workload):
+    stage = plans.stage("x", workload, [])
+    assert stage["command"][:3] == ["{python}", "-m", "gpuval_workloads.gang"]
+    return parse_arguments(stage["command"][3:])
+
+
+def test_by_default_all_is_measured_by_torchrun_and_nothing_is_set(declared):
+    workloads = declared(gpuval_profile="standard")
+    assert list(workloads) == ["collective", "deepspeed", "fabric"]
+    assert configuration(workloads["collective"]) == CollectivesConfig(seconds=60)
+    assert configuration(workloads["deepspeed"]) == TrainingConfig(seconds=120)
+    assert configuration(workloads["fabric"]) == CollectivesConfig(
+        seconds=8, join_seconds=120, only=("all_reduce",), tool="torch"
+    )
+    assert {json.dumps(one["environment"]) for one in workloads.values()} == {"{}"}
+    settings = plans.Settings(
+        "run-1.all", "node-1", "2026-11-20T20:00:00Z", 60, 10, "host", "auto", None, "python3", None
+    )
+    for name in workloads:
+        plan = plans.build(settings, [name], workloads)
+        schemas.validate("plan", plan, what="plan")
+        assert plan["stages"][0]["retry"] == []
+
+
+def test_settings_reach_the_programs(declared):
+    workloads = declared(
+        gpuval_profile="burnin", gpuval_network="efa", gpuval_environment={"FI_PROVIDER": "efa;ofi_rxm"},
+        collective_names=["all_reduce", "all_gather"], collective_largest_bytes=1000, collective_launcher="deepspeed",
+        collective_tool="nccl-tests",
+        deepspeed_zero_stage=3, deepspeed_batch_size=4, deepspeed_sequence_length=128,
+        deepspeed_arguments=["--seed", 7],
+        gpuval_images={"training": {"reference": "training:1"}}, fabric_largest_bytes=2000,
+    )  # fmt: skip
+    assert configuration(workloads["collective"]) == CollectivesConfig(
+        launcher="deepspeed", seconds=600, only=("all_reduce", "all_gather"), most_bytes=1000,
+        expect_network=("AWS Libfabric", "Libfabric"), tool="nccl-tests",
+    )  # fmt: skip
+    training = configuration(workloads["deepspeed"])
+    assert (training.zero, training.batch_size, training.sequence_length, training.seed) == (3, 4, 128, 7)
+    assert configuration(workloads["fabric"]).most_bytes == 2000
+    assert configuration(workloads["fabric"]).expect_network == ("AWS Libfabric", "Libfabric", "MNNVL")
+    for workload in workloads.values():
+        assert workload["image"] == "training:1"
+        assert workload["environment"] == {"FI_PROVIDER": "efa;ofi_rxm", "FI_EFA_USE_DEVICE_RDMA": "1"}
+
+
+def test_a_profile_without_gangs_declares_none(declared):
+    assert declared(gpuval_profile="quick") == {}

@@ -1,0 +1,85 @@
+"""A hostfile of an earlier gang is never left where the next one is looked for."""
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import hostfiles
+from builders import facts_record, metric
+from gang_bed import Bed, build
+from test_runs_of_gangs_alone import HOSTFILE, play
+
+OF_ALL = "".join(f"10.0.0.{place} slots=1\n" for place in range(1, 5))
+
+
+def ended(tmp_path, run_id="run-1", *, racks=None, unfit=()):
+    """Four nodes of CPUs whose search is over, in the results of `tmp_path`."""
+    gang = build(4, 1, rack=0, noise=0.0)
+    bed = Bed(tmp_path, gang, stages=["fabric"], run_id=run_id, labels=racks, unfit=unfit)
+    run = bed.folder.read_run()
+    for node, expected in run["nodes"].items():
+        expected.update(sku="cpu", gpu_count=0)
+        if node not in unfit:
+            facts = facts_record(node, vendor="cpu", gpus=0, run_id=run_id)
+            facts["metrics"].append(metric("gpu_without_driver_count", 0))
+            runs.write_json(bed.folder.evidence_file(node, "facts"), facts)
+    bed.folder.write_run(run)
+    bed.go()
+    return bed
+
+
+def racks_of(bed):
+    run = bed.folder.read_run()
+    for place, node in enumerate(run["nodes"].values()):
+        node["labels"] = {"rack": f"r{place // 2}"}
+    bed.folder.write_run(run)
+
+
+@pytest.fixture
+def ask(tmp_path):
+    def ask(bed, more="", check=False):
+        text = HOSTFILE.replace("run_id: run-1", f"run_id: {bed.folder.path.name}").format(results=tmp_path / "results")
+        text = text.replace("  tasks:", f"  check_mode: {str(check).lower()}\n  tasks:")
+        return play(tmp_path, text + more, bed.gang.nodes)
+
+    return ask
+
+
+def test_one_of_all_is_gone_where_there_are_two_gangs_now(tmp_path, ask):
+    bed, shared = ended(tmp_path), tmp_path / "hostfile"
+    more = f"        path: {shared}\n"
+    assert ask(bed, more)[0] == 0
+    assert shared.read_text() == OF_ALL
+    racks_of(bed)
+    code, told = ask(bed, more + "        group_by: [rack]\n", check=True)
+    assert (code, shared.read_text()) == (0, OF_ALL), told
+    code, told = ask(bed, more + "        group_by: [rack]\n")
+    assert code == 0, told
+    assert f"{shared} is of an earlier gang: it is removed" in told
+    assert sorted(path.name for path in tmp_path.glob("hostfile*")) == ["hostfile.r0", "hostfile.r1"]
+    assert ask(bed, more)[0] == 0
+    assert [path.name for path in tmp_path.glob("hostfile*")] == ["hostfile"]
+
+
+def test_one_of_another_run_is_gone_where_no_gang_is_left(tmp_path, ask):
+    shared = tmp_path / "hostfile"
+    more = f"        path: {shared}\n"
+    assert ask(ended(tmp_path), more)[0] == 0
+    later = ended(tmp_path, "run-2", unfit=["node-001", "node-002", "node-003"])
+    code, told = ask(later, more)
+    assert code != 0
+    assert (
+        "no two nodes of the run may work together" in told
+        and f"removed, since they are of earlier gangs: {shared}" in told
+    )
+    assert not shared.exists()
+
+
+def test_what_others_wrote_or_changed_stays(tmp_path):
+    results, target = tmp_path / "results", tmp_path / "hostfile"
+    hostfiles.write(results, {target: "a slots=1\n", tmp_path / "hostfile.x": "b slots=1\n"}, [])
+    (tmp_path / "hostfile.mine").write_text("c slots=1\n")
+    (tmp_path / "hostfile.x").write_text("b slots=8\n")
+    assert hostfiles.stale(results, target) == [target]
+    assert hostfiles.stale(results, target, [target]) == []
+    assert hostfiles.stale(results, tmp_path / "other") == []
+    (results / hostfiles.FILE).write_text("[")
+    assert hostfiles.stale(results, target) == []
