@@ -99,3 +99,21 @@ def test_nothing_runs_beside_a_container_that_stays(engine, node, how):
     (engine / how).unlink()
     node.files.plan.write_text(json.dumps({**document, "attempt": 3}))
     assert carried_out(node) == 0
+
+
+def modes_of(folder):
+    return {path.name: stat.S_IMODE(path.stat().st_mode) for path in (folder, *folder.iterdir())}
+
+
+@pytest.mark.parametrize(("user", "modes"), [("4321:4321", (0o755, 0o644)), (None, (0o700, 0o600))])
+def test_the_keys_of_a_gang_can_be_read_by_the_containers_user(engine, node, user, modes):
+    keys = node.files.root / "ssh"
+    keys.mkdir(mode=0o700)
+    for name in ("token", "id_ed25519"):
+        (keys / name).touch(mode=0o600)
+    node.put_plan(stage("a", image="i:1", container={"ssh_keys": True, "user": user}), runtime="docker")
+    (engine / "state").write_text(json.dumps(OVER))
+    assert carried_out(node) == 0
+    assert str(keys) in (engine / "asked").read_text()
+    folder, file = modes
+    assert modes_of(keys) == {"ssh": folder, "token": file, "id_ed25519": file}

@@ -56,6 +56,21 @@ def test_a_file_that_is_no_plan_is_refused(tmp_path, text):
         load(tmp_path / "plan.json")
 
 
+def test_members_of_a_gang_may_lie_beside_the_plan(tmp_path):
+    path, members = tmp_path / "plan.json", [{"node": "n1", "address": "a1", "slots": 1}]
+    path.write_text(json.dumps(changed(gang={"name": "all", "index": 0})))
+    with pytest.raises(PlanError, match=r"gang\.json does not exist"):
+        load(path)
+    for wrong in ("[]", "{", '{"port": 1}'):
+        (tmp_path / "gang.json").write_text(wrong)
+        with pytest.raises(PlanError, match="gang"):
+            load(path)
+    (tmp_path / "gang.json").write_text(json.dumps({"members": members, "port": 29500, "index": 7}))
+    assert json.loads(load(path).gang) == {"members": members, "port": 29500, "index": 0, "name": "all"}
+    path.write_text(json.dumps(changed(gang={"name": "own", "index": 0, "members": members})))
+    assert json.loads(load(path).gang)["name"] == "own"
+
+
 def test_placeholders_are_replaced_and_other_braces_kept():
     assert (
         expand("{python} {x} {node}{node} {{run_id}} {}", {"python": "py", "node": "n", "run_id": "r"})

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 from gpuval_workloads.common.device import CPU, Accelerator, choose_accelerator
-from gpuval_workloads.common.launch import describe_end, process_count, rank_environment
+from gpuval_workloads.common.launch import KILLED, describe_end, first_end, process_count, rank_environment
 from gpuval_workloads.common.result import WorkloadFailure
 
 torch = pytest.importorskip("torch")
@@ -86,6 +86,21 @@ def test_rank_environment_shares_cores_and_keeps_what_is_set(monkeypatch):
 )
 def test_the_rank_that_broke_off_first_is_named(ends, text):
     assert re.match(text, describe_end(ends))
+
+
+@pytest.mark.parametrize(
+    ("ends", "is_killed"),
+    [
+        ([(0, 10, 1, 100), (1, 11, -9, 101)], True),
+        ([(0, 10, -7, 100)], True),
+        ([(0, 10, -6, 100), (1, 11, 1, 100)], False),  # NCCL's watchdog
+        ([(0, 10, -6, 100), (1, 11, -11, 102)], True),
+        ([(0, 10, 1, 100), (1, 11, -9, 130)], False),  # by torchrun, after its patience
+        ([(0, 10, -15, 100)], False),
+    ],
+)
+def test_who_was_killed_knows_the_cause(ends, is_killed):
+    assert (-first_end(ends, {})[2] in KILLED) is is_killed
 
 
 def test_of_two_that_raised_the_first_is_named():

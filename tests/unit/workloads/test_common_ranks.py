@@ -5,6 +5,9 @@ from workload_process import Workload
 
 pytest.importorskip("torch")
 
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.rounds import NO_MEMORY
+from gpuval_workloads.common import ranks
+
 PARENT = """
 import sys
 from gpuval_workloads.common.device import CPU
@@ -35,6 +38,26 @@ def main(ranks, result):
 
 sys.exit(run_rank(main))
 """
+
+
+NCCL = """\
+NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.hpp:268, unhandled cuda error (run with NCCL_DEBUG=INFO)
+ncclUnhandledCudaError: Call to CUDA function failed.
+Last error:
+Cuda failure 2 'out of memory'"""
+
+
+def test_what_nccl_met_last_is_kept():
+    said = ranks._words(RuntimeError(NCCL))
+    assert said.startswith("NCCL error in: ") and said.endswith("; Cuda failure 2 'out of memory'")
+    assert ranks.is_out_of_memory(RuntimeError(NCCL)) and NO_MEMORY.search(said)
+    other = ranks._words(RuntimeError(NCCL.replace("Cuda failure 2 'out of memory'", "socketPoll: closed by peer")))
+    assert other.endswith("unhandled cuda error (run with NCCL_DEBUG=INFO); socketPoll: closed by peer")
+
+
+def test_what_else_an_exception_says_is_left_out_and_all_is_bounded():
+    assert ranks._words(RuntimeError("CUDA error: x\nCUDA kernel errors might\nCompile with")) == "CUDA error: x"
+    assert len(ranks._words(RuntimeError("x" * 10_000 + "\nout of memory" * 1000))) < 1100
 
 
 @pytest.mark.slow

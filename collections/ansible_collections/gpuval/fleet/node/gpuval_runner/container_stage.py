@@ -31,7 +31,7 @@ from gpuval_runner.container import (
 from gpuval_runner.descendants import stage_marker
 from gpuval_runner.devices import access
 from gpuval_runner.engine import Ending, Engine, EngineError, LocalImage, labels, select
-from gpuval_runner.environment import Accelerator, Places, build
+from gpuval_runner.environment import SSH_KEYS, Accelerator, Places, build
 from gpuval_runner.files import read_json
 from gpuval_runner.layout import NodeDirectory
 from gpuval_runner.outcome import Stop
@@ -47,7 +47,6 @@ RELEASE_SECONDS = 120.0
 SETTLE_SECONDS = 5.0
 PAUSE_SECONDS = 1.0
 #: Folder of the run's keys for multi-node work, beside its plan; only a stage that asks sees it.
-SSH_KEYS = "ssh"
 TEXT_BYTES = 4096
 OWN = """
 import os
@@ -187,6 +186,7 @@ class ContainerRun:
         if scratch.remove(work):  # files of another user, left by a container whose runner was killed
             take_over(engine, mark, work)
         scratch.make(work)
+        scratch.write_gang(work, self.plan.gang)
         scratch.make_cache(self.places.models)
         inside = [work, work / "cache", *(work / name for name in (PLACES.temporary.name, HOME.name))]
         for path in inside:
@@ -195,8 +195,9 @@ class ContainerRun:
             for path in inside:
                 path.chmod(0o777)
             for source, _inside, read_only in self._mounts():
-                if read_only and source.is_file():
-                    source.chmod(0o644)
+                if read_only:
+                    for path in (source, *source.iterdir()) if source.is_dir() else (source,):
+                        path.chmod(0o755 if path.is_dir() else 0o644)
 
     def _run(self, engine: Engine, wanted: Wanted, hooks: Hooks) -> ContainerEnded:
         for _try in range(TRIES):

@@ -57,6 +57,10 @@ ENGINE_VARIABLES = (
     "XDG_DATA_HOME",
     "DBUS_SESSION_BUS_ADDRESS",
 )
+#: In the stage's scratch directory: the gang that the node is part of.
+GANG_FILE = "gang.json"
+#: Folder of the run's directory with the keys of a gang.
+SSH_KEYS = "ssh"
 MAD_VENDORS = {"nvidia": "NVIDIA", "amd": "AMD", "gaudi": "GAUDI", "cpu": "CPU"}
 
 
@@ -169,6 +173,8 @@ def build(
         "MAD_SYSTEM_GPU_ARCHITECTURE": accelerator.architecture,
         "MAD_MODEL_NAME": stage.workload,
     }
+    if plan.gang:
+        values |= {"GPUVAL_GANG_FILE": str(places.work / GANG_FILE), "GPUVAL_GANG_KEYS": str(places.run / SSH_KEYS)}
     names = placeholders(plan, places, python)
     own = {name: expand(value, names) for name, value in stage.environment.items() if name != MARKER_VARIABLE}
     path = [str(places.workloads), *filter(None, [own.pop("PYTHONPATH", "")])]

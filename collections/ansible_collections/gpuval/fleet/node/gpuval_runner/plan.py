@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -15,6 +16,8 @@ from gpuval_runner.layout import STAGE_NAME
 
 SCHEMA = "gpuval.plan/1"
 MAX_PLAN_BYTES = 4 << 20
+#: Beside the plan, where that names its gang alone: the members, which all plans of the gang have in common.
+GANG_FILE = "gang.json"
 RUNTIMES = ("host", "docker", "podman", "auto", "pod")
 ENGINES = ("docker", "podman")
 #: They look at the node itself and never go into a container.
@@ -118,6 +121,8 @@ class Plan:
     images: Mapping[str, Image] = field(default_factory=dict)
     #: How often GPUs and host are sampled beside a stage; 0 is not at all.
     telemetry_seconds: float = 0.0
+    #: The gang that the node is part of, as JSON; empty for none.
+    gang: str = ""
 
     def stage(self, name: str) -> Stage:
         """Return a stage by name. Raises ``PlanError``."""
@@ -137,14 +142,24 @@ class Plan:
 
 
 def load(path: Path) -> Plan:
-    """Read and check a plan file. Raises ``PlanError``."""
+    """Read and check a plan file, with its gang's members where they are beside it. Raises ``PlanError``."""
+    document = _read(path, "a plan")
+    gang = document.get("gang") if isinstance(document, dict) else None
+    if isinstance(gang, dict) and "members" not in gang:
+        shared = _read(path.with_name(GANG_FILE), "the members of the plan's gang")
+        if not isinstance(shared, dict):
+            raise PlanError(f"{path.with_name(GANG_FILE)} is not an object")
+        document = {**document, "gang": {**shared, **gang}}
+    return parse(document)
+
+
+def _read(path: Path, what: str) -> Any:
     try:
-        document = read_json(path.resolve(), MAX_PLAN_BYTES)  # mounted files are links
+        return read_json(path.resolve(), MAX_PLAN_BYTES)  # mounted files are links
     except FileNotFoundError:
         raise PlanError(f"{path} does not exist: launch the run on this node first") from None
     except (OSError, ValueError) as error:
-        raise PlanError(f"{path} cannot be read as a plan: {error}") from error
-    return parse(document)
+        raise PlanError(f"{path} cannot be read as {what}: {error}") from error
 
 
 def parse(document: Any) -> Plan:
@@ -169,6 +184,7 @@ def parse(document: Any) -> Plan:
         stages=tuple(_stage(item, number) for number, item in enumerate(top.sequence("stages"))),
         images=_images(top.take("images")) if "images" in top.left else {},
         telemetry_seconds=top.number("telemetry_seconds") if "telemetry_seconds" in top.left else 0.0,
+        gang=_gang(top.take("gang")) if "gang" in top.left else "",
     )
     accelerator.finish()
     top.finish()
@@ -238,6 +254,12 @@ def _container(document: Any, where: str) -> Container:
         if not 2 <= len(parts) <= 3 or not parts[0] or not parts[1].startswith("/"):
             raise PlanError(f"{where}.volumes: {volume!r} is not host:inside or host:inside:ro")
     return Container(**asked)
+
+
+def _gang(document: Any) -> str:
+    if not isinstance(document, dict) or not isinstance(document.get("members"), list):
+        raise PlanError("plan.gang is not a gang with its members")
+    return json.dumps(document, separators=(",", ":"))
 
 
 def _images(document: Any) -> dict[str, Image]:

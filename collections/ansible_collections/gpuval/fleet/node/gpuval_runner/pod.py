@@ -17,6 +17,7 @@ from gpuval_runner.outcome import Stop
 from gpuval_runner.plan import Plan, Stage
 from gpuval_runner.record import MAX_RECORD_BYTES, Record
 from gpuval_runner.runner import Options, Runner, Told, finish_uploads, make_uploader, told_by_signals
+from gpuval_runner.stage import StageContext
 from gpuval_runner.text import one_line
 from gpuval_runner.upload import Uploader
 
@@ -138,6 +139,11 @@ class _PodRunner(Runner):
                 self.run_stage(self._own)
         self._save_state()
         return self.records[self._own]
+
+    def _context(self, name: str) -> StageContext:
+        """As on a host, but what was given lies where the plan does, not with the pod's state."""
+        context = super()._context(name)
+        return replace(context, places=replace(context.places, run=self.options.plan.parent))
 
     def _deciding(self) -> list[Stage]:
         """Return the stages that decide about the own one: those before it that have ended, and itself."""

@@ -7,6 +7,7 @@ import hashlib
 import stat
 from pathlib import Path
 
+from gpuval_runner.environment import GANG_FILE
 from gpuval_runner.layout import CACHE_MARK
 
 #: Sockets made below TMPDIR (as by multiprocessing) need about 35 more bytes and have 107 in all (unix(7)).
@@ -30,6 +31,14 @@ def make(work: Path) -> Path:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary.mkdir(mode=0o700, exist_ok=temporary.parent == work)
     return temporary
+
+
+def write_gang(work: Path, document: str) -> None:
+    """Leave the gang's document in a scratch directory, where the stage is told that it lies. Raises ``OSError``."""
+    if document:
+        path = work / GANG_FILE
+        path.write_text(document, encoding="utf-8")
+        path.chmod(0o644)  # the directory lets in whom it may concern
 
 
 def make_cache(models: Path) -> None:

@@ -150,6 +150,7 @@ class StageRun:
             return outcome.ended
         try:
             scratch.make(context.places.work)
+            scratch.write_gang(context.places.work, context.plan.gang)
             scratch.make_cache(context.places.models)
         except OSError as error:
             return Ended(start_error=f"{error.filename}: {error.strerror}: make room or correct the path")

@@ -15,6 +15,7 @@ import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from .device import Accelerator
 from .result import RESULT_FILE_VARIABLE, Result, WorkloadCrash, WorkloadFailure
@@ -26,6 +27,9 @@ OUTCOME_FILE = "outcome.json"
 FAILURE_FILE = "failure-{rank}.json"
 CRASH_FILE = "crash-{rank}.json"
 
+KILLED = frozenset({signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
+"""Signals that come from outside or tell of a broken process. NCCL aborts (SIGABRT) healthy ranks that lost a peer."""
+
 _LOOPBACK = "127.0.0.1"
 _SHUTDOWN_SECONDS = 10
 _SAME_CAUSE_SECONDS = 5
@@ -35,8 +39,12 @@ _STALL_REMEDY = (
 )
 
 
-class _Stall(WorkloadCrash):
-    """A rank was ended because it stood still; what the others said when they lost it does not matter."""
+class StallError(WorkloadCrash):
+    """The ranks were ended by who watched them; what they said when they lost each other does not matter."""
+
+
+class KilledError(WorkloadCrash):
+    """A rank was killed by one of :data:`KILLED`: the cause of what the others met, not one of its effects."""
 
 
 def available_cores() -> int:
@@ -56,6 +64,28 @@ def process_count(accelerator: Accelerator, asked: int | None = None) -> int:
     return asked or accelerator.count
 
 
+class Watching(Protocol):
+    """What looks at the ranks while they run; ``verdict`` is why it ended them, None where it did not."""
+
+    verdict: str | None
+
+    def __enter__(self) -> Watching: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def alone() -> list[str]:
+    """What torchrun is told where all ranks are this node's: nothing leaves the loopback interface."""
+    return [
+        "--nnodes=1",
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint={_LOOPBACK}:0",
+        "--rdzv-conf=is_host=1",
+        f"--rdzv-id={uuid.uuid4().hex}",
+        f"--local-addr={_LOOPBACK}",
+    ]
+
+
 def run_ranks(result: Result, module: str, arguments: Sequence[str], accelerator: Accelerator, processes: int) -> None:
     """Run ``python -m module arguments`` in ``processes`` ranks until all have ended, and take over rank 0's outcome.
 
@@ -66,20 +96,31 @@ def run_ranks(result: Result, module: str, arguments: Sequence[str], accelerator
     with tempfile.TemporaryDirectory(prefix="ranks-", dir=os.environ.get("GPUVAL_WORK_DIR")) as directory:
         os.environ.update(rank_environment(os.environ, accelerator, processes))
         os.environ.update({RANK_DIRECTORY_VARIABLE: directory, LAUNCHER_VARIABLE: str(os.getpid())})
+        watcher = Watcher(Path(directory), processes, lambda rank, pid: name_of(rank, pid, accelerator.is_gpu))
         try:
-            _torchrun(module, arguments, accelerator, processes, directory)
-        except _Stall:
+            torchrun(alone(), module, arguments, accelerator, processes, Path(directory), watcher)
+        except StallError:
             raise
         except WorkloadCrash:
-            failure = _first_failure(Path(directory))
-            if failure is None:
-                raise
-            _take_over(result, _partial_result())
-            raise WorkloadFailure(failure) from None
-        outcome = Path(directory, OUTCOME_FILE)
-        if not outcome.exists():
-            raise WorkloadCrash("all ranks ended with exit code 0 but rank 0 left no outcome")
-        _take_over(result, Result.from_json(outcome.read_text(encoding="utf-8")))
+            take_failure(result, Path(directory))
+            raise
+        take_outcome(result, Path(directory))
+
+
+def take_failure(result: Result, directory: Path) -> None:
+    """Raise ``WorkloadFailure`` in the words of the rank that failed first, with the figures so far; if one did."""
+    failure = first_failure(directory)
+    if failure is not None:
+        _take_over(result, _partial_result())
+        raise WorkloadFailure(failure["message"])
+
+
+def take_outcome(result: Result, directory: Path) -> None:
+    """Take over what the node's first rank has found. Raises ``WorkloadCrash`` where it left nothing."""
+    outcome = directory / OUTCOME_FILE
+    if not outcome.exists():
+        raise WorkloadCrash("all ranks ended with exit code 0 but the first left no outcome")
+    _take_over(result, Result.from_json(outcome.read_text(encoding="utf-8")))
 
 
 def rank_environment(environ: Mapping[str, str], accelerator: Accelerator, processes: int) -> dict[str, str]:
@@ -91,22 +132,29 @@ def rank_environment(environ: Mapping[str, str], accelerator: Accelerator, proce
     return {name: value for name, value in variables.items() if name not in environ}
 
 
-def _torchrun(module: str, arguments: Sequence[str], accelerator: Accelerator, processes: int, directory: str) -> None:
-    from torch.distributed import run as torchrun
+def torchrun(
+    place: Sequence[str],
+    module: str,
+    arguments: Sequence[str],
+    accelerator: Accelerator,
+    processes: int,
+    directory: Path,
+    watcher: Watching,
+) -> None:
+    """Run ``processes`` ranks of a module; ``place`` says where the others are.
+
+    Raises ``StallError`` where the watcher ended them, and ``WorkloadCrash`` naming the rank that broke off first.
+    """
+    from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-    options = torchrun.parse_args(
+    options = run.parse_args(
         [
-            "--nnodes=1",
+            *place,
             f"--nproc-per-node={processes}",
             "--max-restarts=0",
             "--monitor-interval=0.2",
-            "--rdzv-backend=c10d",
-            f"--rdzv-endpoint={_LOOPBACK}:0",
-            "--rdzv-conf=is_host=1",
-            f"--rdzv-id={uuid.uuid4().hex}",
-            f"--local-addr={_LOOPBACK}",
             f"--log-dir={directory}",
             "--module",
             module,
@@ -115,17 +163,19 @@ def _torchrun(module: str, arguments: Sequence[str], accelerator: Accelerator, p
     )
     if hasattr(options, "shutdown_timeout"):
         options.shutdown_timeout = _SHUTDOWN_SECONDS
-    watcher = Watcher(Path(directory), processes, lambda rank, pid: name_of(rank, pid, accelerator.is_gpu))
     try:
         with watcher:
-            torchrun.run(options)
+            run.run(options)
     except ChildFailedError as error:
         if watcher.verdict:
-            raise _Stall(f"{watcher.verdict}. {_STALL_REMEDY}") from None
+            raise StallError(f"{watcher.verdict}. {_STALL_REMEDY}") from None
         ends = [(f.local_rank, f.pid, f.exitcode, f.timestamp) for f in error.failures.values()]
-        exceptions = {note["rank"]: (note["time"], note["message"]) for note in _notes(Path(directory), CRASH_FILE)}
-        raise WorkloadCrash(describe_end(ends, exceptions, accelerator.is_gpu)) from None
+        exceptions = {note["rank"]: (note["time"], note["message"]) for note in notes_of(directory, CRASH_FILE)}
+        kind = KilledError if -first_end(ends, exceptions)[2] in KILLED else WorkloadCrash
+        raise kind(describe_end(ends, exceptions, accelerator.is_gpu)) from None
     except SignalException as error:
+        if watcher.verdict:
+            raise StallError(watcher.verdict) from None
         print(f"ended by {error.sigval.name}; all ranks are stopped", flush=True)
         raise SystemExit(128 + error.sigval) from None
 
@@ -141,21 +191,9 @@ def describe_end(
     exceptions: Mapping[int, tuple[float, str]] | None = None,
     is_gpu: bool = False,
 ) -> str:
-    """Say which rank broke off first, from (rank, pid, exit code, time of its end) of all that ended badly.
-
-    ``exceptions`` has time and text of what a rank raised. The ranks that lose a peer fail too, and torchrun terminates
-    the rest; its times are whole seconds. So of those that ended together, one killed by a signal other than torchrun's
-    SIGTERM comes first, then the one that raised first, then one with a mere exit code.
-    """
+    """Say which rank broke off first (:func:`first_end`) and how."""
     exceptions = exceptions or {}
-
-    def order(end: tuple[int, int, int, float]) -> tuple[int, float, int]:
-        rank, _, code, _ = end
-        raised, _ = exceptions.get(rank, (math.inf, ""))
-        return (2 if code == -signal.SIGTERM else 1 if code > 0 else 0), raised, rank
-
-    start = min(when for *_, when in ends)
-    rank, pid, code, _ = min((end for end in ends if end[3] - start <= _SAME_CAUSE_SECONDS), key=order)
+    rank, pid, code, _ = first_end(ends, exceptions)
     if code >= 0:
         _, text = exceptions.get(rank, (0, f"exit code {code}"))
         return f"{name_of(rank, pid, is_gpu)} broke off with {text}; see its output above"
@@ -163,12 +201,31 @@ def describe_end(
     return f"{name_of(rank, pid, is_gpu)} was killed by {signal.Signals(-code).name}{hint}"
 
 
-def _first_failure(directory: Path) -> str | None:
-    failures = _notes(directory, FAILURE_FILE)
-    return min(failures, key=lambda failure: failure["time"])["message"] if failures else None
+def first_end(
+    ends: Sequence[tuple[int, int, int, float]], exceptions: Mapping[int, tuple[float, str]]
+) -> tuple[int, int, int, float]:
+    """Of (rank, pid, exit code, time of its end) of all ranks that ended badly, that of the one that broke off first.
+
+    ``exceptions`` has time and text of what a rank raised. The ranks that lose a peer fail too, and torchrun terminates
+    the rest; its times are whole seconds. So of those that ended together, one that was killed comes first, then one
+    that ended by another signal than torchrun's SIGTERM, the one that raised first, one with a mere exit code.
+    """
+
+    def order(end: tuple[int, int, int, float]) -> tuple[int, float, int]:
+        rank, _, code, _ = end
+        raised, _ = exceptions.get(rank, (math.inf, ""))
+        return (0 if -code in KILLED else 3 if code == -signal.SIGTERM else 2 if code > 0 else 1), raised, rank
+
+    start = min(when for *_, when in ends)
+    return min((end for end in ends if end[3] - start <= _SAME_CAUSE_SECONDS), key=order)
 
 
-def _notes(directory: Path, name: str) -> list[dict]:
+def first_failure(directory: Path) -> dict | None:
+    """What the rank that failed first left of its ``WorkloadFailure``; None where none failed so."""
+    return min(notes_of(directory, FAILURE_FILE), key=lambda failure: failure["time"], default=None)
+
+
+def notes_of(directory: Path, name: str) -> list[dict]:
     """Return what ranks left behind: time, rank and message."""
     return [json.loads(path.read_text(encoding="utf-8")) for path in directory.glob(name.format(rank="*"))]
 

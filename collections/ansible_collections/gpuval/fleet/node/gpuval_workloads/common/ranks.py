@@ -10,7 +10,7 @@ import platform
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -32,24 +32,32 @@ _PR_SET_PDEATHSIG = 1
 _OUT_OF_MEMORY = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
 _OUT_OF_MEMORY_WORDS = ("out of memory", "ALLOC_FAILED")
 """How the driver, NCCL and cuBLAS say so when it is not PyTorch's allocator that asked."""
+_NCCL_LAST = "Last error:"
+_MAX_LINES, _MAX_LINE = 4, 1000
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process's place among the ranks of the node."""
+    """This process's place among the ranks: of the node, or of a gang of nodes (``node_ranks`` are then its node's)."""
 
     rank: int
     world_size: int
     accelerator: Accelerator
     progress: Progress | None = field(default=None, compare=False, repr=False)
+    node_ranks: range | None = None
 
     @property
     def is_first(self) -> bool:
         return self.rank == 0
 
+    @property
+    def local_rank(self) -> int:
+        """The index of this rank's GPU on its node."""
+        return self.rank - self.node_ranks.start if self.node_ranks else self.rank
+
     @cached_property
     def device(self) -> torch.device:
-        return torch.device(self.accelerator.kind, self.rank) if self.accelerator.is_gpu else torch.device("cpu")
+        return torch.device(self.accelerator.kind, self.local_rank) if self.accelerator.is_gpu else torch.device("cpu")
 
     @property
     def scope(self) -> str:
@@ -57,7 +65,9 @@ class Ranks:
         return self.scope_of(self.rank)
 
     def scope_of(self, rank: int) -> str:
-        return f"gpu:{rank}" if self.accelerator.is_gpu else f"rank:{rank}"
+        """The scope of the metrics of a rank of this node."""
+        index = rank - self.node_ranks.start if self.node_ranks else rank
+        return f"gpu:{index}" if self.accelerator.is_gpu else f"rank:{rank}"
 
     def synchronize(self) -> None:
         """Wait until the device has done all that was asked of it."""
@@ -111,27 +121,27 @@ class Ranks:
 def run_rank(main: Callable[[Ranks, Result], None]) -> int:
     """Run one rank's part of a workload and return its exit code.
 
-    Rank 0's result becomes the outcome when ``main`` returns. ``WorkloadFailure`` and running out of device memory are
-    left in a file for the launcher, which ends the other ranks. Other exceptions propagate, a crash of this rank, and
-    leave a note too, so that the rank that broke off first can be told from those that lost it.
+    The result of the node's first rank becomes the outcome when ``main`` returns. ``WorkloadFailure`` and running out
+    of device memory are left in a file for the launcher, which ends the other ranks. Other exceptions propagate, a
+    crash of this rank, and leave a note too, so that the rank that broke off first can be told from those that lost it.
     """
     _die_with_launcher()
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     result = Result()
     progress = Progress(Path(os.environ[RANK_DIRECTORY_VARIABLE], BEAT_FILE.format(rank=rank)))
     progress.start()
-    ranks = Ranks(rank, world_size, choose_accelerator(), progress)
+    ranks = Ranks(rank, world_size, choose_accelerator(), progress, node_ranks(os.environ))
     try:
         _join(ranks)
         main(ranks, result)
     except WorkloadFailure as failure:
-        return _fail(rank, str(failure))
+        return _fail(rank, str(failure), failure.ranks)
     except Exception as error:
         if is_out_of_memory(error):
-            return _fail(rank, f"{_memory_account(ranks)}. {_first_line(error)}")
-        _leave_note(CRASH_FILE, rank, f"{type(error).__name__}: {_first_line(error)}")
+            return _fail(rank, f"{_memory_account(ranks)}. {_words(error)}")
+        _leave_note(CRASH_FILE, rank, f"{type(error).__name__}: {_words(error)}")
         raise
-    if ranks.is_first:
+    if ranks.local_rank == 0:
         if result.state == "running":
             result.state = "success"
         result.write(Path(os.environ[RANK_DIRECTORY_VARIABLE], OUTCOME_FILE))
@@ -140,6 +150,12 @@ def run_rank(main: Callable[[Ranks, Result], None]) -> int:
     dist.destroy_process_group()
     progress.stop()
     return EXIT_SUCCESS
+
+
+def node_ranks(environ: Mapping[str, str]) -> range:
+    """Return the ranks of this node by what torchrun and DeepSpeed's launcher set: they are numbered node by node."""
+    first = int(environ["RANK"]) - int(environ["LOCAL_RANK"])
+    return range(first, first + int(environ.get("LOCAL_WORLD_SIZE") or environ["LOCAL_SIZE"]))
 
 
 def is_out_of_memory(error: Exception) -> bool:
@@ -166,11 +182,14 @@ def software_environment(ranks: Ranks) -> dict:
 
 
 def _die_with_launcher() -> None:
-    """Ask the kernel to kill this process when torchrun's dies: it stands in a session of its own."""
+    """Ask the kernel to kill this process when torchrun's dies: it stands in a session of its own.
+
+    DeepSpeed's launcher, a process of its own, is not known by its id.
+    """
     if not sys.platform.startswith("linux"):
         return
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != int(os.environ[LAUNCHER_VARIABLE]):
+    if LAUNCHER_VARIABLE in os.environ and os.getppid() != int(os.environ[LAUNCHER_VARIABLE]):
         raise SystemExit("the launcher is gone")
 
 
@@ -183,18 +202,25 @@ def _join(ranks: Ranks) -> None:
     dist.init_process_group(ranks.accelerator.backend, timeout=COLLECTIVE_TIMEOUT, **device_id)
 
 
-def _fail(rank: int, message: str) -> int:
-    _leave_note(FAILURE_FILE, rank, message)
+def _fail(rank: int, message: str, about: Sequence[int] = ()) -> int:
+    _leave_note(FAILURE_FILE, rank, message, about)
     print(f"rank {rank}: {message}", file=sys.stderr, flush=True)
     return EXIT_FAILURE
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
+def _words(error: Exception) -> str:
+    """The first line of what an exception says, and those further below that tell why: what NCCL met last, memory."""
+    first, *others = str(error).split("\n")
+    kept, is_last = [first], False
+    for line in others:
+        if line.strip() and (is_last or any(words in line for words in _OUT_OF_MEMORY_WORDS)):
+            kept.append(line.strip())
+        is_last = line.strip() == _NCCL_LAST
+    return "; ".join(line[:_MAX_LINE] for line in kept[:_MAX_LINES])
 
 
-def _leave_note(name: str, rank: int, message: str) -> None:
-    note = json.dumps({"time": time.time(), "rank": rank, "message": message})
+def _leave_note(name: str, rank: int, message: str, about: Sequence[int] = ()) -> None:
+    note = json.dumps({"time": time.time(), "rank": rank, "message": message, "about": list(about) or [rank]})
     write_atomically(Path(os.environ[RANK_DIRECTORY_VARIABLE], name.format(rank=rank)), note)
 
 
@@ -212,7 +238,7 @@ def _memory_account(ranks: Ranks) -> str:
                 f"{others / GIB:.1f}, {free / GIB:.1f} are free ({free} of {total} bytes)"
             )
         except RuntimeError as error:  # a full device may refuse even the question
-            text += f": it does not say how much is free ({_first_line(error)})"
+            text += f": it does not say how much is free ({_words(error)})"
         strangers = others_on(str(getattr(torch.cuda.get_device_properties(ranks.device), "uuid", "")))
     if strangers:
         return f"{text}. On this GPU are also: {'; '.join(map(str, strangers))}. Stop them and run the stage again"

@@ -31,7 +31,14 @@ Number = Union[int, float]
 
 
 class WorkloadFailure(Exception):  # noqa: N818 - a verdict of the work about the node, not a defect of the program
-    """The work ran and says no. The message is for the operator and tells what to do next."""
+    """The work ran and says no. The message is for the operator and tells what to do next.
+
+    ``ranks`` are those that it is about, where others raise it as well; empty for the one that raises it.
+    """
+
+    def __init__(self, message: str = "", ranks: Iterable[int] = ()) -> None:
+        super().__init__(message)
+        self.ranks = tuple(ranks)
 
 
 class WorkloadCrash(Exception):  # noqa: N818 - as above

@@ -32,7 +32,7 @@ _FRAMES_SHOWN = 3
 _MAX_FRAMES = 300
 _COLLECTIVES = "torch/distributed/distributed_c10d.py"
 _STOPPED = frozenset("Tt")
-_GONE = frozenset("ZX?")
+GONE = frozenset("ZX?")
 
 
 class Event(Protocol):
@@ -236,7 +236,7 @@ class Watch:
         return None
 
     def _behind(self) -> Sequence[int]:
-        alive = {rank: seen for rank, seen in self._seen.items() if seen.state not in _GONE}
+        alive = {rank: seen for rank, seen in self._seen.items() if seen.state not in GONE}
         silent = [rank for rank, seen in alive.items() if seen.silent >= self._limit]
         if silent and len(silent) < len(alive):
             return silent

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +21,8 @@ PART = 2**26
 """Elements compared at one time."""
 WRONG = -1
 """No sum is negative, and of the bits that are carried hardly any are these."""
+_FEW_RANKS = 128
+_WEIGHTS = 8
 ELEMENT_TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int32)
 
 # Their names until PyTorch 2.12, which warns of them later.
@@ -46,39 +48,58 @@ class Collective:
     is_in_place: bool = False
 
 
-def collectives(ranks: Ranks, meter: Meter, seconds: float) -> Findings:
-    """Run every collective at every size; adds bus bandwidth, latency, a curve over sizes each, and wrong elements."""
+def collectives(
+    ranks: Ranks,
+    meter: Meter,
+    seconds: float,
+    prefix: str = "diagnostics",
+    chosen: Sequence[Collective] | None = None,
+    most_bytes: int | None = None,
+    on_wrong: Callable[[int], object] = lambda _errors: None,
+) -> Findings:
+    """Run every collective at every size; adds bus bandwidth, latency, a curve over sizes each, and wrong elements.
+
+    ``on_wrong`` is told how many elements of this rank are wrong so far, after each that has some.
+    """
     found = Findings()
-    sizes = _sizes(ranks)
+    chosen = chosen or COLLECTIVES
+    sizes = [size for size in _sizes(ranks) if size <= (most_bytes or size)]
     errors = 0
-    for collective in COLLECTIVES:
+
+    def count(wrong: int) -> None:
+        nonlocal errors
+        errors += wrong
+        if wrong:
+            on_wrong(errors)
+
+    for collective in chosen:
         for dtype in ELEMENT_TYPES:
             renew, run, wrong = collective.set_up(ranks, _elements(collective, ranks, CHECKED_BYTES, dtype), dtype)
             renew()
             run()
-            errors += wrong()
+            count(wrong())
         x, times, rates = [], [], []
         for size in sizes:
             elements = _elements(collective, ranks, size, torch.float32)
             renew, run, wrong = collective.set_up(ranks, elements, torch.float32)
-            share = seconds / len(COLLECTIVES) * (0.4 if size == sizes[-1] else 0.6 / (len(sizes) - 1))
+            share = seconds / len(chosen) * (0.4 if size == sizes[-1] else 0.6 / (len(sizes) - 1))
             timing = meter.time(run, share, prepare=renew if collective.is_in_place else None)
             renew()  # once more, from a wrong output: a run that writes nothing shows
             run()
-            errors += wrong()
+            count(wrong())
             meter.tell()
             del renew, run, wrong
             x.append(elements * 4)
             times.append(_mean(ranks, timing.seconds))
             rates.append(elements * 4 / times[-1] * collective.bus_factor(ranks.world_size))
-        name = f"diagnostics_{collective.name}"
+        name = f"{prefix}_{collective.name}"
         found.add(f"{name}_latency_seconds", times[0], "seconds", "node")
         found.curves.append((f"{name}_seconds", "seconds", x, times))
         if ranks.world_size > 1:
             found.add(f"{name}_bus_bytes_per_second", rates[-1], "bytes/s", "node")
             found.curves.append((f"{name}_bus_bytes_per_second", "bytes/s", x, rates))
-    found.add("diagnostics_collective_largest_bytes", x[-1], "bytes", "node")
-    found.add("diagnostics_collective_error_count", errors, "count", "node")
+    found.add(f"{prefix}_collective_largest_bytes", x[-1], "bytes", "node")
+    found.add(f"{prefix}_collective_error_count", errors, "count", "node")
     return found
 
 
@@ -107,27 +128,31 @@ def _sizes(ranks: Ranks) -> tuple[int, ...]:
     return tuple(size for size in GPU_SIZES if size <= max(limit, GPU_SIZES[2]))
 
 
-def _addends(elements: int, dtype: torch.dtype, device: torch.device, rank: int, part: slice) -> Tensor:
-    """What a rank adds at each place: numbers so small that their sum over all ranks is exact in the type.
+def _addends(elements: int, dtype: torch.dtype, device: torch.device, ranks: int, rank: int, part: slice) -> Tensor:
+    """What a rank adds at each place: whole numbers so small that their sum over all ranks is exact in the type.
 
-    bf16 holds whole numbers to 256: 2 from each of up to 128 ranks.
+    bf16 holds them to 256: 2 from each of up to 128 ranks; of more ranks, 1 from every k-th, others at each place. fp32
+    holds them to 2**24: 96 x 8 from each of up to 21,000.
     """
     start, stop, _ = part.indices(elements)
     places = torch.arange(start, stop, device=device)
-    if dtype in (torch.bfloat16, torch.float16):
+    if dtype not in (torch.bfloat16, torch.float16):
+        return (places % 97 * (rank % _WEIGHTS + 1)).to(dtype)
+    if ranks <= _FEW_RANKS:
         return ((places + rank) % 3).to(dtype)
-    return (places % 97 * (rank + 1)).to(dtype)
+    return ((places + rank) % -(-ranks // (2 * _FEW_RANKS)) == 0).to(dtype)
 
 
 def _sums(elements: int, dtype: torch.dtype, ranks: Ranks, part: slice) -> Tensor:
-    if dtype in (torch.bfloat16, torch.float16):
-        total = torch.zeros(len(range(*part.indices(elements))), dtype=torch.int32, device=ranks.device)
-        for rank in range(ranks.world_size):
-            total += _addends(elements, dtype, ranks.device, rank, part).int()
-        return total.to(dtype)
+    size = ranks.world_size
     start, stop, _ = part.indices(elements)
+    if dtype in (torch.bfloat16, torch.float16):
+        total = torch.zeros(stop - start, dtype=torch.int32, device=ranks.device)
+        for rank in range(size):
+            total += _addends(elements, dtype, ranks.device, size, rank, part).int()
+        return total.to(dtype)
     places = torch.arange(start, stop, device=ranks.device)
-    return (places % 97 * (ranks.world_size * (ranks.world_size + 1) // 2)).to(dtype)
+    return (places % 97 * sum(rank % _WEIGHTS + 1 for rank in range(size))).to(dtype)
 
 
 def _words(elements: int, seed: int, device: torch.device, part: slice) -> Tensor:
@@ -160,7 +185,7 @@ def _put(tensor: Tensor, made: Callable[[slice], Tensor]) -> None:
 
 def _all_reduce(ranks, elements, dtype):
     values = torch.empty(elements, dtype=dtype, device=ranks.device)
-    _put(values, lambda part: _addends(elements, dtype, ranks.device, ranks.rank, part))
+    _put(values, lambda part: _addends(elements, dtype, ranks.device, ranks.world_size, ranks.rank, part))
     buffer = values.clone()
     return (
         lambda: buffer.copy_(values),
@@ -171,7 +196,7 @@ def _all_reduce(ranks, elements, dtype):
 
 def _reduce_scatter(ranks, elements, dtype):
     values = torch.empty(elements, dtype=dtype, device=ranks.device)
-    _put(values, lambda part: _addends(elements, dtype, ranks.device, ranks.rank, part))
+    _put(values, lambda part: _addends(elements, dtype, ranks.device, ranks.world_size, ranks.rank, part))
     out = torch.zeros(elements // ranks.world_size, dtype=dtype, device=ranks.device)
     first = len(out) * ranks.rank
 
@@ -227,6 +252,25 @@ def _broadcast(ranks, elements, dtype):
     )
 
 
+def _send_receive(ranks, elements, dtype):
+    """Each rank sends to the next and receives from the one before, as nccl-tests' sendrecv does."""
+    values = torch.empty(elements, dtype=dtype, device=ranks.device)
+    _put(values, lambda part: _carried(elements, ranks.rank, dtype, ranks.device, part))
+    out = torch.zeros_like(values)
+    following, before = (ranks.rank + 1) % ranks.world_size, (ranks.rank - 1) % ranks.world_size
+
+    def run() -> None:
+        asked = [dist.P2POp(dist.isend, values, following), dist.P2POp(dist.irecv, out, before)]
+        for work in dist.batch_isend_irecv(asked):
+            work.wait()
+
+    return (
+        lambda: out.fill_(WRONG),
+        run,
+        lambda: _compare(out, lambda part: _carried(elements, before, dtype, ranks.device, part)),
+    )
+
+
 COLLECTIVES = (
     Collective("all_reduce", lambda n: 2 * (n - 1) / n, _all_reduce, is_shared_out=False, is_in_place=True),
     Collective("all_gather", lambda n: (n - 1) / n, _all_gather),
@@ -234,3 +278,4 @@ COLLECTIVES = (
     Collective("all_to_all", lambda n: (n - 1) / n, _all_to_all),
     Collective("broadcast", lambda n: 1.0, _broadcast, is_shared_out=False),
 )
+SEND_RECEIVE = Collective("send_receive", lambda n: 1.0, _send_receive, is_shared_out=False)

@@ -6,14 +6,25 @@ Channel lines are of `src/transport/p2p.cc`, `shm.cc` and `net.cc` (NCCL 2.18 to
 
 from __future__ import annotations
 
+import os
 import re
+import sys
+from collections import deque
 from collections.abc import Iterable, Mapping, MutableMapping
 from pathlib import Path
 
 _CHANNEL = re.compile(r"Channel \d+(?:/\d+)? : (\d+)\[\w+\] -> (\d+)\[\w+\](?: \[(?:send|receive)\])? via (\w+)")
 _NVLS = re.compile(r"NVLS comm 0x|Connected NVLS")
 _VERSION = re.compile(r"(?:NCCL|RCCL) version[ :]+([\w.+-]+)")
+#: Also how a network was chosen: NET/IB : No device found.
+_TROUBLE = re.compile(
+    r"NCCL (?:WARN|ERROR)|\b(?:error|failed|failure|timed out|timeout)\b|NET/[^/:]{1,40}:", re.IGNORECASE
+)
+#: A line for each call: nothing of why the library ended.
+_TUNING = re.compile(r" Bytes -> Algo ")
 MAX_BYTES = 8 << 20
+#: What is told of the logs when something went wrong: of all lines of trouble, and of each log the end.
+MAX_LOGS, MAX_TROUBLES, END_BYTES, MAX_LINE = 16, 100, 8 << 10, 500
 NAME = "nccl.%h.%p.log"
 
 
@@ -28,15 +39,65 @@ def ask(environ: MutableMapping[str, str], directory: Path) -> None:
 
 
 def read(environ: Mapping[str, str]) -> str:
-    """Return the text of all logs that :func:`ask` asked for, of each the first megabytes; empty without any."""
-    pattern = Path(environ.get("NCCL_DEBUG_FILE") or "none")
-    if pattern.name != NAME:
-        return ""
+    """Return the text of all logs that :func:`ask` asked for, of each the first megabytes; empty without any.
+
+    Prints which of them are longer.
+    """
     texts = []
-    for path in sorted(pattern.parent.glob("nccl.*.log")):
+    for path in logs(environ):
         with path.open("rb") as file:
             texts.append(file.read(MAX_BYTES).decode("utf-8", "replace"))
+            size = os.fstat(file.fileno()).st_size
+        if size > MAX_BYTES:
+            print(f"{_printable(path.name)}: the first {MAX_BYTES} of {size} bytes are read", flush=True)
     return "\n".join(texts)
+
+
+def logs(environ: Mapping[str, str]) -> list[Path]:
+    """The logs that :func:`ask` asked for, one of each process."""
+    pattern = Path(environ.get("NCCL_DEBUG_FILE") or "none")
+    return sorted(pattern.parent.glob("nccl.*.log")) if pattern.name == NAME else []
+
+
+def tell(environ: Mapping[str, str]) -> None:
+    """Print what the logs say of trouble, and their ends: bounded, and no line is more than one.
+
+    For a bad end: the logs themselves go with the scratch directory.
+    """
+    paths = logs(environ)
+    for path in paths[:MAX_LOGS]:
+        name = _printable(path.name)
+        try:
+            troubles, end = _trouble(path, max(1, MAX_TROUBLES // min(len(paths), MAX_LOGS)))
+        except OSError as error:
+            print(f"{name}: cannot be read: {error.strerror}")
+            continue
+        for line in [*troubles, *end]:
+            print(f"{name}: {line}")
+    if len(paths) > MAX_LOGS:
+        print(f"{len(paths) - MAX_LOGS} more logs of NCCL are not told")
+    sys.stdout.flush()
+
+
+def _trouble(path: Path, most: int) -> tuple[list[str], list[str]]:
+    """The last lines of trouble before the log's end, and its end."""
+    with path.open("rb") as file:
+        data = file.read(MAX_BYTES)
+        size = os.fstat(file.fileno()).st_size
+        if size > MAX_BYTES:
+            file.seek(max(MAX_BYTES, size - MAX_BYTES))
+            data += b"\n" + file.read(MAX_BYTES)
+    lines = [line for line in data.decode("utf-8", "replace").split("\n") if line and not _TUNING.search(line)]
+    start, left = len(lines), END_BYTES
+    while start and left >= len(lines[start - 1][:MAX_LINE]):
+        start -= 1
+        left -= len(lines[start][:MAX_LINE]) + 1
+    troubles = deque((line for line in lines[:start] if _TROUBLE.search(line[:MAX_LINE])), most)
+    return [_printable(line) for line in troubles], [_printable(line) for line in lines[start:]]
+
+
+def _printable(line: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in line[:MAX_LINE])
 
 
 def fingerprints(text: str) -> dict[str, str]:

@@ -1,0 +1,500 @@
+"""A member's program: come together with the others, run this node's ranks, end when any of them is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import torch
+
+from ..common.device import Accelerator, choose_accelerator
+from ..common.launch import (
+    CRASH_FILE,
+    FAILURE_FILE,
+    LAUNCHER_VARIABLE,
+    OUTCOME_FILE,
+    RANK_DIRECTORY_VARIABLE,
+    KilledError,
+    StallError,
+    available_cores,
+    first_failure,
+    notes_of,
+    take_failure,
+    take_outcome,
+    torchrun,
+)
+from ..common.result import EXIT_CRASH, Result, WorkloadCrash, WorkloadFailure, run_workload
+from ..common.stall import GONE, stall_seconds
+from ..diagnostics import nccl_log
+from . import collectives, mpi, processes, wrong
+from .collectives import NODES_VARIABLE
+from .config import RANKS, CollectivesConfig, Config, parse_arguments
+from .forwarding import Forwarder
+from .host.checks import HostChecks
+from .launching import (
+    OUTPUT_FOLDER,
+    PATH_VARIABLE,
+    DeepSpeedLauncher,
+    Stopper,
+    beats_of,
+    check_blanks,
+    check_deepspeed,
+    hostfile,
+    put,
+    torchrun_place,
+)
+from .line import CAUSE, SHARED, Limits, Line, StoppedError
+from .members import Gang, from_environment
+from .network import interface_of, own_address
+from .ssh_server import SshServer, client_options, known_hosts, own_key, passed, user
+from .telling import Teller, standing
+
+TOKEN_VARIABLE = "GPUVAL_GANG_TOKEN"  # noqa: S105 - its name
+KEYS_VARIABLE = "GPUVAL_GANG_KEYS"
+#: Networks that need no RDMA device.
+OVER_TCP = ("Socket", "gloo")
+OUTSIDE = "was ended from outside, by a time limit or by somebody who cancelled it"
+FAREWELL_SECONDS = 60.0
+#: For the last word of who is ended by a signal: KILL comes 10 s after it.
+OUTSIDE_SECONDS = 7.0
+#: Torchrun's ranks have ended by then; a wait inside of PyTorch, for others that do not come, hears no signal.
+HARD_SECONDS = 30.0
+LOGOUT_SECONDS = 10.0
+POLL_SECONDS = 0.2
+
+
+class NobodysError(WorkloadCrash):
+    """All members end for this reason, which accuses none of them."""
+
+
+def main(result: Result) -> None:
+    arguments = sys.argv[1:]
+    config = parse_arguments(arguments)
+    try:
+        gang = from_environment(os.environ)
+    except ValueError as error:
+        raise WorkloadFailure(str(error)) from None
+    accelerator = choose_accelerator()
+    if accelerator.is_gpu and gang.own.slots > accelerator.count:
+        raise WorkloadFailure(f"the gang counts on {gang.own.slots} GPUs here, PyTorch sees {accelerator.count}")
+    described = {
+        "name": gang.name,
+        "nodes": len(gang.members),
+        "node": gang.own.node,
+        "leader": gang.leader.node,
+        "launcher": config.launcher,
+        "joined": False,
+    }
+    with tempfile.TemporaryDirectory(prefix="gang-", dir=os.environ.get("GPUVAL_WORK_DIR")) as name:
+        folder = Path(name)
+        address = own_address(gang, config.join_seconds)
+        os.environ.update(_environment(os.environ, gang, accelerator, folder, address))
+        nccl_log.ask(os.environ, folder)
+        if isinstance(config, CollectivesConfig):
+            os.environ["NCCL_DEBUG_SUBSYS"] += ",TUNING"  # a line for each call: too many of a training
+        print(
+            f"member {gang.index + 1} of {len(gang.members)} of gang {gang.name}: {gang.own.node}, "
+            f"{gang.own.slots} processes on {accelerator.kind}; {gang.leader.node} leads",
+            flush=True,
+        )
+        expected = set(getattr(config, "expect_network", ()))
+        expects_rdma = bool(expected) and expected.isdisjoint(OVER_TCP)
+        checks = HostChecks(gang, config.launcher == "deepspeed", expects_rdma=expects_rdma)
+        try:
+            _take_part(result, config, gang, accelerator, folder, arguments, checks, described)
+        except StoppedError as error:
+            result.environment["gang"] = {**described, "stopped_by": error.stop.node}
+            raise WorkloadCrash(_told(f"the gang has ended: {error}", result, checks)) from None
+        except (WorkloadFailure, WorkloadCrash) as error:
+            result.environment["gang"] = described
+            raise type(error)(_told(str(error), result, checks)) from None
+        except BaseException:  # by a signal, or by a defect
+            collectives.tell_of_failure(result)
+            with suppress(OSError):
+                result.write()
+            raise
+        told = dict(result.environment)
+        take_outcome(result, folder)
+        result.environment.update(told, gang=described)
+        checks.end()
+        checks.add_to(result)
+
+
+def _told(message: str, result: Result, checks: HostChecks) -> str:
+    """Leave what NCCL's log and the host checks tell in the result, and return the message with the worst of these."""
+    collectives.tell_of_failure(result)
+    checks.end()
+    checks.add_to(result)
+    result.write()
+    return checks.explain(message)
+
+
+def _environment(
+    environ: Mapping[str, str], gang: Gang, accelerator: Accelerator, folder: Path, address: str
+) -> dict[str, str]:
+    """What the ranks are told; what is set already stays, but for where they leave their notes."""
+    defaults = {
+        "OMP_NUM_THREADS": str(max(1, available_cores() // gang.own.slots)),
+        "DS_ACCELERATOR": accelerator.kind,  # DeepSpeed would take what it finds
+    }
+    interface = interface_of(address)
+    is_own_name = address != gang.own.address  # many a host calls itself 127.0.1.1, where nobody else reaches it
+    if interface and not (is_own_name and interface == "lo"):
+        defaults["GLOO_SOCKET_IFNAME"] = interface
+        if accelerator.kind == "cuda":
+            defaults["NCCL_SOCKET_IFNAME"] = f"={interface}"
+    kept = {name: value for name, value in defaults.items() if name not in environ}
+    count = {"GPUVAL_GPU_COUNT": str(gang.own.slots)} if accelerator.is_gpu else {}
+    return {**kept, **count, RANK_DIRECTORY_VARIABLE: str(folder), NODES_VARIABLE: str(len(gang.members))}
+
+
+def _take_part(
+    result: Result,
+    config: Config,
+    gang: Gang,
+    accelerator: Accelerator,
+    folder: Path,
+    arguments: list[str],
+    checks: HostChecks,
+    described: dict,
+) -> None:
+    """``described`` is how the result names the gang; it says whether the work has begun: all have joined, alike."""
+    _check_port(gang)
+    limits = Limits(join_seconds=config.join_seconds, stall_seconds=stall_seconds(os.environ))
+    bring = {"torch": torch.__version__, "python": sys.executable}
+    module = RANKS[type(config)]
+    over_ssh = config.launcher == "deepspeed"
+    work = _OverSsh(gang, folder, module) if over_ssh else _ByTorchrun(gang, accelerator, folder, module, result)
+    if isinstance(config, CollectivesConfig) and config.tool != "torch":
+        work = _ByMpi(gang, accelerator, folder, config, work)
+    with ExitStack() as stack:
+        bring.update(work.begin(stack))
+        bring["host"] = checks.begin(stack)
+        stopper = Stopper(work.stop)
+        token = _token(os.environ)
+        line = stack.enter_context(Line(gang, token, limits, lambda: beats_of(folder, gang), stopper, bring))
+        signal.signal(signal.SIGTERM, _end_by_signal)  # without a word this member would be one that was lost
+        try:
+            brought = line.join()
+            print(f"all {len(gang.members)} members have joined", flush=True)
+            stack.enter_context(Teller(work.standing))
+            _compare(gang, brought, config)
+            described["joined"] = True
+            result.environment["gang"] = described
+            result.write()  # who is killed now has taken part
+            checks.ask([theirs.get("host") for theirs in brought])
+            work.run(brought, arguments, stopper)
+            line.end(None, FAREWELL_SECONDS)
+        except (WorkloadFailure, WorkloadCrash, SystemExit) as error:
+            own = first_failure(folder)  # what a rank said itself says more than that it ended
+            stop = stopper.stop if isinstance(error, (StallError, SystemExit)) else None
+            if isinstance(error, SystemExit) and not stop:
+                wrong.add_to(result)
+                with suppress(OSError):
+                    result.write()  # before the last word: KILL may come soon after it
+                with suppress(StoppedError):
+                    line.end(OUTSIDE, OUTSIDE_SECONDS, weight=CAUSE, node=None)
+                raise
+            try:
+                _say_end(line, gang, error, own)
+            except StoppedError as stopped:
+                stop = stopped.stop
+            if own and stop:
+                described["stopped_by"] = stop.node
+            take_failure(result, folder)
+            if stop:
+                raise StoppedError(stop) from None
+            raise
+        result.environment.update(work.told)
+
+
+def _end_by_signal(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
+def _say_end(line: Line, gang: Gang, error: BaseException, own: Mapping | None) -> None:
+    """Tell why this member ends, and of whom: ``own`` is what the rank that failed first here left of it.
+
+    All ranks raise a failure that is about one of them: its node is meant, nobody's where it is about several nodes'.
+    """
+    if own:
+        about = {gang.members[gang.owner(rank)[0]].node for rank in own["about"]}
+        line.end(own["message"], FAREWELL_SECONDS, weight=CAUSE, node=about.pop() if len(about) == 1 else None)
+    elif isinstance(error, NobodysError):
+        line.end(str(error), FAREWELL_SECONDS, weight=SHARED)
+    elif isinstance(error, (KilledError, WorkloadFailure)):
+        line.end(str(error), FAREWELL_SECONDS, weight=CAUSE)
+    else:
+        line.end(str(error), FAREWELL_SECONDS)
+
+
+def _check_port(gang: Gang) -> None:
+    """Raise ``WorkloadFailure`` where somebody has the port of the rendezvous: the ranks would break off over it."""
+    if not gang.is_leader:
+        return
+    try:
+        with socket.socket() as one:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            one.bind(("", gang.port))  # as PyTorch does
+    except OSError as error:
+        raise WorkloadFailure(
+            f"port {gang.port} of {gang.own.node}, at which the ranks are to meet, cannot be used: {error.strerror}; "
+            "see who has it (ss -ltnp), or set gpuval_gang_port"
+        ) from None
+
+
+def _token(environ: Mapping[str, str]) -> str:
+    """The secret of the gang, which keeps others off its line. Raises ``WorkloadFailure`` where it has none."""
+    if environ.get(TOKEN_VARIABLE):
+        return environ[TOKEN_VARIABLE]
+    path = _keys(environ) / "token"
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise WorkloadFailure(f"the gang's token {path} cannot be read: {error.strerror}") from None
+
+
+def _keys(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get(KEYS_VARIABLE) or "/opt/gpuval/ssh")
+
+
+def _compare(gang: Gang, brought: list[dict], config: Config) -> None:
+    """Raise ``NobodysError`` where a member has other software than the leader, or has it elsewhere."""
+    same = ["torch"] + (["python"] if config.launcher == "deepspeed" else [])
+    for member, theirs in zip(gang.members, brought):
+        for what in same:
+            if theirs[what] != brought[0][what]:
+                raise NobodysError(
+                    f"{member.node} has {what} {theirs[what]}, {gang.leader.node} has {brought[0][what]}: a gang needs "
+                    "the same everywhere"
+                )
+
+
+class _ByTorchrun:
+    """torchrun on every member."""
+
+    told: Mapping[str, str] = {}
+
+    def __init__(self, gang: Gang, accelerator: Accelerator, folder: Path, module: str, result: Result) -> None:
+        self._gang, self._accelerator, self._folder, self._module = gang, accelerator, folder, module
+        self._result, self._returned = result, threading.Event()
+        os.environ[LAUNCHER_VARIABLE] = str(os.getpid())
+
+    def begin(self, _stack: ExitStack) -> dict:
+        return {}
+
+    def stop(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        threading.Thread(target=self._end_hard, name="end of the gang", daemon=True).start()
+
+    def standing(self) -> str:
+        return standing(beats_of(self._folder, self._gang), self._gang.own.slots)
+
+    def run(self, _brought: list[dict], arguments: list[str], stopper: Stopper) -> None:
+        place, self._stopper = torchrun_place(self._gang), stopper
+        try:
+            torchrun(place, self._module, arguments, self._accelerator, self._gang.own.slots, self._folder, stopper)
+        finally:
+            self._returned.set()
+            signal.signal(signal.SIGTERM, _end_by_signal)  # torchrun has put its own there
+
+    def _end_hard(self) -> None:
+        """End the program where torchrun does not: the line has said its last word, and the ranks die with it."""
+        stop = self._stopper.stop
+        if stop is None or self._returned.wait(HARD_SECONDS):
+            return
+        self._result.environment["gang"]["stopped_by"] = stop.node
+        wrong.add_to(self._result)
+        own = first_failure(self._folder)
+        told = f"{own['message']}; the gang has ended: {stop.message}" if own else f"the gang has ended: {stop.message}"
+        with suppress(OSError):
+            self._result.write()
+        print(f"crash: {told}", file=sys.stderr, flush=True)
+        os._exit(EXIT_CRASH)
+
+
+class _OverSsh:
+    """DeepSpeed's launcher on the leader; the others keep an SSH server, and wait."""
+
+    told: Mapping[str, str] = {}
+
+    def __init__(self, gang: Gang, folder: Path, module: str) -> None:
+        self._gang, self._folder, self._module = gang, folder, module
+        self._keys = _keys(os.environ)
+        self._launcher: DeepSpeedLauncher | None = None
+        self.server: SshServer | None = None
+
+    def begin(self, stack: ExitStack) -> dict:
+        check_blanks(self._folder, self._keys, sys.executable)
+        if self._module:
+            check_deepspeed(self._gang)
+            stack.enter_context(Forwarder(self._folder / OUTPUT_FOLDER))
+        processes.adopt_orphans()
+        os.environ[PATH_VARIABLE] = os.environ.get("PYTHONPATH", "")
+        public = self._keys / "id_ed25519.pub"
+        try:
+            key = public.read_text(encoding="utf-8")
+        except OSError as error:
+            raise WorkloadFailure(
+                f"the run's key {public} cannot be read ({error.strerror}): make keys brings it"
+            ) from None
+        given, kept_back = passed(os.environ, TOKEN_VARIABLE)
+        if kept_back:
+            print(f"not given to ranks over SSH, for quotes and the like: {', '.join(kept_back)}", flush=True)
+        server = SshServer(self._gang, self._folder / "ssh", key, given)
+        stack.callback(processes.end_all)
+        self.server = stack.enter_context(server)
+        return {"host_key": server.host_key}
+
+    def stop(self) -> None:
+        if self._launcher:
+            self._launcher.end()
+
+    def standing(self) -> str:
+        return standing(beats_of(self._folder, self._gang), self._gang.own.slots)
+
+    def run(self, brought: list[dict], arguments: list[str], stopper: Stopper) -> None:
+        if self._gang.is_leader:
+            key = own_key(self._keys / "id_ed25519", self._folder)
+            self._launcher = DeepSpeedLauncher(
+                self._gang, self._folder, key, [theirs["host_key"] for theirs in brought]
+            )
+            self._launcher.start(self._module, arguments)
+        with stopper:
+            while not self._is_over():
+                time.sleep(POLL_SECONDS)
+                if stopper.stop:
+                    raise StallError(stopper.stop.message)
+
+    def _is_over(self) -> bool:
+        """Whether all is done here. Raises ``KilledError`` for a rank that is gone without a word, else as it said."""
+        code = self._launcher.poll() if self._launcher else 0
+        if (self._folder / OUTCOME_FILE).exists():  # all nodes have theirs when the first rank ends
+            if code:
+                raise WorkloadCrash(f"DeepSpeed's launcher ended with exit code {code}")
+            return code is not None
+        notes = notes_of(self._folder, FAILURE_FILE) + notes_of(self._folder, CRASH_FILE)
+        if notes:
+            first = min(notes, key=lambda note: note["time"])
+            raise WorkloadCrash(f"rank {first['rank']} broke off with {first['message']}")
+        for place, (beat, state) in beats_of(self._folder, self._gang).items():
+            if state in GONE and not (self._folder / OUTCOME_FILE).exists():  # it may have ended well meanwhile
+                rank = self._gang.first_rank(self._gang.index) + place
+                raise KilledError(
+                    f"rank {rank} (pid {beat.pid}) was killed: look in the kernel log for an out-of-memory kill"
+                )
+        if self._launcher and code is not None:
+            raise WorkloadCrash(f"DeepSpeed's launcher ended with exit code {code} and no rank has left a result")
+        return False
+
+
+class _ByMpi:
+    """nccl-tests by mpirun on the leader, where all members have them; what it found goes to all over SSH.
+
+    Where they gave no answer that counts, ``otherwise`` measures, unless nothing else was asked for.
+    """
+
+    OTHERWISE_FILE = "otherwise.txt"
+
+    def __init__(
+        self, gang: Gang, accelerator: Accelerator, folder: Path, config: CollectivesConfig, otherwise
+    ) -> None:
+        self._gang, self._accelerator, self._folder, self._config = gang, accelerator, folder, config
+        self._otherwise, self._active = otherwise, self
+        self._over_ssh = otherwise if isinstance(otherwise, _OverSsh) else _OverSsh(gang, folder, "")
+        self._bench: mpi.Bench | None = None
+        self._begun = time.monotonic()
+        self._tools: mpi.Tools | None = None
+        self.told: dict[str, str] = {"tool": "nccl-tests"}
+
+    def begin(self, stack: ExitStack) -> dict:
+        self._tools, why = mpi.find(os.environ, self._config.only)
+        if not self._accelerator.is_gpu:
+            self._tools, why = None, "it measures GPUs"
+        brings = {}
+        if self._tools or self._over_ssh is self._otherwise:
+            try:
+                brings = self._over_ssh.begin(stack)
+            except WorkloadFailure as error:
+                if self._over_ssh is self._otherwise or self._config.tool == "nccl-tests":
+                    raise
+                self._tools, why = None, str(error)
+        return {**brings, "tools": self._tools and self._tools.told(), "no_tools": why}
+
+    def stop(self) -> None:
+        if self._active is not self:
+            self._active.stop()
+        elif self._bench:
+            self._bench.end()
+
+    def standing(self) -> str:
+        if self._active is not self:
+            return self._active.standing()
+        seconds = time.monotonic() - self._begun  # which has an end: each program is stopped at its deadline
+        return f"{self._gang.leader.node} is at nccl-tests for {seconds:.0f} s"
+
+    def run(self, brought: list[dict], arguments: list[str], stopper: Stopper) -> None:
+        why = mpi.differing(brought, self._gang)
+        if not why:
+            with stopper:
+                why = self._lead(brought, stopper) if self._gang.is_leader else self._wait(stopper)
+        if not why:
+            return
+        if self._config.tool == "nccl-tests":
+            raise NobodysError(f"nccl-tests gave no answer: {why}")
+        print(f"torch measures, not nccl-tests: {why}", flush=True)
+        self.told.update(tool="torch", no_nccl_tests=why)
+        if self._over_ssh is not self._otherwise:
+            if self._over_ssh.server:  # the leader waits to hear that its word has come
+                processes.wait_until_childless(self._over_ssh.server.pid, LOGOUT_SECONDS)
+            processes.end_all()  # a rank that hung would keep its GPU
+        self._active = self._otherwise
+        self._otherwise.run(brought, arguments, stopper)
+
+    def _lead(self, brought: list[dict], stopper: Stopper) -> str:
+        """Measure and tell the others; return why there is no answer."""
+        key = own_key(_keys(os.environ) / "id_ed25519", self._folder)
+        options = client_options(key, self._folder / "known_hosts")
+        host_keys = [theirs["host_key"] for theirs in brought]
+        (self._folder / "known_hosts").write_text(known_hosts(self._gang, host_keys), encoding="utf-8")
+        put(self._folder / "hostfile", hostfile(self._gang))
+        self._bench = mpi.Bench(self._tools, self._gang, self._folder, options, lambda: stopper.stop is not None)
+        found, why = self._bench.measure(self._config.seconds * 2, self._config.most_bytes)
+        if stopper.stop:
+            raise StallError(stopper.stop.message)
+        name, text = (OUTCOME_FILE, found.to_json()) if found else (self.OTHERWISE_FILE, why)
+        missed = mpi.deliver(self._gang, options, user(), RANK_DIRECTORY_VARIABLE, name, text)
+        if missed:
+            raise WorkloadFailure(f"{', '.join(missed[:10])} cannot be told over SSH what nccl-tests found")
+        if found:
+            self._complete(found)
+        return why
+
+    def _wait(self, stopper: Stopper) -> str:
+        outcome, otherwise = self._folder / OUTCOME_FILE, self._folder / self.OTHERWISE_FILE
+        while True:
+            if outcome.exists():
+                self._complete(Result.from_json(outcome.read_text(encoding="utf-8")))
+                return ""
+            if otherwise.exists():
+                return otherwise.read_text(encoding="utf-8", errors="replace") or "it did not say why"
+            if stopper.stop:
+                raise StallError(stopper.stop.message)
+            time.sleep(POLL_SECONDS)
+
+    def _complete(self, found: Result) -> None:
+        """With what this node's own log tells."""
+        collectives.complete(found, self._config, self._accelerator, len(self._gang.members), self._gang.own.slots)
+        (self._folder / OUTCOME_FILE).write_text(found.to_json(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(run_workload(main))

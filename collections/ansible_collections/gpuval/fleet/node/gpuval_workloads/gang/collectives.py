@@ -1,0 +1,161 @@
+"""One rank of a gang's collectives: bandwidth, latency, every element checked, and by which network it went."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+
+from ..common.device import Accelerator
+from ..common.ranks import Ranks, run_rank, software_environment
+from ..common.result import Result
+from ..diagnostics import nccl_log
+from ..diagnostics.collectives import COLLECTIVES, SEND_RECEIVE, collectives
+from ..diagnostics.measure import Meter
+from ..diagnostics.telling import Teller
+from . import expected, transport, wrong
+from .config import NAMES, CollectivesConfig, parse_arguments
+
+PREFIX = "gang"
+ERRORS = f"{PREFIX}_collective_error_count"
+MAX_NETWORKS, MAX_NAME = 16, 64
+NODES_VARIABLE = "GPUVAL_GANG_NODES"
+"""How many nodes the gang has."""
+
+
+def main(ranks: Ranks, result: Result) -> None:
+    config = parse_arguments(sys.argv[1:])
+    assert isinstance(config, CollectivesConfig)
+    result.environment.update(software_environment(ranks), tool="torch")
+    teller = Teller(ranks)
+    teller.begin("collectives across the gang", config.seconds)
+    chosen = [c for c in (*COLLECTIVES, SEND_RECEIVE) if not config.only or c.name in config.only]
+    if ranks.world_size == 1:
+        chosen = [c for c in chosen if c is not SEND_RECEIVE]
+    found = collectives(
+        ranks, Meter(ranks, teller.tell), config.seconds, PREFIX, chosen, config.most_bytes,
+        lambda errors: wrong.keep(ranks.rank, ERRORS, errors),
+    )  # fmt: skip
+    nodes = len(set(ranks.gather(ranks.node_ranks.start)))
+    result.add_metric("gang_nodes_count", nodes, "count")
+    result.add_metric("gang_absent_nodes_count", absent_nodes(nodes), "count")
+    result.add_metric("gang_processes_count", ranks.world_size, "count")
+    for figure in found.figures:
+        result.add_metric(figure.name, figure.value, figure.unit, figure.scope or ranks.scope)
+    for name, unit, x, y in found.curves:
+        result.add_series(name, unit, x, y, x_unit="bytes")
+    errors = sum(ranks.gather(result.metric(ERRORS)))
+    result.add_metric(ERRORS, errors, "count")
+    if ranks.local_rank == 0:  # whose result is the node's
+        complete(result, config, ranks.accelerator, nodes, len(ranks.node_ranks))
+
+
+def absent_nodes(nodes: int) -> int:
+    """How many members of the gang have no rank here."""
+    return int(os.environ.get(NODES_VARIABLE, nodes)) - nodes
+
+
+def complete(result: Result, config: CollectivesConfig, accelerator: Accelerator, nodes: int, slots: int) -> None:
+    """Put into a node's result by which network it went, by the logs of its own ranks, and the verdict in words."""
+    _tell_asked(result, config)
+    networks = _tell_transport(result, accelerator)
+    result.fingerprints["gang_shape"] = f"{nodes}x{slots}"
+    complaint = _complain(result, config, accelerator, networks) if nodes > 1 else ""
+    errors = int(result.metric(ERRORS))
+    if errors or complaint:
+        nccl_log.tell(os.environ)
+    _judge(result, errors, nodes, complaint)
+
+
+def _tell_asked(result: Result, config: CollectivesConfig) -> None:
+    """Put into the result which collectives were asked for, and how many of all were measured."""
+    asked = config.only or NAMES
+    result.fingerprints.update({f"{PREFIX}_{name}_asked": "yes" if name in asked else "no" for name in NAMES})
+    measured = {m["name"] for m in result.metrics if m["name"].endswith("_bus_bytes_per_second") and m["value"]}
+    count = sum(f"{PREFIX}_{name}_bus_bytes_per_second" in measured for name in NAMES)
+    result.add_metric("gang_collectives_count", count, "count")
+    result.add_metric("gang_collectives_left_out_count", len(NAMES) - len(set(asked)), "count")
+
+
+def _tell_transport(result: Result, accelerator: Accelerator) -> list[str]:
+    """Put into the result how it went, by the logs of this node's ranks: all nodes' are compared by the controller.
+
+    Returns the networks in use.
+    """
+    if not accelerator.is_gpu:
+        result.fingerprints["gang_network"] = "gloo"
+    if accelerator.kind != "cuda":
+        return []
+    text = nccl_log.read(os.environ)
+    networks = sorted(transport.networks(text))
+    if networks:
+        result.fingerprints["gang_network"] = "+".join(networks)
+        direct = transport.reads_gpu_memory(text)
+        result.fingerprints["gang_gpu_direct"] = "on" if direct else "off"
+        if expected.is_ib(networks):
+            result.add_metric("gang_gpu_direct_off_count", int(not direct), "count")
+    result.environment["networks_initialised"] = sorted(transport.initialised(text))
+    chosen = transport.choices(text.splitlines())
+    result.environment["algorithms"] = {
+        name: {str(size): "/".join(way) for size, way in sorted(sizes.items())} for name, sizes in chosen.items()
+    }
+    version = nccl_log.version(text)
+    if version:
+        result.environment["nccl"] = version
+    return networks
+
+
+def tell_of_failure(result: Result) -> None:
+    """Print what NCCL's logs say of a bad end; put the networks that they name, and what was wrong, into the result."""
+    wrong.add_to(result)
+    nccl_log.tell(os.environ)
+    text = ""
+    with suppress(OSError):  # nothing may hide why it ended
+        text = nccl_log.read(os.environ)
+    if text:
+        result.environment["networks"] = _bounded(transport.networks(text))
+        result.environment["networks_initialised"] = _bounded(transport.initialised(text))
+
+
+def _bounded(names: set[str]) -> list[str]:
+    return sorted(name[:MAX_NAME] for name in names)[:MAX_NETWORKS]
+
+
+def _complain(result: Result, config: CollectivesConfig, accelerator: Accelerator, networks: list[str]) -> str:
+    """Put into the result whether it went by the network that it was to go by; return what is wrong with it."""
+    ports = expected.rdma_ports()
+    result.add_metric("gang_rdma_ports_count", len(ports), "count")
+    if accelerator.kind != "cuda":
+        return ""
+    bus = next((m["value"] for m in result.metrics if m["name"] == f"{PREFIX}_all_reduce_bus_bytes_per_second"), None)
+    carried = expected.active_bytes_per_second() if expected.is_ib(networks) else 0.0
+    if carried and bus is not None:
+        result.add_metric("gang_bus_over_ports_ratio", bus / carried, "ratio")
+    found = expected.complaint(networks, config.expect_network, ports, expected.without_driver())
+    if found is None:
+        return "NCCL's log does not tell by which network the collectives went"
+    result.add_metric("gang_network_unexpected_count", int(bool(found)), "count")
+    return found
+
+
+def _judge(result: Result, errors: int, nodes: int, complaint: str) -> None:
+    network = result.fingerprints.get("gang_network", "")
+    largest = next((m["value"] for m in result.metrics if m["name"] == f"{PREFIX}_collective_largest_bytes"), 0)
+    bus = {m["name"]: m["value"] for m in result.metrics if m["name"].endswith("_bus_bytes_per_second")}
+    rates = ", ".join(
+        f"{name.removeprefix(PREFIX + '_').removesuffix('_bus_bytes_per_second')} {value / 1e9:.3g}"
+        for name, value in bus.items()
+    )
+    result.message = f"{nodes} nodes by {network or 'no network'}: {rates} GB/s on the bus at {largest} bytes"
+    if complaint:
+        result.message = (
+            f"{complaint}: see networks_initialised in the environment, NCCL's log in that of the stage, and the host "
+            "checks; "
+            f"{result.message}"
+        )
+    if errors:
+        result.state, result.message = "failure", f"{errors} elements are wrong; {result.message}"
+
+
+if __name__ == "__main__":
+    sys.exit(run_rank(main))

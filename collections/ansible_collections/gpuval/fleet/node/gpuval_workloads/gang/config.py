@@ -1,0 +1,111 @@
+"""What the work of a gang is told."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..common.arguments import positive_float, positive_int
+from ..training.config import Config as OneNode
+from ..training.models.shapes import SIZES
+
+LAUNCHERS = ("torchrun", "deepspeed")
+TOOLS = ("auto", "torch", "nccl-tests")
+SMALLEST_BYTES = 8
+NAMES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_receive")
+
+
+@dataclass(frozen=True)
+class Config:
+    """How the members come together: ``deepspeed`` starts all ranks over SSH from the leader."""
+
+    launcher: str = "torchrun"
+    join_seconds: float = 300.0
+
+
+@dataclass(frozen=True)
+class TrainingConfig(Config):
+    """A training; ``seconds`` are of ZeRO, the two trainings it is held against take a quarter of that each."""
+
+    zero: int = 2
+    size: str = "auto"
+    batch_size: int | None = None
+    sequence_length: int | None = None
+    seconds: float = 60.0
+    precision: str = "auto"
+    seed: int = 1234
+
+    def of_one_node(self) -> OneNode:
+        """The same as a training of one node has it."""
+        return OneNode(
+            size=self.size,
+            batch_size=self.batch_size,
+            sequence_length=self.sequence_length,
+            seconds=self.seconds,
+            precision=self.precision,
+            compile="never",
+            seed=self.seed,
+        )
+
+
+@dataclass(frozen=True)
+class CollectivesConfig(Config):
+    """Collectives, all or those named, at sizes up to ``most_bytes``; ``expect_network`` as NCCL's log names them.
+
+    ``tool`` auto is nccl-tests under MPI where every member has them, else torch.
+    """
+
+    seconds: float = 60.0
+    only: tuple[str, ...] = ()
+    most_bytes: int | None = None
+    expect_network: tuple[str, ...] = ()
+    tool: str = "auto"
+
+
+#: The module of which every rank runs one.
+RANKS = {TrainingConfig: "gpuval_workloads.gang.training", CollectivesConfig: "gpuval_workloads.gang.collectives"}
+
+
+def largest_bytes(text: str) -> int:
+    """A size at which something is measured. Raises ``ArgumentTypeError`` for less than the smallest."""
+    number = positive_int(text)
+    if number < SMALLEST_BYTES:
+        raise argparse.ArgumentTypeError(f"{text} is less than {SMALLEST_BYTES} bytes, the smallest size")
+    return number
+
+
+def parse_arguments(arguments: Sequence[str]) -> TrainingConfig | CollectivesConfig:
+    """Return the configuration of a command line; ends the program with exit code 2 when it makes no sense."""
+    common = argparse.ArgumentParser(add_help=False)
+    add = common.add_argument
+    add("--launcher", choices=LAUNCHERS, default=Config.launcher, help="deepspeed: over SSH from the leader")
+    add("--join-seconds", type=positive_float, default=Config.join_seconds, help="within which all members begin")
+    parser = argparse.ArgumentParser(
+        prog="python -m gpuval_workloads.gang", description="Work of several nodes as one."
+    )
+    works = parser.add_subparsers(dest="work", required=True)
+
+    description = "Train a Llama by DeepSpeed ZeRO, beside plain DDP on each node alone and across all."
+    add = works.add_parser("training", parents=[common], description=description).add_argument
+    add("--zero", type=int, choices=[1, 2, 3], default=TrainingConfig.zero, help="1 optimizer, 2 gradients, 3 weights")
+    add("--size", choices=["auto", *SIZES], default=TrainingConfig.size, help="auto: by the device's memory")
+    add("--batch-size", type=positive_int, help="sequences per process and step")
+    add("--sequence-length", type=positive_int, help="tokens per sequence")
+    add("--seconds", type=positive_float, default=TrainingConfig.seconds, help="of ZeRO after its warm-up")
+    add("--precision", choices=["auto", "bf16", "fp32"], default=TrainingConfig.precision, help="auto: bf16 on GPUs")
+    add("--seed", type=int, default=TrainingConfig.seed)
+
+    description = "Measure collectives across the nodes, and check every element."
+    add = works.add_parser("collectives", parents=[common], description=description).add_argument
+    add("--seconds", type=positive_float, default=CollectivesConfig.seconds)
+    add("--only", nargs="+", default=(), choices=NAMES, metavar="NAME", help=", ".join(NAMES))
+    add("--most-bytes", type=largest_bytes, help="8 or more")
+    add("--expect-network", nargs="+", default=(), metavar="NAME", help="IB, Socket, ..., * for any text")
+    add("--tool", choices=TOOLS, default=CollectivesConfig.tool, help="auto: nccl-tests under MPI, else torch")
+
+    values = vars(parser.parse_args(list(arguments)))
+    work = values.pop("work")
+    if work == "training":
+        return TrainingConfig(**values)
+    return CollectivesConfig(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})

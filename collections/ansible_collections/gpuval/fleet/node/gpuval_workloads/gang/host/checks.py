@@ -1,0 +1,140 @@
+"""The host checks of a member: before the gang comes together, when all are there, and when the work is over."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from ...common.result import Result
+from ..members import Gang
+from . import findings, local, mesh, rdma, record
+from .sysfs import Sysfs
+
+LOOK_SECONDS, ASK_SECONDS, END_SECONDS = 3.0, 6.0, 2.0
+
+
+class HostChecks:
+    """``begin``, ``ask``, ``end``, then ``add_to`` a result. None of them raises or outlasts its deadline.
+
+    ``over_ssh``: the leader is to reach the SSH server of every member. ``expects_rdma``: the ranks are to use RDMA.
+    """
+
+    def __init__(self, gang: Gang, over_ssh: bool, expects_rdma: bool = False, sysfs: Sysfs | None = None) -> None:
+        self._gang, self._over_ssh, self._sysfs = gang, over_ssh, sysfs or Sysfs()
+        self._expects_rdma = expects_rdma
+        self._local, self._mesh = local.Local(), mesh.Mesh(gang.name, gang.index, gang.own.address)
+        self._answers: dict[int, mesh.Answer] = {}
+        self._moved: dict[str, rdma.Moved] = {}
+        self._fingerprints: list[Mapping[str, str]] = []
+        self._failed: dict[str, str] = {}
+        self._seconds = 0.0
+        self._has_begun = False
+
+    def begin(self, stack: ExitStack) -> dict[str, Any]:
+        """Look at this host, and listen until the stack is left; return what the others are to know."""
+        self._has_begun = True
+        with self._part("begin"):
+            self._local = local.look(self._gang, self._sysfs, LOOK_SECONDS)
+        same: dict[str, str] = {}
+        with self._part("listen"):
+            same = self._local.fingerprints()
+            stack.enter_context(self._mesh)
+        return {"port": self._mesh.port, "same": same}
+
+    def ask(self, brought: Sequence[Any]) -> None:
+        """Ask the others, and say what is odd; ``brought`` is what each member returned from ``begin``, in order."""
+        with self._part("ask"):
+            told = [each if isinstance(each, Mapping) else {} for each in brought]
+            self._fingerprints = [_texts(each.get("same")) for each in told]
+            peers = [self._peer(i, each.get("port")) for i, each in enumerate(told) if i != self._gang.index]
+            self._answers = self._mesh.ask([peer for peer in peers if peer], ASK_SECONDS)
+        print(f"host checks took {self._seconds:.1f} s", flush=True)
+        with self._part("problems"):
+            for problem in self.problems():
+                print(f"host checks: {problem}", flush=True)
+
+    def end(self) -> None:
+        """Read the counters of errors again."""
+        with self._part("end"):
+            if self._local.counters:
+                self._moved = local.counters_again(self._local, self._sysfs, END_SECONDS)
+
+    def problems(self) -> list[str]:
+        gang, found, answers = self._gang, self._local, self._answers
+        listens = [self._mesh.problem] if self._mesh.problem else []
+        return [
+            *findings.of_peers(gang, answers),
+            *listens,
+            *findings.of_unknown(found),
+            *findings.of_access(found, self._expects_rdma),
+            *findings.of_ports(found),
+            *findings.of_members(gang, self._fingerprints),
+            *findings.of_paths(gang, found, answers),
+            *findings.of_counters(self._moved),
+            *findings.of_pcie(found),
+            *findings.of_acs(found),
+            *findings.of_clock(gang, answers),
+            *findings.of_routes(gang, found),
+        ]
+
+    def explain(self, message: str) -> str:
+        """A message of failure with what the checks have found, if anything."""
+        with self._part("explain"):
+            said = findings.sentence(self.problems())
+            return f"{message}; {said}" if said else message
+        return message
+
+    def add_to(self, result: Result) -> None:
+        """Put figures, fingerprints and findings into a result, and the worst of them into a message of failure."""
+        if not self._has_begun:
+            return
+        with self._part("add"):
+            record.add_own(result, self._local, self._moved)
+            if self._answers:
+                record.add_others(result, self._gang, self._local, self._answers)
+            result.add_metric("gang_host_checks_seconds", self._seconds, "seconds")
+            result.fingerprints.update(self._local.fingerprints())
+            result.environment["host_checks"] = {
+                "problems": self.problems()[:32],
+                **record.described(self._gang, self._local, self._answers),
+                "counters": {
+                    port: {name: count for name, count in one.counts.items() if count}
+                    for port, one in self._moved.items()
+                },
+                "login": "by DeepSpeed's launcher, from the leader to each member" if self._over_ssh else "none",
+                "failed": self._failed,
+            }
+        if result.state == "failure":
+            result.message = self.explain(result.message)
+
+    def _peer(self, index: int, port: Any) -> mesh.Peer | None:
+        if not isinstance(port, int) or not 0 < port < 65536:
+            return None
+        member = self._gang.members[index]
+        way = self._local.ways.get(member.node)
+        ssh_port = self._gang.ssh_port if self._over_ssh and self._gang.is_leader else None
+        return mesh.Peer(index, member.address, port, way.mtu_bytes if way else None, ssh_port)
+
+    @contextmanager
+    def _part(self, name: str):
+        """Whatever goes wrong with a check is told in the result, and stops nothing."""
+        begun = time.monotonic()
+        try:
+            yield
+        except Exception as error:  # a check is never a reason to fail
+            self._failed[name] = f"{type(error).__name__}: {error}"[:256]
+            print(f"host checks: {name} failed with {self._failed[name]}", flush=True)
+        finally:
+            self._seconds += time.monotonic() - begun
+
+
+def _texts(value: Any) -> dict[str, str]:
+    """What another member says that it has, of bounded size."""
+    told = value if isinstance(value, Mapping) else {}
+    return {
+        name: t[: local.MOST_TEXT]
+        for name in findings.ALIKE
+        if isinstance(t := told.get(name), str) and t.isprintable()
+    }

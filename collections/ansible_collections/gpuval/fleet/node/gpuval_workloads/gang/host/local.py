@@ -1,0 +1,187 @@
+"""What this host tells of itself: before the others are asked, and again when the work is done."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from ..members import Gang
+from . import access, pcie, rdma
+from .routes import Route, route_to
+from .sysfs import Sysfs
+
+MOST_TEXT = 200
+
+
+@dataclass(frozen=True)
+class Way:
+    """How this host sends to a peer: the interface's name and MTU in bytes, or why there is no way."""
+
+    interface: str | None = None
+    mtu_bytes: int | None = None
+    gateway: str | None = None
+    source: str | None = None
+    is_local: bool = False
+    problem: str = ""
+
+
+@dataclass
+class Local:
+    """What was found. What is not among ``looked`` was not looked for; ``unknown`` says why."""
+
+    looked: set[str] = field(default_factory=set)
+    ways: dict[str, Way] = field(default_factory=dict)
+    devices: list[rdma.Device] = field(default_factory=list)
+    closed: list[str] = field(default_factory=list)
+    locked_limit_bytes: int | None = None
+    links: dict[str, pcie.Link] = field(default_factory=dict)
+    acs: pcie.Acs | None = None
+    counters: dict[str, dict[str, int]] = field(default_factory=dict)
+    unknown: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def ports(self) -> list[rdma.Port]:
+        return [port for device in self.devices for port in device.ports]
+
+    @property
+    def interface(self) -> str | None:
+        """The interface towards most of the others."""
+        names = Counter(way.interface for way in self.ways.values() if way.interface)
+        return max(names, key=lambda name: (names[name], name)) if names else None
+
+    @property
+    def mtu_bytes(self) -> int | None:
+        return next((way.mtu_bytes for way in self.ways.values() if way.interface == self.interface), None)
+
+    def fingerprints(self) -> dict[str, str]:
+        """What should be the same on all members."""
+        found = {}
+        if "rdma" in self.looked:
+            found["rdma_ports"] = rdma.describe_ports(self.ports)
+            found["rdma_firmware"] = rdma.describe_firmware(self.devices)
+            found["rdma_gids"] = rdma.describe_gids(self.ports)
+        if "pcie" in self.looked:
+            found["gang_nic_pcie"] = rdma.grouped(str(link.now) for link in self.links.values())
+        if self.mtu_bytes:
+            found["gang_mtu"] = str(self.mtu_bytes)
+        return {name: text[:MOST_TEXT] or "none" for name, text in found.items()}
+
+
+_NOTHING = Local()
+
+
+def look(gang: Gang, sysfs: Sysfs, seconds: float) -> Local:
+    """All of it, or what was found within so many seconds: neither a driver nor a name server holds anybody up."""
+    groups: tuple[dict[str, Callable[[Local], None]], ...] = (
+        {"routes": lambda part: part.ways.update(ways(gang, sysfs))},
+        {
+            "rdma": lambda part: _rdma(part, sysfs),
+            "pcie": lambda part: _pcie(part, sysfs),
+            "acs": lambda part: _acs(part, sysfs),
+            "counters": lambda part: _counters(part, sysfs),
+        },
+    )
+    found, over = Local(), threading.Event()
+    found.unknown = {name: f"this host did not tell within {seconds:g} s" for steps in groups for name in steps}
+    deadline = time.monotonic() + seconds
+    threads = [threading.Thread(target=_do, args=(steps, found, over), daemon=True) for steps in groups]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    over.set()
+    return found
+
+
+def _do(steps: Mapping[str, Callable[[Local], None]], found: Local, over: threading.Event) -> None:
+    for name, step in steps.items():
+        part = Local(devices=found.devices)
+        try:
+            step(part)
+        except Exception as error:  # a probe is never a reason to fail
+            why = f"{error or type(error).__name__}"[:MOST_TEXT]
+        else:
+            why = ""
+        if over.is_set():
+            return
+        if why:
+            found.unknown[name] = why
+            continue
+        for key, value in vars(part).items():
+            if value != getattr(_NOTHING, key):
+                setattr(found, key, value)
+        found.looked.add(name)
+        del found.unknown[name]
+
+
+def counters_again(found: Local, sysfs: Sysfs, seconds: float) -> dict[str, rdma.Moved]:
+    """What the counters did since; nothing where their driver does not answer within so many seconds."""
+    read: list[Mapping[str, Mapping[str, int]]] = []
+
+    def work() -> None:
+        read.append(rdma.counters(sysfs, found.ports))
+
+    thread = threading.Thread(target=work, name="host checks", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not read:
+        found.unknown["counters"] = f"this host did not tell them again within {seconds:g} s"
+        return {}
+    return rdma.moved(found.counters, read[0])
+
+
+def ways(gang: Gang, sysfs: Sysfs) -> dict[str, Way]:
+    """By the names of the other members, how this host sends to them."""
+    return {m.node: _way(m.address, sysfs) for i, m in enumerate(gang.members) if i != gang.index}
+
+
+def _way(address: str, sysfs: Sysfs) -> Way:
+    try:
+        route = route_to(socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)[0][4][0])
+        name = socket.if_indextoname(route.interface) if route.interface else None
+    except socket.gaierror:
+        return Way(problem=f"the name {address} is not known here")
+    except OSError as error:
+        return Way(problem=error.strerror or str(error))
+    return _described(route, name, sysfs)
+
+
+def _described(route: Route, name: str | None, sysfs: Sysfs) -> Way:
+    mtu = sysfs.number(f"class/net/{name}/mtu") if name else None
+    if mtu and route.mtu:
+        mtu = min(mtu, route.mtu)
+    return Way(name, mtu, route.gateway, route.source, route.is_local)
+
+
+def _rdma(found: Local, sysfs: Sysfs) -> None:
+    found.devices = rdma.devices(sysfs)
+    found.closed, found.locked_limit_bytes = access.closed_devices(sysfs), access.locked_limit()
+
+
+def _nics(found: Local, sysfs: Sysfs) -> dict[str, str]:
+    """Names and PCI addresses of RDMA devices that are in use; without RDMA of interfaces that are up."""
+    used = {port.device for port in found.ports if port.is_active}
+    if found.devices:
+        return {d.name: d.pci_address for d in found.devices if d.pci_address and (d.name in used or not used)}
+    up = [n for n in sysfs.entries("class/net") if sysfs.read(f"class/net/{n}/operstate") == "up"]
+    ends = {name: sysfs.way(f"class/net/{name}/device")[-1:] for name in up}
+    return {name: end[0] for name, end in ends.items() if end and pcie.is_address(end[0])}
+
+
+def _pcie(found: Local, sysfs: Sysfs) -> None:
+    links = {name: pcie.link(sysfs, address) for name, address in _nics(found, sysfs).items()}
+    found.links = {name: link for name, link in links.items() if link}
+
+
+def _counters(found: Local, sysfs: Sysfs) -> None:
+    found.counters = rdma.counters(sysfs, found.ports)
+    if found.ports and not found.counters:
+        raise LookupError("the drivers of these devices have none")
+
+
+def _acs(found: Local, sysfs: Sysfs) -> None:
+    found.acs = pcie.acs(sysfs, [device.pci_address for device in found.devices if device.pci_address])

@@ -1,0 +1,143 @@
+"""A NIC's place on PCIe: its link beside the most that it and its slot can, and bridges that send peers a longer way.
+
+Between a NIC and a GPU below the same switch, data go straight through the switch, unless access control (ACS) in the
+switch's ports sends them up to the root complex first: then GPUDirect RDMA is slow, or does not work at all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from .sysfs import Sysfs
+
+FULL_SPEED = 0.99
+DEVICES = "bus/pci/devices"
+_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_GPU_VENDORS = {0x10DE, 0x1002, 0x1DA3}
+#: Display controllers, and processing accelerators.
+_GPU_CLASSES = {0x0300, 0x0302, 0x0380, 0x1200}
+_EXTENDED, _ACS = 0x100, 0x0D
+#: Bits of the ACS control register: requests, completions redirected; what is already translated may go straight (ATS).
+_REQUESTS, _COMPLETIONS, _DIRECT = 0x04, 0x08, 0x40
+
+
+def is_address(name: str) -> bool:
+    return bool(_ADDRESS.fullmatch(name))
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """So many lanes at so many gigatransfers per second."""
+
+    width: int
+    speed: float
+
+    @property
+    def bytes_per_second(self) -> float:
+        """What goes over them each way, before the headers of packets."""
+        encoding = 0.8 if self.speed < 8 else 128 / 130 if self.speed < 64 else 242 / 256
+        return self.speed * 1e9 * self.width * encoding / 8
+
+    def __str__(self) -> str:
+        return f"{self.speed:g} GT/s x{self.width}"
+
+
+@dataclass(frozen=True)
+class Link:
+    """A device's link now, and the most that both ends of it can."""
+
+    address: str
+    now: Lanes
+    most: Lanes
+
+    @property
+    def ratio(self) -> float:
+        return self.now.bytes_per_second / self.most.bytes_per_second
+
+    @property
+    def is_slow(self) -> bool:
+        return self.ratio < FULL_SPEED
+
+
+def link(sysfs: Sysfs, address: str) -> Link | None:
+    """The link of a device; None where nobody tells, as of virtual functions."""
+    own = _lanes(sysfs, f"{DEVICES}/{address}")
+    if own is None:
+        return None
+    now, most = own
+    way = sysfs.way(f"{DEVICES}/{address}")
+    above = _lanes(sysfs, "/".join(way[:-1])) if len(way) > 1 and is_address(way[-2]) else None
+    if above:
+        most = Lanes(min(most.width, above[1].width), min(most.speed, above[1].speed))
+    return Link(address, now, most)
+
+
+def _lanes(sysfs: Sysfs, folder: str) -> tuple[Lanes, Lanes] | None:
+    found = []
+    for which in ("current", "max"):
+        width = sysfs.number(f"{folder}/{which}_link_width")
+        speed = re.match(r"([\d.]+) GT/s", sysfs.read(f"{folder}/{which}_link_speed") or "")
+        if not speed or not width or width > 32:  # 0 and 255 stand for unknown
+            return None
+        found.append(Lanes(width, float(speed[1])))
+    return found[0], found[1]
+
+
+def gpus(sysfs: Sysfs) -> list[str]:
+    """Addresses of what is a GPU by its class and vendor."""
+    return [address for address in sysfs.entries(DEVICES) if _is_gpu(sysfs, f"{DEVICES}/{address}")]
+
+
+def _is_gpu(sysfs: Sysfs, folder: str) -> bool:
+    kind = sysfs.number(f"{folder}/class")
+    return sysfs.number(f"{folder}/vendor") in _GPU_VENDORS and kind is not None and kind >> 8 in _GPU_CLASSES
+
+
+def bridges_between(one: Sequence[str], other: Sequence[str]) -> list[str]:
+    """The bridges through which two devices reach each other below the switch that they share, by their real paths.
+
+    None where they share nothing but the root complex: what goes up there goes up anyway.
+    """
+    shared = 0
+    while shared < min(len(one), len(other)) and one[shared] == other[shared]:
+        shared += 1
+    if not any(is_address(name) for name in one[:shared]):
+        return []
+    return [name for way in (one, other) for name in way[shared:-1] if is_address(name)]
+
+
+@dataclass(frozen=True)
+class Acs:
+    """The bridges between NICs and GPUs: all, those that redirect, those that nobody may look at."""
+
+    looked_at: tuple[str, ...]
+    redirecting: tuple[str, ...]
+    unknown: tuple[str, ...]
+
+
+def acs(sysfs: Sysfs, nics: Iterable[str]) -> Acs:
+    ends = [sysfs.way(f"{DEVICES}/{gpu}") for gpu in gpus(sysfs)]
+    bridges = {b for nic in nics for end in ends for b in bridges_between(sysfs.way(f"{DEVICES}/{nic}"), end)}
+    states = {bridge: redirects(sysfs.data(f"{DEVICES}/{bridge}/config")) for bridge in sorted(bridges)}
+    return Acs(
+        tuple(states),
+        tuple(bridge for bridge, state in states.items() if state),
+        tuple(bridge for bridge, state in states.items() if state is None),
+    )
+
+
+def redirects(config: bytes) -> bool | None:
+    """Whether a bridge sends peers' data up, by its configuration space; None where only its beginning may be read."""
+    if len(config) <= _EXTENDED or config[:4] == b"\xff" * 4:  # 64 bytes without privileges; all ones from nothing
+        return None
+    place, seen = _EXTENDED, set()
+    while _EXTENDED <= place <= len(config) - 8 and place not in seen:
+        seen.add(place)
+        header = int.from_bytes(config[place : place + 4], "little")
+        if header & 0xFFFF == _ACS:
+            control = int.from_bytes(config[place + 6 : place + 8], "little")
+            return bool(control & (_REQUESTS | _COMPLETIONS)) and not control & _DIRECT
+        place = header >> 20 & 0xFFC
+    return False

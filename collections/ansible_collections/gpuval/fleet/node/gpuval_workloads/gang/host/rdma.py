@@ -1,0 +1,228 @@
+"""RDMA devices as the kernel shows them in /sys/class/infiniband: InfiniBand and RoCE alike.
+
+The files are those of Documentation/ABI/stable/sysfs-class-infiniband; the counters in ``hw_counters`` those of mlx5
+and, where they are called the same, of other drivers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from .pcie import is_address
+from .sysfs import Sysfs
+
+FOLDER = "class/infiniband"
+#: Of tables with hundreds of places, of which hosts use the first few.
+MOST_GIDS = 64
+ACTIVE, LINK_UP = "ACTIVE", "LinkUp"
+ETHERNET, INFINIBAND = "Ethernet", "InfiniBand"
+ROCE_V2 = "RoCE v2"
+#: What comes of cables, transceivers and ports. Value: the most that the counter can tell; it stays there.
+LINK_ERRORS = {
+    "symbol_error": 2**16 - 1,
+    "link_error_recovery": 2**8 - 1,
+    "link_downed": 2**8 - 1,
+    "port_rcv_errors": 2**16 - 1,
+    "port_rcv_remote_physical_errors": 2**16 - 1,
+    "local_link_integrity_errors": 2**4 - 1,
+    "excessive_buffer_overrun_errors": 2**4 - 1,
+}
+#: Packets that were lost on the way or came too late. (``out_of_sequence`` also counts what adaptive routing reorders.)
+RETRANSMISSIONS = (
+    "local_ack_timeout_err", "packet_seq_err", "implied_nak_seq_err", "rnr_nak_retry_err",
+    "req_transport_retries_exceeded", "req_rnr_retries_exceeded", "roce_adp_retrans",
+)  # fmt: skip
+#: Signs of congestion: shown, and no fault of a node.
+CONGESTION = (
+    "out_of_sequence", "np_ecn_marked_roce_packets", "np_cnp_sent", "rp_cnp_handled", "roce_slow_restart",
+    "port_xmit_wait",
+)  # fmt: skip
+_PORT_COUNTERS = (*LINK_ERRORS, "port_xmit_discards", "port_xmit_wait")
+_HARDWARE_COUNTERS = (*RETRANSMISSIONS, *(name for name in CONGESTION if name != "port_xmit_wait"), "out_of_buffer")
+_RATE = re.compile(r"([\d.]+) Gb/sec")
+_NO_GID = re.compile(r"[0:]*|fe80(:0000){7}")
+_IPV4 = "0000:0000:0000:0000:0000:ffff:"
+
+
+@dataclass(frozen=True)
+class Gid:
+    """An address of a port: by its index applications ask for it (``NCCL_IB_GID_INDEX``)."""
+
+    index: int
+    value: str
+    type: str
+    interface: str | None
+
+    @property
+    def is_ipv4(self) -> bool:
+        return self.value.startswith(_IPV4)
+
+
+@dataclass(frozen=True)
+class Port:
+    """A port of a device; ``rate_bits_per_second`` says nothing while it is not active."""
+
+    device: str
+    number: int
+    state: str | None
+    physical_state: str | None
+    link_layer: str | None
+    rate_bits_per_second: float | None
+    gids: tuple[Gid, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"{self.device}:{self.number}"
+
+    @property
+    def is_active(self) -> bool:
+        return self.state == ACTIVE
+
+    @property
+    def roce_v2(self) -> Gid | None:
+        """The address that RoCE v2 goes by: the first of IPv4, else the first of IPv6 that is not of the link alone."""
+        second = [gid for gid in self.gids if gid.type == ROCE_V2]
+        wider = [gid for gid in second if not gid.value.startswith("fe80:")]
+        return next((gid for gid in second if gid.is_ipv4), wider[0] if wider else None)
+
+
+@dataclass(frozen=True)
+class Device:
+    """An RDMA device; ``interfaces`` are the network interfaces of the same PCI function."""
+
+    name: str
+    firmware: str | None
+    board: str | None
+    model: str | None
+    pci_address: str | None
+    interfaces: tuple[str, ...]
+    ports: tuple[Port, ...]
+
+
+def devices(sysfs: Sysfs) -> list[Device]:
+    return [_device(sysfs, name) for name in sysfs.entries(FOLDER)]
+
+
+def _device(sysfs: Sysfs, name: str) -> Device:
+    folder = f"{FOLDER}/{name}"
+    way = sysfs.way(f"{folder}/device")
+    return Device(
+        name=name,
+        firmware=sysfs.read(f"{folder}/fw_ver"),
+        board=sysfs.read(f"{folder}/board_id"),
+        model=sysfs.read(f"{folder}/hca_type"),
+        pci_address=way[-1] if way and is_address(way[-1]) else None,
+        interfaces=tuple(sysfs.entries(f"{folder}/device/net")),
+        ports=tuple(_port(sysfs, name, number) for number in sysfs.entries(f"{folder}/ports") if number.isdigit()),
+    )
+
+
+def _port(sysfs: Sysfs, device: str, number: str) -> Port:
+    folder = f"{FOLDER}/{device}/ports/{number}"
+    rate = _RATE.match(sysfs.read(f"{folder}/rate") or "")
+    link_layer = sysfs.read(f"{folder}/link_layer")
+    return Port(
+        device=device,
+        number=int(number),
+        state=_word(sysfs.read(f"{folder}/state")),
+        physical_state=_word(sysfs.read(f"{folder}/phys_state")),
+        link_layer=link_layer,
+        rate_bits_per_second=float(rate[1]) * 1e9 if rate else None,
+        gids=tuple(_gids(sysfs, folder, link_layer)),
+    )
+
+
+def _word(state: str | None) -> str | None:
+    """``ACTIVE`` of ``4: ACTIVE``."""
+    return state.partition(":")[2].strip() or state if state else None
+
+
+def _gids(sysfs: Sysfs, folder: str, link_layer: str | None) -> list[Gid]:
+    """The addresses in the port's table; its other places hold zeros, or the prefix of a link without an address."""
+    found = []
+    for index in sysfs.entries(f"{folder}/gids")[:MOST_GIDS]:
+        value = sysfs.read(f"{folder}/gids/{index}")
+        if not index.isdigit() or not value or _NO_GID.fullmatch(value):
+            continue
+        kind = sysfs.read(f"{folder}/gid_attrs/types/{index}") or ""
+        if kind != ROCE_V2:  # the kernel has one name, IB/RoCE v1, for two things
+            kind = "RoCE v1" if link_layer == ETHERNET else "IB"
+        found.append(Gid(int(index), value, kind, sysfs.read(f"{folder}/gid_attrs/ndevs/{index}")))
+    return found
+
+
+def counters(sysfs: Sysfs, ports: Sequence[Port]) -> dict[str, dict[str, int]]:
+    """By port the counters that its driver has, of those that tell of errors and congestion."""
+    found = {}
+    for port in ports:
+        folder = f"{FOLDER}/{port.device}/ports/{port.number}"
+        read = {name: sysfs.number(f"{folder}/counters/{name}") for name in _PORT_COUNTERS}
+        read.update({name: sysfs.number(f"{folder}/hw_counters/{name}") for name in _HARDWARE_COUNTERS})
+        values = {name: value for name, value in read.items() if value is not None}
+        if values:
+            found[port.name] = values
+    return found
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What a port's counters did while the gang worked."""
+
+    counts: dict[str, int]
+    #: Those that were as high as they go, so that they cannot tell; and those that somebody set back meanwhile.
+    full: tuple[str, ...] = ()
+    reset: tuple[str, ...] = ()
+
+    @property
+    def link_errors(self) -> int:
+        return sum(self.counts.get(name, 0) for name in LINK_ERRORS)
+
+    @property
+    def retransmissions(self) -> int:
+        return sum(self.counts.get(name, 0) for name in RETRANSMISSIONS)
+
+    def words(self, names: Sequence[str]) -> str:
+        return ", ".join(f"{name} +{self.counts[name]}" for name in names if self.counts.get(name))
+
+
+def moved(before: Mapping[str, Mapping[str, int]], after: Mapping[str, Mapping[str, int]]) -> dict[str, Moved]:
+    """What changed, for each port that was read both times."""
+    found = {}
+    for port in before.keys() & after.keys():
+        names = before[port].keys() & after[port].keys()
+        change = {name: after[port][name] - before[port][name] for name in sorted(names)}
+        full = tuple(n for n in change if not change[n] and before[port][n] == LINK_ERRORS.get(n))
+        reset = tuple(name for name, count in change.items() if count < 0)
+        found[port] = Moved({n: c for n, c in change.items() if c >= 0 and n not in full}, full, reset)
+    return dict(sorted(found.items()))
+
+
+def describe_ports(ports: Sequence[Port]) -> str:
+    """All ports in one line that is the same on nodes that are alike: ``8 x InfiniBand ACTIVE 400 Gb/s``."""
+    return grouped(
+        f"{port.link_layer or 'unknown'} {port.state or 'unknown'}"
+        + (f" {port.rate_bits_per_second / 1e9:g} Gb/s" if port.is_active and port.rate_bits_per_second else "")
+        for port in ports
+    )
+
+
+def describe_firmware(found: Sequence[Device]) -> str:
+    """Boards with their firmware, as ``describe_ports``."""
+    return grouped(f"{d.board or d.model or 'unknown'} {d.firmware or 'unknown'}" for d in found)
+
+
+def describe_gids(ports: Sequence[Port]) -> str:
+    """What the active ports can be addressed by, with the index for RoCE v2."""
+    return grouped(
+        "+".join(sorted({gid.type for gid in port.gids})) + (f" (v2 at {port.roce_v2.index})" if port.roce_v2 else "")
+        for port in ports
+        if port.is_active and port.gids
+    )
+
+
+def grouped(texts: Iterable[str]) -> str:
+    """``2 x this, 1 x that``, whatever order they come in."""
+    return ", ".join(f"{count} x {text}" for text, count in sorted(Counter(texts).items()))

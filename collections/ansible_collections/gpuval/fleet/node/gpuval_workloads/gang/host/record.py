@@ -1,0 +1,164 @@
+"""The host checks as a record has them: figures with their units, and what a reader wants to see, of bounded size."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from statistics import median
+from typing import Any
+
+from ...common.result import Result
+from ..members import Gang
+from . import mesh, pcie, rdma
+from .local import Local
+
+#: Of more peers only those are shown that have something odd.
+MOST_PEERS, MOST_DEVICES = 32, 64
+_NOT_IN_A_SCOPE = re.compile(r"[^A-Za-z0-9._:>-]")
+
+
+def add_own(result: Result, found: Local, moved: Mapping[str, rdma.Moved]) -> None:
+    """The figures of this host alone."""
+    add = result.add_metric
+    if "rdma" in found.looked:
+        active = [port for port in found.ports if port.is_active]
+        add("rdma_devices_count", len(found.devices), "count")
+        add("rdma_closed_devices_count", len(found.closed), "count")
+        add("rdma_ports_count", len(found.ports), "count")
+        add("rdma_active_ports_count", len(active), "count")
+        for port in active:
+            if port.rate_bits_per_second:
+                add("rdma_rate_bytes_per_second", port.rate_bits_per_second / 8, "bytes/s", _scope(port.name))
+    if moved or ("counters" in found.looked and not found.ports):
+        add("rdma_link_error_count", sum(one.link_errors for one in moved.values()), "count")
+        add("rdma_retransmission_count", sum(one.retransmissions for one in moved.values()), "count")
+        add("rdma_full_counters_count", sum(len(one.full) for one in moved.values()), "count")
+    for port, one in moved.items():
+        add("rdma_link_error_count", one.link_errors, "count", _scope(port))
+        add("rdma_retransmission_count", one.retransmissions, "count", _scope(port))
+    if "pcie" in found.looked:
+        add("gang_nics_count", len(found.links), "count")
+        add("gang_nics_slow_count", sum(link.is_slow for link in found.links.values()), "count")
+    for name, link in found.links.items():
+        add("gang_nic_pcie_bytes_per_second", link.now.bytes_per_second, "bytes/s", _scope(name))
+        add("gang_nic_pcie_ratio", link.ratio, "ratio", _scope(name))
+    if found.acs and not found.acs.unknown:
+        add("gang_acs_redirecting_count", len(found.acs.redirecting), "count")
+    if found.mtu_bytes:
+        add("gang_mtu_bytes", found.mtu_bytes, "bytes")
+
+
+def add_others(result: Result, gang: Gang, found: Local, answers: Mapping[int, mesh.Answer]) -> None:
+    """The figures of this host's way to the others."""
+    add = result.add_metric
+    asked = {index: answer for index, answer in answers.items() if answer.state != mesh.LATE}
+    reached = {index: answer for index, answer in asked.items() if answer.state == mesh.OK}
+    add("gang_peers_count", len(gang.members) - 1, "count")
+    add("gang_peers_asked_count", len(asked), "count")
+    add("gang_peers_unreached_count", len(asked) - len(reached), "count")
+    add("gang_peers_by_other_interface_count", len(by_other_interface(found)), "count")
+    add("gang_peers_by_gateway_count", sum(way.gateway is not None for way in found.ways.values()), "count")
+    trips = [a.round_trip_seconds for a in reached.values() if a.round_trip_seconds is not None]
+    if trips:
+        add("gang_peers_round_trip_p50_seconds", median(trips), "seconds")
+        add("gang_peers_round_trip_max_seconds", max(trips), "seconds")
+    sizes = [a.path_mtu_bytes for a in reached.values() if a.path_mtu_bytes]
+    if sizes:
+        add("gang_path_mtu_bytes", min(sizes), "bytes")
+        add("gang_peers_narrow_count", len(narrow(gang, found, answers)), "count")
+    skew = clock_skew(answers)
+    if skew:
+        add("gang_clock_skew_seconds", abs(skew[0]), "seconds")
+        add("gang_clock_skew_error_seconds", skew[1], "seconds")
+
+
+def by_other_interface(found: Local) -> list[str]:
+    """The members to whom this host sends by another interface than to most."""
+    return [name for name, way in found.ways.items() if way.interface not in (None, found.interface)]
+
+
+def narrow(gang: Gang, found: Local, answers: Mapping[int, mesh.Answer]) -> dict[str, tuple[int, int]]:
+    """The members to whom packets of the interface's size do not get: the size that does, and the interface's."""
+    odd = {}
+    for index, answer in answers.items():
+        node = gang.members[index].node
+        way = found.ways.get(node)
+        own = min(way.mtu_bytes, mesh.LARGEST) if way and way.mtu_bytes else None
+        if answer.path_mtu_bytes and own and answer.path_mtu_bytes < own:
+            odd[node] = (answer.path_mtu_bytes, own)
+    return odd
+
+
+def clock_skew(answers: Mapping[int, mesh.Answer]) -> tuple[float, float] | None:
+    """By how much this host's clock is ahead of the members' median, and how wrong that can be, in seconds.
+
+    Of three members and more, the one whose clock is off is so; of two, nobody can say which it is.
+    """
+    told = [a for a in answers.values() if a.clock_offset_seconds is not None and a.clock_error_seconds is not None]
+    if not told:
+        return None
+    offsets = [answer.clock_offset_seconds for answer in told]
+    middle = offsets[0] if len(told) == 1 else median([0.0, *offsets])
+    return -middle, median([answer.clock_error_seconds for answer in told])
+
+
+def described(gang: Gang, found: Local, answers: Mapping[int, mesh.Answer]) -> dict[str, Any]:
+    """What is shown: this host's devices, and its peers."""
+    odd = [index for index, answer in answers.items() if answer.state != mesh.OK or answer.ssh not in (None, mesh.OK)]
+    shown = list(range(len(gang.members))) if len(gang.members) <= MOST_PEERS else odd[:MOST_PEERS]
+    return {
+        "rdma": [_device(device) for device in found.devices[:MOST_DEVICES]],
+        "nics": [
+            {"name": name, "pci_address": link.address, "now": str(link.now), "most": str(link.most)}
+            for name, link in sorted(found.links.items())[:MOST_DEVICES]
+        ],
+        "closed": found.closed[:MOST_DEVICES],
+        "locked_limit_bytes": found.locked_limit_bytes,
+        "acs": _acs(found.acs),
+        "interface": found.interface,
+        "peers": {gang.members[i].node: _peer(gang, found, answers, i) for i in shown if i != gang.index},
+        "unknown": {**found.unknown, **_unreadable(found.acs)},
+    }
+
+
+def _peer(gang: Gang, found: Local, answers: Mapping[int, mesh.Answer], index: int) -> dict[str, Any]:
+    told = vars(answers.get(index, mesh.Answer()))
+    way = found.ways.get(gang.members[index].node)
+    return {key: value for key, value in {**told, **(vars(way) if way else {})}.items() if value not in (None, "")}
+
+
+def _device(device: rdma.Device) -> dict[str, Any]:
+    return {
+        "name": device.name,
+        "firmware_version": device.firmware,
+        "board_id": device.board,
+        "pci_address": device.pci_address,
+        "interfaces": list(device.interfaces[:4]),
+        "ports": [
+            {
+                "port": port.number,
+                "state": port.state,
+                "physical_state": port.physical_state,
+                "link_layer": port.link_layer,
+                "gid_types": sorted({gid.type for gid in port.gids}),
+                "roce_v2_index": port.roce_v2.index if port.roce_v2 else None,
+            }
+            for port in device.ports[:4]
+        ],
+    }
+
+
+def _acs(acs: pcie.Acs | None) -> Any:
+    if acs is None:
+        return "unknown"
+    return {name: list(getattr(acs, name)[:32]) for name in ("looked_at", "redirecting", "unknown")}
+
+
+def _unreadable(acs: pcie.Acs | None) -> dict[str, str]:
+    if not acs or not acs.unknown:
+        return {}
+    return {"acs": f"the configuration of {len(acs.unknown)} bridges can be read with CAP_SYS_ADMIN only"}
+
+
+def _scope(name: str) -> str:
+    return f"link:{_NOT_IN_A_SCOPE.sub('-', name)[:64]}"

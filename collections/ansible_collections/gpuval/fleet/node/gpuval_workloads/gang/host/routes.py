@@ -1,0 +1,132 @@
+"""What the kernel says over netlink: how it sends to a peer, which addresses it has. No privileges are needed."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_NEW_ROUTE, _GET_ROUTE, _ERROR = 24, 26, 2
+_NEW_ADDRESS, _GET_ADDRESS, _DONE = 20, 22, 3
+_REQUEST, _ALL = 1, 0x300
+_DESTINATION, _INTERFACE, _GATEWAY, _SOURCE, _METRICS, _VIA = 1, 4, 5, 7, 8, 18
+_METRIC_MTU = 2
+_ADDRESS, _OWN_ADDRESS = 1, 2
+_LOCAL = 2
+_HEADER, _ROUTE, _ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=BBBBBBBBI"), struct.Struct("=HH")
+_HELD = struct.Struct("=BBBBI")
+_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Route:
+    """``interface`` is the kernel's number of it; ``mtu`` in bytes is there where the route itself limits it."""
+
+    interface: int | None
+    gateway: str | None = None
+    source: str | None = None
+    mtu: int | None = None
+    is_local: bool = False
+
+
+def route_to(address: str) -> Route:
+    """The route to an IP address. Raises ``OSError`` where there is none, ``ValueError`` for what is no address."""
+    with _asking() as asking:
+        asking.send(question(address))
+        return parse(asking.recv(65536))
+
+
+def addresses() -> list[tuple[int, ipaddress.IPv4Interface | ipaddress.IPv6Interface]]:
+    """All addresses of this host with their networks, and the kernel's number of the interface. Raises ``OSError``."""
+    found = []
+    with _asking() as asking:
+        body = _HELD.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
+        asking.send(_HEADER.pack(_HEADER.size + len(body), _GET_ADDRESS, _REQUEST | _ALL, 1, 0) + body)
+        while True:
+            for kind, message in _messages(asking.recv(65536)):
+                if kind == _DONE:
+                    return found
+                if kind == _ERROR:
+                    raise OSError("the kernel does not tell its addresses")
+                if kind == _NEW_ADDRESS:
+                    _, prefix, _, _, interface = _HELD.unpack_from(message)
+                    told = _attributes(message[_HELD.size :])
+                    packed = told.get(_OWN_ADDRESS) or told.get(_ADDRESS, b"")  # the latter may be the peer's
+                    if len(packed) in (4, 16):
+                        found.append((interface, ipaddress.ip_interface((packed, prefix))))
+
+
+def _asking() -> socket.socket:
+    asking = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+    asking.settimeout(_SECONDS)
+    asking.bind((0, 0))
+    return asking
+
+
+def _messages(data: bytes) -> Iterator[tuple[int, bytes]]:
+    while len(data) >= _HEADER.size:
+        length, kind, *_ = _HEADER.unpack_from(data)
+        if length < _HEADER.size:
+            return
+        yield kind, data[_HEADER.size : length]
+        data = data[length + 3 & ~3 :]
+
+
+def is_ip(address: str) -> bool:
+    try:
+        ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+def question(address: str) -> bytes:
+    packed = ipaddress.ip_address(address.partition("%")[0]).packed
+    family = socket.AF_INET if len(packed) == 4 else socket.AF_INET6
+    body = _ROUTE.pack(family, len(packed) * 8, 0, 0, 0, 0, 0, 0, 0)
+    body += _ATTRIBUTE.pack(_ATTRIBUTE.size + len(packed), _DESTINATION) + packed
+    return _HEADER.pack(_HEADER.size + len(body), _GET_ROUTE, _REQUEST, 1, 0) + body
+
+
+def parse(answer: bytes) -> Route:
+    """The route in a message of the kernel's. Raises ``OSError`` when it says that there is none."""
+    if len(answer) < _HEADER.size + 4:
+        raise OSError("the kernel's answer is cut off")
+    length, kind, _, _, _ = _HEADER.unpack_from(answer)
+    if kind == _ERROR:
+        number = -struct.unpack_from("=i", answer, _HEADER.size)[0]
+        raise OSError(number, os.strerror(number))
+    if kind != _NEW_ROUTE or length > len(answer) or length < _HEADER.size + _ROUTE.size:
+        raise OSError("the kernel's answer is no route")
+    is_local = answer[_HEADER.size + 7] == _LOCAL
+    found = _attributes(answer[_HEADER.size + _ROUTE.size : length])
+    gateway = found.get(_GATEWAY) or found.get(_VIA, b"")[2:]
+    return Route(
+        interface=_number(found.get(_INTERFACE)),
+        gateway=_address(gateway),
+        source=_address(found.get(_SOURCE, b"")),
+        mtu=_number(_attributes(found.get(_METRICS, b"")).get(_METRIC_MTU)),
+        is_local=is_local,
+    )
+
+
+def _attributes(data: bytes) -> dict[int, bytes]:
+    found, place = {}, 0
+    while place + _ATTRIBUTE.size <= len(data):
+        length, kind = _ATTRIBUTE.unpack_from(data, place)
+        if length < _ATTRIBUTE.size:
+            break
+        found[kind & 0x3FFF] = data[place + _ATTRIBUTE.size : place + length]
+        place += length + 3 & ~3
+    return found
+
+
+def _number(data: bytes | None) -> int | None:
+    return struct.unpack("=I", data)[0] if data and len(data) == 4 else None
+
+
+def _address(data: bytes) -> str | None:
+    return str(ipaddress.ip_address(data)) if len(data) in (4, 16) else None

@@ -1,0 +1,50 @@
+"""Reading /sys, where a file that is absent, forbidden or refused by its driver is simply unknown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+READ_LIMIT_BYTES = 65536
+
+
+@dataclass(frozen=True)
+class Sysfs:
+    """A machine's /sys, or one that was laid out like it below ``root``."""
+
+    root: Path = Path("/sys")
+
+    def data(self, name: str) -> bytes:
+        """What is in a file; nothing where it cannot be read."""
+        try:
+            with (self.root / name).open("rb") as file:
+                return file.read(READ_LIMIT_BYTES)
+        except OSError:
+            return b""
+
+    def read(self, name: str) -> str | None:
+        """The first line of a file; None where there is none."""
+        lines = self.data(name).decode("utf-8", "replace").strip("\0 \t\r\n").splitlines()
+        return lines[0].strip() if lines else None
+
+    def number(self, name: str) -> int | None:
+        text = self.read(name)
+        try:
+            return None if text is None else int(text, 0)
+        except ValueError:  # "N/A (no PMA)"
+            return None
+
+    def entries(self, name: str) -> list[str]:
+        """The names in a folder, numbers in their order; none where there is no such folder."""
+        try:
+            names = [entry.name for entry in (self.root / name).iterdir()]
+        except OSError:
+            return []
+        return sorted(names, key=lambda name: (int(name) if name.isdigit() else -1, name))
+
+    def way(self, name: str) -> tuple[str, ...]:
+        """The names on the real path of what a link points to, below the root; nothing where it leads nowhere."""
+        try:
+            return (self.root / name).resolve(strict=True).relative_to(self.root.resolve()).parts
+        except (OSError, ValueError, RuntimeError):
+            return ()

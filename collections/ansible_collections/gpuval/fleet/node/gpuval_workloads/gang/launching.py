@@ -1,0 +1,175 @@
+"""How a gang's ranks are started: by torchrun on every member, or by DeepSpeed's launcher from the leader over SSH."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ..common.launch import RANK_DIRECTORY_VARIABLE, StallError
+from ..common.result import WorkloadFailure
+from ..common.stall import BEAT_FILE, Beat, process_state, read_beat
+from .line import Stop
+from .members import Gang
+from .ssh_server import client_options, known_hosts
+from .texts import template
+
+#: DeepSpeed's launcher would export what the leader has of these to all nodes: their own servers give each its own.
+BEGIN = (
+    "import os, sys; from deepspeed.launcher import runner; "
+    "names = tuple([*runner.EXPORT_ENVS, *runner.get_accelerator().export_envs()]); "
+    "[os.environ.pop(name) for name in list(os.environ) if name.startswith(names)]; "
+    "runner.main(sys.argv[1:])"
+)
+RUN_TEMPLATE, ENVIRONMENT_TEMPLATE = "run.sh", "deepspeed_env"
+#: Where each member has its packages: the launcher, which exports one PYTHONPATH to all, is given this name for it.
+PATH_VARIABLE = "GPUVAL_PYTHONPATH"
+#: Where the launcher leaves what each rank prints, below each member's own folder.
+OUTPUT_FOLDER = "ranks"
+
+
+class Stopper:
+    """Ends this member's ranks when the line says so; as a watcher of torchrun's it tells why.
+
+    ``end`` is how: torchrun ends its ranks when its process is sent TERM.
+    """
+
+    def __init__(self, end: Callable[[], object]) -> None:
+        self.verdict: str | None = None
+        self.stop: Stop | None = None
+        self._end = end
+        self._is_running = False
+        self._lock = threading.Lock()
+
+    def __call__(self, stop: Stop) -> None:
+        with self._lock:
+            self.stop, self.verdict = stop, stop.message
+            if self._is_running:
+                print(f"the gang ends: {stop.message}", file=sys.stderr, flush=True)
+                self._end()
+
+    def __enter__(self) -> Stopper:
+        with self._lock:
+            self._is_running = self.stop is None
+        if self.stop:
+            raise StallError(self.stop.message)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._is_running = False
+
+
+def beats_of(directory: Path, gang: Gang) -> dict[int, tuple[Beat, str]]:
+    """The last heartbeats of this member's ranks, by place on the node, with the states of their processes."""
+    first, beats = gang.first_rank(gang.index), {}
+    for place in range(gang.own.slots):
+        beat = read_beat(directory / BEAT_FILE.format(rank=first + place))
+        if beat:
+            beats[place] = (beat, process_state(beat.pid))
+    return beats
+
+
+def torchrun_place(gang: Gang) -> list[str]:
+    """What torchrun is told of the gang: a static rendezvous at the leader, every member with its place."""
+    return [
+        f"--nnodes={len(gang.members)}",
+        f"--node-rank={gang.index}",
+        f"--master-addr={gang.leader.address}",
+        f"--master-port={gang.port}",
+        f"--local-addr={gang.own.address}",
+    ]
+
+
+def hostfile(gang: Gang) -> str:
+    """The members as DeepSpeed and MPI want them: a line ``address slots=N`` each, the leader first."""
+    return "".join(f"{member.address} slots={member.slots}\n" for member in gang.members)
+
+
+def environment_file() -> str:
+    """DeepSpeed's environment file: what it exports on every node, a line ``NAME=value`` each."""
+    return template(ENVIRONMENT_TEMPLATE).substitute(path_variable=PATH_VARIABLE)
+
+
+def put(path: Path, text: str) -> None:
+    """Write a file that a launcher reads, and print it: the folder is gone when somebody asks what it was told."""
+    path.write_text(text, encoding="utf-8")
+    print(f"{path.name}:\n{text}", flush=True)
+
+
+def check_deepspeed(gang: Gang) -> None:
+    """Raise ``WorkloadFailure`` for a gang that DeepSpeed's launcher numbers wrongly: local ranks by rank modulo."""
+    for index, member in enumerate(gang.members):
+        if gang.first_rank(index) % member.slots:
+            raise WorkloadFailure(
+                f"{member.node} has {member.slots} processes and its first one is rank {gang.first_rank(index)}: "
+                "DeepSpeed's launcher would number those of the node wrongly. Choose launcher torchrun, or gangs of "
+                "nodes with as many GPUs each (gpuval_gang_group_by: [sku])"
+            )
+
+
+def check_blanks(*paths: object) -> None:
+    """Raise ``WorkloadFailure`` for a path that pdsh, ssh and Open MPI would split: they know no quotes."""
+    for path in paths:
+        if any(letter.isspace() for letter in str(path)):
+            raise WorkloadFailure(
+                f"{str(path)!r} has a blank, which launchers over SSH take for the end of a word: choose another "
+                "folder on the nodes, or launcher torchrun"
+            )
+
+
+class DeepSpeedLauncher:
+    """DeepSpeed's own launcher on the leader, with pdsh over the members' SSH servers."""
+
+    def __init__(self, gang: Gang, folder: Path, key: Path, host_keys: Sequence[str]) -> None:
+        self._gang, self._folder, self._process = gang, folder, None
+        self._options = client_options(key, folder / "known_hosts")
+        (folder / "known_hosts").write_text(known_hosts(gang, host_keys), encoding="utf-8")
+
+    def start(self, module: str, arguments: Sequence[str]) -> None:
+        """Start the module on all members. Raises ``WorkloadFailure`` where what it needs is not there."""
+        if not shutil.which("pdsh"):
+            raise WorkloadFailure(
+                "pdsh, by which DeepSpeed reaches the nodes, is not there: install it, or choose launcher torchrun"
+            )
+        environment_path = self._folder / ENVIRONMENT_TEMPLATE
+        put(environment_path, environment_file())
+        put(self._folder / "hostfile", hostfile(self._gang))
+        command = [
+            *(sys.executable, "-c", BEGIN),
+            f"--hostfile={self._folder / 'hostfile'}",
+            f"--master_addr={self._gang.leader.address}",
+            f"--master_port={self._gang.port}",
+            f"--ssh_port={self._gang.ssh_port}",
+            f'--enable_each_rank_log="${RANK_DIRECTORY_VARIABLE}"/{OUTPUT_FOLDER}',  # by each node's own shell
+            *("--no_ssh_check", "--force_multi", "--no_local_rank", "--module"),
+            module,
+            *arguments,
+        ]
+        script = self._folder / RUN_TEMPLATE
+        text = template(RUN_TEMPLATE).substitute(
+            environment=shlex.quote(str(environment_path)),
+            ssh_options=shlex.quote(shlex.join(self._options)),
+            command=shlex.join(command),
+        )
+        put(script, text)
+        self._process = subprocess.Popen(["sh", str(script)], stdin=subprocess.DEVNULL, start_new_session=True, cwd="/")
+
+    def poll(self) -> int | None:
+        """Return its exit code; None while it runs."""
+        return self._process.poll() if self._process else None
+
+    def end(self) -> None:
+        """End the launcher, pdsh and ssh; each member ends its own ranks.
+
+        By KILL: at TERM the launcher would have every process of its kind on the nodes killed, also those of others.
+        """
+        if self._process and self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()

@@ -1,0 +1,477 @@
+"""The line between the members of a gang: all begin together, and when one is lost, all others end and know its name.
+
+Every member keeps one TCP connection to the leader and says once a second where its ranks stand; the leader says so
+back. Who says nothing for a while, closes the connection, or tells of its own end ends the gang: the leader tells
+everybody why. A member that loses the leader ends by itself. Messages are JSON, a line each. Who knows the gang's
+token may join: a greeting is signed with it (HMAC), so that what it brings, the key of the member's SSH server, can be
+trusted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import concurrent.futures
+import hashlib
+import hmac
+import json
+import resource
+import secrets
+import threading
+import time
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from ..common.stall import Beat, Watch
+from .host.routes import is_ip
+from .members import Gang
+
+BEAT_SECONDS = 1.0
+#: When a member breaks off, others do so too within moments, and one that lost its power says nothing: who was it?
+GRACE_SECONDS = 5.0
+QUIET_BEATS = 4
+RETRY_SECONDS = 1.0
+#: For the others to hear the last word: who closes a connection while something comes in may take it back.
+LAST_WORD_SECONDS = 5.0
+#: Whose end is believed first: who knows the cause, who was brought down, all by the same word.
+CAUSE, EFFECT, SHARED = range(3)
+#: At fault is the member that says so.
+OWN = ""
+MAX_LINE = 1 << 20
+#: What one member brings may be so long; the leader tells everybody what all have brought.
+MAX_BROUGHT = 64 << 10
+#: Open files beside the members' connections.
+OTHER_FILES = 256
+
+#: The beats of a member's ranks and the state of their processes, by place on the node.
+Beats = Callable[[], Mapping[int, tuple[Beat, str]]]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long is waited, in seconds: until all have joined, for a member that says nothing, for a rank that stands."""
+
+    join_seconds: float = 300.0
+    silence_seconds: float = 20.0
+    stall_seconds: float = 60.0
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Why the gang ended before its work was done; ``node`` names the member at fault, None where it is not known."""
+
+    node: str | None
+    message: str
+
+
+class Beginning:
+    """Which members' ranks do not begin while those of others have. Pure: it is told what was seen, and for how long.
+
+    A rank that never wrote a heartbeat is none that stands still: nobody else would see it.
+    """
+
+    def __init__(self, slots: Sequence[int], limit_seconds: float) -> None:
+        self._slots, self._limit = slots, limit_seconds
+        self._count, self._waited = 0, 0.0
+
+    def look(self, begun: Sequence[int], seconds: float) -> list[int]:
+        """Take in how many ranks of each member have begun; return who is late: nothing new for the limit, and others
+        have begun."""
+        self._waited = self._waited + seconds if sum(begun) == self._count else 0.0
+        self._count = sum(begun)
+        late = [index for index, (count, slots) in enumerate(zip(begun, self._slots)) if count < slots]
+        return late if self._waited >= self._limit and len(late) < len(self._slots) else []
+
+
+class Line:
+    """This member's end of it. Enter it, ``join``, work, ``end``.
+
+    ``on_stop`` is called once, from another thread, when the gang ends early through somebody else or is to end since a
+    rank stands still.
+    """
+
+    def __init__(
+        self, gang: Gang, token: str, limits: Limits, beats: Beats, on_stop: Callable[[Stop], None], bring: Any = None
+    ) -> None:
+        self._gang, self._token, self._limits = gang, token.encode(), limits
+        self._beats, self._on_stop, self._bring = beats, on_stop, bring
+        self._stop: Stop | None = None
+        self._ended: dict[int, dict[str, Any]] = {}
+        self._broken: list[tuple[int, float, Stop]] = []
+        self._brought: dict[int, Any] = {}
+        self._heard: dict[int, float] = {}
+        self._theirs: dict[int, dict[int, tuple[Beat, str]]] = {}
+        self._writers: dict[int, asyncio.StreamWriter] = {}
+        self._joined, self._over, self._left = threading.Event(), threading.Event(), threading.Event()
+        self._max_line = MAX_LINE + MAX_BROUGHT * len(gang.members)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="line of the gang", daemon=True)
+
+    def __enter__(self) -> Line:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._left.set()
+        if self._stop or self._over.is_set():
+            self._thread.join(2 * LAST_WORD_SECONDS)
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._task.cancel)
+        self._thread.join(timeout=5)
+
+    @property
+    def stopped(self) -> Stop | None:
+        return self._stop
+
+    def join(self) -> list[Any]:
+        """Wait until all are there; return what each has brought, in the members' order. Raises ``StoppedError``."""
+        self._joined.wait(self._limits.join_seconds + 2 * self._limits.silence_seconds)
+        if self._stop:
+            raise StoppedError(self._stop)
+        if not self._joined.is_set():
+            raise StoppedError(Stop(None, f"the gang did not come together within {self._limits.join_seconds:g} s"))
+        return [self._brought[index] for index in range(len(self._gang.members))]
+
+    def end(self, message: str | None, seconds: float, *, weight: int = EFFECT, node: str | None = OWN) -> None:
+        """Tell that this member is done (None) or broke off, and wait until all are done, at most so long.
+
+        ``weight`` is CAUSE where it knows that it was not brought down by another, SHARED where all members end by the
+        same word, and nobody is at fault. ``node`` is the member at fault where it is not this one, None for nobody.
+        Raises ``StoppedError`` where another, or nobody, has ended the gang.
+        """
+        if not self._loop.is_closed():
+            asyncio.run_coroutine_threadsafe(self._tell_end(message, weight, node), self._loop)
+        if not self._over.wait(seconds) and message is None and self._gang.is_leader and not self._stop:
+            said = asyncio.run_coroutine_threadsafe(self._say_last({"kind": "over"}), self._loop)
+            with suppress(concurrent.futures.TimeoutError):  # who is late has lost nobody when the leader leaves
+                said.result(2 * LAST_WORD_SECONDS)
+        if self._stop and self._stop.node != self._gang.own.node:
+            raise StoppedError(self._stop)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._task = self._loop.create_task(self._lead() if self._gang.is_leader else self._follow())
+        with suppress(asyncio.CancelledError):
+            self._loop.run_until_complete(self._task)
+        pending = asyncio.all_tasks(self._loop)
+        for task in pending:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
+        self._loop.close()
+
+    # The leader.
+
+    async def _lead(self) -> None:
+        self._brought[0] = self._bring
+        address, port = self._gang.leader.address, self._gang.line_port
+        place = address if is_ip(address) else None  # a host's name may be its loopback interface here
+        begun = time.monotonic()
+        try:
+            _allow_files(len(self._gang.members) + OTHER_FILES)
+            backlog = max(100, len(self._gang.members))
+            server = await asyncio.start_server(
+                self._receive, place, port, limit=MAX_LINE + MAX_BROUGHT, backlog=backlog
+            )
+        except OSError as error:
+            self._end_with(Stop(self._gang.own.node, f"port {port} of {address} cannot be used: {error.strerror}"))
+            return
+        async with server:
+            while len(self._brought) < len(self._gang.members) and not self._stop and not self._broken:
+                if time.monotonic() - begun > self._limits.join_seconds:
+                    self._end_with(self._absent())
+                await asyncio.sleep(0.1)
+            if not self._stop and not self._broken:
+                brought = [self._brought[index] for index in range(len(self._gang.members))]
+                await self._say_all({"kind": "go", "brought": _packed(brought)})
+                self._joined.set()
+            await self._watch()
+
+    def _absent(self) -> Stop:
+        absent = [m for i, m in enumerate(self._gang.members) if i not in self._brought]
+        names = ", ".join(f"{m.node} ({m.address})" for m in absent[:10]) + (" ..." if len(absent) > 10 else "")
+        port = self._gang.line_port
+        return Stop(
+            absent[0].node if len(absent) == 1 else None,
+            f"{names} did not join within {self._limits.join_seconds:g} s: see whether the stage began there, and "
+            f"whether port {port} of {self._gang.leader.address} can be reached from there",
+        )
+
+    async def _watch(self) -> None:
+        watch, last = Watch(self._limits.stall_seconds), time.monotonic()
+        beginning = Beginning([member.slots for member in self._gang.members], self._limits.stall_seconds)
+        while True:
+            if self._stop:
+                await self._say_last({"kind": "stop", "node": self._stop.node, "message": self._stop.message})
+                return
+            have_all_ended = len(self._ended) == len(self._gang.members)
+            if have_all_ended and not self._broken:
+                await self._say_last({"kind": "over"})
+                return
+            if have_all_ended:
+                self._end_with(self._culprit(time.monotonic()))
+                continue
+            await asyncio.sleep(BEAT_SECONDS)
+            await self._say_all({"kind": "beat"})
+            now = time.monotonic()
+            seconds, last = min(now - last, 2 * BEAT_SECONDS), now
+            for index, heard in self._heard.items():
+                if index not in self._ended and now - heard > self._limits.silence_seconds:
+                    member = self._gang.members[index]
+                    self._end_with(
+                        Stop(member.node, f"{_name(member)} was lost: it has said nothing for {now - heard:.0f} s")
+                    )
+            if self._broken and now - self._broken[0][1] >= GRACE_SECONDS:
+                self._end_with(self._culprit(now))
+            elif not self._stop and not self._ended:
+                self._look(watch, beginning, seconds)
+
+    def _culprit(self, now: float) -> Stop:
+        """Of those that broke off within moments: who was killed or lost, else who has gone silent, else the first."""
+        weight, _, stop = min(self._broken, key=lambda one: one[:2])
+        silent = [
+            i for i, heard in self._heard.items() if i not in self._ended and now - heard > QUIET_BEATS * BEAT_SECONDS
+        ]
+        if weight == EFFECT and silent:
+            member = self._gang.members[silent[0]]
+            return Stop(member.node, f"{_name(member)} was lost: it has said nothing since the others broke off")
+        return stop
+
+    def _look(self, watch: Watch, beginning: Beginning, seconds: float) -> None:
+        beats = dict(self._beats())  # the leader's ranks are the first
+        begun = [len(self._theirs.get(index, ())) for index in range(len(self._gang.members))]
+        late = beginning.look([len(beats), *begun[1:]], seconds)
+        if late:
+            self._end_with(self._not_begun(late))
+            return
+        for index, theirs in self._theirs.items():
+            first = self._gang.first_rank(index)
+            beats.update({first + place: told for place, told in theirs.items()})
+        found = watch.look(beats, seconds)
+        if found:
+            rank, words = found
+            index, place = self._gang.owner(rank)
+            member = self._gang.members[index]
+            self._end_with(Stop(member.node, f"{_name(member)}: rank {rank} (process {place} of the node) {words}"))
+
+    def _not_begun(self, late: Sequence[int]) -> Stop:
+        members = [self._gang.members[index] for index in late]
+        names = ", ".join(map(_name, members[:10])) + (" ..." if len(members) > 10 else "")
+        return Stop(
+            members[0].node if len(members) == 1 else None,
+            f"{names}: ranks have not begun there, {self._limits.stall_seconds:g} s after the last one elsewhere did: "
+            "see whether they can be started there (SSH by launcher deepspeed), whether Python's packages can be read "
+            "and the scratch directory has room, and whether "
+            f" port {self._gang.port} of {self._gang.leader.address} can be reached from there",
+        )
+
+    async def _receive(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        index = None
+        try:
+            nonce = secrets.token_hex(16)
+            await _say(writer, {"kind": "nonce", "nonce": nonce})
+            index, bring = self._greeted(await _hear(reader, self._limits.silence_seconds), nonce)
+            self._writers[index], self._heard[index], self._brought[index] = writer, time.monotonic(), bring
+            while True:
+                message = await _hear(reader, None)
+                self._heard[index] = time.monotonic()
+                if message["kind"] == "beat":
+                    self._theirs[index] = {int(place): (Beat(**beat), state) for place, beat, state in message["beats"]}
+                elif message["kind"] == "end":
+                    self._take_end(index, message)
+        except _BrokenError as error:
+            if index is not None and index not in self._ended and not self._over.is_set():
+                member = self._gang.members[index]
+                self._broke(CAUSE, Stop(member.node, f"{_name(member)} was lost: {error}"))
+        except asyncio.CancelledError:
+            pass  # the line is being left; asyncio of Python 3.11 would print it
+        finally:
+            writer.close()
+            self._writers.pop(index, None)
+
+    def _broke(self, weight: int, stop: Stop) -> None:
+        self._broken.append((weight, time.monotonic(), stop))
+
+    def _greeted(self, message: Mapping[str, Any], nonce: str) -> tuple[int, Any]:
+        index, bring = message.get("index"), message.get("bring")
+        good = isinstance(index, int) and 0 < index < len(self._gang.members) and index not in self._brought
+        if not good or not hmac.compare_digest(self._sign(nonce, index, bring), str(message.get("signature"))):
+            raise _BrokenError("a greeting that is none of a member's")
+        return index, bring
+
+    def _take_end(self, index: int, message: Mapping[str, Any]) -> None:
+        self._ended[index] = dict(message)
+        if message["message"] is not None:
+            own, weight, node = self._gang.members[index], message.get("weight"), message.get("node")
+            if weight == SHARED:
+                self._broke(SHARED, Stop(None, str(message["message"])))
+                return
+            member = own if node == OWN else next((one for one in self._gang.members if one.node == node), None)
+            told = f"{_name(member or own)}: {message['message']}"
+            self._broke(CAUSE if weight == CAUSE else EFFECT, Stop(member.node if member else None, told))
+
+    async def _say_all(self, message: Mapping[str, Any]) -> None:
+        line = _line(message)
+
+        async def say(writer: asyncio.StreamWriter) -> None:
+            with suppress(_BrokenError, asyncio.TimeoutError):  # who does not listen is lost soon enough
+                await asyncio.wait_for(_write(writer, line), BEAT_SECONDS * 5)
+
+        await asyncio.gather(*map(say, list(self._writers.values())))
+
+    async def _say_last(self, message: Mapping[str, Any]) -> None:
+        """Say it, and wait until the others, who hear it, have closed their connections."""
+        await self._say_all(message)
+        self._over.set()
+        deadline = time.monotonic() + LAST_WORD_SECONDS
+        while self._writers and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+        for writer in self._writers.values():
+            writer.transport.abort()
+
+    # Everybody else.
+
+    async def _follow(self) -> None:
+        begun, leader = time.monotonic(), self._gang.leader
+        while True:
+            try:
+                reader, writer = await asyncio.open_connection(
+                    leader.address, self._gang.line_port, limit=self._max_line
+                )
+                break
+            except OSError as error:
+                if time.monotonic() - begun > self._limits.join_seconds:
+                    port = self._gang.line_port
+                    why = f"{_name(leader)}, which leads, cannot be reached at port {port}: {error.strerror}"
+                    self._end_with(Stop(leader.node, why))
+                    return
+                await asyncio.sleep(RETRY_SECONDS)
+        self._writers[0] = writer
+        try:
+            nonce = (await _hear(reader, self._limits.silence_seconds))["nonce"]
+            signature = self._sign(nonce, self._gang.index, self._bring)
+            hello = {"kind": "hello", "index": self._gang.index, "bring": self._bring, "signature": signature}
+            await _say(writer, hello)
+            telling = self._loop.create_task(self._tell(writer))
+            is_last = False
+            while not is_last:
+                patience = 0.0 if self._joined.is_set() else self._limits.join_seconds
+                is_last = self._take(await _hear(reader, patience + self._limits.silence_seconds))
+            telling.cancel()
+        except _BrokenError as error:
+            if not self._over.is_set():
+                self._end_with(Stop(leader.node, f"{_name(leader)}, which leads, was lost: {error}"))
+        finally:
+            writer.close()
+
+    async def _tell(self, writer: asyncio.StreamWriter) -> None:
+        while True:
+            beats = [[place, vars(beat), state] for place, (beat, state) in self._beats().items()]
+            with suppress(_BrokenError):  # the reader sees it too
+                await _say(writer, {"kind": "beat", "beats": beats})
+            await asyncio.sleep(BEAT_SECONDS)
+
+    def _take(self, message: Mapping[str, Any]) -> bool:
+        """Take in what the leader says; whether it was the last."""
+        if message["kind"] == "go":
+            self._brought = dict(enumerate(_unpacked(message["brought"], self._max_line)))
+            self._joined.set()
+        elif message["kind"] == "stop":
+            self._end_with(Stop(message["node"], str(message["message"])))
+        elif message["kind"] == "over":
+            self._over.set()
+        return message["kind"] in ("stop", "over")
+
+    # Both.
+
+    async def _tell_end(self, message: str | None, weight: int, node: str | None) -> None:
+        told = {"kind": "end", "message": message, "weight": weight, "node": node}
+        if self._gang.is_leader:
+            self._take_end(0, told)
+        elif 0 in self._writers:
+            with suppress(_BrokenError):
+                await _say(self._writers[0], told)
+
+    def _end_with(self, stop: Stop) -> None:
+        if self._stop is None:
+            self._stop = stop
+            self._joined.set()
+            if not self._gang.is_leader:
+                self._over.set()
+            if not self._left.is_set():
+                self._on_stop(stop)
+
+    def _sign(self, nonce: str, index: int, bring: Any) -> str:
+        signed = json.dumps([nonce, index, bring], sort_keys=True).encode()
+        return hmac.new(self._token, signed, hashlib.sha256).hexdigest()
+
+
+class StoppedError(Exception):
+    """The gang has ended early."""
+
+    def __init__(self, stop: Stop) -> None:
+        super().__init__(stop.message)
+        self.stop = stop
+
+
+class _BrokenError(Exception):
+    """The other side is gone, or says what makes no sense."""
+
+
+def _name(member) -> str:
+    return f"{member.node} ({member.address})"
+
+
+def _line(message: Mapping[str, Any]) -> bytes:
+    return json.dumps(message).encode() + b"\n"
+
+
+def _packed(brought: Any) -> str:
+    """What all have brought, which is much alike, for a line to each of them."""
+    return base64.b64encode(zlib.compress(json.dumps(brought).encode())).decode()
+
+
+def _unpacked(text: Any, max_bytes: int) -> Any:
+    try:
+        data = zlib.decompressobj().decompress(base64.b64decode(text), max_bytes)
+        return json.loads(data)  # what was cut off at the limit is no JSON
+    except (TypeError, ValueError, zlib.error) as error:
+        raise _BrokenError(f"what the members have brought cannot be read: {error}") from None
+
+
+def _allow_files(wanted: int) -> None:
+    """Raise the number of files that this process may open, as far as it may: one is the connection of a member."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+async def _say(writer: asyncio.StreamWriter, message: Mapping[str, Any]) -> None:
+    await _write(writer, _line(message))
+
+
+async def _write(writer: asyncio.StreamWriter, line: bytes) -> None:
+    try:
+        writer.write(line)
+        await writer.drain()
+    except (OSError, RuntimeError) as error:
+        raise _BrokenError(str(error) or type(error).__name__) from None
+
+
+async def _hear(reader: asyncio.StreamReader, seconds: float | None) -> dict[str, Any]:
+    try:
+        line = await asyncio.wait_for(reader.readline(), seconds)
+        message = json.loads(line) if line else None
+    except asyncio.TimeoutError:
+        raise _BrokenError(f"nothing was heard for {seconds:g} s") from None
+    except (OSError, ValueError) as error:
+        raise _BrokenError(str(error) or type(error).__name__) from None
+    if message is None:
+        raise _BrokenError("the connection was closed")
+    if not isinstance(message, dict) or not isinstance(message.get("kind"), str):
+        raise _BrokenError("what it says is no message")
+    return message

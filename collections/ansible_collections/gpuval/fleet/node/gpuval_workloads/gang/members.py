@@ -1,0 +1,104 @@
+"""Who is part of a gang, as the plan tells each member's program."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+GANG_VARIABLE = "GPUVAL_GANG"
+#: The document as a file: one variable holds 128 KiB at most.
+FILE_VARIABLE = "GPUVAL_GANG_FILE"
+MAX_BYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class Member:
+    """One node: its name in the inventory, the address at which the others reach it, its processes."""
+
+    node: str
+    address: str
+    slots: int
+
+
+@dataclass(frozen=True)
+class Gang:
+    """All members in the order of their ranks; the first leads. ``index`` is this node's place among them.
+
+    ``port`` is PyTorch's rendezvous, the next one the line's, and ``ssh_port`` that of the members' own SSH servers.
+    """
+
+    name: str
+    members: tuple[Member, ...]
+    index: int
+    port: int
+    ssh_port: int
+
+    @property
+    def leader(self) -> Member:
+        return self.members[0]
+
+    @property
+    def own(self) -> Member:
+        return self.members[self.index]
+
+    @property
+    def is_leader(self) -> bool:
+        return self.index == 0
+
+    @property
+    def world_size(self) -> int:
+        return sum(member.slots for member in self.members)
+
+    @property
+    def line_port(self) -> int:
+        return self.port + 1
+
+    def first_rank(self, index: int) -> int:
+        """The rank of a member's first process."""
+        return sum(member.slots for member in self.members[:index])
+
+    def owner(self, rank: int) -> tuple[int, int]:
+        """Return the member that a rank runs on, and the rank's place on it. Raises ``IndexError``."""
+        for index, member in enumerate(self.members):
+            if rank < member.slots:
+                return index, rank
+            rank -= member.slots
+        raise IndexError("the gang has no such rank")
+
+
+def parse(text: str) -> Gang:
+    """Return the gang of a document. Raises ``ValueError`` that says what is wrong with it."""
+    try:
+        document = json.loads(text)
+        members = tuple(Member(str(m["node"]), str(m["address"]), int(m["slots"])) for m in document["members"])
+        numbers = (int(document[key]) for key in ("index", "port", "ssh_port"))
+        gang = Gang(str(document["name"]), members, *numbers)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{GANG_VARIABLE} does not describe a gang: {type(error).__name__}: {error}") from None
+    if not 0 <= gang.index < len(members):
+        raise ValueError(f"{GANG_VARIABLE}: there is no member {gang.index} among {len(members)}")
+    if any(member.slots < 1 for member in members):
+        raise ValueError(f"{GANG_VARIABLE}: a member has no processes")
+    for what in ("node", "address"):
+        if len({getattr(member, what) for member in members}) < len(members):
+            raise ValueError(f"{GANG_VARIABLE}: two members have the same {what}")
+    return gang
+
+
+def from_environment(environ: Mapping[str, str]) -> Gang:
+    """Return the gang that this process is to be part of: from its file, or by hand as JSON. Raises ``ValueError``."""
+    if environ.get(GANG_VARIABLE):
+        return parse(environ[GANG_VARIABLE])
+    if not environ.get(FILE_VARIABLE):
+        raise ValueError(f"neither {FILE_VARIABLE} nor {GANG_VARIABLE} is set: this workload needs several nodes")
+    path = Path(environ[FILE_VARIABLE])
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ValueError(f"{FILE_VARIABLE} {path} cannot be read: {error.strerror}") from None
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"{FILE_VARIABLE} {path} has more than {MAX_BYTES} bytes")
+    return parse(data.decode("utf-8", "replace"))

@@ -1,0 +1,105 @@
+"""One training among several of a gang: so many seconds of steps, taken by all ranks together, and what they say."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..common.ranks import Ranks
+from ..common.result import WorkloadFailure
+from ..common.stats import median
+from ..common.timing import Stopwatch
+from . import wrong
+
+NONFINITE = "gang_nonfinite_count"
+"""Losses that are no number, of all ranks, up to the end of the window in which the first of them was."""
+WARMUP_STEPS = 3
+WINDOW_SECONDS = 1.0
+MOST_STEPS = 50
+PROGRESS_SECONDS = 5.0
+
+#: Takes one step and returns its loss.
+Step = Callable[[], Tensor]
+
+
+@dataclass
+class Phase:
+    """What this rank saw of a training: the mean losses of all ranks by step, and the seconds of its own steps."""
+
+    name: str
+    losses: list[float] = field(default_factory=list)
+    steps: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def step_seconds(self) -> float:
+        """The mean time of a step, all of them included."""
+        return self.seconds / len(self.steps)
+
+    @property
+    def median_seconds(self) -> float:
+        return median(self.steps)
+
+
+def train(name: str, ranks: Ranks, step: Step, seconds: float) -> Phase:
+    """Take steps for so long after a warm-up. Raises ``WorkloadFailure`` for a loss that is no number.
+
+    All ranks do so at once, and the node's first one keeps word of it: it is no failure that may be measured again.
+    """
+    phase, recent, told = Phase(name), 0.0, time.perf_counter()
+    _window(phase, ranks, step, 1)  # the very first may build kernels
+    _window(phase, ranks, step, WARMUP_STEPS - 1)
+    phase.steps.clear()
+    phase.seconds = 0.0
+    while True:
+        left = seconds - phase.seconds
+        count = max(1, min(MOST_STEPS, int(min(WINDOW_SECONDS, left) / recent))) if recent else 1
+        count = agree(ranks, count if left > 0 or not phase.steps else 0)
+        if not count:
+            return phase
+        before = phase.seconds
+        _window(phase, ranks, step, count)
+        recent = (phase.seconds - before) / count
+        if time.perf_counter() - told > PROGRESS_SECONDS:
+            told = time.perf_counter()
+            ranks.say(f"{name}: step {len(phase.losses)}  loss {phase.losses[-1]:.4f}  {recent:.3f} s a step")
+
+
+def agree(ranks: Ranks, number: int) -> int:
+    """Return rank 0's number on every rank."""
+    ranks.tick()
+    told = torch.tensor([number], device=ranks.device)
+    dist.broadcast(told, src=0)
+    return int(told)
+
+
+def _window(phase: Phase, ranks: Ranks, step: Step, count: int) -> None:
+    watch = Stopwatch(ranks.accelerator)
+    losses = []
+    for _ in range(count):
+        losses.append(step())
+        ranks.tick()
+        watch.lap()
+    laps = watch.laps()
+    phase.steps += laps
+    phase.seconds += sum(laps)
+    by_rank = ranks.gather_tensor(torch.stack(losses).float())
+    bad = (~torch.isfinite(by_rank)).T.nonzero().tolist()
+    if bad:
+        if ranks.local_rank == 0:
+            wrong.keep(ranks.rank, NONFINITE, len(bad))
+        number = bad[0][0]
+        first = [rank for step, rank in bad if step == number]
+        node_of = ranks.gather(ranks.node_ranks.start)
+        is_one_node = len({node_of[rank] for rank in first}) == 1
+        which = f"rank {first[0]}" if len(first) == 1 else f"{len(first)} ranks at once, {first[0]} among them"
+        # through gradients it comes to all that train together
+        where = f"{which}: run the diagnostics and fingerprint stages on {'their node' if is_one_node else 'all nodes'}"
+        told = f"{phase.name}: the loss is not finite from step {len(phase.losses) + number + 1} on, first on {where}"
+        raise WorkloadFailure(told, first)
+    phase.losses += by_rank.mean(dim=0).tolist()

@@ -1,0 +1,170 @@
+"""One rank of a gang's training: DDP within each node alone, DDP across all nodes, then DeepSpeed ZeRO.
+
+The three train the same model on the same data in one run, so that what the network costs (the second beside the first)
+and what sharding costs or saves (the third beside the second) are ratios of figures with all else alike.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ..common.ranks import Ranks, run_rank, software_environment
+from ..common.result import Result
+from ..training.task import Task, build_task
+from . import zero
+from .collectives import absent_nodes
+from .config import TrainingConfig, parse_arguments
+from .phases import NONFINITE, Phase, train
+
+COMPARED_SHARE = 0.25
+"""Of the seconds, for each of the two trainings that ZeRO is held against."""
+
+
+def main(ranks: Ranks, result: Result) -> None:
+    config = parse_arguments(sys.argv[1:])
+    assert isinstance(config, TrainingConfig)
+    torch.manual_seed(config.seed)
+    engine_version = zero.version()  # at once where it is not there
+    result.environment.update(software_environment(ranks), deepspeed=engine_version, zero_stage=config.zero)
+    nodes = _nodes(ranks)
+    result.environment["nodes"] = len(nodes)
+    groups = [dist.new_group(list(node)) for node in nodes]  # every rank has to make all of them
+    own = groups[next(i for i, node in enumerate(nodes) if ranks.rank in node)]
+
+    phases: dict[str, Phase] = {}
+    if len(nodes) > 1:
+        phases["node"] = _distributed("DDP on each node alone", config, ranks, config.seconds * COMPARED_SHARE, own)
+        _let_go(ranks)
+    phases["ddp"] = _distributed("DDP across the gang", config, ranks, config.seconds * COMPARED_SHARE, None)
+    _let_go(ranks)
+    task = build_task(config.of_one_node(), ranks)
+    result.environment.update(task.environment)
+    phases["zero"], spread = _sharded(task, config, ranks)
+    _report(ranks, result, task, phases, spread, len(nodes))
+
+
+def _nodes(ranks: Ranks) -> list[range]:
+    """The ranks of every node, in order."""
+    own = (ranks.node_ranks.start, ranks.node_ranks.stop)
+    return [range(*ends) for ends in sorted(set(ranks.gather(own)))]
+
+
+def _distributed(
+    name: str, config: TrainingConfig, ranks: Ranks, seconds: float, group: dist.ProcessGroup | None
+) -> Phase:
+    """Train by PyTorch's DDP in a group of ranks."""
+    task = build_task(config.of_one_node(), ranks)
+    size = dist.get_world_size(group)
+    model: nn.Module = task.model
+    if size > 1:
+        ids = [ranks.local_rank] if ranks.accelerator.is_gpu else None
+        model = DistributedDataParallel(
+            model, device_ids=ids, process_group=group, gradient_as_bucket_view=True, static_graph=True
+        )
+    optimizer = _optimizer(task, ranks)
+
+    def step() -> Tensor:
+        loss = model(*next(task.batches))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss.detach()
+
+    ranks.say(f"{name}: {size} processes each, {seconds:.0f} s")
+    return train(name, ranks, step, seconds)
+
+
+def _let_go(ranks: Ranks) -> None:
+    """Give back the memory of the training before, whose gradients' hooks hold it in a circle."""
+    gc.collect()
+    ranks.empty_cache()
+
+
+def _sharded(task: Task, config: TrainingConfig, ranks: Ranks) -> tuple[Phase, float]:
+    """Train by ZeRO; return what it saw, and by how much the ranks' losses on one batch differ in the end."""
+    engine = zero.engine(task, config.zero, _optimizer(task, ranks), ranks)
+
+    def step() -> Tensor:
+        loss = engine(*next(task.batches))
+        engine.backward(loss)
+        engine.step()
+        return loss.detach()
+
+    ranks.say(f"ZeRO-{config.zero} across {ranks.world_size} processes, {config.seconds:.0f} s")
+    phase = train(f"ZeRO-{config.zero}", ranks, step, config.seconds)
+    return phase, _spread(engine, task, ranks)
+
+
+def _optimizer(task: Task, ranks: Ranks) -> torch.optim.Optimizer:
+    fused = {"fused": True} if ranks.accelerator.kind == "cuda" else {}
+    return torch.optim.AdamW(
+        task.model.parameters(), lr=task.learning_rate, betas=(0.9, 0.95), weight_decay=0.1, **fused
+    )
+
+
+def _spread(engine: nn.Module, task: Task, ranks: Ranks) -> float:
+    """Greatest less least loss of all ranks on rank 0's next batch, as a share: with the same weights it is 0 or so."""
+    batch = [tensor.clone() for tensor in next(task.batches)]
+    for tensor in batch:
+        dist.broadcast(tensor, src=0)
+    engine.eval()
+    with torch.no_grad():
+        loss = engine(*batch).float()
+    losses = ranks.gather_tensor(loss.reshape(1))
+    return float((losses.max() - losses.min()) / losses.abs().max())
+
+
+def _report(ranks: Ranks, result: Result, task: Task, phases: dict[str, Phase], spread: float, nodes: int) -> None:
+    """Complete the node's result: its own GPUs' figures, and those of the gang."""
+    everyone = ranks.gather({name: (phase.step_seconds, phase.median_seconds) for name, phase in phases.items()})
+    add, last = result.add_metric, phases["zero"]
+    rates = {}
+    for name in phases:
+        # All wait for the slowest; alone, the nodes do not wait for each other, and their rates add up.
+        rates[name] = sum(task.items_per_batch / theirs[name][0] for theirs in everyone)
+        for rank in ranks.node_ranks:
+            tflops = task.flops_per_batch / everyone[rank][name][0] / 1e12
+            add(f"gang_{name}_model_tflops", tflops, "TFLOP/s", ranks.scope_of(rank))
+    for rank in ranks.node_ranks:
+        add("gang_zero_step_p50_seconds", everyone[rank]["zero"][1], "seconds", f"rank:{rank}")
+    add("gang_nodes_count", nodes, "count")
+    add("gang_absent_nodes_count", absent_nodes(nodes), "count")
+    add("gang_processes_count", ranks.world_size, "count")
+    for name, rate in rates.items():
+        add(f"gang_{name}_tokens_per_second", rate, "tokens/s")
+        add(f"gang_{name}_model_tflops", _mean(task.flops_per_batch / t[name][0] / 1e12 for t in everyone), "TFLOP/s")
+    if "node" in rates:
+        add("gang_scaling_ratio", rates["ddp"] / rates["node"], "ratio")
+    add("gang_zero_ratio", rates["zero"] / rates["ddp"], "ratio")
+    add("gang_loss_first", last.losses[0], "loss")
+    add("gang_loss_last", last.losses[-1], "loss")
+    add("gang_loss_spread_ratio", spread, "ratio")
+    add("gang_steps_count", len(last.losses), "count")
+    add(NONFINITE, 0, "count")  # else the training has ended at once
+    result.add_series("gang_loss", "loss", range(1, len(last.losses) + 1), last.losses)
+    scaling = f", {rates['ddp'] / rates['node']:.2f} of the nodes alone" if "node" in rates else ""
+    result.message = (
+        f"{nodes} nodes, {ranks.world_size} processes: ZeRO {rates['zero']:,.0f} tokens/s, DDP {rates['ddp']:,.0f}"
+        f"{scaling}; loss {last.losses[0]:.3f} to {last.losses[-1]:.3f}"
+    )
+
+
+def _mean(values) -> float:
+    values = list(values)
+    return sum(values) / len(values)
+
+
+if __name__ == "__main__":
+    begun = time.perf_counter()
+    code = run_rank(main)
+    if not int(os.environ["RANK"]):
+        print(f"all phases took {time.perf_counter() - begun:.0f} s", flush=True)
+    sys.exit(code)

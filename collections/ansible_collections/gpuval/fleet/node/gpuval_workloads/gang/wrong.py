@@ -1,0 +1,34 @@
+"""What ranks found wrong, kept from the moment they know: the work may break off, or be ended, before its result is.
+
+Without it a wrong result that is followed by a crash would look like a crash alone, and that may be measured again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from ..common.launch import RANK_DIRECTORY_VARIABLE
+from ..common.result import Result, write_atomically
+
+FILE = "wrong-{rank}.json"
+
+
+def keep(rank: int, metric: str, count: int) -> None:
+    """Leave word of so many wrong values in place of an earlier word of this rank; of none there is none."""
+    if count:
+        path = Path(os.environ[RANK_DIRECTORY_VARIABLE], FILE.format(rank=rank))
+        write_atomically(path, json.dumps({"metric": metric, "count": count}))
+
+
+def add_to(result: Result) -> None:
+    """Put what this node's ranks have left word of into the result, in place of what it has."""
+    counts: dict[str, int] = {}
+    for path in Path(os.environ.get(RANK_DIRECTORY_VARIABLE) or "/nonexistent").glob(FILE.format(rank="*")):
+        with suppress(OSError, ValueError):
+            note = json.loads(path.read_text(encoding="utf-8"))
+            counts[note["metric"]] = counts.get(note["metric"], 0) + note["count"]
+    for metric, count in counts.items():
+        result.add_metric(metric, count, "count")

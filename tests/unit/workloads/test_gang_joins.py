@@ -1,0 +1,103 @@
+"""A member's own program on the loopback interface: what its result says of whether the work had begun."""
+
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+pytest.importorskip("torch")
+
+from gpuval_workloads.common.result import Result
+from gpuval_workloads.gang import collectives, line
+from gpuval_workloads.gang.config import CollectivesConfig, parse_arguments
+from test_gang_line import free_port, gang
+from workload_process import NODE
+
+
+def carry_out(folder, port, count=1, arguments=()):
+    """One member of a gang, by the document that the runner leaves."""
+    listed = [{"node": f"node-{i + 1}", "address": f"127.0.0.{i + 1}", "slots": 2} for i in range(count)]
+    document = {"name": "all", "members": listed, "index": 0, "port": port, "ssh_port": 3022}
+    (folder / "gang.json").write_text(json.dumps(document))
+    command = [sys.executable, "-m", "gpuval_workloads.gang", "collectives", "--tool", "torch", "--only", "all_reduce"]
+    done = subprocess.run(
+        [*command, "--seconds", "0.5", *arguments], capture_output=True, text=True, timeout=120, check=False,
+        env={
+            **os.environ, "PYTHONPATH": str(NODE), "GPUVAL_GANG_FILE": str(folder / "gang.json"),
+            "GPUVAL_RESULT_FILE": str(folder / "result.json"), "GPUVAL_GANG_TOKEN": "t" * 32,
+            "GPUVAL_WORK_DIR": str(folder), "GPUVAL_ACCELERATOR": "cpu",
+        },
+    )  # fmt: skip
+    return json.loads((folder / "result.json").read_text()), done
+
+
+def test_work_that_was_done_had_begun_and_says_what_was_asked(tmp_path):
+    result, done = carry_out(tmp_path, free_port())
+    assert result["state"] == "success", done.stdout + done.stderr
+    assert result["environment"]["gang"]["joined"] is True
+    assert result["fingerprints"]["gang_all_reduce_asked"] == "yes"
+    assert result["fingerprints"]["gang_all_to_all_asked"] == "no"
+    figures = {item["name"]: item["value"] for item in result["metrics"]}
+    assert (figures["gang_collectives_count"], figures["gang_collectives_left_out_count"]) == (1, 5)
+
+
+def test_who_waited_in_vain_has_not_begun(tmp_path):
+    result, done = carry_out(tmp_path, free_port(), count=2, arguments=["--join-seconds", "1"])
+    assert done.returncode == 2
+    assert "node-2 (127.0.0.2) did not join within 1 s" in done.stderr
+    assert result["environment"]["gang"]["joined"] is False
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_port_in_use_is_found_before_the_work_begins(tmp_path, which):
+    port = free_port()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port + which))
+        taken.listen()
+        result, done = carry_out(tmp_path, port)
+    assert f"port {port + which} of" in done.stderr
+    assert "address already in use" in done.stderr.lower()
+    assert result["environment"]["gang"]["joined"] is False
+
+
+def test_names_of_collectives_that_there_are_not_are_refused():
+    with pytest.raises(SystemExit):
+        parse_arguments(["collectives", "--only", "all_reduce", "allreduce"])
+
+
+def test_all_are_asked_where_none_is_named():
+    result = Result()
+    collectives._tell_asked(result, CollectivesConfig())
+    assert set(result.fingerprints.values()) == {"yes"}
+    assert (result.metric("gang_collectives_count"), result.metric("gang_collectives_left_out_count")) == (0, 0)
+
+
+@pytest.mark.parametrize("text", [None, 3, "", "####", "eJwDAAAAAAE=", line._packed(["x" * 5000])])
+def test_what_all_have_brought_is_bounded_and_checked(text):
+    with pytest.raises(line._BrokenError, match="cannot be read"):
+        line._unpacked(text, 1000)
+
+
+def test_many_members_may_bring_much():
+    """Together more than a line of one member holds."""
+    count, port = 24, free_port()
+    brought = [secrets.token_hex(line.MAX_BROUGHT // 2 - 100) for _ in range(count)]
+    limits = line.Limits(join_seconds=30, silence_seconds=20)
+    lines = [
+        line.Line(gang(port, index, count), "t", limits, dict, lambda _stop: None, brought[index])
+        for index in range(count)
+    ]
+    assert len(line._packed(brought)) > line.MAX_LINE
+    for one in lines:
+        one.__enter__()
+    try:
+        with ThreadPoolExecutor(count) as pool:
+            assert all(found == brought for found in pool.map(lambda one: one.join(), lines))
+    finally:
+        for one in lines:
+            one.__exit__()

@@ -1,0 +1,351 @@
+"""The line between members, over real sockets on the loopback interface: each member has a thread of its own."""
+
+import contextlib
+import json
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+pytest.importorskip("torch")
+
+from gpuval_workloads.common.stall import Beat
+from gpuval_workloads.gang.line import CAUSE, EFFECT, SHARED, Beginning, Limits, Line, Stop, StoppedError
+from gpuval_workloads.gang.members import Gang, Member
+
+TOKEN = "a token"
+
+
+def free_port():
+    """A port whose neighbour is free as well."""
+    while True:
+        with socket.socket() as one, socket.socket() as two:
+            one.bind(("127.0.0.1", 0))
+            try:
+                two.bind(("127.0.0.1", one.getsockname()[1] + 1))
+            except OSError:
+                continue
+            return one.getsockname()[1]
+
+
+def gang(port, index, count=3):
+    members = tuple(Member(f"node-{i + 1}", f"127.0.0.{i + 1}", 1) for i in range(count))
+    return Gang("all", members, index, port, 3022)
+
+
+class Party:
+    """A member: its line, what it was told to stop for, and its heartbeats."""
+
+    def __init__(self, port, index, limits, count=3, token=TOKEN):
+        self.stops, self.ticks, self.index = [], 0, index
+        self.is_still = False
+        self.line = Line(gang(port, index, count), token, limits, self.beats, self.stops.append, {"brings": index})
+
+    def beats(self):
+        if not self.is_still:
+            self.ticks = int(time.monotonic() * 10)
+        beat = Beat(4000 + self.index, int(time.monotonic() * 10), self.ticks, 1, "work (x.py:1)", False, 0.0)
+        return {0: (beat, "S")}
+
+
+QUICK = Limits(join_seconds=5, silence_seconds=3, stall_seconds=2)
+
+
+@pytest.fixture
+def parties():
+    port, made = free_port(), []
+
+    def make(index, limits=QUICK, **more):
+        party = Party(port, index, limits, **more)
+        party.line.__enter__()
+        made.append(party)
+        return party
+
+    yield make
+    for party in made:
+        party.line.__exit__()
+
+
+def at_once(*calls):
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return [waiting.result(30) for waiting in [pool.submit(call) for call in calls]]
+
+
+def joined(parties, count=3, limits=QUICK):
+    made = [parties(index, limits, count=count) for index in reversed(range(count))][::-1]
+    assert at_once(*(party.line.join for party in made)) == [[{"brings": i} for i in range(count)]] * count
+    return made
+
+
+def test_all_come_together_and_end_together(parties):
+    made = joined(parties)
+    at_once(*(lambda party=party: party.line.end(None, 10) for party in made))
+    assert [party.stops for party in made] == [[], [], []]
+
+
+def test_one_that_does_not_come_is_named_to_all(parties):
+    limits = Limits(join_seconds=1.5, silence_seconds=3)
+    made = [parties(0, limits), parties(2, limits)]
+    for party in made:
+        with pytest.raises(StoppedError, match=r"node-2 \(127\.0\.0\.2\) did not join within 1\.5 s") as raised:
+            party.line.join()
+        assert raised.value.stop.node == "node-2"
+
+
+def test_who_has_another_token_may_not_join(parties):
+    limits = Limits(join_seconds=1.5, silence_seconds=3)
+    leader, stranger = parties(0, limits, count=2), parties(1, limits, count=2, token="guessed")
+    with pytest.raises(StoppedError, match="node-2"):
+        leader.line.join()
+    with pytest.raises(StoppedError):
+        stranger.line.join()
+
+
+def test_garbage_at_the_port_disturbs_nobody(parties):
+    leader = parties(0, count=2)
+    deadline = time.monotonic() + 5
+    while True:
+        try:
+            with socket.create_connection(("127.0.0.1", leader.line._gang.line_port), timeout=1) as noise:
+                noise.sendall(b"GET / HTTP/1.0\r\n\r\n" + json.dumps([1]).encode() + b"\n")
+            break
+        except ConnectionRefusedError:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    other = parties(1, count=2)
+    at_once(leader.line.join, other.line.join)
+    at_once(lambda: leader.line.end(None, 5), lambda: other.line.end(None, 5))
+
+
+def test_a_member_that_is_killed_is_named_not_those_that_lost_it(parties):
+    made = joined(parties)
+
+    def effect():
+        with pytest.raises(StoppedError, match=r"node-3 .*was killed") as raised:
+            made[1].line.end("connection closed by peer", 15)
+        return raised.value.stop.node
+
+    def cause():
+        time.sleep(1)
+        made[2].line.end("rank 2 was killed by SIGKILL", 15, weight=CAUSE)
+
+    def bystander():
+        until(lambda: made[0].stops)
+        return made[0].stops[0].node
+
+    assert at_once(effect, cause, bystander) == ["node-3", None, "node-3"]
+
+
+def test_a_connection_that_breaks_off_is_a_member_that_is_lost(parties):
+    made = joined(parties)
+    made[1].line.__exit__()
+    until(lambda: made[0].stops and made[2].stops)
+    assert {party.stops[0].node for party in (made[0], made[2])} == {"node-2"}
+    assert "was lost" in made[2].stops[0].message
+
+
+def test_a_leader_that_is_lost_is_named_by_the_others(parties):
+    made = joined(parties)
+    made[0].line.__exit__()
+    until(lambda: made[1].stops and made[2].stops)
+    assert {party.stops[0].node for party in made[1:]} == {"node-1"}
+
+
+def test_a_rank_that_stands_still_while_others_wait_is_named(parties):
+    made = joined(parties)
+    made[2].is_still = True
+    time.sleep(1.2)
+    made[0].is_still = made[1].is_still = True  # they wait for it
+    until(lambda: all(party.stops for party in made), 15)
+    assert {party.stops[0].node for party in made} == {"node-3"}
+    assert "rank 2" in made[0].stops[0].message and "no progress" in made[0].stops[0].message
+
+
+def test_a_port_that_is_taken_is_told(parties):
+    port = free_port()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port + 1))
+        taken.listen()
+        stops = []
+        with (
+            Line(gang(port, 0), TOKEN, QUICK, dict, stops.append) as line,
+            pytest.raises(StoppedError, match="cannot be used"),
+        ):
+            line.join()
+        assert isinstance(stops[0], Stop)
+
+
+def until(condition, seconds=10):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.05)
+
+
+@pytest.mark.parametrize("message", [None, "exit code 1"])
+def test_a_leader_that_leaves_at_once_is_no_lost_one(parties, message):
+    """The others are behind: what it says last and the end of the connection reach them together."""
+    made = joined(parties)
+
+    def leader():
+        try:
+            made[0].line.end(message, 15, weight=CAUSE)
+        finally:
+            made[0].line.__exit__()
+
+    def follower(party):
+        is_behind = threading.Event()
+
+        def beats():
+            if is_behind.is_set():
+                time.sleep(2.5)
+            return Party.beats(party)
+
+        party.line._beats = beats
+        is_behind.set()
+        if message is None:
+            return party.line.end(None, 15)
+        with pytest.raises(StoppedError) as raised:
+            party.line.end(None, 15)
+        return raised.value.stop.node
+
+    told = at_once(leader, lambda: follower(made[1]), lambda: follower(made[2]))
+    assert told[1:] == ([None, None] if message is None else ["node-1", "node-1"])
+    for party in made[1:]:
+        assert not any("lost" in stop.message for stop in party.stops), party.stops
+
+
+def test_where_all_end_by_the_same_word_nobody_is_named(parties):
+    made = joined(parties)
+
+    def end(party):
+        with pytest.raises(StoppedError) as raised:
+            party.line.end("no answer", 15, weight=SHARED)
+        return raised.value.stop
+
+    began = time.monotonic()
+    assert at_once(*(lambda party=party: end(party) for party in made)) == [Stop(None, "no answer")] * 3
+    assert time.monotonic() - began < 4, "nobody is left to be waited for"
+
+
+def test_a_cause_counts_more_than_what_all_say(parties):
+    made = joined(parties)
+
+    def end(party, weight):
+        try:
+            party.line.end("its own words", 15, weight=weight)
+        except StoppedError as error:
+            return error.stop.node
+        return None
+
+    told = at_once(*(lambda party=party, weight=weight: end(party, weight) for party, weight in zip(made, (2, 0, 2))))
+    assert told == ["node-2", None, "node-2"]
+
+
+def test_who_did_not_come_is_named_also_by_who_hears_it_last(parties):
+    limits = Limits(join_seconds=1.5, silence_seconds=3)
+    leader, other = parties(0, limits), parties(2, limits)
+
+    def leave():
+        with pytest.raises(StoppedError):
+            leader.line.join()
+        leader.line.__exit__()
+
+    def hear():
+        with pytest.raises(StoppedError) as raised:
+            other.line.join()
+        return raised.value.stop.node
+
+    assert at_once(leave, hear) == [None, "node-2"]
+
+
+def ended(made, *ends):
+    """How each member ends, at once: (message, weight, node) each; whom the gang names, by what each member hears."""
+
+    def end(party, message, weight, node):
+        with contextlib.suppress(StoppedError):
+            party.line.end(message, 15, weight=weight, node=node)
+        return party.line.stopped
+
+    stops = at_once(*(lambda one=one, how=how: end(one, *how) for one, how in zip(made, ends)))
+    assert len({stop.node for stop in stops}) == 1
+    return stops[0]
+
+
+def test_who_knows_of_another_names_it(parties):
+    nan = ("the loss is not finite, first on rank 2", CAUSE, "node-3")
+    stop = ended(joined(parties), nan, nan, nan)
+    assert stop == Stop("node-3", f"node-3 (127.0.0.3): {nan[0]}")
+
+
+def test_who_is_ended_from_outside_accuses_nobody_and_neither_do_those_that_lost_it(parties):
+    stop = ended(
+        joined(parties), ("connection closed by peer", EFFECT, ""), ("its time limit", CAUSE, None), ("", 1, "")
+    )
+    assert stop == Stop(None, "node-2 (127.0.0.2): its time limit")
+
+
+def test_whom_nobody_knows_is_nobody(parties):
+    assert ended(joined(parties), ("x", EFFECT, ""), ("x", CAUSE, "stranger"), ("x", EFFECT, "")).node is None
+
+
+def test_a_member_that_ends_while_others_are_awaited_ends_the_gang(parties):
+    limits = Limits(join_seconds=60, silence_seconds=3)
+    leader, other = parties(0, limits), parties(2, limits)
+    until(lambda: 2 in leader.line._brought)
+    began = time.monotonic()
+    with contextlib.suppress(StoppedError):
+        other.line.end("its time limit", 15, weight=CAUSE, node=None)
+    with pytest.raises(StoppedError, match="its time limit"):
+        leader.line.join()
+    assert time.monotonic() - began < 12
+
+
+def test_ranks_that_never_begin_are_named(parties):
+    made = [parties(index) for index in (2, 1, 0)][::-1]
+    made[2].line._beats = dict
+    at_once(*(party.line.join for party in made))
+    until(lambda: all(party.stops for party in made), 15)
+    assert {party.stops[0].node for party in made} == {"node-3"}
+    assert "node-3 (127.0.0.3): ranks have not begun there, 2 s after" in made[1].stops[0].message
+
+
+@pytest.mark.parametrize(
+    ("begun", "late"),
+    [
+        ([[8, 8, 0]] * 6, [2]),
+        ([[8, 7, 7]] * 6, [1, 2]),
+        ([[8, 8, 8]] * 9, []),
+        ([[0, 0, 0]] * 9, []),  # nobody has begun: nccl-tests may be at work
+        ([[8, 0, 7]] * 5 + [[8, 0, 8]] * 5, []),  # the others still begin
+        ([[7, 7, 7]] * 9, []),
+    ],
+)
+def test_members_are_late_when_nothing_new_begins_while_others_have(begun, late):
+    beginning = Beginning([8, 8, 8], 5.0)
+    assert [beginning.look(counts, 1.0) for counts in begun][-1] == late
+
+
+def test_a_leader_that_is_done_leaves_nobody_that_is_late(parties):
+    made = joined(parties)
+    at_once(lambda: made[0].line.end(None, 1), lambda: made[1].line.end(None, 15))
+    made[0].line.__exit__()
+    time.sleep(1)
+    made[2].line.end(None, 1)
+    assert [party.stops for party in made] == [[], [], []]
+
+
+def test_a_leader_with_a_name_is_found_at_any_of_its_addresses():
+    """Many a host calls itself 127.0.1.1; the others know it by another address."""
+    port, together = free_port(), ThreadPoolExecutor(2)
+    others = Member("node-2", "127.0.0.2", 1)
+    lines = [
+        Line(Gang("all", (Member("node-1", address, 1), others), index, port, 3022), TOKEN, QUICK, dict, lambda _: None)
+        for index, address in ((0, "localhost"), (1, "127.0.0.9"))
+    ]
+    with lines[0], lines[1], together:
+        list(together.map(Line.join, lines))
+        list(together.map(lambda line: line.end(None, 5), lines))
+    assert [line.stopped for line in lines] == [None, None]

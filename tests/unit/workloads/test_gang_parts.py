@@ -1,0 +1,402 @@
+"""What a gang's program makes of its plan, its launchers' files, and NCCL's log."""
+
+import ipaddress
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("torch")
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import payload
+from gpuval_workloads.common.device import CPU, Accelerator
+from gpuval_workloads.common.launch import StallError
+from gpuval_workloads.common.ranks import Ranks, node_ranks
+from gpuval_workloads.common.result import Result, WorkloadCrash, WorkloadFailure
+from gpuval_workloads.gang import (
+    collectives,
+    config,
+    expected,
+    launching,
+    members,
+    network,
+    ssh_server,
+    texts,
+    transport,
+    zero,
+)
+from gpuval_workloads.gang.line import Stop
+from needs import lacking
+from workload_process import NODE
+
+MEMBERS = [{"node": "a", "address": "10.0.0.1", "slots": 8}, {"node": "b", "address": "10.0.0.2", "slots": 4}]
+
+
+def document(**more):
+    return json.dumps({"name": "all", "members": MEMBERS, "index": 1, "port": 29500, "ssh_port": 3022, **more})
+
+
+def test_ranks_are_numbered_member_by_member():
+    gang = members.parse(document())
+    assert (gang.own.node, gang.leader.node, gang.is_leader, gang.world_size) == ("b", "a", False, 12)
+    assert [gang.first_rank(i) for i in (0, 1)] == [0, 8]
+    assert [gang.owner(rank) for rank in (0, 7, 8, 11)] == [(0, 0), (0, 7), (1, 0), (1, 3)]
+    with pytest.raises(IndexError):
+        gang.owner(12)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "does not describe"), ("[]", "does not describe"), ("{}", "members"),
+        (document(index=2), "no member 2"), (document(index=-1), "no member -1"),
+        (document(members=[{**MEMBERS[0], "slots": 0}], index=0), "no processes"),
+        (document(members=[MEMBERS[0], {**MEMBERS[1], "address": "10.0.0.1"}]), "same address"),
+        (document(members=[MEMBERS[0], {**MEMBERS[1], "node": "a"}]), "same node"),
+    ],
+)  # fmt: skip
+def test_a_gang_that_makes_no_sense_is_refused(text, told):
+    with pytest.raises(ValueError, match=told):
+        members.parse(text)
+
+
+def test_ranks_of_a_gang_have_their_own_nodes_devices():
+    environ = {"RANK": "10", "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "4"}
+    assert node_ranks(environ) == range(8, 12)
+    assert node_ranks({"RANK": "10", "LOCAL_RANK": "2", "LOCAL_SIZE": "4"}) == range(8, 12)  # DeepSpeed's launcher
+    ranks = Ranks(10, 12, Accelerator("cuda", 4, "nccl"), None, range(8, 12))
+    assert (ranks.local_rank, str(ranks.device), ranks.scope, ranks.scope_of(8)) == (2, "cuda:2", "gpu:2", "gpu:0")
+    assert Ranks(1, 2, CPU).scope == "rank:1"
+
+
+def test_files_of_the_launchers():
+    gang = members.parse(document())
+    assert launching.hostfile(gang) == "10.0.0.1 slots=8\n10.0.0.2 slots=4\n"
+    assert launching.environment_file() == "PYTHONUNBUFFERED=1\nPYTHONPATH=$GPUVAL_PYTHONPATH\n"
+    assert "--node-rank=1" in launching.torchrun_place(gang)
+    assert ssh_server.known_hosts(gang, ["ssh-ed25519 AAA", "ssh-ed25519 BBB"]) == (
+        "[10.0.0.1]:3022 ssh-ed25519 AAA\n[10.0.0.2]:3022 ssh-ed25519 BBB\n"
+    )
+
+
+def test_a_stop_before_the_ranks_begin_keeps_them_from_beginning():
+    ended = []
+    stopper = launching.Stopper(lambda: ended.append(1))
+    stopper(Stop("b", "b was lost"))
+    with pytest.raises(StallError, match="b was lost"), stopper:
+        pass
+    assert not ended
+
+
+def test_a_stop_while_they_run_ends_them_and_none_after():
+    ended = []
+    stopper = launching.Stopper(lambda: ended.append(1))
+    with stopper:
+        stopper(Stop("b", "b was lost"))
+    stopper(Stop("b", "again"))
+    assert ended == [1]
+
+
+def test_the_interface_of_an_address():
+    assert network.interface_of("127.0.0.1") == "lo"
+    assert network.interface_of("192.0.2.77") is None and network.interface_of("a-name") is None
+
+
+def in_a_namespace(*lines):
+    """What a script prints where eth7 has two IPv4 addresses of one network, and one of IPv6."""
+    if os.geteuid() or not shutil.which("ip") or subprocess.run(["unshare", "-n", "true"], check=False).returncode:
+        lacking("needs root, iproute2 and network namespaces")
+    script = (
+        "set -e; ip link set lo up; ip link add eth7 type veth peer name eth8; ip link set eth8 up; "
+        "ip link set eth7 up; ip address add 10.9.8.7/24 dev eth7; ip address add 10.9.8.8/24 dev eth7; "
+        'ip address add fd00:9::7/64 dev eth7 nodad; exec "$@"'
+    )
+    code = "\n".join(["from gpuval_workloads.gang import members, network", *lines])
+    done = subprocess.run(
+        ["unshare", "-n", "sh", "-c", script, "sh", sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(NODE)}, timeout=30, check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    return done.stdout.split()
+
+
+def test_the_interface_of_further_addresses_is_found():
+    addresses = ["10.9.8.7", "10.9.8.8", "fd00:9::7", "fd00:9:0::0007", "10.9.8.9"]
+    found = in_a_namespace(
+        f"print(*map(network.interface_of, {addresses}))", "print(network.network_of('10.9.8.8', []))"
+    )
+    assert found == ["eth7", "eth7", "eth7", "eth7", "None", "10.9.8.0/24"]
+
+
+def test_a_name_that_means_the_loopback_interface_here_is_no_address_for_others():
+    own = document(members=[{**MEMBERS[0], "address": "n-1"}, {**MEMBERS[1], "address": "n-2"}], index=0)
+    found = in_a_namespace(
+        "known = {'n-1': '127.0.1.1', 'n-2': '10.9.8.20'}",
+        "network.socket.getaddrinfo = lambda name, *_, **__: [(0, 0, 0, '', (known[name], 0))]",
+        f"gang = members.parse({own!r})",
+        "print(network.own_address(gang, 0))",
+        "known['n-1'] = '10.9.8.8'",
+        "print(network.own_address(gang, 0))",
+        "known.update({'n-1': '127.0.1.1', 'n-2': '192.0.2.1'})",
+        "print(network.own_address(gang, 0))",
+    )
+    assert found == ["10.9.8.7", "10.9.8.8", "127.0.1.1"]
+
+
+def test_the_network_of_the_members_is_that_of_the_first_widened(monkeypatch):
+    held = []
+    monkeypatch.setattr(network, "addresses", lambda: [(1, ipaddress.ip_interface(held[-1]))])
+    held.append("10.2.8.5/24")
+    assert network.network_of("10.2.8.5", ["10.2.8.5", "10.2.8.99"]) == "10.2.8.0/24"
+    assert network.network_of("10.2.8.5", ["10.2.8.5", "10.2.9.1"]) == "10.2.8.0/23"
+    held.append("10.2.8.5/32")  # as clouds and pods have it
+    assert network.network_of("10.2.8.5", ["10.2.8.4"]) == "10.2.8.4/31"
+    assert network.network_of("10.2.8.5", ["10.2.250.4"]) == "10.2.0.0/16"
+    assert network.network_of("10.2.8.5", ["10.3.8.5"]) is None
+    assert network.network_of("10.2.8.5", ["192.168.0.1"]) is None
+    assert network.network_of("10.2.8.5", ["node-2"]) is None
+    assert network.network_of("10.2.8.6", []) is None
+    held.append("10.2.8.5/8")
+    assert network.network_of("10.2.8.5", ["10.77.8.5"]) == "10.0.0.0/8"
+    held.append("127.0.0.1/8")
+    assert network.network_of("127.0.0.1", []) is None
+    held.append("::1/128")
+    assert network.network_of("::1", []) is None
+
+
+def test_what_runs_below_is_ended_also_what_lost_its_parent():
+    code = (
+        "import subprocess, sys, time\n"
+        "from gpuval_workloads.gang import processes\n"
+        "processes.adopt_orphans()\n"
+        "subprocess.run(['sh', '-c', 'setsid sh -c \"trap : TERM; sleep 60 & wait; wait\" & echo $!'])\n"
+        "time.sleep(0.3)\n"
+        "import os\n"
+        "assert processes.descendants(os.getpid())\n"
+        "processes.end_all(0.5)\n"
+        "assert not processes.descendants(os.getpid())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(NODE)}, timeout=30, check=False
+    )
+    assert done.returncode == 0
+
+
+LOG = """\
+node1:77:99 [0] NCCL INFO Using network IB
+node1:77:99 [0] NCCL INFO Channel 00/0 : 7[7] -> 8[0] [receive] via NET/IB/0/GDRDMA
+node1:77:99 [0] NCCL INFO Channel 01/0 : 0[0] -> 15[7] [send] via NET/IB/3(1)/GDRDMA
+node1:77:99 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM
+node1:77:99 [0] NCCL INFO AllReduce: 8589934592 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..15}
+node1:77:99 [0] NCCL INFO AllReduce: 8 Bytes -> Algo 0 proto 0 time 27.6
+"""
+
+
+def test_the_network_that_was_used_is_read_from_the_log():
+    assert transport.networks(LOG) == {"IB"} and transport.initialised(LOG) == {"IB"}
+    assert transport.reads_gpu_memory(LOG) is True
+    assert transport.choices(LOG.splitlines()) == {"AllReduce": {8589934592: ("RING", "SIMPLE"), 8: ("TREE", "LL")}}
+
+
+def test_names_of_networks_may_have_blanks():
+    log = LOG.replace("network IB", "network AWS Libfabric").replace("NET/IB", "NET/AWS Libfabric")
+    assert transport.networks(log) == transport.initialised(log) == {"AWS Libfabric"}
+    assert transport.reads_gpu_memory(log) is True
+
+
+def test_a_fall_back_to_tcp_shows():
+    fallen = LOG.replace("NET/IB/0/GDRDMA", "NET/Socket/0")
+    assert transport.networks(fallen) == {"IB", "Socket"}
+    assert transport.reads_gpu_memory(fallen) is False
+    assert transport.networks("nothing") == set() and transport.reads_gpu_memory("nothing") is None
+
+
+def test_nvlink_between_nodes_is_a_network():
+    assert transport.networks(LOG.replace("P2P/CUMEM", "P2P/MNNVL")) == {"IB", "MNNVL"}
+
+
+@pytest.mark.parametrize(
+    ("networks", "names", "ports", "told"),
+    [
+        ([], ["IB"], [], None),
+        (["IB"], [], ["mlx5_0:1"], ""),
+        (["Socket"], [], {}, ""),
+        (["Socket"], [], {"mlx5_0:1": "ACTIVE"}, "although 1 RDMA ports are here (mlx5_0:1 ACTIVE)"),
+        (
+            ["Socket"],
+            [],
+            {"mlx5_0:1": "INIT", "mlx5_1:1": "DOWN"},
+            "declare gpuval_network: tcp where sockets are meant",
+        ),
+        (["IB", "Socket"], [], {"mlx5_0:1": "ACTIVE"}, "went by IB and Socket although"),
+        (["Socket"], ["Socket"], ["mlx5_0:1"], ""),
+        (["IBext_v8"], ["IB", "IBext*"], [], ""),
+        (["gib"], ["gIB"], [], ""),
+        (["Socket"], ["IB", "IBext*"], [], "went by Socket, not by IB or IBext* as declared"),
+        (["IB", "Socket"], ["IB"], [], "not by IB as declared"),
+        (["IB", "MNNVL"], ["IB"], [], ""),
+        (["MNNVL"], ["IB"], [], "not by IB as declared"),
+        (["MNNVL"], [], ["mlx5_0:1"], ""),
+    ],
+)
+def test_another_network_than_expected_is_told(networks, names, ports, told):
+    found = expected.complaint(networks, names, ports)
+    assert found == told if not told else told in found
+
+
+def test_rdma_ports_are_told_whatever_their_state(tmp_path):
+    for name, state in (("mlx5_0", "4: ACTIVE\n"), ("mlx5_1", "1: DOWN\n"), ("efa_0", "4: ACTIVE"), ("bad", "ACTIVE")):
+        folder = tmp_path / name / "ports" / "1"
+        folder.mkdir(parents=True)
+        (folder / "state").write_text(state)
+    (tmp_path / "mlx5_2" / "ports" / "2").mkdir(parents=True)
+    found = {"bad:1": "unknown", "efa_0:1": "ACTIVE", "mlx5_0:1": "ACTIVE", "mlx5_1:1": "DOWN", "mlx5_2:2": "unknown"}
+    assert expected.rdma_ports(tmp_path) == found
+    assert expected.rdma_ports(tmp_path / "none") == {}
+
+
+def test_an_infiniband_controller_without_its_driver_is_no_reason_for_sockets(tmp_path):
+    for name, kind in (("0000:17:00.0", "0x020700"), ("0000:18:00.0", "0x020000"), ("0000:2a:00.0", "0x020700")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "class").write_text(kind + "\n")
+    (tmp_path / "0000:2a:00.0" / "infiniband" / "mlx5_0").mkdir(parents=True)
+    found = expected.without_driver(tmp_path)
+    assert found == ["0000:17:00.0"]
+    assert expected.without_driver(tmp_path / "none") == []
+    told = expected.complaint(["Socket"], [], {}, found)
+    assert "although 1 InfiniBand controllers are here without a driver (0000:17:00.0): load it" in told
+    assert expected.complaint(["Socket"], ["Socket"], {}, found) == ""
+    assert expected.complaint(["IB"], [], {}, found) == ""
+
+
+def put_port(folder, device, state, rate):
+    port = folder / device / "ports" / "1"
+    port.mkdir(parents=True)
+    (port / "state").write_text(state)
+    if rate:
+        (port / "rate").write_text(rate)
+
+
+def test_what_active_ports_carry_together(tmp_path):
+    put_port(tmp_path, "mlx5_0", "4: ACTIVE\n", "400 Gb/sec (4X NDR)\n")
+    put_port(tmp_path, "mlx5_1", "4: ACTIVE\n", "2.5 Gb/sec (1X SDR)\n")
+    put_port(tmp_path, "mlx5_2", "1: DOWN\n", "400 Gb/sec (4X NDR)\n")
+    put_port(tmp_path, "mlx5_3", "4: ACTIVE\n", None)
+    put_port(tmp_path, "mlx5_4", "4: ACTIVE\n", "unknown\n")
+    assert expected.active_bytes_per_second(tmp_path) == 402.5e9 / 8
+    assert expected.active_bytes_per_second(tmp_path / "none") == 0
+
+
+@pytest.mark.parametrize(
+    ("networks", "is_ib"),
+    [(["IB"], True), (["IBext_v8"], True), (["IB", "MNNVL"], False), (["Socket"], False), ([], False)],
+)
+def test_what_counts_as_infiniband(networks, is_ib):
+    assert expected.is_ib(networks) is is_ib
+
+
+def completed(tmp_path, monkeypatch, log, *, nodes=2, rate="400 Gb/sec (4X NDR)"):
+    """What a node's result is completed with: 20 GB/s on the bus beside one port."""
+    put_port(tmp_path, "mlx5_0", "4: ACTIVE\n", rate)
+    monkeypatch.setattr(expected, "SYSFS", tmp_path)
+    monkeypatch.setattr(collectives.nccl_log, "read", lambda _environ: log)
+    result = Result()
+    result.add_metric("gang_all_reduce_bus_bytes_per_second", 20e9, "bytes/s")
+    result.add_metric("gang_collective_error_count", 0, "count")
+    arguments = config.parse_arguments(["collectives", "--only", "all_reduce"])
+    collectives.complete(result, arguments, Accelerator("cuda", 8, "nccl"), nodes, 8)
+    return {one["name"]: one["value"] for one in result.metrics}
+
+
+def test_the_bus_is_held_against_the_ports(tmp_path, monkeypatch):
+    found = completed(tmp_path, monkeypatch, LOG)
+    assert (found["gang_bus_over_ports_ratio"], found["gang_gpu_direct_off_count"]) == (0.4, 0)
+
+
+def test_copies_through_the_hosts_memory_are_counted(tmp_path, monkeypatch):
+    assert completed(tmp_path, monkeypatch, LOG.replace("/GDRDMA", ""))["gang_gpu_direct_off_count"] == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"log": LOG.replace("NET/IB", "NET/Socket")}, {"log": LOG, "nodes": 1}, {"log": LOG, "rate": ""}],
+)
+def test_where_no_port_bounds_the_bus_there_is_no_such_figure(tmp_path, monkeypatch, changes):
+    assert "gang_bus_over_ports_ratio" not in completed(tmp_path, monkeypatch, **changes)
+
+
+def test_arguments():
+    training = config.parse_arguments(["training", "--zero", "3", "--launcher", "deepspeed"])
+    assert (training.zero, training.launcher, training.of_one_node().compile) == (3, "deepspeed", "never")
+    collectives = config.parse_arguments(["collectives", "--only", "all_reduce", "--expect-network", "IB", "IBext*"])
+    assert (collectives.only, collectives.expect_network) == (("all_reduce",), ("IB", "IBext*"))
+    assert config.parse_arguments(["collectives", "--most-bytes", "8"]).most_bytes == 8
+    for wrong in (["training", "--zero", "4"], ["collectives", "--most-bytes", "7"]):
+        with pytest.raises(SystemExit):
+            config.parse_arguments(wrong)
+
+
+def test_zero_does_no_more_than_the_trainings_it_is_held_against():
+    """Ratios are of figures with all else alike: DDP does not clip, accumulate or tell of its steps."""
+    text = texts.template(zero.TEMPLATE).substitute(batch=1, stage=2, bf16="true")
+    told = json.loads(text)
+    assert told.get("gradient_clipping", 0) == 0 and told["gradient_accumulation_steps"] == 1
+    assert told["wall_clock_breakdown"] is False
+
+
+def test_templates_are_read_from_the_packed_programs_too(tmp_path):
+    packed = tmp_path / "workloads.zip"
+    packed.write_bytes(payload.workloads_zip())
+    code = (
+        "from gpuval_workloads.gang import texts\n"
+        "for name in ('run.sh', 'deepspeed.json', 'deepspeed_env'):\n"
+        f"    assert texts.__file__.startswith({str(packed)!r}) and '$' in texts.template(name).template\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(packed)}, timeout=30, check=False
+    )
+    assert done.returncode == 0
+
+
+def test_a_name_is_looked_up_until_it_is_known(monkeypatch):
+    assert network.resolved("192.0.2.7", 0) == "192.0.2.7"
+    answers = iter([OSError(2, "not known"), [(0, 0, 0, "", ("10.0.0.7", 0))]])
+
+    def look_up(*_arguments, **_options):
+        answer = next(answers)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(network.socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(network, "LOOK_UP_SECONDS", 0)
+    assert network.resolved("node-1.gangs.gpuval.svc", 60) == "10.0.0.7"
+    answers = iter([OSError(2, "not known")])
+    with pytest.raises(WorkloadCrash, match="by which the others reach this node, is not known here after 0 s"):
+        network.resolved("node-1.gangs.gpuval.svc", 0)
+
+
+@pytest.mark.parametrize("password", ["!", "!!", "!locked", "!*", "!$6$salt$hash"])
+def test_a_locked_user_is_told_what_to_do(tmp_path, password):
+    shadow = tmp_path / "shadow"
+    shadow.write_text(f"daemon:*:19000:0:99999:7:::\nroot:{password}:19000:0:99999:7:::\n")
+    with pytest.raises(WorkloadFailure, match=r"user root is locked .* usermod -p '\*' root .* launcher torchrun"):
+        ssh_server.check_not_locked("root", shadow)
+
+
+@pytest.mark.parametrize(
+    "text", ["root:*:1::::::", "root::1::::::", "root:$6$salt!:1::::::", "rooty:!:1::::::", "root", ""]
+)
+def test_who_is_not_locked_goes_on(tmp_path, text):
+    shadow = tmp_path / "shadow"
+    shadow.write_text(text + "\n")
+    ssh_server.check_not_locked("root", shadow)
+    ssh_server.check_not_locked("root", tmp_path / "none")
+
+
+def test_a_user_without_a_name_is_told_what_ssh_needs(monkeypatch):
+    monkeypatch.setattr(ssh_server.os, "geteuid", lambda: 4_000_000_000)
+    with pytest.raises(WorkloadFailure, match=r"user 4000000000 has no line in /etc/passwd"):
+        ssh_server.user()
