@@ -67,6 +67,9 @@ class Node:
     clock: str = ""  # how far the clock is off, as libfaketime writes it: -5h
     gpus: Optional[Mapping[str, Any]] = None  # what the vendor's tool tells: see README
     tmpfs: Mapping[str, str] = field(default_factory=dict)  # folder: size, for a disk that is soon full
+    volumes: Mapping[str, str] = field(
+        default_factory=dict
+    )  # folder of this machine: where the node finds it, read-only
     net_admin: bool = False  # may change its own interfaces and packet filter
     sshd: bool = True
     machine_id: str = ""  # two nodes with the same one are one machine listed twice
@@ -342,6 +345,8 @@ class Testbed:
         ]  # fmt: skip
         for folder, size in node.tmpfs.items():
             options += ["--tmpfs", f"{folder}:rw,exec,mode=755,size={size}"]
+        for folder, inside in node.volumes.items():
+            options += ["--volume", f"{folder}:{inside}:ro"]
         if Path("/sys/bus/pci/devices").is_dir():
             options += ["--volume", f"{place / 'pci'}:/sys/bus/pci/devices:ro"]
         if Path("/sys/devices/virtual/dmi/id").is_dir():

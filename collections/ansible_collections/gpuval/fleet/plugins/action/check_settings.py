@@ -9,6 +9,7 @@ from ansible.errors import (
     AnsibleUndefinedVariable,
     AnsibleValueOmittedError,
 )
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import settings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.host_values import templar_of, values_of
@@ -80,7 +81,21 @@ class ActionModule(ControllerAction):
                 continue
             if value is not None:
                 templated[name] = value
-        return told + settings.problems(templated, known)
+        seconds = _search_round_seconds(templar, values) if "gpuval_gang_search_seconds" in templated else 0.0
+        return told + settings.problems(templated, known) + settings.gang_problems(templated, known, seconds)
+
+
+def _search_round_seconds(templar, values):
+    """What a round of the search for a gang's bad node may take; 0 where the playbook, or the profile, has none."""
+    try:
+        searches = boolean(templar.template(values["gpuval_gang_search"]), strict=False)
+        if not searches and "fabric" not in templar.template(values["run_gang_stages"]):
+            return 0.0
+        if templar.template(values["run_gang_workloads"]).get("fabric"):
+            return float(templar.template(values["run_gang_search_round_seconds"]))
+    except (AttributeError, KeyError, TypeError, ValueError, AnsibleError):  # the gangs say it when they begin
+        pass
+    return 0.0
 
 
 def _shown(nodes, count):

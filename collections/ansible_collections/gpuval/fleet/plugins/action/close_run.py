@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError, StoreErrors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import cleaning, runs, schemas, stored_runs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import book, keys, naming, rounds
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.run_keys import RunKeys
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION, StoreAccess, put_run
@@ -17,13 +20,15 @@ class ActionModule(ControllerAction):
     def work(self, options, task_vars):
         results = project_path(options["results_dir"])
         if not options["run_id"] and not _opened(results):
-            return {"changed": False, "run_ids": [], "active": [], "nodes": [], "msg": "there is no run to close"}
+            nothing = {"run_ids": [], "round_ids": [], "active": [], "nodes": []}
+            return {"changed": False, **nothing, "msg": "there is no run to close"}
         folder = runs.resolve(results, options["run_id"])
         run_id = folder.path.name
         if folder.is_copy or not folder.run_file.exists():
             active = runs.active_run_ids(results)
             told = f"run {run_id} is not known here"
-            return {"changed": False, "run_ids": [run_id], "active": active, "nodes": [], "msg": told}
+            known = {"run_ids": [run_id], "round_ids": [], "active": active, "nodes": []}
+            return {"changed": False, **known, "msg": told}
         run = folder.read_run()
         access = StoreAccess(options["store"])
         changed = run["finished_at"] is None
@@ -31,6 +36,9 @@ class ActionModule(ControllerAction):
             run = {**run, "finished_at": runs.now()}
             folder.write_run(run)
             self._tell(access, run)
+            for below, of_round in rounds_of(folder):
+                if of_round["finished_at"] is None:
+                    below.write_run({**of_round, "finished_at": run["finished_at"]})
         active = [other for other in runs.active_run_ids(results) if other != run_id]
         if active:
             self._display.warning(
@@ -42,12 +50,14 @@ class ActionModule(ControllerAction):
         if not self.check_mode:
             for other in run_ids:  # the nodes' halves go with the runs' folders there
                 changed |= RunKeys(results / other / ".state" / "ssh").remove()
+                keys.forget_all(runs.RunFolder(results / other))
         deleted = 0
         if options["clean_store"] and not self.check_mode:
             deleted = sum(_delete_objects(access, runs.RunFolder(results / other)) for other in run_ids)
         return {
             "changed": changed or deleted > 0,
             "run_ids": run_ids,
+            "round_ids": [round_id for other in run_ids for round_id in round_ids_of(runs.RunFolder(results / other))],
             "active": active,
             "nodes": sorted({node for other in run_ids for node in holders(runs.RunFolder(results / other))}),
             "deleted_objects": deleted,
@@ -61,6 +71,26 @@ class ActionModule(ControllerAction):
             put_run(access.store(), run)
         except (StoreError, *StoreErrors) as error:
             self._display.warning(f"the store still has run {run['run_id']} as one that goes on: {error}")
+
+
+def rounds_of(folder):
+    """The rounds of a run's gangs, which are runs of their own on the nodes: each one's folder and run.json."""
+    found = []
+    for below in book.known_folders(folder):
+        try:
+            found.append((below, below.read_run()))
+        except (runs.RunError, schemas.Invalid):  # damaged, or never whole: nothing goes on by it
+            continue
+    return found
+
+
+def round_ids_of(folder):
+    """What the rounds are called on the nodes, where each left a token and a key: of all that are known, also those of
+    which run.json is gone."""
+    named = {below.path.name for below in book.known_folders(folder)}
+    with contextlib.suppress(runs.RunError, schemas.Invalid):  # damaged: the folders have to do
+        named |= {item["name"] for item in (book.read(folder) or {"rounds": ()})["rounds"]}
+    return [rounds.run_id_of(folder.path.name, name) for name in sorted(named) if naming.ROUND.fullmatch(name)]
 
 
 def _opened(results):

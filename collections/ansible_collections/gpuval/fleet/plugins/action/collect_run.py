@@ -21,6 +21,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import (
     parse_key,
     take_record,
 )
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import book, taken
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.node_tasks import MOST_WORKERS, NodeTasks
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION, StoreAccess, object_key
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_reading import read_all
@@ -44,9 +45,25 @@ class ActionModule(ControllerAction):
     def work(self, options, task_vars):
         if self.check_mode:
             return {"changed": False, "skipped": True}
-        self.run_folder = self.folder(options)
-        self.run_info = self.run_folder.read_run()
+        folder = self.folder(options)
         self.store = StoreAccess(options["store"]).store()
+        gangs = book.read(folder)
+        if gangs is not None and not folder.is_copy:
+            self._tell_gangs(folder, gangs)
+        done = [
+            self._collect_run(one, options, task_vars)
+            for one in (folder, *book.round_folders(folder, gangs))  # a round of gangs is a run of its own
+        ]
+        taken.lay_out(folder, folder.read_run(), gangs)
+        return {
+            "changed": any(one["collected"] for one in done),
+            "collected": sum(one["collected"] for one in done),
+            "fetched": sorted({name for one in done for name in one["fetched"]}),
+            "problems": [problem for one in done for problem in one["problems"]],
+        }
+
+    def _collect_run(self, folder, options, task_vars):
+        self.run_folder, self.run_info = folder, folder.read_run()
         self.evidence = Evidence()
         self.seen_file = self.run_folder.state / "collected.json"
         self.seen = {**self._watched(), **self._read(self.seen_file)}
@@ -70,8 +87,7 @@ class ActionModule(ControllerAction):
         self._remember()
         if not self.run_folder.is_copy:
             self._tell_store()
-        problems = self.evidence.problems
-        return {"changed": self.collected > 0, "collected": self.collected, "fetched": fetched, "problems": problems}
+        return {"collected": self.collected, "fetched": fetched, "problems": self.evidence.problems}
 
     def _remember(self):
         """What was refused first: of an object that counts as read nobody would hear again why it is no evidence."""
@@ -139,6 +155,13 @@ class ActionModule(ControllerAction):
         folder = self.run_info["folder"]
         self.seen = {key: stamp for key, stamp in self.seen.items() if parse_key(folder, key) in self.stored}
 
+    def _tell_gangs(self, folder, gangs):
+        """Again, since the store may have been away when they ended."""
+        try:
+            self.store.put(book.key_of(folder.read_run()), json.dumps(gangs).encode(), "application/json")
+        except (StoreError, *StoreErrors) as error:
+            self._display.warning(f"the store does not know what became of the gangs: {error}")
+
     def _tell_store(self):
         """What only this controller has, for whoever has the store alone: what became of asking the nodes, what was
         refused, and logs that came by a way of their own."""
@@ -189,7 +212,8 @@ class ActionModule(ControllerAction):
         fetched = []
         try:
             for name in names:
-                variables = {"run_fetch": {"not_uploaded": True}}
+                place = {"run_id": self.run_folder.path.name, "results_dir": str(self.run_folder.path.parent)}
+                variables = {"run_fetch": {"not_uploaded": True}, "run_place": place}
                 tasks.submit(name, "fetch", Path(options["fetch_tasks"]), variables, options["fetch_seconds"])
             while tasks.busy:
                 for outcome in tasks.wait(5):

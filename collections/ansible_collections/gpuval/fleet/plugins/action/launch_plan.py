@@ -19,6 +19,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils import (
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import EXPECTED, RUN_OPTIONS, ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import keys
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import (
     STORE_OPTION,
@@ -121,6 +122,7 @@ class ActionModule(ControllerAction):
                 models_dir=options["models_dir"] or None,
                 container=options["container"],
                 telemetry_seconds=options["telemetry_seconds"],
+                gang=plans.gang_of(run, node),
             ),
             expected["stages"],
             options["workloads"],
@@ -128,7 +130,7 @@ class ActionModule(ControllerAction):
         )
         schemas.validate("plan", plan, what=f"plan of {node}")
         if not self.check_mode:
-            runs.write_json(path, plan)
+            runs.write_json(path, plans.kept(plan))
         return plan
 
     @staticmethod
@@ -159,17 +161,20 @@ class ActionModule(ControllerAction):
             if not beyond and images.archives(plan.get("images", {})):
                 urls["downloads"] = images.signed_downloads(store, plan["images"], valid)
             if options["attempt"] == 1:  # a later attempt is a part of it
-                store.put(f"{run['folder']}/plans/{node}.json", json.dumps(plan).encode(), "application/json")
+                store.put(
+                    f"{run['folder']}/plans/{node}.json", json.dumps(plans.kept(plan)).encode(), "application/json"
+                )
             reader = rclone_config(access.reader()) if "loading" in names else ""
             ca = access.ca()
         except (StoreError, *StoreErrors) as error:
             return {**launch, "state": "failed", "message": f"the store cannot be used: {error}"}
         arguments = {
             "directory": options["directory"],
-            "plan": plan,
+            "plan": plans.whole(plan, run),
             "store": urls,
             "ca": ca,
             "rclone_config": reader,
+            "keys": keys.of(folder, node),
             "force": options["force"],
         }
         try:

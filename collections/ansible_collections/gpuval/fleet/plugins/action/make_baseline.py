@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import re
 
-from ansible_collections.gpuval.fleet.plugins.action.judge_run import read_evidence
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import baseline, runs, verdict
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import baseline, judging, runs, verdict
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
 
@@ -30,7 +29,7 @@ class ActionModule(ControllerAction):
         folder = self.folder(options)
         run, report = folder.read_run(), runs.read_report(folder)
         into = project_path(options["directory"])
-        subjects = baseline.subjects_of(run, read_evidence(folder, run), verdict.subject_of)
+        subjects = baseline.subjects_of(run, judging.read_evidence(folder, run), verdict.subject_of)
         version = baseline.next_version(into, options["name"])
         document = baseline.make(subjects, report, name=options["name"], version=version, created_at=runs.now())
         path = into / baseline.file_name(document)

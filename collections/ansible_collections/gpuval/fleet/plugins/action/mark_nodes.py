@@ -4,11 +4,15 @@
 from __future__ import annotations
 
 from ansible.errors import AnsibleActionFail
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import failed_checks, runs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import marks
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterError, Missing
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.options import CLUSTER_OPTIONS, access_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
+
+MAX_NAMES, MAX_TOLD = 8, 300
+INCOMPLETE = "INCOMPLETE"
 
 
 class ActionModule(ControllerAction):
@@ -23,25 +27,39 @@ class ActionModule(ControllerAction):
     def work(self, options, task_vars):
         try:
             with Cluster(access_of(options)) as cluster:
+                before = {node["metadata"]["name"]: node for node in cluster.list("Node")[0]}
                 if options["state"] == "absent":
                     done = marks.remove_marks(cluster, options["nodes"], options["run_id"], trial=self.check_mode)
+                    noted = self._note(cluster, before, dict.fromkeys(done.changes, frozenset()))
+                    still = {}
                 else:
-                    done = marks.set_marks(
-                        cluster, self._wanted(options), taint=options["taint"], trial=self.check_mode
-                    )
+                    wanted, left = self._wanted(options, before)
+                    noted = self._note(cluster, before, {name: left[name] for name in left if left[name]})
+                    done = marks.set_marks(cluster, wanted, taint=options["taint"], trial=self.check_mode)
+                    settled = {name: left[name] for name in left if not left[name] and name not in done.busy}
+                    noted += self._note(cluster, before, settled)
+                    still = {name: sorted(left[name]) for name in done.kept}
         except ClusterError as error:
             raise AnsibleActionFail(str(error)) from None
         told = f"{len(done.changes)} node(s) {'would be ' if self.check_mode else ''}changed"
         if done.missing:
             told += f"; not in the cluster: {', '.join(done.missing)}"
+        if done.kept:
+            shown = ", ".join(f"{name} ({_told(still[name])})" for name in done.kept[:MAX_NAMES])
+            more = " and more" if len(done.kept) > MAX_NAMES else ""
+            kept = f"still FAIL: {shown}{more}: a run in which they pass that takes it off"
+            self._display.warning(kept)
+            told += f"; {kept}, or mark_nodes with state: absent"
         if done.busy:
             told += f"; others keep changing {', '.join(done.busy)}: run it again"
         return {
-            "changed": bool(done.changes),
+            "changed": bool(done.changes or noted),
             "failed": bool(done.busy),
             "nodes": sorted(done.changes),
             "missing": done.missing,
             "busy": done.busy,
+            "kept": done.kept,
+            "open": still,
             "diff": [
                 {"before_header": name, "after_header": name, "before": one.before, "after": one.after}
                 for name, one in sorted(done.changes.items())
@@ -49,12 +67,50 @@ class ActionModule(ControllerAction):
             "msg": told,
         }
 
-    def _wanted(self, options):
+    def _wanted(self, options, before):
+        """By node its mark, and what it is to pass yet before FAIL goes."""
         report = runs.read_report(self.folder(options))
         run = report["run"]
         chosen = set(options["nodes"])
-        return {
-            node["name"]: marks.Mark(node["verdict"], run["run_id"], run["judged_at"])
-            for node in report["nodes"]
-            if not chosen or node["name"] in chosen
-        }
+        whole = not run["narrowed_by"] and run["profile"] != "custom"
+        is_accepting = set(run["narrowed_by"]) <= {"limit"}  # else stages were left out, of which a PASS says nothing
+        wanted, left = {}, {}
+        for node in report["nodes"]:
+            name = node["name"]
+            if chosen and name not in chosen:
+                continue
+            bears = before.get(name)
+            failed = bears is not None and marks.stays_failed(bears, marks.Mark("", "", "", partial=True))
+            decision = failed_checks.decide(_open(bears), node, failed=failed, whole=whole)
+            verdict, cleared = node["verdict"], False
+            if verdict == failed_checks.PASS and not is_accepting:
+                if not failed:
+                    continue
+                verdict, cleared = INCOMPLETE, not decision.stays
+            wanted[name] = marks.Mark(verdict, run["run_id"], run["judged_at"], partial=decision.stays, cleared=cleared)
+            left[name] = decision.open
+        return wanted, left
+
+    def _note(self, cluster, before, left):
+        """Write what is open on the nodes, where it is not there. Returns how many were changed."""
+        changed = 0
+        for name, entries in left.items():
+            if name in before and (_open(before[name]) or frozenset()) != entries:
+                changed += 1
+                if not self.check_mode:
+                    note = {failed_checks.ANNOTATION: failed_checks.text_of(entries)}
+                    try:
+                        cluster.patch("Node", name, {"metadata": {"annotations": note}})
+                    except Missing:  # the marks tell of it
+                        changed -= 1
+        return changed
+
+
+def _open(node):
+    annotations = (node or {"metadata": {}})["metadata"].get("annotations") or {}
+    return failed_checks.parse(annotations.get(failed_checks.ANNOTATION))
+
+
+def _told(entries):
+    known = ", ".join(entry.strip("/") for entry in entries if entry != failed_checks.UNKNOWN)
+    return one_line(known, MAX_TOLD) or "a whole run"

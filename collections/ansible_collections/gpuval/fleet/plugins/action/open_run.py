@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import (
@@ -17,6 +18,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils import (
     versions,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import naming
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.forming import LEAST
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
 
 
@@ -27,6 +30,8 @@ class ActionModule(ControllerAction):
         "folder": {"type": "str", "default": ""},
         "profile": {"type": "str", "required": True},
         "profile_stages": {"type": "list", "elements": "str", "required": True},
+        "gang_stages": {"type": "list", "elements": "str", "default": []},
+        "gangs_alone": {"type": "bool", "default": False},
         "workloads": {"type": "dict", "required": True},
         "deadline_seconds": {"type": "float", "required": True},
         "limit": {"type": "str", "default": ""},
@@ -43,22 +48,36 @@ class ActionModule(ControllerAction):
         )  # a broken file is found now, not after the run
         if options["baseline"]:
             baseline.read(Path(options["baseline"]))
-        stages = plans.select_stages(
-            options["profile_stages"], options["workloads"], options["run_tags"], options["skip_tags"]
+        hosts = task_vars["ansible_play_hosts_all"]
+        if options["gangs_alone"] and len(hosts) < LEAST:
+            raise runs.RunError(
+                f"{', '.join(options['gang_stages'])}: {len(hosts)} host, and a gang has two or more: choose more "
+                "(gpuval_hosts, --limit), or use `make validate`"
+            )
+        together = options["gang_stages"] if len(hosts) >= LEAST else []
+        # A fleet of one node has no gangs; one that was chosen among others misses what they would have shown.
+        left_alone = bool(options["limit"] and options["gang_stages"] and not together)
+        select = functools.partial(
+            plans.select,
+            options["profile_stages"],
+            declarations=options["workloads"],
+            run_tags=options["run_tags"],
+            skip_tags=options["skip_tags"],
         )
+        stages, gang_stages = select(together)
+        if options["gangs_alone"] and not gang_stages:
+            raise runs.RunError(f"the tags leave no stage of gangs to run: {', '.join(options['gang_stages'])}")
         narrowed = [
             reason
             for reason, applies in (
                 ("limit", bool(options["limit"])),
-                ("tags", plans.narrows(stages, options["profile_stages"])),
+                ("stages", options["gangs_alone"] or left_alone),
+                ("tags", plans.narrows([*stages, *gang_stages], [*options["profile_stages"], *together])),
             )
             if applies
         ]
         ids = node_ids.Reader(project_path)
-        nodes = {
-            name: _expected(name, task_vars["hostvars"][name], stages, ids)
-            for name in task_vars["ansible_play_hosts_all"]
-        }
+        nodes = {name: _expected(name, task_vars["hostvars"][name], stages, gang_stages, ids) for name in hosts}
         run_id = runs.choose_run_id(results, options["run_id"], nodes, options["profile"], narrowed)
         folder = runs.RunFolder(results / run_id)
         if folder.is_copy:
@@ -79,10 +98,19 @@ class ActionModule(ControllerAction):
             "narrowed_by": narrowed,
             "nodes": nodes,
         }
-        run, joined = runs.merge(known, wanted)
+        if not together and options["gang_stages"]:
+            wanted["gang_stages"] = select(options["gang_stages"])[1]
+        if known is None or not any(node.get("gang_stages") for node in known["nodes"].values()):
+            naming.check(results, wanted)
+        run, joined = runs.merge(known, wanted, gangs_formed=folder.gangs_file.exists())
         changed = run != known
         if changed and not self.check_mode:
             folder.write_run(run)
+        if left_alone:
+            self._display.warning(
+                f"--limit leaves {', '.join(hosts)} alone: {', '.join(options['gang_stages'])} need two nodes and are "
+                "left out; choose others of its kind beside it"
+            )
         if not self.check_mode:
             for remark in run_copy.judged_by(folder, options["criteria"], options["baseline"])[2]:
                 self._display.warning(remark)
@@ -99,7 +127,7 @@ class ActionModule(ControllerAction):
         }
 
 
-def _expected(name, hostvars, stages, ids):
+def _expected(name, hostvars, stages, gang_stages, ids):
     if not runs.NODE.fullmatch(name):
         raise runs.RunError(
             f"the inventory name {name!r} cannot be a file name: letters, digits, '.', '_' and '-' only"
@@ -110,6 +138,8 @@ def _expected(name, hostvars, stages, ids):
     except (TypeError, ValueError):
         raise runs.RunError(f"{name}: gpuval_gpu_count {count!r} is not a whole number") from None
     expected = {"stages": stages, "sku": str(hostvars.get("gpuval_sku") or "auto"), "gpu_count": count}
+    if gang_stages:
+        expected["gang_stages"] = gang_stages
     try:
         declared = versions.declared(hostvars.get("gpuval_versions"))
     except versions.VersionsError as error:

@@ -15,11 +15,24 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import names
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.options import CLUSTER_OPTIONS, access_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import clean_text
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import book
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh_trust import pin_file, ssh_arguments
 
 FOLLOW_SECONDS = 2.0
 FOLLOW_LINES = 5000
+
+
+def in_round(folder, node, stage=""):
+    """The newest round of gangs that the node is in, or was in with this stage; None where it is its own stages that
+    are asked for, or there is no round."""
+    if stage in folder.read_run()["nodes"][node]["stages"]:
+        return None
+    for below in reversed(book.round_folders(folder, book.read(folder))):
+        expected = below.read_run()["nodes"].get(node)
+        if expected and (not stage or stage in expected["stages"]):
+            return below
+    return None
 
 
 class ActionModule(ControllerAction):
@@ -40,9 +53,13 @@ class ActionModule(ControllerAction):
         if node not in run["nodes"]:
             known = ", ".join(list(run["nodes"])[:10]) + (" ..." if len(run["nodes"]) > 10 else "")
             raise AnsibleActionFail(f"{node!r} is no node of run {run['run_id']}: give NODE=, one of {known}")
+        of_run = run["nodes"][node]["stages"]
+        folder = in_round(folder, node, options["stage"]) or folder
+        run = folder.read_run()  # that of a round, where nodes are at work together
         stages = run["nodes"][node]["stages"]
         if options["stage"] and options["stage"] not in stages:
-            raise AnsibleActionFail(f"{options['stage']!r} is no stage of this run on {node}: {', '.join(stages)}")
+            known = ", ".join(dict.fromkeys([*of_run, *stages]))
+            raise AnsibleActionFail(f"{options['stage']!r} is no stage of this run on {node}: {known}")
         try:
             if options["placement"] == "kubernetes":
                 words = self._in_cluster(run["run_id"], node, options)

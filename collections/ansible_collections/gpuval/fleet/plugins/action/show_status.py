@@ -123,6 +123,9 @@ class ActionModule(ControllerAction):
                 continue
             nodes = self._chosen(after)
             lines = run_status.changes(status, after, nodes, lines=self.options["lines"])
+            lines += run_status.round_changes(status, after)
+            if after.at_gangs and after.round:  # the run's own deadline is that of the nodes' own stages
+                until = max(until, now + max(0.0, after.round.left) + BEYOND_SECONDS)
             lines += [line for line in after.known.refused if line not in status.known.refused][:MOST_REFUSED]
             status = after
             if lines or time.monotonic() - spoke >= QUIET_SECONDS:

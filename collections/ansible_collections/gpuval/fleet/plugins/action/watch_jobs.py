@@ -28,8 +28,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import S
 
 #: The variables of a node that make its plan and its pod.
 VARIABLES = (
-    "run_workloads",
     "gpuval_pods",
+    "gpuval_kueue_queue",
     "gpuval_heartbeat_seconds",
     "gpuval_telemetry",
     "gpuval_telemetry_seconds",
@@ -56,37 +56,41 @@ class ActionModule(ControllerAction):
         "label_groups": {"type": "dict", "default": {}},
     }
 
+    #: The variable of a node that has the declarations of its stages.
+    WORKLOADS = "run_workloads"
+
     def work(self, options, task_vars):
-        run = options["run"] if self.check_mode else self.folder(options).read_run()
-        deadline = run["deadline_seconds"]
-
-        def order(name, node=None, like=""):
-            return self._order(name, node, like, run, deadline, task_vars)
-
         if self.check_mode:
-            return self._show(order, task_vars)
+            return self._show(self._orders(options["run"], task_vars), task_vars)
         folder, access = self.folder(options), StoreAccess(options["store"])
+        checks = criteria.load([*criteria.shipped_files(), *options["criteria"]])
+        try:
+            with Cluster(access_of(options)) as cluster:
+                return self._watch(options, task_vars, cluster, folder, access, checks)
+        except ClusterError as error:
+            raise AnsibleActionFail(str(error)) from None
+
+    def _orders(self, run, task_vars):
+        def order(name, node=None, like=""):
+            return self._order(name, node, like, run, run["deadline_seconds"], task_vars)
+
+        return order
+
+    def _watch(self, options, task_vars, cluster, folder, access, checks):
+        run = folder.read_run()
         store = StoreForPods(
             client=access.store(),
             reader=rclone_config(access.reader()),
             ca=access.ca() or "",
             reachable=access.reachable_from_nodes("kubernetes"),
-            valid_seconds=deadline + launching.SIGNED_SLACK_SECONDS,
+            valid_seconds=run["deadline_seconds"] + launching.SIGNED_SLACK_SECONDS,
         )
-        checks = criteria.load([*criteria.shipped_files(), *options["criteria"]])
-        try:
-            with Cluster(access_of(options)) as cluster:
-                return self._watch(options, task_vars, cluster, run, folder, access, store, checks, order)
-        except ClusterError as error:
-            raise AnsibleActionFail(str(error)) from None
-
-    def _watch(self, options, task_vars, cluster, run, folder, access, store, checks, order):
         placement = ClusterPlacement(
             cluster,
             run,
             folder,
             store,
-            order,
+            self._orders(run, task_vars),
             task_vars["ansible_play_hosts"],
             task_vars["ansible_play_hosts_all"],
             self._display.warning,
@@ -96,6 +100,7 @@ class ActionModule(ControllerAction):
         try:
             watch = RunWatch(Limits.of(options), folder, access, checks, placement, self._display, store.client)
             started = watch.carry_out()
+            placement.finish()
         finally:
             placement.close()
         return {"changed": bool(started), "started": started, "requests": placement.requests}
@@ -119,7 +124,7 @@ class ActionModule(ControllerAction):
             }
         templar = templar_of(self, values)
         try:
-            chosen = {key: templar.template(values[key]) for key in VARIABLES}
+            chosen = {key: templar.template(values[key]) for key in (self.WORKLOADS, *VARIABLES)}
         except AnsibleError as error:
             raise plans.PlanError(f"{name}: {error.message}") from None
         expected = run["nodes"][name]
@@ -137,11 +142,19 @@ class ActionModule(ControllerAction):
                 models_dir=chosen["gpuval_models_dir"] or None,
                 container=chosen["gpuval_container"],
                 telemetry_seconds=_period(chosen["gpuval_telemetry"], chosen["gpuval_telemetry_seconds"]),
+                gang=plans.gang_of(run, name),
             ),
             expected["stages"],
-            chosen["run_workloads"],
+            chosen[self.WORKLOADS],
         )
-        return Order(plan, pod_settings.parse(chosen["gpuval_pods"]), expected["sku"])
+        settings = pod_settings.parse(chosen["gpuval_pods"], chosen["gpuval_kueue_queue"])
+        return Order(plan, settings, expected["sku"])
+
+    def _pod_settings(self, name, task_vars):
+        values = values_of(self, name, task_vars)
+        templar = templar_of(self, values)
+        pods_wanted, queue = (templar.template(values[key]) for key in ("gpuval_pods", "gpuval_kueue_queue"))
+        return pod_settings.parse(pods_wanted, queue)
 
     def _show(self, order, task_vars):
         """Check mode: what each node would be asked to do."""

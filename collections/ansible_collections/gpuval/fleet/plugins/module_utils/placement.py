@@ -14,6 +14,7 @@ from .hardware.tools import toolbox
 from .hardware.tree import Tree
 from .hardware.users import accelerator_users, foreign_runs
 from .node_directory import (
+    KEYS,
     NodeError,
     base_directory,
     call_runner,
@@ -65,6 +66,10 @@ def place(parameters, runner, workloads):
         files["rclone.conf"] = parameters["rclone_config"].encode()
     if is_newer(plan, directory / "plan.json"):
         files["plan.json"] = json.dumps(plan, indent=1).encode()
+    keys = parameters.get("keys") or {}
+    if keys:
+        make_private(directory / KEYS)
+        files |= {f"{KEYS}/{name}": text.encode() for name, text in keys.items()}
     for name, data in files.items():
         write_private(directory / name, data)
     return directory

@@ -12,7 +12,7 @@ module: announce_verdict
 short_description: Print the FINAL ACCEPTANCE block and fail unless the run passed
 version_added: 0.1.0
 description:
-  - Succeeds for V(PASS), and for V(PARTIAL) when the run was narrowed by C(--limit) or C(--tags).
+  - Succeeds for V(PASS), and for V(PARTIAL) when the run was narrowed by C(--limit), C(--tags) or stages.
 author:
   - gpuval contributors (@gpuval)
 extends_documentation_fragment:

@@ -12,8 +12,8 @@ module: clean_cluster
 short_description: Remove what runs made in a Kubernetes cluster
 version_added: 0.1.0
 description:
-  - Deletes the Jobs, Pods, Secrets and ConfigMaps of runs by their label, waits until they are gone and fails when
-    something is left, which it names.
+  - Deletes the Jobs, Pods, Services, Secrets and ConfigMaps of runs and of their rounds of gangs by their labels, waits
+    until they are gone and fails when something is left, which it names.
   - Other runs, the namespace and labels of nodes are left alone.
 author:
   - gpuval contributors (@gpuval)

@@ -44,6 +44,11 @@ run_ids:
   returned: success
   type: list
   elements: str
+round_ids:
+  description: Rounds of gangs of those runs, which have traces of their own on the nodes.
+  returned: success
+  type: list
+  elements: str
 active:
   description: Other runs that are not finished, for which the embedded store goes on.
   returned: success

@@ -46,6 +46,10 @@ options:
     description: Configuration that rclone reads the model store with; empty when the plan loads no model.
     type: str
     default: ''
+  keys:
+    description: What the members of a gang need of each other, by file name, for the folder C(ssh/) of the run.
+    type: dict
+    default: {}
   runner:
     description: The runner, a zip application, as base64.
     type: str
@@ -115,6 +119,7 @@ def main():
             "store": {"type": "dict", "required": True, "no_log": True},
             "ca": {"type": "str", "default": ""},
             "rclone_config": {"type": "str", "default": "", "no_log": True},
+            "keys": {"type": "dict", "default": {}, "no_log": True},
             "runner": {"type": "str", "required": True, "no_log": True},
             "workloads": {"type": "str", "required": True, "no_log": True},
             "force": {"type": "bool", "default": False},

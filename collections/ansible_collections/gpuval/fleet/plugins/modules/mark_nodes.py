@@ -14,6 +14,9 @@ version_added: 0.1.0
 description:
   - Labels each node of a run with its verdict (C(gpuval.io/verdict)) and the run (C(gpuval.io/run)), and notes when
     that was (annotation C(gpuval.io/validated-at)).
+  - A node that failed also bears what it failed or lacked (annotation C(gpuval.io/failed-checks)). C(FAIL) and the
+    taint stay until it has passed all of that, in whichever run, also one of C(--limit) or of rounds of pairs alone; a
+    run without these stages leaves them.
   - With O(taint), nodes that failed are tainted C(gpuval.io/failed) with V(NoSchedule); pods of later runs tolerate it.
 author:
   - gpuval contributors (@gpuval)
@@ -71,6 +74,15 @@ missing:
   returned: success
   type: list
   elements: str
+kept:
+  description: Nodes that stay FAIL, since the run did not show that they pass now what they failed.
+  returned: success
+  type: list
+  elements: str
+open:
+  description: What each of these is to pass yet, as C(stage/check); C(stage/) where evidence of the stage was missing.
+  returned: success
+  type: dict
 busy:
   description: Nodes that were changed by others each time; the task fails.
   returned: success

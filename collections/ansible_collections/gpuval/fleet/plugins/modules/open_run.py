@@ -51,6 +51,15 @@ options:
     description: Name of the profile.
     type: str
     required: true
+  gang_stages:
+    description: Stages that nodes do together, once their own have passed; of a run with several nodes.
+    type: list
+    elements: str
+    default: []
+  gangs_alone:
+    description: Whether the run is there for its gangs. It fails with fewer than two hosts, and is PARTIAL at best.
+    type: bool
+    default: false
   profile_stages:
     description: Stages of the profile, in order.
     type: list

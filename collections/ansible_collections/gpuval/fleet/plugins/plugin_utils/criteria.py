@@ -73,6 +73,8 @@ class Check:
     excused_by: tuple[str, ...] = ()
     applies: Applies = Applies()
     retry: bool = False
+    of_gang: bool = False
+    tells_message: bool = False
     #: The SKU of the catalogue that brings the check; nodes of another are not told that it does not apply.
     catalogue_sku: str | None = None
 
@@ -106,7 +108,7 @@ class Criteria(Sequence[Check]):
 
 def shipped_files() -> list[Path]:
     """The criteria files of the collection's own roles, and the SKU catalogue."""
-    return [*sorted(COLLECTION.glob("roles/*/files/criteria.yml")), *sku_files()]
+    return [*sorted(COLLECTION.glob("roles/*/files/criteria*.yml")), *sku_files()]
 
 
 def sku_files() -> list[Path]:
@@ -235,6 +237,8 @@ def _problem(check: Check) -> str | None:
         unknown = [path for path in check.group_by if path not in BASELINE_SETUPS]
         if unknown:
             return f"group_by {unknown[0]}: a baseline keeps figures apart by {' and '.join(BASELINE_SETUPS)} alone"
+    if check.of_gang and check.kind in ("outlier", "same", "baseline"):
+        return f"of_gang is for figures held against a limit, not for kind {check.kind}"
     if check.name in check.requires:
         return "a check cannot require itself"
     return None

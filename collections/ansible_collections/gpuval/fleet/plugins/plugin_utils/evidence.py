@@ -46,11 +46,18 @@ class Evidence:
 
     records: by node and stage, as accept_record returned them. launches: by node, ``{"state": ..., "message": ...}``
     with state started, finished, unreachable, refused, failed or unknown. problems: ``{"node", "stage", "reason"}``.
+    contacts: by node and stage of gangs why its round could not ask the node (None: it could).
     """
 
     records: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
     launches: dict[str, dict[str, str]] = field(default_factory=dict)
     problems: list[dict[str, str | None]] = field(default_factory=list)
+    contacts: dict[str, dict[str, Mapping[str, Any] | None]] = field(default_factory=dict)
+
+    def contact_of(self, node: str, stage: str) -> Mapping[str, Any] | None:
+        """Why the node could not be asked for its record of the stage: a stage of gangs has a launch of its own."""
+        of_rounds = self.contacts.get(node, {})
+        return of_rounds[stage] if stage in of_rounds else (self.launches.get(node) or {}).get("contact")
 
     def add_problem(self, reason: str, *, node: str | None = None, stage: str | None = None) -> None:
         problem = {"node": node, "stage": stage, "reason": one_line(reason)}

@@ -14,12 +14,17 @@ from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import Redaction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import keys
 
 #: Of the results: what people and tools read, evidence, and what the controller remembers of launches and the watch.
 RESULTS = (
     *("run.json", "report.json", "report.html", "report.md", "junit.xml", "perf.csv", "failed_nodes.txt", "network/*"),
     *("nodes/*/*.json", "nodes/*/*.log", ".state/*.json", ".state/launches/*.json", ".state/plans/*.json"),
+    *("gangs/gangs.json", "gangs/*/run.json", "gangs/*/nodes/*/*.json", "gangs/*/nodes/*/*.log"),
+    *("gangs/*/.state/*.json", "gangs/*/.state/launches/*.json", "gangs/*/.state/plans/*.json"),
 )
+#: Token and private key of a round, there while it goes on and when its controller was killed: never part of it.
+SECRET_FILES = (keys.FILE,)
 #: Of the embedded store: what its servers said.
 STORE_LOGS = ("writer.log", "reader.log")
 MAX_FILE_BYTES = 64 << 20
@@ -87,7 +92,13 @@ def _files(run_folder: Path, target: Path, store: Path, redact: Redaction) -> It
     seen = set()
     for pattern in RESULTS:
         for path in sorted(run_folder.glob(pattern)):
-            if path in seen or not path.is_file() or path.is_symlink() or path.stat().st_size > MAX_FILE_BYTES:
+            if (
+                path in seen
+                or path.name in SECRET_FILES
+                or not path.is_file()
+                or path.is_symlink()
+                or path.stat().st_size > MAX_FILE_BYTES
+            ):
                 continue
             seen.add(path)
             yield f"results/{path.relative_to(run_folder).as_posix()}", _clean(path.read_bytes(), redact)

@@ -24,6 +24,8 @@ UNFINISHED = ("pending", "running")
 MAX_PARTS = 1_000_000
 MAX_FAILED_PARTS = 64
 MAX_NAMED_PARTS = 16
+MAX_GANG_NAME = 64
+MAX_MESSAGE = 400
 
 Entry = dict[str, Any]
 Metric = Mapping[str, Any]
@@ -109,7 +111,8 @@ def hold(check: Check, subject: Subject) -> list[Entry]:
             return few
     earlier = list(_earlier_failures(check, target, subject, record))
     judged, missing = _measured(check, target, subject, record)
-    return excused(check, entries_of(check, [*earlier, *judged], missing, expected), record)
+    entries = excused(check, entries_of(check, [*earlier, *judged], missing, expected), record)
+    return with_gang(check, entries, record) if check.of_gang or check.tells_message else entries
 
 
 def not_to_judge(check: Check, subject: Subject, expected: str) -> list[Entry]:
@@ -174,6 +177,32 @@ def excused(check: Check, entries: list[Entry], record: Mapping[str, Any]) -> li
                 entry["severity"] = "advisory"
                 entry["reason"] += f" ({why[0]})"
     return entries
+
+
+def with_gang(check: Check, entries: list[Entry], record: Mapping[str, Any]) -> list[Entry]:
+    """What does not hold for a gang is evidence that each member lacks: who is to blame the figure cannot say."""
+    message = " ".join(str(record["message"]).split())[:MAX_MESSAGE] if check.tells_message else ""
+    for entry in entries:
+        if entry["verdict"] not in ("fail", "warn", "missing"):
+            continue
+        if message:
+            entry["reason"] = f"{message} ({entry['reason']})"
+        if check.of_gang:
+            entry["reason"] = f"{gang_of(record) or 'a gang'}: {entry['reason']}"
+            if entry["verdict"] == "fail":
+                entry["verdict"] = "missing"
+    return entries
+
+
+def gang_of(record: Mapping[str, Any]) -> str:
+    """The gang that a record says it is of, in words; empty without one. What a node tells has no form for certain."""
+    gang = record["environment"].get("gang")
+    name = gang.get("name") if isinstance(gang, dict) else None
+    if not isinstance(name, str) or not name:
+        return ""
+    nodes = gang.get("nodes")
+    count = f" of {nodes} nodes" if type(nodes) is int and 1 < nodes <= MAX_PARTS else ""
+    return f"gang {name[:MAX_GANG_NAME]}{count}"
 
 
 def entries_of(check: Check, judged: Sequence[Judged], missing: tuple[str, str] | None, expected: str) -> list[Entry]:
@@ -511,10 +540,11 @@ def _earlier_failures(
     if not check.required or check.retry:
         return
     for attempt in record["attempts"]:
-        if attempt["state"] in UNFINISHED:
-            continue
+        if attempt["state"] in UNFINISHED or (check.of_gang and attempt.get("of_round")):
+            continue  # a gang that failed as a whole is cured where it runs again without whom the search found
         judged, _ = _measured(check, target, subject, attempt)
         for one in judged:
             if one.passed is False:
-                reason = f"attempt {attempt['attempt']}: {one.text}; such a result is never retried into PASS"
+                place = f"round {attempt['of_round']}" if attempt.get("of_round") else f"attempt {attempt['attempt']}"
+                reason = f"{place}: {one.text}; such a result is never retried into PASS"
                 yield Judged(one.part, False, one.value, one.unit, reason)

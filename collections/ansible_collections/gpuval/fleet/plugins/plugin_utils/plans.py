@@ -37,6 +37,14 @@ class PlanError(Exception):
     """The profile, the tags or a declaration do not fit; the message says what to change."""
 
 
+class UndeclaredError(PlanError):
+    """A profile names a stage that no workload is declared for."""
+
+
+class NothingChosenError(PlanError):
+    """The tags leave nothing to run."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """What a plan takes from the inventory, for one node."""
@@ -53,6 +61,7 @@ class Settings:
     models_dir: str | None
     container: Mapping[str, Any] = field(default_factory=dict)
     telemetry_seconds: float = 1.0
+    gang: Mapping[str, Any] | None = None
 
 
 def select_stages(
@@ -67,31 +76,103 @@ def select_stages(
     """
     undeclared = [name for name in profile if name not in declarations]
     if undeclared:
-        raise PlanError(
+        raise UndeclaredError(
             f"no workload is declared for {', '.join(undeclared)}: "
             f"define {undeclared[0]}_workload, or correct gpuval_stages"
         )
     wanted, unwanted = set(run_tags), set(skip_tags)
 
     def tags(name: str) -> set[str]:
-        return {name, *declarations[name].get("tags", [])}
+        return _tags(name, declarations)
 
     everything = not wanted or "all" in wanted
     chosen = {name for name in profile if (everything or tags(name) & wanted) and not tags(name) & unwanted}
     if chosen and FACTS in profile and not tags(FACTS) & unwanted:
         chosen.add(FACTS)  # without them nobody can say what the node is, and it is INCOMPLETE
-    todo = list(chosen)
-    while todo:
-        for needed in declarations[todo.pop()].get("needs", []):
-            if needed in profile and needed not in chosen and not tags(needed) & unwanted:
-                chosen.add(needed)
-                todo.append(needed)
+    chosen = set(_with_needed(chosen, (), profile, declarations, unwanted))
     if not chosen:
-        raise PlanError(
+        raise NothingChosenError(
             f"the tags leave no stage to run; the profile has: {', '.join(profile)} (--tags {','.join(sorted(wanted))}"
             + (f" --skip-tags {','.join(sorted(unwanted))})" if unwanted else ")")
         )
     return [name for name in profile if name in chosen]
+
+
+def _tags(name: str, declarations: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    return {name, *declarations[name].get("tags", [])}
+
+
+def _with_needed(
+    chosen: Iterable[str],
+    needed: Iterable[str],
+    profile: Sequence[str],
+    declarations: Mapping[str, Mapping[str, Any]],
+    unwanted: set[str],
+) -> list[str]:
+    """The chosen stages and those needed besides, with all that these need of the profile, in its order."""
+    found = set(chosen)
+    todo = [*found, *needed]
+    while todo:
+        name = todo.pop()
+        if name not in found:
+            if name not in profile or _tags(name, declarations) & unwanted:
+                continue
+            found.add(name)
+        todo += [other for other in declarations[name].get("needs", []) if other not in found]
+    return [name for name in profile if name in found]
+
+
+def gang_of(run: Mapping[str, Any], node: str) -> dict[str, Any] | None:
+    """The gang's document for a node's plan, from run.json of a round, which has the members once; None for no gang."""
+    gang = run["nodes"][node].get("gang")
+    if gang is None:
+        return None
+    return {"name": gang["name"], "index": gang["index"], **run["gangs"][gang["name"]]}
+
+
+def kept(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """A plan as the controller and the store keep it: of its gang the name and the place, not the members once more."""
+    gang = plan.get("gang")
+    return {**plan, **({"gang": {"name": gang["name"], "index": gang["index"]}} if gang else {})}
+
+
+def of_gang(gang: Mapping[str, Any]) -> dict[str, Any]:
+    """What all plans of a gang have in common, of one plan's: the members, their ports."""
+    return {key: value for key, value in gang.items() if key not in ("name", "index")}
+
+
+def whole(plan: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:
+    """A kept plan as its node gets it. The members are those of the run, not a copy."""
+    gang = gang_of(run, plan["node"])
+    return {**plan, **({"gang": gang} if gang else {})}
+
+
+def select(
+    profile: Sequence[str],
+    gang_stages: Sequence[str],
+    declarations: Mapping[str, Mapping[str, Any]],
+    run_tags: Iterable[str],
+    skip_tags: Iterable[str],
+) -> tuple[list[str], list[str]]:
+    """The stages of each node, as ``select_stages`` has them, and those of gangs. Raises PlanError.
+
+    With tags of gangs alone a node does what they need: it tells what it is, and brings images.
+    """
+    run_tags, skip_tags = list(run_tags), list(skip_tags)
+    chosen: list[str] = []
+    if gang_stages:
+        try:
+            chosen = select_stages(gang_stages, declarations, run_tags, skip_tags)
+        except NothingChosenError:
+            chosen = []
+    try:
+        own = select_stages(profile, declarations, run_tags, skip_tags)
+    except NothingChosenError:
+        if not chosen:
+            raise
+        own = [name for name in profile if name == FACTS and not _tags(FACTS, declarations) & set(skip_tags)]
+    needed = [name for stage in chosen for name in declarations[stage].get("needs", [])]
+    return _with_needed(own, needed, profile, declarations, set(skip_tags)), chosen
 
 
 def check_images(runtime: str, images: Mapping[str, str | None]) -> None:
@@ -177,6 +258,8 @@ def build(
             f"{settings.node}: gpuval_stages or gpuval_profile of this host leave out {', '.join(undeclared)}, which "
             "the run expects: set them alike for all hosts of a run"
         )
+    # Members meet at their nodes' addresses: in the host's network, whatever the containers of single nodes have.
+    container = {**settings.container, "ssh_keys": True, "network": None} if settings.gang else settings.container
     return {
         "schema": "gpuval.plan/1",
         "run_id": settings.run_id,
@@ -191,7 +274,8 @@ def build(
         "models_dir": settings.models_dir,
         "telemetry_seconds": settings.telemetry_seconds,
         "images": dict(images or {}),
-        "stages": [stage(name, declarations[name], stages, settings.container) for name in stages],
+        **({"gang": dict(settings.gang)} if settings.gang else {}),
+        "stages": [stage(name, declarations[name], stages, container) for name in stages],
     }
 
 

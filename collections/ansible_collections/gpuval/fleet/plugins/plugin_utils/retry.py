@@ -30,7 +30,8 @@ def stages_to_retry(
     and a failed check of it allows another measurement; never when a failed check of it allows none (wrong results),
     never beyond ``max_attempts``. A stage that was skipped only because of stages that are run again goes with them.
 
-    plan_stages: ``stages`` of a plan. records: by stage. failed_checks: required criteria that the node failed.
+    plan_stages: ``stages`` of a plan; of a node whose plan is not known they have names alone, and nothing is run
+    again. records: by stage. failed_checks: required criteria that the node failed.
     """
     failed = list(failed_checks)
     final = {check.stage for check in failed if not check.retry}
@@ -44,12 +45,13 @@ def stages_to_retry(
             continue
         state = record["state"]
         again = record["attempt"] < max_attempts and name not in final and not stopped_for_good
-        allowed = state in stage["retry"] or (state == "success" and "slow" in stage["retry"] and name in slow)
+        retried = stage.get("retry", ())
+        allowed = state in retried or (state == "success" and "slow" in retried and name in slow)
         waited = state == "skipped" and _only_waits_for(stage, records, chosen, stopped_by_chosen)
         if again and (waited or (allowed and state in (*FAILED_STATES, "success"))):
             chosen.append(name)
-            stopped_by_chosen = stopped_by_chosen or (state in FAILED_STATES and stage["on_failure"] == "stop")
-        elif state in FAILED_STATES and stage["on_failure"] == "stop":
+            stopped_by_chosen = stopped_by_chosen or (state in FAILED_STATES and stage.get("on_failure") == "stop")
+        elif state in FAILED_STATES and stage.get("on_failure") == "stop":
             stopped_for_good = True
     return chosen
 
@@ -58,6 +60,6 @@ def _only_waits_for(
     stage: Mapping[str, Any], records: Mapping[str, Mapping[str, Any]], chosen: Sequence[str], stopped_by_chosen: bool
 ) -> bool:
     """Whether a skipped stage would run now that ``chosen`` are run again."""
-    needs = stage["needs"]
+    needs = stage.get("needs", ())
     met = all(need in chosen or records.get(need, {}).get("state") == "success" for need in needs)
     return met and (stopped_by_chosen or any(need in chosen for need in needs))

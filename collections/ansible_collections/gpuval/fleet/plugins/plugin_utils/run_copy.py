@@ -9,10 +9,13 @@ from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import run_publishing, runs, stored_runs
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import safe_name
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line, safe_name
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import book, rounds
 
 #: Criteria and baseline that the run was judged by, as files.
 JUDGING = "judging"
+#: What begins the reason for which a copy has nothing of the run's gangs.
+UNREAD = "what became of the gangs cannot be read"
 
 
 def bring(store: Store, run: dict[str, Any], results: Path) -> runs.RunFolder:
@@ -25,20 +28,23 @@ def bring(store: Store, run: dict[str, Any], results: Path) -> runs.RunFolder:
         raise runs.RunError(f"{folder.path} is a run of this controller: nothing is brought over it")
     if folder.run_file.exists():
         _check_same(folder, run, store)
-    source = {"bucket": store.connection.bucket, "folder": run["folder"], "created_at": run["created_at"]}
-    runs.write_json(folder.copied_file, source)
+    runs.write_json(folder.copied_file, _source(store, run))
     folder.write_run(run)
     _launches(store, run, folder)
     _judging(store, run, folder)
+    _gangs(store, run, folder)
     if runs.latest_run_id(results) is None or runs.own(results, "") is None:
         runs.remember(results, run["run_id"])
     return folder
 
 
+def _source(store: Store, run: dict[str, Any]) -> dict[str, str]:
+    return {"bucket": store.connection.bucket, "folder": run["folder"], "created_at": run["created_at"]}
+
+
 def _check_same(folder: runs.RunFolder, run: dict[str, Any], store: Store) -> None:
     known = runs.read_json(folder.copied_file)
-    here = {"bucket": store.connection.bucket, "folder": run["folder"], "created_at": run["created_at"]}
-    if known != here:
+    if known != _source(store, run):
         raise runs.RunError(
             f"{folder.path} is a copy of another run of this id (bucket {known.get('bucket')}, folder "
             f"{known.get('folder')}, opened {known.get('created_at')}): remove it, or give another gpuval_results_dir"
@@ -66,8 +72,72 @@ def _launches(store: Store, run: dict[str, Any], folder: runs.RunFolder) -> None
         else:
             runs.write_json(path, node["launch"])
     known = runs.read_json(folder.problems_file) if folder.problems_file.exists() else []
+    known = [problem for problem in known if not problem["reason"].startswith((UNREAD, book.BROKE_OFF))]
     theirs = document["problems"]
     runs.write_json(folder.problems_file, [*theirs, *(problem for problem in known if problem not in theirs)])
+
+
+def _gangs(store: Store, run: dict[str, Any], folder: runs.RunFolder) -> None:
+    """What became of the run's gangs, and the copies of their rounds, which are runs of their own.
+
+    What cannot be read is told as the reason for which nothing of the gangs is judged.
+    """
+    asked = {name: node["gang_stages"] for name, node in run["nodes"].items() if node.get("gang_stages")}
+    file = book.file_of(folder)
+    if not asked:
+        file.unlink(missing_ok=True)
+        return
+    try:
+        document = _read(store, run, f"{book.FOLDER}/{book.FILE}", "gangs", stored_runs.MAX_DOCUMENT_BYTES)
+        if document is not None:
+            _check_gangs(run, document)
+            for item in document["rounds"]:
+                _round(store, run, folder, item)
+    except stored_runs.Damaged as error:
+        file.unlink(missing_ok=True)
+        _problem(folder, asked, f"{UNREAD}: {error}")
+        return
+    if document is None:
+        file.unlink(missing_ok=True)
+        _problem(folder, asked, f"{UNREAD}: the store has no {book.key_of(run)}: none was formed before the run ended, "
+                 "or its controller could not write it")  # fmt: skip
+    else:
+        book.write(folder, document)
+
+
+def _check_gangs(run: dict[str, Any], document: dict[str, Any]) -> None:
+    """All that it names are nodes of the run: names become paths."""
+    named = {member["node"] for members in document["gangs"].values() for member in members}
+    named |= document["left_out"].keys() | set(document["alone"])
+    named |= {node for item in document["rounds"] for nodes in item["gangs"].values() for node in nodes}
+    named |= {node for found in document["findings"].values() for node in found["nodes"]}
+    strangers = sorted(named - run["nodes"].keys())
+    if strangers:
+        told = one_line(", ".join(strangers), 120)
+        raise stored_runs.Damaged(f"{book.key_of(run)} in the store names what is no node of the run: {told}")
+
+
+def _round(store: Store, run: dict[str, Any], folder: runs.RunFolder, item: dict[str, Any]) -> None:
+    """The copy of a round; none of one that never reached the store."""
+    below = book.round_folder(folder, item["name"])
+    place = f"{run['folder']}/{book.FOLDER}/{item['name']}"
+    found = stored_runs.read_run(store, place)
+    if found is None:
+        below.run_file.unlink(missing_ok=True)
+        return
+    members = {node for nodes in item["gangs"].values() for node in nodes}
+    if found["run_id"] != rounds.run_id_of(run["run_id"], item["name"]) or not found["nodes"].keys() <= members:
+        raise stored_runs.Damaged(f"{place}/{run_publishing.RUN_FILE} in the store is that of another round")
+    runs.write_json(below.copied_file, _source(store, found))
+    below.write_run(found)
+    _launches(store, found, below)
+
+
+def _problem(folder: runs.RunFolder, asked: dict[str, list[str]], reason: str) -> None:
+    """Why nothing of their gangs is judged, for each node and stage."""
+    known = runs.read_json(folder.problems_file) if folder.problems_file.exists() else []
+    new = [{"node": name, "stage": stage, "reason": reason} for name, stages in asked.items() for stage in stages]
+    runs.write_json(folder.problems_file, [*(problem for problem in known if problem not in new), *new])
 
 
 def _judging(store: Store, run: dict[str, Any], folder: runs.RunFolder) -> None:

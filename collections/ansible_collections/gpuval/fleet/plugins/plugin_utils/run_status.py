@@ -54,6 +54,10 @@ class Known:
     watch_modified: datetime | None = None
     verdict: Mapping[str, Any] | None = None
     refused: Sequence[str] = ()
+    #: gpuval.gangs/1, and when the store took it in; its newest round, which is a run of its own.
+    gangs: Mapping[str, Any] | None = None
+    gangs_modified: datetime | None = None
+    round: Known | None = None
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,8 @@ class Status:
     end: Ahead | None
     watched: bool
     sign_age: float | None
+    #: The newest round of its gangs.
+    round: Status | None = None
 
     @property
     def ended(self) -> bool:
@@ -121,6 +127,8 @@ class Status:
         """Nothing more is to be expected: it has ended, or nobody works or watches any more."""
         if self.ended:
             return True
+        if self.at_gangs:
+            return False
         late = self.left < -DEADLINE_SLACK_SECONDS
         return not (self.watched or self.judging) and (self.at_work == 0 or late)
 
@@ -128,7 +136,27 @@ class Status:
     def judging(self) -> bool:
         """Its controller has watched it to the end, and may still collect and judge."""
         watch = self.known.watch
-        return bool(watch) and watch["state"] == "ended" and (self.sign_age or 0.0) < JUDGING_SECONDS
+        ages = [age for age in (self.sign_age or 0.0, self.gangs_age) if age is not None]
+        return bool(watch) and watch["state"] == "ended" and min(ages) < JUDGING_SECONDS
+
+    @property
+    def gangs_age(self) -> float | None:
+        """Seconds since the controller last told of the gangs, or of their newest round; None without gangs."""
+        known = self.known
+        if known.gangs is None or known.gangs_modified is None:
+            return None
+        ages = [_seconds(known.moment, known.gangs_modified)]
+        if self.round is not None and self.round.sign_age is not None:
+            ages.append(self.round.sign_age)
+        return min(ages)
+
+    @property
+    def at_gangs(self) -> bool:
+        """Its gangs have not ended, and their controller has given a sign not long ago."""
+        age = self.gangs_age
+        if self.ended or age is None or self.known.gangs is None or self.known.gangs["ended_at"]:
+            return False
+        return age < JUDGING_SECONDS
 
     @property
     def accepted(self) -> bool:
@@ -186,6 +214,7 @@ def status_of(known: Known) -> Status:
         end=end,
         watched=bool(watch) and watch["state"] == "watching" and passed < UNWATCHED_SECONDS,
         sign_age=passed if watch else None,
+        round=status_of(known.round) if known.round is not None else None,
     )
 
 
@@ -369,9 +398,42 @@ def head_lines(status: Status) -> list[str]:
     if not status.ended:
         lines.append(_watch_line(status))
     lines += [*count_lines(status), *_waiting_line(status)]
-    if not status.ended:
+    if not status.ended and not status.at_gangs:
         lines.append(_end_line(status, moment))
-    return lines
+    return [*lines, *gang_lines(status)]
+
+
+def gang_lines(status: Status) -> list[str]:
+    """Who works together, which round is on and how far it is, who was left out; nothing of a run without gangs."""
+    gangs = status.known.gangs
+    if gangs is None:
+        return []
+    formed = ", ".join(f"{name} of {len(members)} nodes" for name, members in list(gangs["gangs"].items())[:MAX_NAMES])
+    more = f" and {len(gangs['gangs']) - MAX_NAMES} more" if len(gangs["gangs"]) > MAX_NAMES else ""
+    ended = f", ended {one_line(gangs['ended_at'], 40)}" if gangs["ended_at"] else ""
+    lines = [f"gangs: {one_line(formed, 400) or 'none could be formed'}{more}, {len(gangs['rounds'])} round(s){ended}"]
+    left_out = list(gangs["left_out"].items())
+    lines += [f"left out of the gangs: {name}: {one_line(why, 160)}" for name, why in left_out[:MAX_NAMES]]
+    if len(left_out) > MAX_NAMES:
+        lines.append(f"... and {len(left_out) - MAX_NAMES} more that were left out")
+    for name, found in list(gangs["findings"].items())[:MAX_NAMES]:
+        counts = Counter(found["nodes"].values())
+        lines.append(f"searched gang {name}: " + ", ".join(f"{count} {word}" for word, count in counts.most_common()))
+    if gangs["ended_at"] or status.ended or not gangs["rounds"]:
+        return lines
+    newest, of_it = gangs["rounds"][-1], status.round
+    if newest["ended_at"]:
+        return [*lines, f"round {newest['name']}: ended; the next one is prepared"]
+    if of_it is None:
+        return [*lines, f"round {newest['name']}: its nodes are not launched yet"]
+    lines.append(
+        f"round {newest['name']}: {len(of_it.nodes)} node(s) in {len(newest['gangs'])} gang(s), begun "
+        f"{clock(of_it.run_seconds)} ago"
+    )
+    if not of_it.watched:
+        lines.append(f"  {_watch_line(of_it)}")
+    lines += [f"  {line}" for line in (*count_lines(of_it), _end_line(of_it, status.known.moment))]
+    return [*lines, *(f"  {line}" for line in table_lines(of_it, of_it.nodes, whole=False))]
 
 
 def _watch_line(status: Status) -> str:
@@ -379,6 +441,8 @@ def _watch_line(status: Status) -> str:
         return "its controller has told nothing yet: no node was launched, or it is of an earlier version"
     if status.watched:
         return f"its controller watches it (last sign {clock(status.sign_age)} ago)"
+    if status.at_gangs:
+        return f"its controller has its gangs at work (last sign {clock(status.gangs_age or 0.0)} ago)"
     if status.known.watch and status.known.watch["state"] == "ended":
         return f"its controller has watched it to the end ({clock(status.sign_age)} ago), and has not judged it yet"
     return (
@@ -514,6 +578,18 @@ def changes(before: Status, after: Status, nodes: Sequence[NodeStatus], *, lines
             said = f": {node.message}" if node.message and node.state in BAD else ""
             told.append(one_line(f"{node.name}: {node.state}{said}", 4 * MESSAGE_CHARACTERS))
     return told
+
+
+def round_changes(before: Status, after: Status) -> list[str]:
+    """What is new of the gangs: a round that began, and what its nodes have done since the last look."""
+    if after.round is None:
+        return []
+    run, told = after.round.known.run, []
+    known = before.round if before.round and before.round.known.run["run_id"] == run["run_id"] else None
+    if known is None:
+        told.append(f"round {one_line(run['run_id'], 80)}: {len(run['nodes'])} node(s) work together")
+        known = replace(after.round, nodes=tuple(replace(node, stages={}) for node in after.round.nodes))
+    return told + changes(known, after.round, after.round.nodes, lines=False)
 
 
 def _change(status: Status, node: str, stage: str, state: str, attempt: int) -> str:

@@ -17,6 +17,14 @@ RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
 
+#: What a search for a bad node may take by default, and more for each node.
+SEARCH_SECONDS, SEARCH_SECONDS_EACH = 3060.0, 5.0
+#: By default it holds so many rounds though each lasts to its end, as with a node that hangs: the four of pairs, and
+#: two that confirm. Half of them is the least: a round is begun only where its whole time is left, and one that goes
+#: well takes a fifth of that, or a third where the measurement is long.
+SEARCH_ROUNDS, LEAST_SEARCH_ROUNDS = 6, 3
+MAX_NAMES = 8
+
 LATEST = "latest"
 NEW = "new"
 #: Beside the runs' folders in the bucket, or on the nodes.
@@ -74,6 +82,16 @@ class RunFolder:
     def is_copy(self) -> bool:
         """The run is another controller's: it is read and judged here, never started, ended or cleaned."""
         return self.copied_file.exists()
+
+    @property
+    def gangs_file(self) -> Path:
+        """What became of the run's gangs: there from their forming on."""
+        return self.path / "gangs" / "gangs.json"
+
+    @property
+    def gang_limits_file(self) -> Path:
+        """How long the gangs of this controller may take, while they are at work."""
+        return self.state / "gang_limits.json"
 
     @property
     def cleaned_file(self) -> Path:
@@ -154,7 +172,11 @@ def read_json(path: Path) -> Any:
 
 def write_json(path: Path, value: Any) -> None:
     """Atomically: a reader sees the old file or the new one, whole."""
-    write_bytes(path, (json.dumps(value, indent=1, sort_keys=False) + "\n").encode())
+    write_bytes(path, json_bytes(value))
+
+
+def json_bytes(value: Any) -> bytes:
+    return (json.dumps(value, indent=1, sort_keys=False) + "\n").encode()
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -179,17 +201,56 @@ def known_run_ids(results: Path) -> list[str]:
     )
 
 
+def goes_on(folder: RunFolder, run: Mapping[str, Any]) -> bool:
+    """Whether it is neither finished nor past its deadline, as it counts for the nodes that began last.
+
+    A run with gangs has until the deadline of its last round, and the time of a search after it: the controller forms
+    gangs when the nodes' own stages are over, and plans each round when it has the last one's results. Raises
+    RunError, schemas.Invalid, ValueError for what is damaged.
+    """
+    if run["finished_at"] is not None:
+        return False
+    left = run["deadline_seconds"] - seconds_since(folder.begun_at(run))
+    if left > 0 or not any(node.get("gang_stages") for node in run["nodes"].values()):
+        return left > 0
+    for path in folder.gangs_file.parent.glob("*/run.json"):
+        its = RunFolder(path.parent).read_run()  # its plans follow at once, and of a thousand nodes they are many
+        left = max(left, its["deadline_seconds"] - seconds_since(its["created_at"]))
+    try:
+        search_seconds = float(read_json(folder.gang_limits_file)["search_seconds"])
+    except (OSError, ValueError, KeyError, TypeError):
+        search_seconds = usual_search_seconds(len(run["nodes"]))
+    return left + search_seconds > 0
+
+
+def usual_search_seconds(nodes: int, round_seconds: float | str = 0.0) -> float:
+    """What a search for a bad node among so many may take, a round of it `round_seconds`, unless the operator says
+    otherwise."""
+    return max(SEARCH_SECONDS + SEARCH_SECONDS_EACH * nodes, SEARCH_ROUNDS * float(round_seconds))
+
+
+def search_too_short(search_seconds: float, round_seconds: float) -> str:
+    """Why a search of so many seconds cannot be; empty where it can."""
+    least = LEAST_SEARCH_ROUNDS * round_seconds
+    if search_seconds >= least:
+        return ""
+    return (
+        f"gpuval_gang_search_seconds {search_seconds:g}: a search needs {least:g} at least, {LEAST_SEARCH_ROUNDS} times"
+        f" what a round of it may take (run_gang_search_round_seconds {round_seconds:g}, more with fabric_seconds)"
+    )
+
+
 def active_run_ids(results: Path) -> list[str]:
-    """Runs that are neither finished nor past their deadline, as it counts for the nodes that began last."""
+    """Runs that go on."""
     found = []
     for run_id in known_run_ids(results):
         folder = RunFolder(results / run_id)
         try:
             run = folder.read_run()
-            begun_at = folder.begun_at(run)
+            active = goes_on(folder, run)
         except (RunError, schemas.Invalid, ValueError):
             continue
-        if run["finished_at"] is None and seconds_since(begun_at) < run["deadline_seconds"]:
+        if active:
             found.append(run["run_id"])
     return found
 
@@ -260,11 +321,11 @@ def choose_run_id(results: Path, requested: str, nodes: Mapping[str, Any], profi
         folder = RunFolder(results / latest)
         try:
             run = folder.read_run()
-        except (RunError, schemas.Invalid):
+            active = goes_on(folder, run)
+        except (RunError, schemas.Invalid, ValueError):
             return new_run_id()
         same = (
-            run["finished_at"] is None
-            and seconds_since(folder.begun_at(run)) < run["deadline_seconds"]
+            active
             and _asked(_less_joined(run["nodes"], nodes)) == _asked(nodes)
             and run["profile"] == profile
             and run["narrowed_by"] == narrowed_by
@@ -282,15 +343,23 @@ def _asked(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
+def _named(names: list[str]) -> str:
+    return ", ".join(names[:MAX_NAMES]) + (f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else "")
+
+
 def _less_joined(known: Mapping[str, Mapping[str, Any]], nodes: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Without those that joined while the run was watched and that the inventory still does not list."""
     return {name: node for name, node in known.items() if name in nodes or not node.get("joined_at")}
 
 
-def merge(run: dict[str, Any] | None, wanted: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The frozen run with the nodes of `wanted` that are new to it, and their names. Known ones stay as they are.
+def merge(
+    run: dict[str, Any] | None, wanted: dict[str, Any], *, gangs_formed: bool = False
+) -> tuple[dict[str, Any], list[str]]:
+    """The frozen run with the nodes of `wanted` that are new to it, and their names. Known ones stay as they are, but
+    for gangs: a run that was opened with one node has company now.
 
-    Raises RunError for a finished run that nobody joins: its evidence would pass for that of today.
+    Raises RunError for a finished run that nobody joins: its evidence would pass for that of today; and for nodes that
+    join one whose gangs were formed: they would be part of none, and never accepted.
     """
     if run is None:
         return wanted, sorted(wanted["nodes"])
@@ -306,10 +375,21 @@ def merge(run: dict[str, Any] | None, wanted: dict[str, Any]) -> tuple[dict[str,
         )
     if not joined:
         return run, []
+    if gangs_formed:
+        raise RunError(
+            f"run {run['run_id']} has formed its gangs, and {_named(joined)} would be in none: validate all nodes that "
+            "are to work together under another gpuval_run_id, or none"
+        )
     nodes = {
         **run["nodes"],
         **{name: {**wanted["nodes"][name], "joined_at": wanted["created_at"]} for name in joined},
     }
-    # --limit leaves out nothing that the run expects, but --tags leaves out stages of those who join
-    narrowed = sorted({*run["narrowed_by"], *(reason for reason in wanted["narrowed_by"] if reason == "tags")})
+    # Who was alone, or comes alone, has company now.
+    of_nodes = (node["gang_stages"] for node in nodes.values() if node.get("gang_stages"))
+    gang_stages = next(of_nodes, None) or run.get("gang_stages") or wanted.get("gang_stages")
+    if gang_stages:
+        nodes = {name: {**node, "gang_stages": node.get("gang_stages") or gang_stages} for name, node in nodes.items()}
+    # --limit leaves out nothing that the run expects; the others leave out stages of those who join
+    made_good = {"limit", "stages"} if gang_stages and wanted.get("gang_stages") else {"limit"}
+    narrowed = sorted({*run["narrowed_by"], *(set(wanted["narrowed_by"]) - made_good)})
     return {**run, "nodes": nodes, "narrowed_by": narrowed, "finished_at": None}, joined

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs
 
 ROLES = Path(__file__).resolve().parents[2] / "roles"
 #: The entry points of a role's specification that declare its variables; the shared settings' are not `main`, since
@@ -18,6 +19,7 @@ ROLES = Path(__file__).resolve().parents[2] / "roles"
 SHARED_ENTRY = "settings"
 ENTRIES = ("main", SHARED_ENTRY)
 PREFIX = "gpuval_"
+MAX_PORT = 65535
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,48 @@ def problems(values: Mapping[str, Any], known: Declared) -> list[str]:
     messages = validator.validate(dict(values), validate_role_argument_spec=True).error_messages
     secret = [str(value) for name, value in values.items() if known.options[name].get("no_log") and value]
     return [_without(message, secret) for message in messages]
+
+
+def gang_problems(values: Mapping[str, Any], known: Declared, search_round_seconds: float = 0.0) -> list[str]:
+    """What is wrong with settings of gangs, found before the hours of the nodes' own stages; those not in ``values``
+    have their default. ``search_round_seconds``: what a round of the search may take, 0 where there is none."""
+
+    def whole(name: str) -> int | None:
+        try:
+            return int(values.get(name, known.defaults[name]))
+        except (TypeError, ValueError):
+            return None  # the declared type says so
+
+    told = []
+    size, slots = whole("gpuval_gang_size"), whole("gpuval_gang_slots")
+    if size is not None and (size < 0 or size == 1):
+        told.append(f"gpuval_gang_size {size}: a gang has two nodes or more; 0 takes all that are alike")
+    if slots is not None and slots < 1:
+        told.append(f"gpuval_gang_slots {slots}: a node has one process or more")
+    port, ssh_port = whole("gpuval_gang_port"), whole("gpuval_gang_ssh_port")
+    if port is not None and not 1 <= port < MAX_PORT:  # the next one is used as well
+        told.append(f"gpuval_gang_port {port}: from 1 to {MAX_PORT - 1}; the next port is used, too")
+    if ssh_port is not None and not 1 <= ssh_port <= MAX_PORT:
+        told.append(f"gpuval_gang_ssh_port {ssh_port}: from 1 to {MAX_PORT}")
+    if port is not None and ssh_port in (port, port + 1):
+        told.append(f"gpuval_gang_ssh_port {ssh_port} is taken: gpuval_gang_port and the next one are the gang's own")
+    given = values.get("gpuval_gang_search_seconds")
+    seconds = _number(given) if isinstance(given, int | float | str) else None
+    if seconds is not None and not seconds > 0:
+        told.append(f"gpuval_gang_search_seconds {given}: more than 0; gpuval_gang_search: false is without a search")
+    elif seconds is not None and (short := runs.search_too_short(seconds, search_round_seconds)):
+        told.append(short)
+    expected = values.get("gpuval_gang_expected_bytes_per_second", 0)
+    if isinstance(expected, int | float | str) and _number(expected) is not None and _number(expected) < 0:
+        told.append(f"gpuval_gang_expected_bytes_per_second {expected}: a speed in bytes/s; 0 is not known")
+    return told
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return float(value)
+    except ValueError:
+        return None
 
 
 def unknown(names: Iterable[str], known: Declared) -> list[str]:

@@ -28,7 +28,16 @@ class Work:
 class SshPlacement:
     """A `Placement`. `work` has the kinds launch, fetch and send: images that do not come by the store."""
 
-    def __init__(self, action: Any, task_vars: Mapping[str, Any], work: Mapping[str, Work], transfers: int) -> None:
+    def __init__(
+        self,
+        action: Any,
+        task_vars: Mapping[str, Any],
+        work: Mapping[str, Work],
+        transfers: int,
+        variables: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`variables` are for every task, beside those of its kind."""
+        self._variables = dict(variables or {})
         self.present = set(task_vars["ansible_play_hosts"])
         self.everyone = set(task_vars["ansible_play_hosts_all"])
         self._names = list(task_vars["ansible_play_hosts"])
@@ -72,7 +81,7 @@ class SshPlacement:
         if view.brings_images:
             self._ordered[view.name] = (order, time.monotonic(), seconds)
             send = self._work["send"]
-            self._sends.submit(view.name, "send", send.file, {}, send.seconds)
+            self._sends.submit(view.name, "send", send.file, self._variables, send.seconds)
         else:
             self._launch(view.name, order, seconds)
 
@@ -108,4 +117,4 @@ class SshPlacement:
 
     def _submit(self, name: str, kind: str, variables: Mapping[str, Any]) -> None:
         work = self._work[kind]
-        self._tasks.submit(name, kind, work.file, variables, work.seconds)
+        self._tasks.submit(name, kind, work.file, {**self._variables, **variables}, work.seconds)

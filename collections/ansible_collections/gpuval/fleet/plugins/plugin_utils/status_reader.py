@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -14,6 +15,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import (
     parse_key,
     take_record,
 )
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import book
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.run_status import Known
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.stage_brief import StageBrief, brief
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_reading import read_all
@@ -34,6 +36,9 @@ class StatusReader:
         self._briefs: dict[str, dict[str, StageBrief]] = {}
         self._refused: dict[str, list[str]] = {}
         self._documents: dict[str, tuple[dict[str, Any], datetime]] = {}
+        self._gangs: tuple[dict[str, Any], datetime] | None = None
+        self._seen_gangs: str | None = None
+        self._round: StatusReader | None = None
         self._progress = f"{self._folder}/{run_publishing.PROGRESS_FILE}"
         self._schemas = {
             f"{self._folder}/{run_publishing.RUN_FILE}": "run",
@@ -42,7 +47,43 @@ class StatusReader:
         }
 
     def look(self) -> Known:
-        """What the store has now. Raises RunError, StoreError and StoreErrors; what was read before is kept then."""
+        """What the store has now, of the run and of the newest round of its gangs.
+
+        Raises RunError, StoreError and StoreErrors; what was read before is kept then.
+        """
+        known = self._look()
+        if not any(node.get("gang_stages") for node in self._run["nodes"].values()):
+            return known
+        refused = list(known.refused)
+        try:
+            self._look_at_gangs()
+        except Damaged as error:
+            refused.append(f"refused: {error}")
+        document, modified = self._gangs if self._gangs else (None, None)
+        of_round = self._round.look() if self._round else None
+        if of_round:
+            refused += of_round.refused
+        return replace(known, gangs=document, gangs_modified=modified, round=of_round, refused=refused)
+
+    def _look_at_gangs(self) -> None:
+        key = book.key_of(self._run)
+        entry = next((one for one in self._store.listing(key)[0] if one.key == key), None)
+        if entry is None:
+            self._gangs = self._seen_gangs = self._round = None
+            return
+        if self._seen_gangs != entry.stamp:
+            raw = self._store.get_if_there(key, max_bytes=stored_runs.MAX_DOCUMENT_BYTES)
+            if raw is None:
+                return
+            self._gangs = (stored_runs.read_document(raw, "gangs", key), entry.modified)
+            self._seen_gangs = entry.stamp
+        rounds = self._gangs[0]["rounds"] if self._gangs else []
+        folder = f"{self._folder}/{book.FOLDER}/{rounds[-1]['name']}" if rounds else ""
+        if self._round is None or self._round._folder != folder:
+            run = stored_runs.read_run(self._store, folder) if folder else None
+            self._round = StatusReader(self._store, run) if run else None
+
+    def _look(self) -> Known:
         entries, moment = self._store.listing(f"{self._folder}/{COMMON}")
         wanted = {entry.key: entry for entry in entries if entry.key in self._schemas or self._is_record(entry.key)}
         if not self._seen and any(entry.key == self._progress for entry in entries):

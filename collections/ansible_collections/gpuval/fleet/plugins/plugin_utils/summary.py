@@ -9,10 +9,14 @@ from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import units
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import console
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.measure import GPU_VENDORS
 
 MAX_NODE_LINES = 20
 MAX_NAMES = 8
+
+#: Checks of what a search found of one node.
+FOUND = ("fabric_suspect", "fabric_untested", "fabric_bad_links")
 
 #: The figures that tell most about a stage, and how each is said.
 HEADLINES: Mapping[str, Mapping[str, str]] = {
@@ -46,6 +50,9 @@ def summary_lines(report: Mapping[str, Any]) -> list[str]:
     if report["verdict"] in ("PASS", "PARTIAL"):
         lines += _measured(nodes)
     lines += _not_started(nodes)
+    gangs = report["fleet"].get("gangs")
+    if gangs:
+        lines += console.lines(gangs, {node["name"]: node["verdict"] for node in nodes})
     lines += _remarks(report)
     return [one_line(line, 700) for line in lines]
 
@@ -64,13 +71,15 @@ def _not_started(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def headline(node: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The check that decided against the node: the first required one that failed, else the first that is missing."""
+    """The check that decided against the node: the first required one that failed, else the first that is missing.
+
+    Of those that are missing what a search found of this very node comes before what all members of its gang share.
+    """
     required = [check for check in node["checks"] if check["severity"] == "required"]
-    for verdict in ("fail", "missing"):
-        for check in required:
-            if check["verdict"] == verdict:
-                return check
-    return None
+    failed = [check for check in required if check["verdict"] == "fail"]
+    missing = [check for check in required if check["verdict"] == "missing"]
+    found = [check for check in missing if check["name"] in FOUND and check["value"] is not None]
+    return next(iter([*failed, *found, *missing]), None)
 
 
 def node_line(node: Mapping[str, Any]) -> str:
@@ -155,8 +164,12 @@ def _remarks(report: Mapping[str, Any]) -> list[str]:
         where = " ".join(text for text in (first["node"], first["stage"]) if text)
         more = f", and {len(problems) - 1} more: see report.html" if len(problems) > 1 else ""
         lines.append(f"Not taken as evidence: {where + ': ' if where else ''}{one_line(first['reason'], 200)}{more}")
+    accepted = report["verdict"] in ("PASS", "PARTIAL")
+    if accepted and len(nodes) > 1 and report["run"]["profile"] == "custom" and not report["fleet"].get("gangs"):
+        lines.append("The nodes did not work together: gpuval_stages has no gangs, gpuval_profiles keeps a profile's")
     if report["run"]["narrowed_by"]:
-        options = " and ".join(f"--{option}" for option in report["run"]["narrowed_by"])
+        named = {"stages": "stages that are no whole profile"}
+        options = " and ".join(named.get(option, f"--{option}") for option in report["run"]["narrowed_by"])
         lines.append(f"Narrowed by {options}: PARTIAL at best")
     return lines
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import (
@@ -35,6 +36,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.measure import (
     GPU_VENDORS,
     Entry,
     Subject,
+    gang_of,
     hold,
     own_entry,
 )
@@ -71,6 +73,10 @@ _USELESS_IDENTITY = frozenset(
 _AGAIN = "then validate again with --limit {node}"
 _LATE = "raise gpuval_deadline_seconds, " + _AGAIN
 _NOT_DELIVERED = f"see that the image is right and can be had: mend what the message names, {_AGAIN}"
+_OF_GANG = (
+    "mend what the message and the search for the bad node or link name, then validate again with others of its kind: "
+    "with --limit alone a node is in no gang"
+)
 _STATE_REMEDY = {
     "failure": f"read nodes/{{node}}/{{stage}}.log, mend what the message names, {_AGAIN}",
     "crash": f"read the end of nodes/{{node}}/{{stage}}.log and the kernel log of the node, {_AGAIN}",
@@ -170,8 +176,11 @@ def node_verdict(checks: Sequence[Entry]) -> str:
     return "PASS"
 
 
-def node_class(checks: Sequence[Entry], contact: Mapping[str, Any] | None = None) -> str:
-    """One word for what decided against a node: the launch's class, a stage and its end, or the name of the check."""
+def node_class(checks: Sequence[Entry], contacts: Mapping[str, Mapping[str, Any] | None] = MappingProxyType({})) -> str:
+    """One word for what decided against a node: the launch's class, a stage and its end, or the name of the check.
+
+    ``contacts``: by stage why the node could not be asked for its record.
+    """
     check = headline({"checks": checks})
     if check is None:
         return "nothing_proven"
@@ -181,6 +190,7 @@ def node_class(checks: Sequence[Entry], contact: Mapping[str, Any] | None = None
         told = launch_classes.classify("", check["reason"]).name if check["verdict"] == "fail" else ""
         if told in _STAGE_CLASSES:
             return told
+        contact = contacts.get(check["stage"])
         lost = contact and check["verdict"] == "missing" and _explains(contact, check["value"])
         return one_line(contact["class"], 40) if lost else f"{check['stage']}_{check['value']}"
     return "same_machine_twice" if check["name"] == "identity" else check["name"]
@@ -206,20 +216,22 @@ def judge_node(
     records, facts = subject.records, subject.records.get(FACTS)
     problems = _problems_of(name, expected["stages"], evidence)
     launch = evidence.launches.get(name)
-    contact = (launch or {}).get("contact")
+    contacts = {stage: evidence.contact_of(name, stage) for stage in expected["stages"]}
     checks = [_launch_check(name, launch, records), *_identity_checks(facts, (twins or {}).get(name, {}))]
     if not expected["stages"]:
         checks.append(_no_stage_check())
     if FACTS not in expected["stages"]:
         checks.append(_accelerator_check(subject, facts))
     for stage in expected["stages"]:
-        checks.append(_state_check(name, stage, records.get(stage), problems, contact))
+        of_gang = stage in expected.get("gang_stages", ())
+        checks.append(_state_check(name, stage, records.get(stage), problems, contacts[stage], of_gang=of_gang))
         if stage == FACTS:
             checks += [_accelerator_check(subject, facts), *ordered.checks(subject, facts is not None, _models(facts))]
             checks += versions.checks(expected.get("versions", {}), facts, FACTS)
         for check in criteria:
             if check.stage == stage:
                 checks.extend(_held(check, subject, agreed, held_against))
+    checks += [_exempt_check(stage, reason) for stage, reason in expected.get("exempt", {}).items()]
     _withhold(checks, criteria)
     for check in checks:
         check["reason"] = one_line(check["reason"], 600)
@@ -231,7 +243,7 @@ def judge_node(
         "id": expected.get("id"),
         "labels": dict(expected.get("labels", {})),
         "verdict": verdict,
-        "class": None if verdict == "PASS" else node_class(checks, contact),
+        "class": None if verdict == "PASS" else node_class(checks, contacts),
         "flaky": any(stage["flaky"] for stage in stages),
         "sku": expected["sku"],
         "catalogue_sku": subject.catalogue_sku,
@@ -370,14 +382,24 @@ def _no_stage_check() -> Entry:
     )  # fmt: skip
 
 
+def _exempt_check(stage: str, reason: str) -> Entry:
+    """A stage of gangs that nothing is expected of, told where else it would have vanished."""
+    return own_entry(f"{stage}_state", stage, "state", "skipped", expected=f"nothing: {reason}", reason=reason)
+
+
 def _state_check(
     name: str,
     stage: str,
     record: Mapping[str, Any] | None,
     problems: Sequence[Mapping[str, Any]],
     contact: Mapping[str, Any] | None = None,
+    *,
+    of_gang: bool = False,
 ) -> Entry:
-    """The end of a stage; `contact` says why the node could not be asked for its records, if it could not."""
+    """The end of a stage; `contact` says why the node could not be asked for its records, if it could not.
+
+    ``of_gang``: the stage is one that nodes carry out together; its bad end accuses none of them.
+    """
     state = record["state"] if record else "missing"
     if record is None:
         refused = [problem["reason"] for problem in problems if problem["stage"] == stage]
@@ -387,6 +409,10 @@ def _state_check(
         reason = message if state == "success" else f"{state}: {message}" if message else state
     verdict = "pass" if state == "success" else "fail" if state in FAILED_STATES else "missing"
     remedy = "" if verdict == "pass" else _STATE_REMEDY[state].format(node=name, stage=stage)
+    if verdict == "fail" and of_gang:  # the first to break off is often innocent: the search says who is not
+        verdict, reason = "missing", f"{gang_of(record) or 'a gang'}: {reason}"
+    if verdict == "missing" and of_gang:
+        remedy = _OF_GANG
     if stage == IMAGE and state == "crash" and record["environment"].get("fault") == DELIVERY:
         verdict, remedy = "missing", _NOT_DELIVERED.format(node=name)  # says nothing about the node
     if contact and _explains(contact, state):
@@ -540,7 +566,10 @@ def _stage(name: str, record: Mapping[str, Any] | None, *, failed: bool) -> dict
             "name": name, "workload": None, "state": "missing", "message": "", "attempt": None, "flaky": False,
             "started_at": None, "finished_at": None, "duration_seconds": None,
         }  # fmt: skip
-    retried = any(attempt["state"] not in ("pending", "skipped", "cancelled") for attempt in record["attempts"])
+    retried = any(
+        attempt["state"] not in ("pending", "skipped", "cancelled") and not attempt.get("regrouped")
+        for attempt in record["attempts"]
+    )
     return {
         "name": name,
         "workload": one_line(record["workload"], 64),

@@ -96,6 +96,7 @@ KINDS = {
         Kind("Node", "", "nodes", namespaced=False),
         Kind("Secret", "", "secrets", metadata_only=True),
         Kind("ConfigMap", "", "configmaps", metadata_only=True),
+        Kind("Service", "", "services", metadata_only=True),
         Kind("Namespace", "", "namespaces", namespaced=False),
         Kind("Event", "", "events"),
         Kind("PersistentVolume", "", "persistentvolumes", namespaced=False, metadata_only=True),

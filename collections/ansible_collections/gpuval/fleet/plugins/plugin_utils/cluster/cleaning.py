@@ -12,12 +12,15 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cl
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
 
 #: In the order of deletion: a Job that is there would make its pod again.
-KINDS = ("Job", "Pod", "Secret", "ConfigMap")
+KINDS = ("Job", "Pod", "Service", "Secret", "ConfigMap")
 #: Only where a run made a volume of its own, so that no other cluster must allow it.
 VOLUMES = ("PersistentVolumeClaim", "PersistentVolume")
 #: Between two looks at what is still there, in seconds: doubled each time, up to the second.
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.5, 5.0
 SHOWN = 5
+
+#: What is there of a kind, by the selector that chose it.
+Found = dict[str, list[dict[str, Any]]]
 
 _FORCE = (
     "bring the node back, or, when the machine is certainly off: kubectl -n {namespace} delete pod {name} "
@@ -62,24 +65,25 @@ def clean(
 ) -> Cleaned:
     """Remove what these runs made in the cluster's namespace; no `run_ids`: what any run made.
 
-    Other runs are left alone: everything is chosen by the run's label. A kind that may not be listed or deleted does
-    not keep the others from being removed. Raises ``ClusterError`` when the cluster does not answer.
+    What rounds of gangs of these runs made goes with them. Other runs are left alone: everything is chosen by the run's
+    label. A kind that may not be listed or deleted does not keep the others from being removed. Raises ``ClusterError``
+    when the cluster does not answer.
     """
     ends = clock() + deadline_seconds
-    selectors = list(dict.fromkeys(map(names.run_selector, run_ids))) or [names.ALL_RUNS]
+    selectors = _selectors(run_ids)
     result = Cleaned()
     open_kinds = []
     for kind in (*KINDS, *(VOLUMES if volumes else ())):
         try:
             found = _there(cluster, kind, selectors)
             if found and not trial:
-                _delete(cluster, kind, selectors)
+                _delete(cluster, kind, found)
                 open_kinds.append(kind)
         except Forbidden as error:
             result.left.append(Left(kind, "", f"no {kind} can be cleaned: {one_line(str(error), 300)}", str(error)))
             continue
         if found:
-            result.removed[kind] = sorted(item["metadata"]["name"] for item in found)
+            result.removed[kind] = sorted(item["metadata"]["name"] for item in _all(found))
     wait = FIRST_WAIT_SECONDS
     while open_kinds:
         still = {kind: found for kind in open_kinds if (found := _there(cluster, kind, selectors))}
@@ -92,22 +96,40 @@ def clean(
         sleep(wait)
         wait = min(LONGEST_WAIT_SECONDS, wait * 2)
         for kind, found in still.items():
-            if any(not item["metadata"].get("deletionTimestamp") for item in found):
-                _delete(cluster, kind, selectors)  # made since, by a controller that was still at it
+            if any(not item["metadata"].get("deletionTimestamp") for item in _all(found)):
+                _delete(cluster, kind, found)  # made since, by a controller that was still at it
     return result
 
 
-def _there(cluster: Cluster, kind: str, selectors: Iterable[str]) -> list[dict[str, Any]]:
-    return [item for selector in selectors for item in cluster.list(kind, selector)[0]]
+def _selectors(run_ids: Iterable[str]) -> list[str]:
+    """Of the runs, and of their rounds of gangs, which are runs of their own."""
+    chosen = [of(run_id) for run_id in dict.fromkeys(run_ids) for of in (names.run_selector, names.parent_selector)]
+    return chosen or [names.ALL_RUNS]
 
 
-def _delete(cluster: Cluster, kind: str, selectors: Iterable[str]) -> None:
+def _there(cluster: Cluster, kind: str, selectors: Iterable[str]) -> Found:
+    found: Found = {}
+    seen: set[str] = set()
     for selector in selectors:
+        new = [item for item in cluster.list(kind, selector)[0] if item["metadata"]["name"] not in seen]
+        seen.update(item["metadata"]["name"] for item in new)
+        if new:
+            found[selector] = new
+    return found
+
+
+def _all(found: Found) -> list[dict[str, Any]]:
+    return [item for items in found.values() for item in items]
+
+
+def _delete(cluster: Cluster, kind: str, found: Found) -> None:
+    for selector in found:
         cluster.delete_all(kind, selector)
 
 
-def _tell_left(result: Cleaned, still: Mapping[str, list[dict[str, Any]]], namespace: str) -> None:
-    for kind, found in still.items():
+def _tell_left(result: Cleaned, still: Mapping[str, Found], namespace: str) -> None:
+    for kind, by_selector in still.items():
+        found = _all(by_selector)
         gone = set(result.removed.get(kind, ())) - {item["metadata"]["name"] for item in found}
         result.removed[kind] = sorted(gone)
         result.left += [_left(kind, item, namespace) for item in found]

@@ -12,6 +12,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import NODE
 
 Described = Mapping[str, Any]
+#: What is expected of a newcomer as of the node that it is most like. Gangs, too: who is in none is not accepted.
+TAKEN_OVER = ("stages", "gang_stages", "sku", "gpu_count", "versions")
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ class Newcomers:
             if finding:
                 self._wait(name, finding["message"])
                 continue
-            expected = {key: expected[key] for key in ("stages", "sku", "gpu_count", "versions") if key in expected}
+            expected = {key: expected[key] for key in TAKEN_OVER if key in expected}
             told = labels.of_cluster(description["labels"], self._rule.label_groups)
             if told:
                 expected["labels"] = told

@@ -10,21 +10,23 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import plans
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import names
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import gangs, names
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import (
     ANNOTATIONS,
     LABELS,
     REQUESTS,
     ManifestError,
     PodSettings,
+    for_gang,
     resource_of,
     tolerations,
 )
 
 Manifest = dict[str, Any]
+Owner = TypeVar("Owner")
 
 #: Where a pod finds what it was given, its state between stages, and the models.
 GIVEN = "/opt/gpuval"
@@ -32,6 +34,8 @@ STATE = "/var/lib/gpuval/state"
 MODELS = "/var/lib/gpuval/models"
 SHM = "/dev/shm"  # noqa: S108 - the pod's own
 MACHINE_ID = "machine-id"
+#: Beside the plan, as the runner has it: the members of its gang.
+GANG_FILE = "gang.json"
 #: A ConfigMap or Secret may hold 1 MiB.
 MOST_BYTES = 900_000
 #: What the runner needs beside a stage's own grace: ending what it left, and the last uploads.
@@ -64,19 +68,28 @@ class Target:
 
 @dataclass(frozen=True)
 class Run:
-    """The run as its objects know it; `code` is the name of its ConfigMap of programs."""
+    """The run as its objects know it: the name of its ConfigMap of programs, where the members of its gangs lie."""
 
     run_id: str
     namespace: str
     code: str
+    gangs: Mapping[str, PlanPlace] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class PlanPlace:
-    """Where a plan lies in the cluster."""
+    """Where a plan lies in the cluster, or the members of a gang."""
 
     config_map: str
     key: str
+
+
+@dataclass(frozen=True)
+class Together:
+    """A round of gangs whose objects are made: what it is part of, and the keys of its members."""
+
+    of: gangs.Round
+    keys: Mapping[str, str] = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -122,7 +135,12 @@ def pod_plan(plan: Mapping[str, Any], settings: PodSettings) -> dict[str, Any]:
 
     Raises ManifestError for what a pod cannot give.
     """
-    stages = [_pod_stage(stage, settings) for stage in plan["stages"] if stage["name"] != plans.IMAGE]
+    gang = plan.get("gang")
+    if gang:
+        settings = for_gang(settings)
+    stages = [
+        _pod_stage(stage, settings, has_keys=bool(gang)) for stage in plan["stages"] if stage["name"] != plans.IMAGE
+    ]
     if not stages:
         raise ManifestError("the plan has no stage but image, and the cluster brings images by itself")
     models = MODELS
@@ -182,11 +200,41 @@ def code_config_map(run_id: str, namespace: str, runner: bytes, workloads: bytes
 def plan_config_maps(
     run_id: str, namespace: str, pod_plans: Iterable[Mapping[str, Any]]
 ) -> tuple[list[Manifest], dict[tuple[str, int], PlanPlace]]:
-    """Plans of many nodes in as few ConfigMaps as they fit into, and where each lies by node and attempt."""
+    """Plans of many nodes in as few ConfigMaps as they fit into, and where each lies by node and attempt.
+
+    Members of gangs are not in them: see :func:`gang_config_maps`. Raises ManifestError for a plan that is too large.
+    """
+    documents = []
+    for plan in pod_plans:
+        node, attempt = plan["node"], plan["attempt"]
+        key = f"{names.label_value(node)}.{attempt}.json"
+        documents.append(((node, attempt), key, plans.kept(plan), f"the plan of {node}"))
+    return _in_config_maps(run_id, namespace, "plans", documents)
+
+
+def gang_config_maps(
+    run_id: str, namespace: str, shared: Mapping[str, Mapping[str, Any]]
+) -> tuple[list[Manifest], dict[str, PlanPlace]]:
+    """What all plans of each gang have in common (:func:`plans.of_gang`), by its name, in as few ConfigMaps as that
+    fits into, and where it lies.
+
+    Raises ManifestError for a gang that is too large: one of 2,000 never is, one of 6,000 with usual names is.
+    """
+    documents = []
+    for name, gang in shared.items():
+        told = f"the {len(gang['members'])} members of gang {name} (gpuval_gang_size makes gangs smaller)"
+        documents.append((name, f"{names.label_value(name)}.json", gang, told))
+    return _in_config_maps(run_id, namespace, "gangs", documents)
+
+
+def _in_config_maps(
+    run_id: str, namespace: str, what: str, documents: Iterable[tuple[Owner, str, Mapping[str, Any], str]]
+) -> tuple[list[Manifest], dict[Owner, PlanPlace]]:
+    """ConfigMaps of documents: of each whose it is, its key, the document, and what a person calls it."""
     maps: list[Manifest] = []
-    places: dict[tuple[str, int], PlanPlace] = {}
+    places: dict[Owner, PlanPlace] = {}
     batch: dict[str, str] = {}
-    owners: dict[str, tuple[str, int]] = {}
+    owners: dict[str, Owner] = {}
     size = 0
 
     def close() -> None:
@@ -194,7 +242,7 @@ def plan_config_maps(
         if not batch:
             return
         content = "\n".join(f"{key} {text}" for key, text in sorted(batch.items()))
-        name = names.run_name(run_id, f"plans-{names.digest(content, 10)}")
+        name = names.run_name(run_id, f"{what}-{names.digest(content, 10)}")
         maps.append(
             {
                 "apiVersion": "v1",
@@ -209,16 +257,15 @@ def plan_config_maps(
         owners.clear()
         size = 0
 
-    for plan in pod_plans:
-        text = json.dumps(plan, separators=(",", ":"))
-        key = f"{names.label_value(plan['node'])}.{plan['attempt']}.json"
+    for owner, key, document, told in documents:
+        text = json.dumps(document, separators=(",", ":"))
         length = len(text.encode()) + len(key)
         if length > MOST_BYTES:
-            raise ManifestError(f"the plan of {plan['node']} has {length} bytes, and a ConfigMap takes 1 MiB")
+            raise ManifestError(f"{told}: {length} bytes, and a ConfigMap takes 1 MiB")
         if size + length > MOST_BYTES:
             close()
         batch[key] = text
-        owners[key] = (plan["node"], plan["attempt"])
+        owners[key] = owner
         size += length
     close()
     return maps, places
@@ -303,11 +350,14 @@ def node_job(
     sku: str = "auto",
 ) -> Manifest:
     """The Job of one attempt on one node. `plan` is one of :func:`pod_plan`."""
-    node, attempt = plan["node"], plan["attempt"]
+    node, attempt, gang = plan["node"], plan["attempt"], plan.get("gang")
     metadata = _node_metadata(run.run_id, run.namespace, node, attempt)
+    if gang:
+        settings = for_gang(settings)
+        metadata["labels"][names.GANG_LABEL] = names.label_value(gang["name"])
     metadata["labels"] = {**settings.labels, **metadata["labels"]}
     metadata["annotations"] = {**settings.annotations, **metadata["annotations"]}
-    return {
+    job = {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": metadata,
@@ -325,14 +375,40 @@ def node_job(
             },
         },
     }
+    return gangs.queued(job, settings.queue) if gang else job
+
+
+def shared_by_round(
+    run_id: str, namespace_name: str, together: Together, shared: Mapping[str, Mapping[str, Any]]
+) -> tuple[list[Manifest], dict[str, PlanPlace]]:
+    """What the members of a round share: who is in each gang, its keys, the Service by which they find each other.
+
+    `shared` has by name what all plans of a gang have in common. Also returned: where that lies.
+    """
+    maps, places = gang_config_maps(run_id, namespace_name, shared)
+    ports = [gang["port"] for gang in shared.values()]
+    if not ports:
+        return [], {}
+    keys = gangs.keys_secret(run_id, namespace_name, together.keys)
+    return [*maps, keys, gangs.service(run_id, namespace_name, ports[0])], places
 
 
 def everything(
-    run_id: str, namespace_name: str, code: Code, placements: Sequence[Placement], make_namespace: bool = False
+    run_id: str,
+    namespace_name: str,
+    code: Code,
+    placements: Sequence[Placement],
+    make_namespace: bool = False,
+    together: Together | None = None,
 ) -> list[Manifest]:
-    """All objects of a run, in the order in which they are to be applied."""
+    """All objects of a run, or of a round of gangs (`together`), in the order in which they are to be applied."""
     made = code_config_map(run_id, namespace_name, code.runner, code.workloads)
-    run = Run(run_id, namespace_name, made["metadata"]["name"])
+    shared, members = [], {}
+    if together:
+        found = {item.plan["gang"]["name"]: item.plan["gang"] for item in placements if item.plan.get("gang")}
+        common = {name: plans.of_gang(gang) for name, gang in found.items()}
+        shared, members = shared_by_round(run_id, namespace_name, together, common)
+    run = Run(run_id, namespace_name, made["metadata"]["name"], members)
     maps, places = plan_config_maps(run_id, namespace_name, [item.plan for item in placements])
     volumes = {
         (manifest["kind"], manifest["metadata"]["name"]): manifest
@@ -340,13 +416,10 @@ def everything(
         for manifest in model_volumes(run_id, namespace_name, item.settings)
     }
     jobs = [job_of(run, item, places[item.plan["node"], item.plan["attempt"]]) for item in placements]
+    own = [made, *maps, *volumes.values(), *shared, *(secret_of(run, item) for item in placements), *jobs]
     return [
         *([namespace(namespace_name, jobs)] if make_namespace else []),
-        made,
-        *maps,
-        *volumes.values(),
-        *(secret_of(run, item) for item in placements),
-        *jobs,
+        *(gangs.labelled(item, together.of if together else None) for item in own),
     ]
 
 
@@ -370,7 +443,7 @@ def job_of(run: Run, item: Placement, place: PlanPlace) -> Manifest:
     return node_job(run, item.settings, item.target, item.plan, place, item.sku)
 
 
-def _pod_stage(stage: Mapping[str, Any], settings: PodSettings) -> dict[str, Any]:
+def _pod_stage(stage: Mapping[str, Any], settings: PodSettings, *, has_keys: bool) -> dict[str, Any]:
     name, asked = stage["name"], dict(stage.get("container") or {})
     image = stage["image"] or settings.image
     if not image:
@@ -381,7 +454,7 @@ def _pod_stage(stage: Mapping[str, Any], settings: PodSettings) -> dict[str, Any
     if name.endswith("_"):
         raise ManifestError(f"stage {name}: in a cluster the name of a stage may not end with _")
     for key, instead in NOT_IN_PODS.items():
-        if asked.get(key):
+        if asked.get(key) and not (has_keys and key == "ssh_keys"):
             raise ManifestError(f"stage {name} asks for container.{key}, which a pod does not have: {instead}")
     if asked.get("network") and not (asked["network"] == "host" and settings.host_network):
         raise ManifestError(
@@ -430,6 +503,8 @@ def _pod_spec(
         spec["initContainers"] = containers[:-1]
     if settings.node_selector:
         spec["nodeSelector"] = dict(settings.node_selector)
+    if plan.get("gang"):
+        spec.update(gangs.found_by_name(run.run_id, plan["node"], settings))
     if settings.host_network:
         spec.update({"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"})
     if settings.runtime_class:
@@ -526,12 +601,21 @@ def _only(target: Target) -> dict[str, Any]:
 
 def _given(run: Run, plan: Mapping[str, Any], place: PlanPlace) -> dict[str, Any]:
     secret = names.object_name(run.run_id, plan["node"], plan["attempt"])
+    gang = plan.get("gang")
+    of_gang = []
+    if gang:
+        members = run.gangs.get(gang["name"])
+        if members is None:
+            raise ManifestError(f"{plan['node']}: nobody says who is in gang {gang['name']}, which its plan names")
+        items = [{"key": members.key, "path": GANG_FILE}]
+        of_gang = [{"configMap": {"name": members.config_map, "items": items}}, gangs.keys_source(run.run_id)]
     return {
         "defaultMode": 0o444,  # only this pod sees it, and its stages may be any user
         "sources": [
             {"configMap": {"name": run.code}},
             {"configMap": {"name": place.config_map, "items": [{"key": place.key, "path": "plan.json"}]}},
             {"secret": {"name": secret}},
+            *of_gang,
         ],
     }
 

@@ -23,11 +23,16 @@ ROUNDS = 4
 
 @dataclass(frozen=True)
 class Mark:
-    """What a node is to bear. `at`: when the run was judged, RFC 3339 UTC."""
+    """What a node is to bear. `at`: when the run was judged, RFC 3339 UTC. `partial`: of a run that accepts no node.
+
+    `cleared`: it has passed what it failed before, so that the taint goes also where it is not accepted yet.
+    """
 
     verdict: str
     run_id: str
     at: str
+    partial: bool = False
+    cleared: bool = False
 
 
 @dataclass(frozen=True)
@@ -42,19 +47,24 @@ class Change:
 
 @dataclass
 class Marked:
-    """changes: by node. missing: nodes that the cluster has not. busy: nodes that others kept changing."""
+    """changes: by node. missing: nodes that the cluster has not. busy: nodes that others kept changing. kept: nodes
+    that stay FAIL, since the run that they passed was only a part."""
 
     changes: dict[str, Change] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     busy: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
 
 
 def change(node: Mapping[str, Any], mark: Mark | None, *, taint: bool = False) -> Change | None:
     """What makes a Node bear `mark`, or no mark at all; None when it is so already.
 
     With `taint` a node that failed gets one and a node that passed loses it; INCOMPLETE leaves it as it is, since
-    nothing was proven. Without `taint` it is left alone. No mark means no taint either.
+    nothing was proven. Without `taint` it is left alone. No mark means no taint either. A partial run leaves a node
+    that failed as it is, unless it fails again.
     """
+    if stays_failed(node, mark):
+        return None
     meta = node["metadata"]
     labels = {key: (meta.get("labels") or {}).get(key) for key in LABELS}
     notes = {key: (meta.get("annotations") or {}).get(key) for key in ANNOTATIONS}
@@ -82,9 +92,18 @@ def change(node: Mapping[str, Any], mark: Mark | None, *, taint: bool = False) -
     )
 
 
+def stays_failed(node: Mapping[str, Any], mark: Mark | None) -> bool:
+    """Whether the mark is of too little a run to take FAIL off the node."""
+    if mark is None or not mark.partial or mark.verdict == FAIL:
+        return False
+    label = (node["metadata"].get("labels") or {}).get(VERDICT_LABEL)
+    taints = (node.get("spec") or {}).get("taints") or ()
+    return label == FAIL or any(taint.get("key") == FAILED_TAINT for taint in taints)
+
+
 def _taints(taints: list[dict[str, Any]], mark: Mark | None, asked: bool) -> list[dict[str, Any]]:
     others = [taint for taint in taints if taint.get("key") != FAILED_TAINT]
-    if mark is None or (asked and mark.verdict == PASS):
+    if mark is None or (asked and (mark.verdict == PASS or mark.cleared)):
         return others
     if not asked or mark.verdict != FAIL:
         return taints
@@ -127,6 +146,8 @@ def set_marks(cluster: Cluster, marks: Mapping[str, Mark | None], *, taint: bool
         for name in todo:
             wanted = change(nodes[name], marks[name], taint=taint)
             if wanted is None:
+                if stays_failed(nodes[name], marks[name]):
+                    result.kept.append(name)
                 continue
             try:
                 if not trial:

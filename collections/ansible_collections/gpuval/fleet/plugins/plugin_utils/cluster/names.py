@@ -10,6 +10,10 @@ MANAGED_LABEL = "app.kubernetes.io/managed-by"
 RUN_LABEL = "gpuval.io/run"
 NODE_LABEL = "gpuval.io/node"
 ATTEMPT_LABEL = "gpuval.io/attempt"
+#: What a round of gangs makes: the round is a run of its own, and part of another.
+PARENT_LABEL = "gpuval.io/parent"
+ROUND_LABEL = "gpuval.io/round"
+GANG_LABEL = "gpuval.io/gang"
 #: The exact values, which a label may be too short for.
 RUN_ANNOTATION = "gpuval.io/run-id"
 NODE_ANNOTATION = "gpuval.io/node-name"
@@ -63,6 +67,11 @@ def run_selector(run_id: str) -> str:
     return f"{ALL_RUNS},{RUN_LABEL}={label_value(run_id)}"
 
 
+def parent_selector(run_id: str) -> str:
+    """Selects what the rounds of gangs of a run have made, and nothing of the run itself."""
+    return f"{ALL_RUNS},{PARENT_LABEL}={label_value(run_id)}"
+
+
 def run_name(run_id: str, what: str) -> str:
     """Name of an object that a run has one of. `what` is part of a DNS label of at most 40 characters."""
     return f"gpuval-{digest(run_id, 10)}-{what}"
@@ -70,8 +79,16 @@ def run_name(run_id: str, what: str) -> str:
 
 def object_name(run_id: str, node: str, attempt: int) -> str:
     """Name of the Job of an attempt on a node, and of its Secret: a DNS label."""
-    readable = re.sub(r"[^a-z0-9]+", "-", node.lower())[:30].strip("-") or "node"
-    return run_name(run_id, f"{readable}-{digest(node, 6)}-{attempt}")
+    return run_name(run_id, f"{host_name(node)}-{attempt}")
+
+
+def host_name(node: str) -> str:
+    """What a node's pod calls itself: a DNS label of at most 37 characters, another for each node.
+
+    Nodes of a pool have long names that begin alike: of 1,000 two would often have the same 6 digits.
+    """
+    readable = re.sub(r"[^a-z0-9]+", "-", node.lower())[:26].strip("-") or "node"
+    return f"{readable}-{digest(node, 10)}"
 
 
 def container_name(stage: str) -> str:

@@ -84,7 +84,8 @@ def describe(node: Mapping[str, Any]) -> dict[str, Any]:
         ],
         "conditions": conditions,
         "labels": labels,
-        "addresses": {str(one.get("type")): str(one.get("address")) for one in status.get("addresses") or []},
+        # Of several of a type the first is the one that the cluster uses: nodes have two families, or several cards.
+        "addresses": {str(one.get("type")): str(one.get("address")) for one in reversed(status.get("addresses") or [])},
         "capacity": dict(status.get("capacity") or {}),
         "allocatable": dict(status.get("allocatable") or {}),
         "kubelet_version": str(info.get("kubeletVersion") or ""),

@@ -14,6 +14,8 @@ from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store, S
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import launch_classes, launching, plans, runs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import (
     classes,
+    cleaning,
+    gangs,
     joining,
     manifests,
     names,
@@ -26,6 +28,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.streams import Streams
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import clean_text
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import Evidence, take_record
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import keys
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.node_tasks import Outcome
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import object_key, signed_urls
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watching import FINAL_STATES, LAUNCHED, NodeView, backoff
@@ -84,6 +87,7 @@ class ClusterPlacement:
         self._orders, self._warn = orders, warn
         self._fold = pods.Fold(limits or pods.Limits())
         self._accept = accept
+        self._round = gangs.round_of(folder)
         self._newcomers: joining.Newcomers | None = None
         #: Nodes that are no hosts of the play, and whose variables each of them has.
         self._like: dict[str, str] = {}
@@ -92,6 +96,8 @@ class ClusterPlacement:
         self._views: Mapping[str, NodeView] = {}
         self._known: dict[str, Order] = {}
         self._places: dict[tuple[str, int], manifests.PlanPlace] = {}
+        #: Where the members of each gang are.
+        self._gangs: dict[str, manifests.PlanPlace] = {}
         self._outcomes: deque[Outcome] = deque()
         self._ended_at: dict[tuple[str, int], float] = {}
         #: Stages that a pod that is over left open by no fault of their own, by node and attempt.
@@ -134,10 +140,12 @@ class ClusterPlacement:
         code = manifests.code_config_map(
             self._run["run_id"], self._cluster.namespace, archives["runner"], archives["workloads"]
         )
-        self._cluster.create(code)
+        self._make(code)
         self._code = code["metadata"]["name"]
         todo = [name for name in views if name in self.present and not views[name].complete]
         self._place_plans(todo)
+        if self._round:
+            self._bring_together(todo)
         volumes = {
             volume["metadata"]["name"] + volume["kind"]: volume
             for name in todo
@@ -145,9 +153,28 @@ class ClusterPlacement:
             for volume in manifests.model_volumes(
                 self._run["run_id"], self._cluster.namespace, self._known[name].settings
             )
+            if not self._round  # gangs load no model
         }
         for volume in volumes.values():
-            self._cluster.create(volume)
+            self._make(volume)
+
+    def _make(self, thing: Mapping[str, Any]) -> None:
+        self._cluster.create(gangs.labelled(thing, self._round))
+
+    def _bring_together(self, todo: Iterable[str]) -> None:
+        """What the members of a round need of each other, before the first of them starts. Raises ClusterError."""
+        orders = [self._known[name] for name in todo if name in self._known]
+        if not orders:
+            return
+        together = manifests.Together(self._round, keys.of(self._folder, orders[0].plan["node"]))
+        try:
+            made, self._gangs = manifests.shared_by_round(
+                self._run["run_id"], self._cluster.namespace, together, self._run.get("gangs", {})
+            )
+        except plans.PlanError as error:
+            raise ClusterError(str(error)) from None
+        for thing in made:
+            self._make(thing)
 
     def _take_up_joined(self) -> None:
         """Nodes that joined while another controller watched need not be hosts of this one's play."""
@@ -216,7 +243,7 @@ class ClusterPlacement:
     def _put_plans(self, made: Iterable[Mapping[str, Any]]) -> None:
         objects, places = manifests.plan_config_maps(self._run["run_id"], self._cluster.namespace, list(made))
         for thing in objects:
-            self._cluster.create(thing)
+            self._make(thing)
         self._places.update(places)
 
     def _order(self, name: str) -> Order:
@@ -225,9 +252,9 @@ class ClusterPlacement:
             order = self._orders(name, self._nodes.get(name), like)
             path = self._folder.plan_file(name)
             if not path.exists():
-                runs.write_json(path, manifests.pod_plan(order.plan, order.settings))
+                runs.write_json(path, plans.kept(manifests.pod_plan(order.plan, order.settings)))
             # As it was written: Ansible's own texts, with the line that each comes from, take several times the memory.
-            plan = self._folder.read_plan(name)
+            plan = plans.whole(self._folder.read_plan(name), self._run)
             self._known[name] = Order(plan, order.settings, order.sku)
         return self._known[name]
 
@@ -311,25 +338,31 @@ class ClusterPlacement:
             earlier=[dict(record) for record in view.records.values()] if attempt > 1 else (),
         )
         job = manifests.node_job(
-            manifests.Run(run_id, self._cluster.namespace, self._code),
+            manifests.Run(run_id, self._cluster.namespace, self._code, self._gangs),
             order.settings,
             target,
             {**plan, "deadline_seconds": min(plan["deadline_seconds"], seconds)},
             self._places[name, attempt],
             order.sku,
         )
-        self._cluster.create(secret)
-        self._cluster.create(job)
+        self._make(secret)
+        self._make(job)
         return self._started(view, {**launch, "job": job["metadata"]["name"]}, plan)
 
     def _started(self, view: NodeView, launch: dict[str, Any], plan: Mapping[str, Any]) -> dict[str, Any]:
         if launch["attempt"] == 1:
-            self._keep_records(view, {f"{self._run['folder']}/plans/{view.name}.json": json.dumps(plan).encode()})
+            kept = json.dumps(plans.kept(plan)).encode()
+            self._keep_records(view, {f"{self._run['folder']}/plans/{view.name}.json": kept})
         started = {**launch, "state": "started", "message": "", "runner": "alive"}
         return started if self._store.reachable else {**started, "store_reachable": False}
 
     def again(self, view: NodeView) -> dict[str, Any] | None:
-        """A node whose pod was evicted, lost or never started, by no fault of its stages, has one more turn."""
+        """A node whose pod was evicted, lost or never started, by no fault of its stages, has one more turn.
+
+        Not in a round of gangs: the others have gone on, or ended, without it.
+        """
+        if self._round:
+            return None
         attempt = view.launch.get("attempt", 1)
         placed = self._closed.get((view.name, attempt))
         left = self._settled.get((view.name, attempt))
@@ -430,12 +463,36 @@ class ClusterPlacement:
             key_of = object_key(self._run["folder"], "records", record["stage"], view.name)
             printed[key_of], records[key_of] = record, json.dumps(record).encode()
         self._keep_records(view, {key_of: records[key_of] for key_of in printed})
-        if placed.job and placed.phase != pods.ENDED:
-            try:
-                self._cluster.delete("Job", placed.job)  # one that waits for ever holds the node's GPUs
-            except ClusterError as error:
-                self._warn(f"{view.name}: its Job {placed.job} is left to wait: {error}")
+        self._let_go(view.name, placed)
         return {"records": records}
+
+    def _let_go(self, name: str, placed: pods.Placed) -> None:
+        """Delete a Job that has not ended by itself: one that waits for ever holds the node's GPUs."""
+        if not placed.job or (placed.phase == pods.ENDED and not placed.held):
+            return
+        try:
+            self._cluster.delete("Job", placed.job)
+        except ClusterError as error:
+            self._warn(f"{name}: its Job {placed.job} is left to wait: {error}")
+
+    def finish(self) -> None:
+        """The watch is over. After a round of gangs its nodes are the next one's: what of it still waits is let go.
+
+        What a round of a search made is removed: there are as many as it has rounds, and all evidence is here.
+        """
+        if self._round is None:
+            return
+        now = time.monotonic()
+        for view in self._views.values():
+            placed = self._fold.placed(view.name, now, view.launch.get("attempt", 1))
+            if placed.held or not view.complete:  # what is complete ends by itself, once its log is in the store
+                self._let_go(view.name, placed)
+        if self._round.is_of_a_search:
+            try:
+                for kind in cleaning.KINDS:
+                    self._cluster.delete_all(kind, names.run_selector(self._run["run_id"]))
+            except ClusterError as error:
+                self._warn(f"what round {self._round.name} made is left for clean: {error}")
 
     def _taken(self, key: str, raw: bytes) -> dict[str, Any] | None:
         """The record that a pod printed, if it is one that the watch will take: anybody may print anything."""

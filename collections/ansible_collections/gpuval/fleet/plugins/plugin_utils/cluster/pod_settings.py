@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import plans, schemas
@@ -15,13 +16,18 @@ CPU = "cpu"
 REQUESTS = {"cpu": "1", "memory": "2Gi"}
 NUMBERS = {"shm_bytes": int, "run_as_user": int, "deadline_slack_seconds": float}
 FLAGS = ("host_network", "privileged")
+_DNS_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 #: Measuring nodes are not emptied by an autoscaler, and a mesh's proxy would outlive the work.
 ANNOTATIONS = {
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
     "karpenter.sh/do-not-disrupt": "true",
     "linkerd.io/inject": "disabled",
 }
-LABELS = {"sidecar.istio.io/inject": "false"}
+LABELS = {"sidecar.istio.io/inject": "false", "istio.io/dataplane-mode": "none"}
+#: By which RDMA may keep memory where it is.
+IPC_LOCK = "IPC_LOCK"
+#: What an SSH server of root needs, by which DeepSpeed's launcher starts the ranks; who takes root takes these.
+SSHD_CAPABILITIES = ("SETGID", "SETUID", "SYS_CHROOT")
 
 
 class ManifestError(plans.PlanError):
@@ -52,6 +58,9 @@ class PodSettings:
     environment: Mapping[str, str] = field(default_factory=dict)
     python: str = "python3"
     deadline_slack_seconds: float = 900.0
+    gang: Mapping[str, Any] = field(default_factory=dict)
+    #: The Kueue LocalQueue of the Jobs of gangs (gpuval_kueue_queue).
+    queue: str = ""
 
     @property
     def loses_models(self) -> bool:
@@ -59,8 +68,8 @@ class PodSettings:
         return "empty_dir" in self.model_cache
 
 
-def parse(asked: Mapping[str, Any]) -> PodSettings:
-    """Check `gpuval_pods`. Raises ManifestError, which names the key."""
+def parse(asked: Mapping[str, Any], queue: str = "") -> PodSettings:
+    """Check `gpuval_pods`, and `gpuval_kueue_queue`. Raises ManifestError, which names the key."""
     said = {
         key: _plain(value) for key, value in asked.items() if value is not None and (value != "" or key == "resource")
     }
@@ -70,14 +79,34 @@ def parse(asked: Mapping[str, Any]) -> PodSettings:
                 said[key] = kind(said[key])
             except ValueError:
                 raise ManifestError(f"gpuval_pods.{key}: {said[key]!r} is not a number") from None
-    for key in FLAGS:
-        if isinstance(said.get(key), str) and said[key].lower() in ("true", "false"):
-            said[key] = said[key].lower() == "true"
+    for part in (said, said.get("gang")):
+        for key in FLAGS if isinstance(part, dict) else ():
+            if isinstance(part.get(key), str) and part[key].lower() in ("true", "false"):
+                part[key] = part[key].lower() == "true"
     try:
         schemas.validate("pods", said, what="gpuval_pods")
     except schemas.Invalid as error:
         raise ManifestError(str(error)) from error
-    return PodSettings(**said)
+    if queue and not _DNS_NAME.fullmatch(str(queue)):
+        raise ManifestError(f"gpuval_kueue_queue: {queue!r} is no name of a LocalQueue (lower case, digits, - and .)")
+    return PodSettings(**said, queue=str(queue))
+
+
+def for_gang(settings: PodSettings) -> PodSettings:
+    """The settings of a pod that works together with others: with `gpuval_pods.gang`, and no model to keep."""
+    asked = settings.gang
+    resources = {name: str(number) for name, number in asked.get("resources", {}).items()}
+    capabilities = [*settings.capabilities, *asked.get("capabilities", [IPC_LOCK] if resources else [])]
+    if not settings.run_as_user:
+        capabilities += SSHD_CAPABILITIES
+    limits = {**settings.resources.get("limits", {}), **resources}
+    return replace(
+        settings,
+        resources={**settings.resources, **({"limits": limits} if limits else {})},
+        capabilities=tuple(dict.fromkeys(capabilities)),
+        host_network=bool(asked.get("host_network", settings.host_network)),
+        model_cache={"empty_dir": {}},
+    )
 
 
 def resource_of(settings: PodSettings, sku: str, allocatable: Mapping[str, int] | None = None) -> str:

@@ -163,7 +163,8 @@ class Container:
 @dataclass(frozen=True)
 class Placed:
     """One attempt on one node. `stage`: whose container is brought or runs, or ended the pod. `started`: a container
-    ran. `over`: nothing more comes of this attempt; its Job may be deleted."""
+    ran. `over`: nothing more comes of this attempt; its Job may be deleted. `held`: a queue may yet let its Job begin.
+    """
 
     node: str
     attempt: int
@@ -175,6 +176,7 @@ class Placed:
     job: str | None = None
     started: bool = False
     over: bool = False
+    held: bool = False
 
     @property
     def transferring(self) -> bool:
@@ -491,7 +493,7 @@ class Fold:
         return Placed(
             node=one.node, attempt=one.number, phase=phase, stage=_current(pod, trouble, phase),
             stages=dict(pod.stages) if pod else {}, trouble=trouble, pod=pod.name if pod else None, job=one.job,
-            started=pod is not None and _ran(pod), over=over,
+            started=pod is not None and _ran(pod), over=over, held=one.suspended and not one.job_gone,
         )  # fmt: skip
 
     def _find(self, one: _Attempt) -> _Found | None:
@@ -572,6 +574,9 @@ class Fold:
         stage = _at(pod) if pod else None
         if one.job_gone:
             return _Found(known.JOB_DELETED, f"somebody deleted its Job {one.job}", "deleted", stage=stage, again=True)
+        if pod is not None and (pod.gone or pod.deleted_at) and one.suspended:
+            told = "its queue took its place back: the Job is suspended again"
+            return _Found(known.SUSPENDED, told, "deleted", stage=stage, again=True)
         if pod is not None and (pod.gone or pod.deleted_at):
             # At its deadline the Job deletes its pod before it says so: until it has failed, it may be the one.
             how = ("was deleted" if pod.gone else "is being deleted") + (" by somebody" if one.failed else "")

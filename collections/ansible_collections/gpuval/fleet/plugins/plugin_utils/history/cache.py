@@ -29,7 +29,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.history import databa
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.database import json_lines, parquet
 
 #: Of the files' form; a cache of another one is made anew.
-FORMAT = 1
+FORMAT = 2
 #: What DuckDB puts on disk while a process works, with its number.
 _TEMPORARY = ".temporary-"
 

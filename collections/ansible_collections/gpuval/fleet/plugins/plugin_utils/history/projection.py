@@ -27,9 +27,13 @@ _NOT_TRIED = ("pending", "skipped", "cancelled")
 
 
 def of_run(run: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The expected nodes of a run (``gpuval.run/1``)."""
+    """The expected nodes of a run (``gpuval.run/1``); what they did with others was asked of them, too."""
     return [
-        {"node": name, "stages": expected["stages"], "sku": one_line(expected["sku"], MAX_WORD)}
+        {
+            "node": name,
+            "stages": [*expected["stages"], *expected.get("gang_stages", ())],
+            "sku": one_line(expected["sku"], MAX_WORD),
+        }
         for name, expected in run["nodes"].items()
     ]
 

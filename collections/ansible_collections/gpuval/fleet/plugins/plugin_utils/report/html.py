@@ -42,6 +42,7 @@ MAX_WARNINGS = 200
 MAX_PROBLEMS = 100
 MAX_COVERAGE = 4000
 MAX_GPUS = 16
+MAX_MEMBERS, MAX_LEFT_OUT, MAX_SENTENCES = 16, 40, 60
 #: Only such names become links: they are the run's own, and name nothing outside of the results.
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}", re.ASCII)
 _VERDICT_WORDS = {
@@ -108,6 +109,7 @@ def _rendered(
         bad_nodes=list(checks.not_accepted(report, linked, evidence)),
         columns=tabled.columns,
         between=report["fleet"]["checks"],
+        gangs=_gangs(report),
         figures=[_figure_row(report, number, one) for number, one in enumerate(spread.figures)],
         spread=spread,
         analysis=findings.shown(report),
@@ -229,6 +231,32 @@ def _remarks(report: Mapping[str, Any]) -> list[str]:
     """The lines of the console's block that tell of no node by itself: those have a place of their own here."""
     of_nodes = {one_line(node_line(node), 700) for node in report["nodes"] if node["verdict"] != "PASS"}
     return [line for line in report["summary"][1:] if line not in of_nodes and not line.startswith("... and ")]
+
+
+def _gangs(report: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Who worked together, who was left out, what a search found; None for a run without gangs."""
+    gangs = report["fleet"].get("gangs")
+    if not gangs:
+        return None
+    left_out, alone, searched = gangs["left_out"], gangs["alone"]["names"], []
+    for one in gangs["findings"]:
+        counts = ", ".join(f"{count} {word}" for word, count in one["counts"].items() if count)
+        shown = one["sentences"][:MAX_SENTENCES]
+        more = one["sentences_left_out"] + len(one["sentences"]) - len(shown)
+        searched.append({**one, "counts": counts, "sentences": shown, "more": more})
+    return {
+        "formed": [
+            {"name": one["gang"], "count": len(one["names"]), "names": one["names"][:MAX_MEMBERS],
+             "more": max(0, len(one["names"]) - MAX_MEMBERS)}
+            for one in gangs["formed"]
+        ],
+        "left_out": left_out[:MAX_LEFT_OUT],
+        "left_out_more": max(0, len(left_out) - MAX_LEFT_OUT),
+        "alone": {"names": alone[:MAX_MEMBERS], "more": max(0, len(alone) - MAX_MEMBERS)},
+        "rounds": len(gangs["rounds"]) + gangs["rounds_left_out"],
+        "ended": gangs["ended_at"] is not None,
+        "searched": searched,
+    }  # fmt: skip
 
 
 def _figure_row(report: Mapping[str, Any], number: int, one: figures.Figure) -> dict[str, Any]:

@@ -18,13 +18,14 @@ MAX_FINDINGS = 40
 MAX_FIGURES_OF_A_GROUP = 5
 MAX_PAIRS = 10
 MAX_STATISTICS = 40
+MAX_MEMBERS, MAX_LEFT_OUT, MAX_SENTENCES = 1200, 40, 40
 
 
 def markdown_report(report: Mapping[str, Any], evidence: Place = RESULTS) -> str:
     """The report as Markdown; text that nodes wrote is escaped throughout."""
     sections = [
-        _head(report), _attention(report, evidence), _nodes(report), _between(report), _analysis(report),
-        _stages(report), _figures(report), _remarks(report), _coverage(report),
+        _head(report), _attention(report, evidence), _nodes(report), _gangs(report), _between(report),
+        _analysis(report), _stages(report), _figures(report), _remarks(report), _coverage(report),
     ]  # fmt: skip
     return "\n\n".join("\n".join(lines) for lines in map(list, sections) if lines) + "\n"
 
@@ -120,6 +121,35 @@ def _nodes(report: Mapping[str, Any]) -> Iterator[str]:
             )
         )
     yield from _table(("node", "verdict", "accelerator", "hardware", "checks", "reason"), rows)
+
+
+def _gangs(report: Mapping[str, Any]) -> Iterator[str]:
+    """Who worked together, who did not, and what was found where that went wrong."""
+    gangs = report["fleet"].get("gangs")
+    if not gangs:
+        return
+    yield "## Gangs"
+    yield ""
+    for gang in gangs["formed"]:
+        members = gang["names"]
+        yield f"- gang {escaped(gang['gang'])}: {len(members)} nodes: {escaped(', '.join(members), MAX_MEMBERS)}"
+    if not gangs["formed"]:
+        yield "- no gang was formed"
+    for one in gangs["left_out"][:MAX_LEFT_OUT]:
+        yield f"- left out: {escaped(one['node'])}: {escaped(one['reason'], 300)}"
+    if len(gangs["left_out"]) > MAX_LEFT_OUT:
+        yield f"- and {len(gangs['left_out']) - MAX_LEFT_OUT} more that were left out: see report.json"
+    if gangs["alone"]["names"]:
+        yield f"- like no other, so asked nothing: {escaped(', '.join(gangs['alone']['names']), MAX_MEMBERS)}"
+    rounds = ", ".join(one["name"] for one in gangs["rounds"])
+    yield f"- rounds: {escaped(rounds, MAX_MEMBERS) or 'none'}{'' if gangs['ended_at'] else '; broken off'}"
+    for one in gangs["findings"]:
+        counts = ", ".join(f"{count} {word}" for word, count in one["counts"].items() if count)
+        yield f"- the search in gang {escaped(one['gang'])}, {one['rounds']} rounds: {counts}"
+        yield from (f"  - {escaped(line, 600)}" for line in one["sentences"][:MAX_SENTENCES])
+        left = one["sentences_left_out"] + max(0, len(one["sentences"]) - MAX_SENTENCES)
+        if left:
+            yield f"  - and {left} more: see gangs/gangs.json"
 
 
 def _between(report: Mapping[str, Any]) -> Iterator[str]:

@@ -1,0 +1,60 @@
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Have nodes work together over SSH once their own stages have passed, and find the one for which that fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import criteria, launching
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import at_work
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.carrying import Gangs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.run_watch import LIMIT_OPTIONS, Limits, RunWatch
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh_placement import SshPlacement, Work
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION, StoreAccess
+
+
+class ActionModule(ControllerAction):
+    OPTIONS = {
+        **RUN_OPTIONS,
+        **LIMIT_OPTIONS,
+        **at_work.OPTIONS,
+        "run": {"type": "dict", "default": {}},
+        "store": STORE_OPTION,
+        "criteria": {"type": "list", "elements": "path", "default": []},
+        "baseline": {"type": "path", "default": ""},
+        "launch_tasks": {"type": "path", "required": True},
+        "launch_seconds": {"type": "float", "default": 180.0},
+        "fetch_tasks": {"type": "path", "required": True},
+        "fetch_seconds": {"type": "float", "default": 300.0},
+        "send_tasks": {"type": "path", "required": True},
+        "send_seconds": {"type": "float", "default": 3600.0},
+    }
+
+    def work(self, options, task_vars):
+        if self.check_mode:
+            return {"changed": False, "skipped": True}
+        folder, access = self.folder(options), StoreAccess(options["store"])
+        limits = Limits.of({**options, **at_work.LIMITS})
+        checks = criteria.load([*criteria.shipped_files(), *options["criteria"]])
+        work = {
+            kind: Work(Path(options[f"{kind}_tasks"]), options[f"{kind}_seconds"])
+            for kind in ("launch", "fetch", "send")
+        }
+        launching.warm(access.connection())
+
+        def carry(below):
+            place = {"run_place": {"run_id": below.path.name, "results_dir": str(below.path.parent)}}
+            placement = SshPlacement(self, task_vars, work, options["max_transfers"], place)
+            try:
+                RunWatch(limits, below, access, checks, placement, self._display).carry_out()
+            finally:
+                placement.close()
+
+        ways = at_work.ways(folder, access, checks, options, carry, self._display)
+        settings = at_work.settings(options)
+        at_work.begin(folder, settings)
+        gangs = Gangs(folder, settings, ways)
+        placed = at_work.placed(gangs.run["nodes"], task_vars["ansible_play_hosts_all"], task_vars["hostvars"])
+        changed = gangs.carry_out(placed, at_work.properties(folder, gangs.run))
+        return {"changed": changed, **at_work.summary(gangs.document)}

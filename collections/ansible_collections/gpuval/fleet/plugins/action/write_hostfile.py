@@ -1,0 +1,95 @@
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Write the hostfile of the nodes of a run that may work together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils import criteria, runs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import at_work, book, carrying, forming, hostfiles
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
+
+BAD = "the search for the bad node found it"
+
+
+class ActionModule(ControllerAction):
+    OPTIONS = {
+        **RUN_OPTIONS,
+        "criteria": {"type": "list", "elements": "path", "default": []},
+        "baseline": {"type": "path", "default": ""},
+        "size": {"type": "int", "default": 0},
+        "group_by": {"type": "list", "elements": "str", "default": ["sku"]},
+        "path": {"type": "path", "default": ""},
+    }
+
+    def work(self, options, task_vars):
+        folder = self.folder(options)
+        run = folder.read_run()
+        checks = criteria.load([*criteria.shipped_files(), *options["criteria"]])
+        document = book.read(folder)
+        report = at_work.judge_of(folder, checks, options)(document)
+        for remark in unsettled(run, document):
+            self._display.warning(f"run {run['run_id']} {remark}")
+        placed = at_work.placed(run["nodes"], task_vars["ansible_play_hosts_all"], task_vars["hostvars"])
+        known = at_work.properties(folder, run)
+        bad = book.bad_nodes(document)
+        barred = {
+            node["name"]: BAD if node["name"] in bad else f"its verdict is {node['verdict']}: {node['class']}"
+            for node in report["nodes"]
+            if node["name"] in bad or node["verdict"] != "PASS"
+        }
+        barred |= {name: forming.NOT_HERE for name in run["nodes"] if name not in placed and name not in barred}
+        candidates = [
+            carrying.candidate(node, placed[node["name"]], known[node["name"]])
+            for node in report["nodes"]
+            if node["name"] not in barred
+        ]
+        formation = forming.form(candidates, options["size"], options["group_by"])
+        formation.left_out |= barred
+        for node, reason in formation.left_out.items():
+            self._display.warning(f"{node} is left out: {reason}")
+        results = folder.path.parent
+        target = project_path(options["path"]) if options["path"] else folder.path / "hostfile"
+        if not formation.gangs:
+            told = "no two nodes of the run may work together: see the warnings above"
+            gone = hostfiles.stale(results, target)
+            if gone and not self.check_mode:
+                hostfiles.write(results, {}, gone)
+                told += f"; removed, since they are of earlier gangs: {', '.join(map(str, gone))}"
+            raise runs.RunError(told)
+        written = {}
+        for gang in formation.gangs:
+            path = hostfiles.path_of(target, gang.name, len(formation.gangs))
+            written[path] = "".join(f"{member.address} slots={member.slots}\n" for member in gang.members)
+        changed = [path for path, text in written.items() if not hostfiles.same(path, text)]
+        gone = hostfiles.stale(results, target, written)
+        for path in gone:
+            self._display.warning(f"{path} is of an earlier gang{'' if self.check_mode else ': it is removed'}")
+        if not self.check_mode:
+            hostfiles.write(results, written, gone)
+        return {
+            "changed": bool(changed or gone),
+            "paths": [str(path) for path in written],
+            "removed": [str(path) for path in gone],
+            "left_out": formation.left_out,
+            "msg": "; ".join(f"{path}: {text.count(chr(10))} nodes" for path, text in written.items()),
+        }
+
+
+def unsettled(run: Mapping[str, Any], document: Mapping[str, Any] | None) -> list[str]:
+    """Why what passed in the run is no acceptance."""
+    remarks = []
+    if run["narrowed_by"]:
+        remarks.append(f"was narrowed ({', '.join(run['narrowed_by'])}): its nodes are not accepted by it")
+    if run["profile"] == "custom":
+        remarks.append("has stages of its own instead of a profile's: its nodes are not accepted by it")
+    asked = any(node.get("gang_stages") for node in run["nodes"].values())
+    if asked and (document is None or document["ended_at"] is None):
+        remarks.append("has not finished its gangs: what they say of its nodes is not known yet")
+    elif run["finished_at"] is None:
+        remarks.append("is not finished: its nodes may still fail")
+    if not asked:
+        remarks.append("had no stages of gangs: nobody knows whether its nodes can work together")
+    return remarks

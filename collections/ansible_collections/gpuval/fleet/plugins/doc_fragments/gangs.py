@@ -1,0 +1,55 @@
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Options of actions that have nodes work together."""
+
+from __future__ import annotations
+
+
+class ModuleDocFragment:
+    DOCUMENTATION = r"""
+options:
+  size:
+    description: Nodes in a gang; V(0) is all that are alike.
+    type: int
+    default: 0
+  group_by:
+    description: What all members of a gang have alike, V(sku) or labels of C(gpuval_labels).
+    type: list
+    elements: str
+    default: [sku]
+  port:
+    description: Port of the rendezvous on the first member; the next one is the gang's own line.
+    type: int
+    default: 29500
+  ssh_port:
+    description: Port of the SSH servers that members start for the work.
+    type: int
+    default: 3022
+  round_seconds:
+    description: How long the gangs' stages may take together.
+    type: float
+    default: 3600.0
+  search:
+    description: Whether to look for the node or link where a gang is not right.
+    type: bool
+    default: true
+  search_seconds:
+    description:
+      - How long a search may take, three times O(search_round_seconds) at least.
+      - The role asks for more where there are many nodes, or where a round takes long.
+    type: float
+    default: 3060.0
+  search_round_seconds:
+    description: How long one round of a search may take.
+    type: float
+    default: 180.0
+  expected_bytes_per_second:
+    description:
+      - What two good nodes reach together in an all_reduce, on the bus. V(0) is not known.
+      - Where all pairs are slower nobody is accepted.
+    type: float
+    default: 0.0
+  tapered:
+    description: Pairs of nodes in different racks are slower by design.
+    type: bool
+    default: false
+"""

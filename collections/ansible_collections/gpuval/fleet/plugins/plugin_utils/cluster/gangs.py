@@ -1,0 +1,154 @@
+"""What the pods of a round of gangs have beside those of a node alone: names by which they find each other, keys. Pure.
+
+A round is a run of its own below its run, and so are its objects; their labels name both.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import names
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import (
+    ManifestError,
+    PodSettings,
+    for_gang,
+)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.book import FOLDER, SEARCH
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import RunFolder
+
+Manifest = dict[str, Any]
+
+#: Where in what a pod is given the keys of its round are, as the runner has it.
+KEYS = "ssh"
+#: By name in the Secret, with the mode in which ssh takes it.
+KEY_FILES = {"token": 0o400, "id_ed25519": 0o400, "id_ed25519.pub": 0o444}
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+
+
+@dataclass(frozen=True)
+class Round:
+    """A round of gangs: the id of the run that it is part of, and its name in it."""
+
+    parent: str
+    name: str
+
+    @property
+    def is_of_a_search(self) -> bool:
+        return re.fullmatch(rf"{SEARCH}-\d+", self.name) is not None
+
+
+def round_of(folder: RunFolder) -> Round | None:
+    """The round that a folder `<run>/gangs/<round>` is of; None for a run that is none."""
+    parent = RunFolder(folder.path.parent.parent)
+    if folder.path.parent.name != FOLDER or not parent.run_file.exists():
+        return None
+    return Round(parent.read_run()["run_id"], folder.path.name)
+
+
+def service_name(run_id: str) -> str:
+    """Of the headless Service of a round."""
+    return names.run_name(run_id, "gangs")
+
+
+def keys_name(run_id: str) -> str:
+    """Of the Secret with the keys of a round."""
+    return names.run_name(run_id, "keys")
+
+
+def address(run_id: str, node: str, namespace: str) -> str:
+    """The name by which the others of a round reach a node's pod; the pods' resolver adds the cluster's domain."""
+    return f"{names.host_name(node)}.{service_name(run_id)}.{namespace}.svc"
+
+
+def member_address(
+    run_id: str, node: str, namespace: str, settings: PodSettings, addresses: Mapping[str, str] | None = None
+) -> str:
+    """As run.json of a round names a member: its pod, or the node itself where its pods have the node's network.
+
+    `addresses` are those of the node by type, as `kubernetes_node.addresses` has them. Raises ManifestError.
+    """
+    if not for_gang(settings).host_network:
+        return address(run_id, node, namespace)
+    own = (addresses or {}).get("InternalIP")
+    if not own:
+        raise ManifestError(f"{node}: its Node object names no InternalIP, at which others reach its host network")
+    return own
+
+
+def service(run_id: str, namespace: str, port: int) -> Manifest:
+    """The headless Service of a round: it gives each of its pods a name, also before all of them are ready."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": service_name(run_id),
+            "namespace": namespace,
+            "labels": names.run_labels(run_id),
+            "annotations": names.run_annotations(run_id),
+        },
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": names.run_labels(run_id),
+            # Pods reach each other at any; a Service that names none is none for some name servers.
+            "ports": [{"name": "rendezvous", "port": port}],
+        },
+    }
+
+
+def keys_secret(run_id: str, namespace: str, keys: Mapping[str, str]) -> Manifest:
+    """The keys of a round, which are those of each of its members. Raises ManifestError where one is missing."""
+    missing = sorted(KEY_FILES.keys() - keys.keys())
+    if missing:
+        raise ManifestError(f"the round {run_id} has no {', '.join(missing)}: its keys were not made, or forgotten")
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": keys_name(run_id),
+            "namespace": namespace,
+            "labels": names.run_labels(run_id),
+            "annotations": names.run_annotations(run_id),
+        },
+        "type": "Opaque",
+        "immutable": True,
+        "data": {name: base64.b64encode(keys[name].encode()).decode("ascii") for name in KEY_FILES},
+    }
+
+
+def keys_source(run_id: str) -> Manifest:
+    """The keys as a source of what a pod is given."""
+    items = [{"key": name, "path": f"{KEYS}/{name}", "mode": mode} for name, mode in KEY_FILES.items()]
+    return {"secret": {"name": keys_name(run_id), "items": items}}
+
+
+def found_by_name(run_id: str, node: str, settings: PodSettings) -> Manifest:
+    """What of a pod's spec gives it its name."""
+    if settings.host_network:
+        return {}
+    return {"hostname": names.host_name(node), "subdomain": service_name(run_id)}
+
+
+def queued(job: Manifest, queue: str) -> Manifest:
+    """The Job, held back until its Kueue queue admits it; without a queue the Job itself."""
+    if not queue:
+        return job
+    metadata = {**job["metadata"], "labels": {**job["metadata"]["labels"], QUEUE_LABEL: queue}}
+    return {**job, "metadata": metadata, "spec": {**job["spec"], "suspend": True}}
+
+
+def labelled(thing: Mapping[str, Any], of: Round | None) -> Manifest:
+    """An object, and the pods it makes, with the labels of the round that it is part of; of none it stays as it is."""
+    if of is None:
+        return dict(thing)
+    made = copy.deepcopy(dict(thing))
+    labels = {names.PARENT_LABEL: names.label_value(of.parent), names.ROUND_LABEL: names.label_value(of.name)}
+    template = made.get("spec", {}).get("template", {})
+    for metadata in (made["metadata"], *([template["metadata"]] if "metadata" in template else [])):
+        metadata["labels"] = {**metadata.get("labels", {}), **labels}
+    return made

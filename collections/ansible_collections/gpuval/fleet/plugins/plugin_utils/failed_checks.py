@@ -1,0 +1,91 @@
+"""What takes the mark FAIL off a node of a cluster: a later run in which it passed all that it had failed, or lacked.
+
+A run is judged by itself; a mark outlives it. `training` of a node does not speak for its links, and rounds of pairs do
+not speak for its memory. So each node that failed bears the checks that are open: `stage/check` for one that failed,
+`stage/` for a stage of which required evidence was missing, and `?` where nobody knows. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+ANNOTATION = "gpuval.io/failed-checks"
+UNKNOWN = "?"
+#: More are told by their stages.
+MAX_ENTRIES, MAX_CHARACTERS = 200, 32_768
+FAIL, PASS = "FAIL", "PASS"
+#: Two names for one machine are told by the run that has both.
+BETWEEN_NODES = ("identity",)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """`stays`: the run does not take FAIL off the node. `open`: what the node is to pass yet."""
+
+    stays: bool
+    open: frozenset[str]
+
+
+def decide(known: frozenset[str] | None, node: Mapping[str, Any], *, failed: bool, whole: bool) -> Decision:
+    """For a node of a report, whether a mark FAIL that it bears (`failed`) stays.
+
+    `known`: what was open until now, None where the mark does not say. `whole`: the run was not narrowed and had all
+    stages of its profile.
+    """
+    before = frozenset() if not failed else known or frozenset((UNKNOWN,))
+    if node["verdict"] == FAIL:
+        return Decision(False, _bounded({*_unsettled(before, node, whole), *of_node(node)}))
+    if not failed:
+        return Decision(False, frozenset())
+    left = _unsettled(before, node, whole) if node["verdict"] == PASS else before
+    return Decision(bool(left), left)
+
+
+def of_node(node: Mapping[str, Any]) -> frozenset[str]:
+    """What a node of a report failed, or lacks."""
+    return frozenset(
+        f"{check['stage']}/{check['name'] if check['verdict'] == 'fail' or not check['stage'] else ''}"
+        for check in node["checks"]
+        if check["severity"] == "required" and check["verdict"] in ("fail", "missing")
+    )
+
+
+def parse(text: str | None) -> frozenset[str] | None:
+    """From the annotation; None for what is none."""
+    if not text or len(text) > MAX_CHARACTERS:
+        return None
+    return frozenset(filter(None, text.split(",")))
+
+
+def text_of(entries: Collection[str]) -> str | None:
+    """For the annotation; None takes it off."""
+    return ",".join(sorted(_bounded(entries))) or None
+
+
+def _bounded(entries: Collection[str]) -> frozenset[str]:
+    if len(entries) <= MAX_ENTRIES:
+        return frozenset(entries)
+    return frozenset(entry if entry == UNKNOWN else f"{entry.partition('/')[0]}/" for entry in entries)
+
+
+def _unsettled(entries: Iterable[str], node: Mapping[str, Any], whole: bool) -> frozenset[str]:
+    return frozenset(entry for entry in entries if not _settled(entry, node, whole))
+
+
+def _settled(entry: str, node: Mapping[str, Any], whole: bool) -> bool:
+    if entry == UNKNOWN:
+        return whole and node["verdict"] == PASS
+    stage, _, name = entry.partition("/")
+    if name in BETWEEN_NODES and not whole:
+        return False
+    found = [check for check in node["checks"] if check["stage"] == stage and (not name or check["name"] == name)]
+    if any(check["verdict"] in ("fail", "missing") for check in found if check["severity"] == "required"):
+        return False
+    ended_well = any(one["name"] == stage and one["state"] == "success" for one in node["stages"])
+    if not name:
+        return ended_well if stage else whole
+    if any(check["verdict"] == "pass" for check in found):
+        return True
+    return whole and (ended_well or not stage)  # the check is no more, or held by nothing in this run
