@@ -4,9 +4,41 @@ import sys
 from pathlib import Path
 
 from ansible.utils.collection_loader._collection_finder import _AnsibleCollectionFinder
+from xdist.scheduler import LoadScopeScheduling
 
 ROOT = Path(__file__).resolve().parents[1]
 COLLECTION = ROOT / "collections" / "ansible_collections" / "gpuval" / "fleet"
 
 sys.path.insert(0, str(COLLECTION / "node"))
 _AnsibleCollectionFinder(paths=[str(ROOT / "collections")])._install()
+
+
+#: Their nodes are containers or namespaces, where nothing is seen of what runs on the machine beside them.
+APART = (
+    "test_container_fleet.py",
+    "test_faults.py",
+    "test_gang_mpi.py",
+    "test_gang_search.py",
+    "test_gangs.py",
+    "test_gangs_controller_killed.py",
+    "test_network.py",
+    "test_run_keys.py",
+    "test_store_over_network.py",
+)
+
+
+class FileScheduling(LoadScopeScheduling):
+    """With several workers (``-n 2``) a unit test's file stays together, and all other tests run one after another.
+
+    A node refuses a run beside another one's containers, and there is one machine; but for tests that are ``APART``.
+    """
+
+    def _split_scope(self, nodeid):
+        path = nodeid.partition("::")[0]
+        if path.startswith("tests/unit/"):
+            return path
+        return "fleets apart" if path.endswith(APART) else "the machine"
+
+
+def pytest_xdist_make_scheduler(config, log):
+    return FileScheduling(config, log)

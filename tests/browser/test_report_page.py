@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.action.judge_run import read_evidence
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import criteria, runs, verdict
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judging import read_evidence
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.html import html_report
 from builders import write_report
 

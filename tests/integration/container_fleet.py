@@ -7,10 +7,14 @@ with ContainerFleet(tmp_path, [Node("one"), Node("two", user="ops", sudo="free")
 
 import contextlib
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
+import zlib
+from pathlib import Path
 
 import pytest
 from fleet_kit import ROOT, Fleet, until
@@ -158,12 +162,22 @@ class ContainerFleet(Fleet):
         running = self.bed.execute(node, "sh", "-c", f"pgrep -af {NODE_DIR}/ | grep -v pgrep || true")
         return files.split("\n")[:-1] + running.split("\n")[:-1]
 
+    @property
+    def control_paths(self):
+        """Where Ansible's SSH connections have their sockets, whose paths have 107 characters at most."""
+        return Path(tempfile.gettempdir(), f"gpuval-cp-{zlib.crc32(str(self.root).encode()):08x}")
+
+    @property
+    def environment(self):
+        return {**super().environment, "ANSIBLE_SSH_CONTROL_PATH_DIR": str(self.control_paths)}
+
     def end_connections(self):
         """Ansible keeps its SSH connections for a minute; they are not leftovers."""
-        for folder in (self.home / ".ansible/cp").glob("*"):
+        for path in self.control_paths.glob("*"):
             with contextlib.suppress(subprocess.SubprocessError):
-                command = ["ssh", "-o", f"ControlPath={folder}", "-O", "exit", "any"]
+                command = ["ssh", "-o", f"ControlPath={path}", "-O", "exit", "any"]
                 subprocess.run(command, capture_output=True, timeout=10, check=False)
+        shutil.rmtree(self.control_paths, ignore_errors=True)
         until(lambda: not [pid for pid in below(self.root) if read(pid, "cmdline").startswith(b"ssh: ")], "no ssh", 10)
 
 

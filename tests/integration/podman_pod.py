@@ -59,15 +59,21 @@ class PodmanPods:
             ["podman", *arguments], env=self.environment, capture_output=True, text=True, timeout=seconds, check=check
         )
 
-    def play(self, job, objects, seconds):
-        """Run the pod of a Job to its end. Returns the exit code of its main container and the podman's words."""
+    def play(self, job, objects, seconds, network=""):
+        """Run the pod of a Job to its end. Returns the exit code of its main container and the podman's words.
+
+        In a `network`, if one is given; what a cluster's name server would say is then an alias of the pod in it.
+        """
         place = self.folder / job["metadata"]["name"]
         pod = as_pod(job, objects, place)
         file = self.folder / f"{pod['metadata']['name']}.json"
         file.write_text(json.dumps(pod))
         self._played.append(file)
         deadline = time.monotonic() + seconds
-        done = self.ask("kube", "play", str(file), seconds=seconds)  # returns when the init containers have ended
+        options = ["--network", f"{network}:alias={pod_name(job)}"] if network else []
+        done = self.ask(
+            "kube", "play", *options, str(file), seconds=seconds
+        )  # returns when the init containers have ended
         assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{_left(place)}"
         (main,) = pod["spec"]["containers"]
         name = f"{pod['metadata']['name']}-{main['name']}"
@@ -79,6 +85,12 @@ class PodmanPods:
         for file in self._played:
             self.ask("kube", "down", str(file))
         self.ask("rmi", "--force", self.image)
+
+
+def pod_name(job):
+    """By which the Service of a round of gangs makes the pod known."""
+    spec = job["spec"]["template"]["spec"]
+    return f"{spec['hostname']}.{spec['subdomain']}.{job['metadata']['namespace']}.svc"
 
 
 def _left(place):
@@ -130,10 +142,14 @@ def _write(place, sources, objects):
         if kind == "secret":
             content = {key: base64.b64decode(text) for key, text in content.items()}
         content.update({key: base64.b64decode(text) for key, text in found.get("binaryData", {}).items()})
-        wanted = {item["key"]: item["path"] for item in said.get("items", ())} or {key: key for key in content}
-        for key, path in wanted.items():
-            (stamped / path).write_bytes(content[key])
-            (place / path).symlink_to(f"..data/{path}")
+        for item in said.get("items") or [{"key": key, "path": key} for key in content]:
+            file = stamped / item["path"]
+            file.parent.mkdir(exist_ok=True)
+            file.write_bytes(content[item["key"]])
+            file.chmod(item.get("mode", 0o444))
+            top = Path(item["path"]).parts[0]
+            if not (place / top).is_symlink():
+                (place / top).symlink_to(f"..data/{top}")
 
 
 def libraries_of(python):

@@ -13,10 +13,14 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import ssh_probe
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.known_hosts import Pins
 from fleet_kit import ROOT, Fleet
+from needs import needs_programs
 from processes import all_pids, read
-from ssh_kit import SSHD, USER, Blackhole, Listener, Sshd, free_port, new_key
+from ssh_kit import USER, Blackhole, Listener, Sshd, free_port, new_key
 
-pytestmark = pytest.mark.skipif(SSHD is None, reason="needs sshd (openssh-server)")
+
+@pytest.fixture(scope="module", autouse=True)
+def server():
+    needs_programs({"sshd": "openssh-server"})
 
 
 class Site(Fleet):

@@ -59,6 +59,7 @@ RESOURCES = {
         Resource("Pod", "", "v1", "pods"),
         Resource("Secret", "", "v1", "secrets"),
         Resource("ConfigMap", "", "v1", "configmaps"),
+        Resource("Service", "", "v1", "services"),
         Resource("Event", "", "v1", "events"),
         Resource("PersistentVolume", "", "v1", "persistentvolumes", namespaced=False),
         Resource("PersistentVolumeClaim", "", "v1", "persistentvolumeclaims"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import ssl
 import threading
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -16,6 +17,7 @@ from gpuval_runner.record import Record
 from gpuval_runner.upload import CONTENT_TYPES, HttpSender
 
 PUT_SECONDS = 60.0
+TRIES, PAUSE_SECONDS = 3, 0.5
 
 
 @dataclass
@@ -59,15 +61,27 @@ class Records:
         return record
 
     def _put(self, run: StageRun, record: Record, log: str = "") -> None:
-        (secret,) = run.secrets.values()
+        (secret,) = (one for one in run.secrets.values() if "store.json" in one["data"])  # a gang's keys are in another
         urls = json.loads(secret_data(secret, "store.json"))["put"]
         send = self._sender(secret)
         parts = {"logs": log.encode(), "records": record.encode()}
         for kind, data in parts.items():
             if data and (url := urls.get(f"{kind}/{run.stage}")):
-                status = send(url, data, {"Content-Type": CONTENT_TYPES[kind]}, PUT_SECONDS)
-                if status != 200:
-                    raise OSError(f"the store answers {status} to {kind} of {run.node}")
+                self._send(send, url, data, {"Content-Type": CONTENT_TYPES[kind]}, f"{kind} of {run.node}")
+
+    @staticmethod
+    def _send(send: HttpSender, url: str, data: bytes, headers: dict[str, str], what: str) -> None:
+        """A runner tries again, too: rclone refuses one of two PUTs at times that make a folder at one moment."""
+        for left in range(TRIES - 1, -1, -1):
+            try:
+                status: object = send(url, data, headers, PUT_SECONDS)
+            except OSError as error:
+                status = error
+            if status == 200:
+                return
+            if not left:
+                raise OSError(f"the store answers {status} to {what}")
+            time.sleep(PAUSE_SECONDS)
 
     def _sender(self, secret: Manifest) -> HttpSender:
         """One for all pods of a store: its connections are kept."""

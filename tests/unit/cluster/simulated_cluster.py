@@ -169,7 +169,14 @@ class SimulatedCluster:
 
     # Job controller
 
+    async def _admitted(self, job: Manifest) -> None:
+        """Until nobody holds the Job back."""
+        while job["spec"].get("suspend"):
+            await asyncio.sleep(self.settings.retry_seconds)
+            job = self.storage.get("Job", *self._key(job)) or job
+
     async def _carry_out(self, job: Manifest) -> None:
+        await self._admitted(job)
         deadline = job["spec"].get("activeDeadlineSeconds")
         self.storage.change("Job", job, {"status": {"startTime": now(), "active": 0, "ready": 0}})
         work = asyncio.ensure_future(self._one_pod(job))

@@ -358,9 +358,9 @@ class TestRefusals:
         for kind in ("Job", "Pod", "Event", "Node"):
             _, version = cluster.list(kind)
             cluster.watch(kind, "", "", version, seconds=1, silence_seconds=5).close()
-        for kind in ("PersistentVolume", "PersistentVolumeClaim"):
+        for kind in ("Service", "PersistentVolume", "PersistentVolumeClaim"):
             cluster.create({"apiVersion": "v1", "kind": kind, "metadata": {"name": "models", "labels": LABELS}})
-        for kind in ("Job", "Pod", "Secret", "ConfigMap", "PersistentVolume", "PersistentVolumeClaim"):
+        for kind in ("Job", "Pod", "Secret", "ConfigMap", "Service", "PersistentVolume", "PersistentVolumeClaim"):
             cluster.delete_all(kind, SELECTOR)
             cluster.list(kind, SELECTOR)
         assert permissions.unused(permissions.documents("gpuval"), kit.requests) == []

@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import cleaning, names
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import cleaning, gangs, names
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Access, Cluster
 from cluster_kit import ClusterKit
 
@@ -95,9 +95,38 @@ def test_several_runs_are_cleaned_together(kit, cluster):
     assert left_of(kit, "third")["Job"] == 1
 
 
+def submit_round(cluster, run_id, name, nodes):
+    """What a round of gangs makes: objects of a run of its own."""
+    of, own = gangs.Round(run_id, name), f"{run_id}.{name}"
+    made = [code(own), gangs.service(own, "gpuval", 29500), *(one for node in nodes for one in objects(own, node))]
+    for manifest in made:
+        cluster.create(gangs.labelled(manifest, of))
+
+
+def test_rounds_of_gangs_go_with_their_run(kit, cluster):
+    nodes = kit.add_nodes(2)
+    kit.stage_seconds_of["facts"] = 60
+    for run_id in (OURS, THEIRS):
+        submit(cluster, run_id, nodes)
+        submit_round(cluster, run_id, "all", nodes)
+    submit_round(cluster, OURS, "search-01", nodes)
+    would = cleaning.clean(cluster, [OURS], 20, trial=True)
+    counts = {kind: len(found) for kind, found in would.removed.items()}
+    assert (counts["Job"], counts["Service"], counts["Secret"], counts["ConfigMap"]) == (6, 2, 6, 3)
+    assert len(kit.all("Job")) == 10, "a trial removes nothing"
+    cleaned = cleaning.clean(cluster, [OURS], 20)
+    assert (cleaned.left, len(cleaned.removed["Job"]), cleaned.removed["Service"]) == ([], 6, would.removed["Service"])
+    for run_id in (OURS, f"{OURS}.all", f"{OURS}.search-01"):
+        assert left_of(kit, run_id) == {}
+    assert left_of(kit, THEIRS)["Job"] == left_of(kit, f"{THEIRS}.all")["Job"] == 2
+    assert cleaning.clean(cluster, [OURS], 20).count == 0
+    cleaning.clean(cluster, [], 20)
+    assert not any(kit.all(kind) for kind in cleaning.KINDS)
+
+
 def test_a_clean_of_nothing_is_nothing(kit, cluster):
     cleaned = cleaning.clean(cluster, [OURS], 20)
-    assert (cleaned.count, cleaned.left, len(kit.requests)) == (0, [], 4)
+    assert (cleaned.count, cleaned.left, len(kit.requests)) == (0, [], 10)
     assert "nothing was there" in cleaning.lines([OURS], cleaned, "gpuval")[0]
 
 
@@ -197,4 +226,5 @@ def test_volumes_are_only_asked_for_when_a_run_made_some(volumes):
 
     cluster = Empty()
     cleaning.clean(cluster, [OURS], 10, volumes=volumes)
-    assert cluster.deletions == [*cleaning.KINDS, *(cleaning.VOLUMES if volumes else ())]
+    asked = [*cleaning.KINDS, *(cleaning.VOLUMES if volumes else ())]
+    assert cluster.deletions == [kind for kind in asked for _selector in ("of the run", "of its rounds")]

@@ -66,6 +66,14 @@ def test_a_node_joins_with_the_labels_of_its_own(said):
     assert expected["labels"] == {"zone": "eu-1b"}
 
 
+def test_a_newcomer_is_asked_for_the_gangs_of_the_run_too(said):
+    waiting = newcomers(Selector("gpu-2"), said)
+    waiting.see("gpu-2", h200("gpu-2"))
+    run = {"gpu-1": {**RUN["gpu-1"], "gang_stages": ["collective"]}}
+    ((_, expected),) = waiting.ready(run, lambda: THERE, lambda _name: PodSettings()).values()
+    assert expected["gang_stages"] == ["collective"], "else it would be accepted without them"
+
+
 def test_what_was_there_before_and_left_out_does_not_join(said):
     selector = Selector("left-out", "gpu-1")
     waiting = newcomers(selector, said)

@@ -162,6 +162,12 @@ def test_names_and_labels_are_what_the_api_takes_and_never_clash():
     assert len({names.label_value(text) for text in {*RUNS, *NODES}}) == len({*RUNS, *NODES})
 
 
+def test_nodes_of_a_pool_whose_names_begin_alike_have_names_of_their_own():
+    pool = [f"gke-a-cluster-with-a-long-name-gpu-pool-1a2b3c4d-{number:05x}" for number in range(20_000)]
+    assert len({names.host_name(node) for node in pool}) == len(pool)
+    assert max(len(names.object_name("r", node, 2)) for node in pool) + len("-x7k2p") <= 63
+
+
 def test_a_label_that_fits_is_the_text_itself():
     assert names.label_value("20261120-201500-3f2a") == "20261120-201500-3f2a"
     assert names.run_selector("r1") == "app.kubernetes.io/managed-by=gpuval,gpuval.io/run=r1"

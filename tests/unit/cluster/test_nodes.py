@@ -56,6 +56,16 @@ def test_a_description_has_what_people_ask_for_and_not_what_is_large():
     assert "managedFields" not in text and "registry.example.org" not in text and len(text) < 4000
 
 
+def test_of_several_addresses_of_a_kind_the_first_is_the_node_s():
+    object_ = h200()
+    object_["status"]["addresses"] = [
+        {"type": "InternalIP", "address": "fd00::11"},
+        {"type": "InternalIP", "address": "192.0.2.11"},
+        {"type": "Hostname", "address": "gpu-001"},
+    ]
+    assert nodes.describe(object_)["addresses"] == {"InternalIP": "fd00::11", "Hostname": "gpu-001"}
+
+
 def test_a_node_that_was_only_just_made_can_be_described():
     said = nodes.describe({"metadata": {"name": "gpu-001"}})
     assert not said["ready"] and said["capacity"] == {}

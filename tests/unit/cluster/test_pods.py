@@ -524,6 +524,22 @@ def test_a_queue_may_hold_a_job_back_for_ever():
     assert (cluster.trouble.name, cluster.trouble.final, cluster.placed.over) == ("suspended", False, False)
 
 
+def test_a_queue_may_take_back_what_it_gave():
+    cluster = Cluster()
+    cluster.see(pod([running()], phase="Running"))
+    assert not cluster.placed.held
+    cluster.see(job(suspend=True))
+    assert cluster.trouble is None, "its pod is still at work"
+    cluster.see(pod([running()], phase="Running", deletionTimestamp="2026-11-20T20:30:00Z"))
+    assert (cluster.trouble.name, cluster.placed.over) == ("suspended", False)
+    last = ended(143, at="2026-11-20T20:30:01Z")
+    cluster.see(pod([last], phase="Failed", deletionTimestamp="2026-11-20T20:30:00Z"), change="DELETED")
+    assert (cluster.trouble.name, cluster.placed.over, cluster.placed.held) == ("suspended", True, True)
+    assert "its queue took its place back" in cluster.trouble.message
+    cluster.see(job(suspend=True), change="DELETED")
+    assert not cluster.placed.held
+
+
 # --- ends ------------------------------------------------------------------------------------------------------------
 
 

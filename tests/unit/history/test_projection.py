@@ -5,6 +5,7 @@ import json
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import report_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history import projection
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.flaky import Judged, flakiness
 from builders import accepted, facts_record, healthy, judge, make_record, make_run, metric
 from hypothesis import given
 from hypothesis import strategies as st
@@ -100,3 +101,16 @@ def test_a_report_is_read_node_by_node(tmp_path):
     path.write_text("[]")
     with pytest.raises(ValueError, match="no nodes"):
         list(report_file.walk(path))
+
+
+def test_a_run_with_gangs_is_not_compared_with_one_without():
+    """A node that a search finds bad each time, and that is fine alone each time, is no flaky one."""
+    alone, together = make_run(stages=["facts"]), make_run(stages=["facts"])
+    for node in together["nodes"].values():
+        node["gang_stages"] = ["fabric"]
+    asked = [tuple(projection.of_run(run)[0]["stages"]) for run in (alone, together)]
+    assert asked == [("facts",), ("facts", "fabric")]
+    verdicts = zip(["PASS", "FAIL"] * 3, asked * 3, strict=True)
+    assert not flakiness(
+        [Judged(str(number), *one[::-1], False, frozenset("g")) for number, one in enumerate(verdicts)]
+    ).flaky

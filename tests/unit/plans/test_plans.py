@@ -120,6 +120,18 @@ def test_containers_and_images_of_a_plan():
     assert plans.build(SETTINGS, ["loading"], DECLARATIONS)["stages"][0]["container"] is None
 
 
+def test_members_of_a_gang_meet_in_the_networks_of_their_hosts():
+    """In a bridge of its own the container of a member does not have the address at which the others look for it."""
+    gang = {"name": "all", "index": 0, "port": 29500, "ssh_port": 3022, "members": []}
+    settings = replace(SETTINGS, container={"network": "bridge", "cpus": 8}, gang=gang)
+    own = {**DECLARATIONS, "loading": {"command": ["x"], "container": {"network": "macvlan7"}}}
+    training, loading = plans.build(settings, ["training", "loading"], own)["stages"]
+    assert training["container"] == {"cpus": 8.0, "ssh_keys": True}  # the host's, which is the default
+    assert loading["container"]["network"] == "macvlan7"  # asked for by the stage itself
+    alone = plans.build(replace(settings, gang=None), ["training"], own)["stages"][0]
+    assert alone["container"]["network"] == "bridge"
+
+
 @pytest.mark.parametrize(
     ("container", "said"), [({"memory": 1}, "unknown keys memory"), ({"cpus": "many"}, "'many' is not a number")]
 )

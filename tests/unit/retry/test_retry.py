@@ -81,3 +81,10 @@ def test_more_attempts_and_missing_records():
     records = {"training": record("crash", attempt=2)}
     assert stages_to_retry(PLAN, records, [], max_attempts=3) == ["training"]
     assert stages_to_retry(PLAN, {}, []) == []
+
+
+@pytest.mark.parametrize("state", ["crash", "timeout", "failure", "skipped", "success"])
+def test_nothing_is_run_again_of_a_node_whose_plan_is_not_known(state):
+    names = [{"name": name, "expected_seconds": None} for name in ("facts", "training")]
+    records = {"facts": record("success"), "training": record(state)}
+    assert stages_to_retry(names, records, [Failed("training", True)]) == []

@@ -65,7 +65,10 @@ def test_what_nobody_measured_is_advice(sku):
     for check in sku.checks:
         if re.search(r"not measured", check.source, re.IGNORECASE):
             assert check.severity == "advisory", check.name
-        if check.metric.endswith("_bus_bytes_per_second"):
+        if check.of_gang:
+            assert check.severity == "advisory", check.name
+            assert dict(check.applies.fingerprints).keys() == {"gang_shape", "gang_network"}, check.name
+        elif check.metric.endswith("_bus_bytes_per_second"):
             assert check.applies.gpu_count == (8,), check.name
             assert "diagnostics_processes" in check.requires, check.name
             assert check.retry

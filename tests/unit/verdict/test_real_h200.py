@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import Evidence
-from builders import judge, make_record, make_run
+from builders import facts_record, judge, make_record, make_run
 
 RUNS = json.loads((Path(__file__).parents[2] / "data" / "h200" / "runs.json").read_text())
 SHIPPED = criteria.load(criteria.shipped_files())
@@ -90,3 +90,29 @@ def test_one_machine_seen_ten_times_would_be_told():
     """The same records as ten nodes: their fingerprints agree, and the machine is listed ten times."""
     nodes = judged(*HEALTHY[:3])
     assert {node["class"] for node in nodes} == {"same_machine_twice"}
+
+
+@pytest.mark.parametrize(
+    ("training", "collective", "unmet"),
+    [
+        ("nvlink_zero_2", "tcp_collective", set()),
+        ("nvlink_zero_3", "tcp_collective", set()),
+        ("tcp_zero_2", "tcp_collective", {"deepspeed_scaling", "deepspeed_zero_ratio"}),
+    ],
+)
+def test_a_gang_of_four_gpus_is_judged_by_what_its_network_did(training, collective, unmet):
+    told = json.loads((Path(__file__).parents[2] / "data" / "h200" / "gangs.json").read_text())
+    run = make_run(("node-1", "node-2"), stages=["facts", "collective", "deepspeed"], gpu_count=2)
+    found = {}
+    for node in run["nodes"]:
+        gang = {"name": "all", "nodes": 2, "node": node, "leader": "node-1", "launcher": "torchrun"}
+        run["nodes"][node]["gang_stages"] = ["collective", "deepspeed"]
+        names = {"collective": collective, "deepspeed": training}
+        stages = {stage: {**told[name], "environment": {"gang": gang}} for stage, name in names.items()}
+        found[node] = dict(records(node, stages))
+        found[node]["facts"] = facts_record(node, gpus=2)
+    launches = {node: {"state": "finished", "message": ""} for node in found}
+    checks = [check for check in SHIPPED if check.metric.startswith("gang_")]
+    nodes = judge(run, Evidence(records=found, launches=launches, problems=[]), checks)["nodes"]
+    assert [{check for check, *_ in not_passed(node)} for node in nodes] == [unmet, unmet]
+    assert {node["verdict"] for node in nodes} == {"INCOMPLETE" if unmet else "PASS"}, "nobody is accused for a network"

@@ -1,0 +1,30 @@
+"""What tests need of the machine: without it they are skipped, and fail where all is said to be there (CI)."""
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def lacking(what: str) -> None:
+    if os.environ.get("GPUVAL_TESTS_NEED_DOCKER"):
+        pytest.fail(f"{what}, and GPUVAL_TESTS_NEED_DOCKER says that nothing may be missing")
+    pytest.skip(what)
+
+
+def needs_deepspeed() -> None:
+    if not [*ROOT.glob(".venv-node/lib/python3*/site-packages/deepspeed")]:
+        lacking("needs DeepSpeed in .venv-node (make .venv-node/.gangs)")
+
+
+def needs_programs(packages: Mapping[str, str]) -> None:
+    """``packages``: the program, and Debian's package of it."""
+    places = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+    missing = [program for program in packages if not shutil.which(program, path=places)]
+    if missing:
+        names = " ".join(sorted({packages[program] for program in missing}))
+        lacking(f"needs {', '.join(missing)} (apt-get install {names})")

@@ -1,0 +1,86 @@
+"""The bad node and the bad link among six, found by measurement: real sshd, torch over gloo, links shaped by tc."""
+
+import json
+
+import pytest
+from container_fleet import ContainerFleet
+from gang_fleet import gangs, settings, torch_node
+from needs import needs_deepspeed
+
+#: A dozen rounds, each of which starts a process and its ranks on six nodes that share two cores with other tests.
+RUN_SECONDS = 1500
+
+
+@pytest.fixture(scope="module", autouse=True)
+def packages():
+    needs_deepspeed()
+
+
+#: What every node may send, far less than processes that share two cores reach: so that all healthy pairs are alike.
+USUAL, SLOW = "40mbit", "4mbit"
+FAST_ENOUGH = {
+    "name": "gang_is_fast",
+    "stage": "collective",
+    "metric": "gang_all_reduce_bus_bytes_per_second",
+    "unit": "bytes/s",
+    "kind": "min",
+    "value": 2e6,
+    "severity": "required",
+    "of_gang": True,
+    "source": "Measured on this machine.",
+    "remedy": "See what the search found.",
+}
+
+
+def shape(fleet, node, rate, number=10):
+    """What the node sends has this rate; class 20 is what goes by ``slow_to``."""
+    its = ["dev", "eth0", "parent", "1:", "classid", f"1:{number}", "htb", "rate", rate]
+    fleet.bed.execute(node, "tc", "class", "replace", *its)
+
+
+def slow_to(fleet, node, peer):
+    """Without a classifier of tc, which not every kernel has."""
+    to_peer = ["-d", fleet.bed.address(peer), "-j", "CLASSIFY", "--set-class", "1:20"]
+    fleet.bed.execute(node, "iptables", "-t", "mangle", "-A", "POSTROUTING", *to_peer)
+
+
+@pytest.fixture(scope="module")
+def six(tmp_path_factory):
+    nodes = [torch_node(number, net_admin=True) for number in range(1, 7)]
+    with ContainerFleet(tmp_path_factory.mktemp("six"), nodes, settings(collective_names=["all_reduce"])) as fleet:
+        for node in fleet.nodes:
+            root = ["dev", "eth0", "root", "handle", "1:", "htb", "default", "10"]
+            fleet.bed.execute(node, "tc", "qdisc", "add", *root)
+            shape(fleet, node, USUAL)
+            shape(fleet, node, SLOW, 20)
+        yield fleet
+
+
+def test_a_slow_node_is_found_and_the_others_are_accepted_without_it(six, tmp_path):
+    criteria = tmp_path / "criteria.yml"
+    criteria.write_text(json.dumps({"schema": "gpuval.criteria/1", "checks": [FAST_ENOUGH]}))
+    shape(six, "node-4", SLOW)
+    asked = {"run_gang_stages": ["collective"], "gpuval_criteria": [str(criteria)]}
+    try:
+        done = six.play("gpuval.fleet.validate", "-e", json.dumps(asked), seconds=RUN_SECONDS)
+    finally:
+        shape(six, "node-4", USUAL)
+    assert done.code != 0
+    (found,) = gangs(six)["findings"].values()
+    assert found["nodes"] == dict.fromkeys(six.nodes, "healthy") | {"node-4": "bad"}, done
+    assert not found["bad_links"]
+    assert gangs(six)["rounds"][-1]["name"] == "all-again"
+    verdicts = {node: six.verdict(node)["verdict"] for node in six.nodes}
+    assert verdicts == dict.fromkeys(six.nodes, "PASS") | {"node-4": "FAIL"}
+    assert "node-4 FAIL fabric: bad: " in done.told, done
+
+
+def test_a_slow_link_between_two_good_nodes_is_found(six):
+    slow_to(six, "node-2", "node-3")
+    done = six.play("gpuval.fleet.fabric", seconds=RUN_SECONDS)
+    assert done.code != 0
+    (found,) = gangs(six)["findings"].values()
+    assert found["bad_links"] == [["node-2", "node-3"]], done
+    verdicts = {node: six.verdict(node)["verdict"] for node in six.nodes}
+    assert verdicts == dict.fromkeys(six.nodes, "PASS") | {"node-2": "INCOMPLETE", "node-3": "INCOMPLETE"}
+    assert "the link node-2 - node-3 is bad" in done.told
