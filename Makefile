@@ -21,7 +21,7 @@ export MOLECULE_EPHEMERAL_DIRECTORY ?= $(CURDIR)/.gpuval/molecule
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup keys probe network build load models prepare validate status report baseline baseline-diff history window shell follow logs deliver clean bundle \
+.PHONY: help setup keys probe network build load models prepare validate status report baseline baseline-diff history window shell follow logs deliver hostfile deepspeed fabric clean bundle \
 	test molecule lint build-collection distclean
 
 help: ## Show this list
@@ -92,10 +92,19 @@ logs: $(VENV)/.ready ## Collect all logs and host evidence of the latest run, al
 deliver: $(VENV)/.ready ## Make what the customer gets of the latest run, under unique ids (IDS=mapping.txt), and send it
 	$(PLAY) gpuval.fleet.deliver $(if $(IDS),-e gpuval_node_ids=$(abspath $(IDS))) $(ARGS)
 
+hostfile: $(VENV)/.ready ## Write ADDRESS slots=N of the nodes of the latest run that passed (FILE=path)
+	$(PLAY) gpuval.fleet.hostfile $(if $(FILE),-e run_hostfile=$(abspath $(FILE))) $(ARGS)
+
+deepspeed: $(VENV)/.ready ## Train on all nodes together: collectives, then DeepSpeed by its own launcher
+	$(PLAY) gpuval.fleet.deepspeed $(ARGS)
+
+fabric: $(VENV)/.ready ## Find the bad node, link or switch: rounds of pairs over all nodes
+	$(PLAY) gpuval.fleet.fabric $(ARGS)
+
 clean: $(VENV)/.ready ## Remove what runs put on nodes and controller; results are kept
 	$(PLAY) gpuval.fleet.clean $(ARGS)
 
-test: $(VENV)/.tests $(NODE_VENV)/.ready ## Run all tests (ARGS goes to pytest)
+test: $(VENV)/.tests $(NODE_VENV)/.gangs ## Run all tests (ARGS goes to pytest)
 	$(BIN)/python -m pytest $(ARGS)
 
 molecule: $(VENV)/.tests $(NODE_VENV)/.ready ## Run the molecule scenario: the local flow, shortened (ARGS="-s fleet": another one)
@@ -129,4 +138,9 @@ $(VENV)/.tests: requirements/development.txt $(VENV)/.ready
 $(NODE_VENV)/.ready: requirements/node.txt
 	$(PYTHON) -m venv $(NODE_VENV)
 	$(NODE_VENV)/bin/pip install --quiet -r requirements/node.txt
+	@touch $@
+
+# Apart: one machine is no gang.
+$(NODE_VENV)/.gangs: requirements/gangs.txt $(NODE_VENV)/.ready
+	$(NODE_VENV)/bin/pip install --quiet -r requirements/gangs.txt
 	@touch $@

@@ -30,14 +30,13 @@ MAX_HTML_BYTES = 5e6
 
 def judge(folder: Path) -> None:
     """Write report.json, as the action judge_run does."""
-    from ansible_collections.gpuval.fleet.plugins.action.judge_run import read_evidence  # noqa: PLC0415 - main makes the collection known first
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils import criteria, report_file, runs, schemas, verdict  # noqa: PLC0415 - main makes the collection known first
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils import criteria, judging, report_file, runs, schemas  # noqa: PLC0415 - main makes the collection known first
     from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_file  # noqa: PLC0415 - main makes the collection known first
 
     run_folder = runs.RunFolder(folder)
     run = run_folder.read_run()
     checks = criteria.load(criteria.shipped_files())
-    report = verdict.judge(run, read_evidence(run_folder, run), checks, judged_at=runs.now())
+    report = judging.report_on(run_folder, run, checks)
     schemas.validate("report", report, what="report.json")
     write_file(folder / "report.json", report_file.lines(report))
 
