@@ -1,5 +1,6 @@
 """Noise accuses nobody: what is seen of it raises the bar, and a slow node is still found."""
 
+import itertools
 import math
 import os
 import random
@@ -103,6 +104,28 @@ def test_at_twice_the_noise_a_clear_fault_is_found(count, fault):
         finding = find(gang)
         assert finding.nodes[bad] == "bad", (seed, finding)
         assert finding.of_class("bad") == [bad]
+
+
+@pytest.mark.parametrize(("noise", "count"), [*itertools.product([0.06, 0.1, 0.2], [5, 6, 8]), (0.06, 16)])
+def test_a_link_that_is_far_slower_is_named_however_noisy_and_no_node_is_bad_for_it(noise, count):
+    for seed in range(10):
+        gang = build(count, seed, noise=noise)
+        pair = gang.nodes[1:3]
+        gang.links = {frozenset(pair): Fault("slow", 0.1)}
+        finding = find(gang)
+        assert finding.bad_links == [tuple(pair)], (seed, finding)
+        assert not finding.of_class("bad")
+
+
+@pytest.mark.parametrize("noise", [0.03, 0.1])
+def test_a_slow_node_with_a_far_slower_link_is_bad_and_so_is_its_link(noise):
+    for seed in range(10):
+        gang = build(8, seed, noise=noise)
+        gang.bad = {gang.nodes[1]: Fault("slow", 0.5)}
+        gang.links = {frozenset(gang.nodes[1:3]): Fault("slow", 0.05)}
+        finding = find(gang)
+        assert finding.of_class("bad") == [gang.nodes[1]], (seed, finding)
+        assert tuple(gang.nodes[1:3]) in finding.bad_links + finding.suspect_links
 
 
 def test_a_slow_node_is_accused_by_more_rounds_where_few_nodes_are_measured():

@@ -30,6 +30,10 @@ LINK_MARGINS, LINK_DEVIATIONS = 1.3, 2.2
 LINK_NOISY, MOST_LINK_DEVIATIONS, MANY_MEASURES = 1.6, 2.7, 100
 #: A link that fails does so each time: so many times more. A node that fails now and then seldom keeps that up.
 LINK_FAILURES = 3
+#: A pair that is so low each time, and so many deviations below what both its nodes have with others, is no node's fault.
+GROSS, GROSS_DEVIATIONS = 0.35, 5.0
+#: A link is so many times as low as its nodes are with others.
+LINK_TIMES = 4.0
 #: Right results that a node needs to be called healthy, or to serve as a known good partner.
 VOUCHED = 2
 #: Fresh results that an accusation needs, each with another partner.
@@ -122,6 +126,8 @@ class Picture:
     open_links: dict[tuple[str, str], list[int]] = field(default_factory=dict)
     boundaries: dict[Boundary, list[int]] = field(default_factory=dict)
     explained: set[int] = field(default_factory=set)
+    #: Measurements of pairs that stand out from all others of both nodes: they tell of the link, not of the nodes.
+    outstanding: set[int] = field(default_factory=set)
 
     @property
     def sigma(self) -> float:
@@ -306,8 +312,13 @@ def _residuals(picture: Picture, relative: Sequence[float | None]) -> tuple[list
     because they were low: what they differ by is no noise, and leaving them out would make the noise too small.
     """
     among = _among(picture.good, picture.measures, relative, picture.explained)
+    of_links = picture.outstanding.union(*picture.links.values())
     apart = [
-        [index for index in picture.of_node[node] if picture.measures[index].other(node) in picture.good]
+        [
+            index
+            for index in picture.of_node[node]
+            if picture.measures[index].other(node) in picture.good and index not in of_links
+        ]
         for node in picture.accused
     ]
     apart += [
@@ -372,6 +383,7 @@ def _take_apart(picture: Picture, nodes: Sequence[str], topology: Topology, sett
     for kind in KINDS:
         _boundaries(picture, nodes, topology, kind, margin)
     _bad_links(picture, margin)
+    _stand_out(picture)
     _nodes(picture, nodes, margin)
     _open_links(picture, margin)
 
@@ -450,11 +462,12 @@ def _bad_links(picture: Picture, margin: float) -> None:
         if item.purpose == "link" and picture.relative[index] is not None and index not in picture.explained:
             repeats.setdefault((item.one, item.two), []).append(index)
     for pair, fresh in repeats.items():
-        if not all(_fine_elsewhere(picture, node, pair, margin) for node in pair):
-            continue
         values = [picture.relative[index] or 0.0 for index in fresh]
         failed = sum(value == HARD for value in values)
         soft = [value for value in values if value > HARD]
+        part = 0.0 if failed else -statistics.median(soft) / LINK_TIMES
+        if not all(_fine_elsewhere(picture, node, pair, max(margin, part)) for node in pair):
+            continue
         whole = [
             index
             for index in picture.of_node[pair[0]]
@@ -466,7 +479,7 @@ def _bad_links(picture: Picture, margin: float) -> None:
             certain = (
                 statistics.median(rest) < -margin
                 and picture.noise.score(rest, len(picture.measures) - len(whole)) <= -picture.noise.bar(LINK_SCORE)
-                and all(_elsewhere(picture, node, pair) > -margin / 2 for node in pair)
+                and all(_elsewhere(picture, node, pair) > -max(margin / 2, part) for node in pair)
             )
         if certain:
             picture.links[pair] = whole
@@ -496,9 +509,29 @@ def _elsewhere(picture: Picture, node: str, pair: tuple[str, str]) -> float:
     return statistics.fmean(values) if values else HARD
 
 
+def _stand_out(picture: Picture) -> None:
+    """Pairs that are far lower than whatever else both nodes have: noise in the rest must not make it a node's fault."""
+    least = max(GROSS, GROSS_DEVIATIONS * picture.sigma)
+    of_pair: dict[tuple[str, str], list[int]] = {}
+    for index, item in enumerate(picture.measures):
+        if picture.relative[index] is not None and index not in picture.explained:
+            of_pair.setdefault((item.one, item.two), []).append(index)
+    partners: dict[str, dict[tuple[str, str], float]] = {}
+    for pair, indices in of_pair.items():
+        for node in pair:
+            partners.setdefault(node, {})[pair] = statistics.fmean(picture.relative[index] or 0.0 for index in indices)
+    for pair, indices in of_pair.items():
+        highest = max(picture.relative[index] or 0.0 for index in indices)
+        if highest < -least and all((picture.relative[index] or 0.0) > HARD for index in indices):
+            others = [[value for other, value in partners[node].items() if other != pair] for node in pair]
+            if all(len(values) >= CONFIRMED and highest - middle(values) < -least for values in others):
+                picture.outstanding.update(indices)
+
+
 def _nodes(picture: Picture, nodes: Sequence[str], margin: float) -> None:
     """The worst first, until nobody is left who is worse than the partners explain."""
-    live = {node: [index for index in picture.of_node[node] if index not in picture.explained] for node in nodes}
+    aside = picture.explained | picture.outstanding
+    live = {node: [index for index in picture.of_node[node] if index not in aside] for node in nodes}
     looked_at = {node: found for node in nodes if (found := _badness(picture, node, live[node], margin))}
     while looked_at:
         node = max(looked_at, key=lambda name: looked_at[name])
@@ -589,7 +622,8 @@ def _open_links(picture: Picture, margin: float) -> None:
     tested: dict[tuple[str, str], list[float]] = {}
     for index, item in enumerate(picture.measures):
         value = picture.relative[index]
-        if value is None or index in picture.explained or item.one in accused or item.two in accused:
+        is_accused = (item.one in accused or item.two in accused) and index not in picture.outstanding
+        if value is None or index in picture.explained or is_accused:
             continue
         if item.purpose == "link":
             tested.setdefault((item.one, item.two), []).append(value)

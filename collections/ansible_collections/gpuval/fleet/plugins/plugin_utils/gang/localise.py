@@ -323,10 +323,15 @@ class Search:
         if not self.rounds or self.results[0] is None:
             gang = ["fewer than two nodes: there is nothing to compare"] if len(self.line) < 2 else []
         evidence = {node: [standing.reason] for node, standing in nodes.items() if standing.reason}
-        open_links = [pair for pair in picture.open_links if set(pair) <= set(picture.good)]
+        open_links = [
+            pair
+            for pair, low in picture.open_links.items()
+            if picture.good.issuperset(pair) or picture.outstanding.issuperset(low)
+        ]
         for pair in (*picture.links, *open_links):
             indices = picture.links.get(pair) or picture.open_links[pair]
-            evidence[" - ".join(pair)] = [f"{told(picture, indices, pair[0])}; both are right with others"]
+            others = "right" if picture.good.issuperset(pair) else "far faster"
+            evidence[" - ".join(pair)] = [f"{told(picture, indices, pair[0])}; both are {others} with others"]
         evidence.update({_name(boundary): [standing.reason] for boundary, standing in boundaries.items()})
         return Findings(
             nodes={node: nodes[node].name for node in self.line},

@@ -148,7 +148,7 @@ def _short(message: str) -> str:
 
 def _accused(picture: Picture, node: str, margin: float, majority: bool) -> Standing:
     crossing = [of for boundary, of in picture.boundaries.items() if boundary.scope != "apart"]
-    elsewhere = {index for of in (*picture.links.values(), *crossing) for index in of}
+    elsewhere = {index for of in (*picture.links.values(), *crossing) for index in of} | picture.outstanding
     seen = [
         index
         for index in picture.of_node[node]
