@@ -30,7 +30,7 @@ LINK_MARGINS, LINK_DEVIATIONS = 1.3, 2.2
 LINK_NOISY, MOST_LINK_DEVIATIONS, MANY_MEASURES = 1.6, 2.7, 100
 #: A link that fails does so each time: so many times more. A node that fails now and then seldom keeps that up.
 LINK_FAILURES = 3
-#: A pair that is so low each time, and so many deviations below what both its nodes have with others, is no node's fault.
+#: A pair that is so low each time (30 %), and so many deviations below what both nodes have with others, is a link.
 GROSS, GROSS_DEVIATIONS = 0.35, 5.0
 #: A link is so many times as low as its nodes are with others.
 LINK_TIMES = 4.0
@@ -510,22 +510,23 @@ def _elsewhere(picture: Picture, node: str, pair: tuple[str, str]) -> float:
 
 
 def _stand_out(picture: Picture) -> None:
-    """Pairs that are far lower than whatever else both nodes have: noise in the rest must not make it a node's fault."""
+    """Pairs that are far lower than what both nodes have with others: noise there must not make it a node's fault."""
     least = max(GROSS, GROSS_DEVIATIONS * picture.sigma)
-    of_pair: dict[tuple[str, str], list[int]] = {}
-    for index, item in enumerate(picture.measures):
-        if picture.relative[index] is not None and index not in picture.explained:
-            of_pair.setdefault((item.one, item.two), []).append(index)
-    partners: dict[str, dict[tuple[str, str], float]] = {}
-    for pair, indices in of_pair.items():
+    of_pair: dict[tuple[str, str], dict[int, float]] = {}
+    for index, (item, value) in enumerate(zip(picture.measures, picture.relative)):
+        if value is not None and index not in picture.explained:
+            of_pair.setdefault((item.one, item.two), {})[index] = value
+    of_node: dict[str, dict[tuple[str, str], float]] = {}
+    for pair, values in of_pair.items():
         for node in pair:
-            partners.setdefault(node, {})[pair] = statistics.fmean(picture.relative[index] or 0.0 for index in indices)
-    for pair, indices in of_pair.items():
-        highest = max(picture.relative[index] or 0.0 for index in indices)
-        if highest < -least and all((picture.relative[index] or 0.0) > HARD for index in indices):
-            others = [[value for other, value in partners[node].items() if other != pair] for node in pair]
-            if all(len(values) >= CONFIRMED and highest - middle(values) < -least for values in others):
-                picture.outstanding.update(indices)
+            of_node.setdefault(node, {})[pair] = statistics.fmean(values.values())
+    for pair, values in of_pair.items():
+        highest = max(values.values())
+        if highest >= -least or HARD in values.values():
+            continue
+        others = [[value for other, value in of_node[node].items() if other != pair] for node in pair]
+        if all(len(means) >= CONFIRMED and highest - middle(means) < -least for means in others):
+            picture.outstanding.update(values)
 
 
 def _nodes(picture: Picture, nodes: Sequence[str], margin: float) -> None:
