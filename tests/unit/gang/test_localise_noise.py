@@ -106,12 +106,19 @@ def test_at_twice_the_noise_a_clear_fault_is_found(count, fault):
         assert finding.of_class("bad") == [bad]
 
 
-@pytest.mark.parametrize(("noise", "count"), [*itertools.product([0.06, 0.1, 0.2], [5, 6, 8]), (0.06, 16)])
-def test_a_link_that_is_far_slower_is_named_however_noisy_and_no_node_is_bad_for_it(noise, count):
+@pytest.mark.parametrize(
+    ("fault", "noise", "count"),
+    [
+        *itertools.product([Fault("slow", 0.1), Fault("timeout")], [0.06, 0.1], [5, 6, 8]),
+        *itertools.product([Fault("slow", 0.1)], [0.2], [5, 6, 8]),
+        *itertools.product([Fault("slow", 0.1), Fault("timeout")], [0.06], [16]),
+    ],
+)
+def test_a_link_that_is_far_slower_or_fails_is_named_however_noisy_and_no_node_is_bad_for_it(fault, noise, count):
     for seed in range(10):
         gang = build(count, seed, noise=noise)
         pair = gang.nodes[1:3]
-        gang.links = {frozenset(pair): Fault("slow", 0.1)}
+        gang.links = {frozenset(pair): fault}
         finding = find(gang)
         assert finding.bad_links == [tuple(pair)], (seed, finding)
         assert not finding.of_class("bad")

@@ -465,7 +465,7 @@ def _bad_links(picture: Picture, margin: float) -> None:
         values = [picture.relative[index] or 0.0 for index in fresh]
         failed = sum(value == HARD for value in values)
         soft = [value for value in values if value > HARD]
-        part = 0.0 if failed else -statistics.median(soft) / LINK_TIMES
+        part = GROSS if failed else -statistics.median(soft) / LINK_TIMES
         if not all(_fine_elsewhere(picture, node, pair, max(margin, part)) for node in pair):
             continue
         whole = [
@@ -521,11 +521,11 @@ def _stand_out(picture: Picture) -> None:
         for node in pair:
             of_node.setdefault(node, {})[pair] = statistics.fmean(values.values())
     for pair, values in of_pair.items():
-        highest = max(values.values())
-        if highest >= -least or HARD in values.values():
-            continue
+        highest, failed = max(values.values()), HARD in values.values()
         others = [[value for other, value in of_node[node].items() if other != pair] for node in pair]
-        if all(len(means) >= CONFIRMED and highest - middle(means) < -least for means in others):
+        if failed and (highest > HARD or any(HARD in means for means in others)):
+            continue  # a node that fails now and then, or with others, too
+        if highest < -least and all(len(means) >= CONFIRMED and highest - middle(means) < -least for means in others):
             picture.outstanding.update(values)
 
 
