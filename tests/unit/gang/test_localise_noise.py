@@ -135,6 +135,59 @@ def test_a_slow_node_with_a_far_slower_link_is_bad_and_so_is_its_link(noise):
         assert tuple(gang.nodes[1:3]) in finding.bad_links + finding.suspect_links
 
 
+def found_by(count, seed, factor, **options):
+    """What is found where each group has ``factor(round, nodes)`` of its speed."""
+    gang = build(count, seed, **options)
+    searching = Search.start(gang.nodes, gang.topology, Limits())
+    while (round_ := searching.next_round()) is not None:
+        results, wall = gang.run(round_)
+        for group in round_.groups:
+            value = results[group.id].bus_bytes_per_second * factor(round_.number, group.nodes)
+            results[group.id] = Result("ok", bus_bytes_per_second=value)
+        searching.take(results, wall)
+    return searching.finding()
+
+
+@pytest.mark.parametrize("count", [8, 32])
+def test_a_node_that_is_far_slower_with_other_racks_alone_is_not_taken_for_links(count):
+    racks = build(count, 0, rack=4).topology
+
+    def factor(_round, nodes):
+        return 0.2 if "node-002" in nodes and len({racks.place(node, "rack") for node in nodes}) > 1 else 1.0
+
+    for seed in range(4):
+        finding = found_by(count, seed, factor, rack=4)
+        assert finding.nodes["node-002"] in (("bad",) if count == 32 else ("bad", "suspect")), (seed, finding)
+        assert not finding.bad_links
+
+
+@pytest.mark.parametrize("count", [8, 16])
+def test_a_node_that_becomes_slow_amid_the_search_is_not_taken_for_links(count):
+    for seed in (2, 13, 14, 16):
+        finding = found_by(count, seed, lambda number, nodes: 0.5 if "node-002" in nodes and number >= 5 else 1.0)
+        assert finding.nodes["node-002"] in (("bad",) if count == 16 else ("bad", "suspect")), (seed, finding)
+        assert not finding.bad_links + finding.suspect_links
+
+
+@pytest.mark.parametrize("count", [6, 16])
+def test_two_slow_nodes_are_slower_together_and_their_link_is_fine(count):
+    slow = {"node-002", "node-003"}
+    for seed in range(4):
+        finding = found_by(count, seed, lambda _round, nodes: 0.5 ** len(slow & set(nodes)))
+        assert set(finding.of_class("bad")) == slow, (seed, finding)
+        assert not finding.bad_links + finding.suspect_links
+
+
+@pytest.mark.parametrize("count", [4, 5])
+def test_a_node_that_fails_most_times_is_bad_and_its_partners_are_not_suspect_for_it(count):
+    for seed in range(10):
+        gang = build(count, seed)
+        gang.bad = {"node-002": Fault("crash", rate=0.8)}
+        finding = find(gang)
+        assert finding.nodes == dict.fromkeys(gang.nodes, "healthy") | {"node-002": "bad"}, (seed, finding)
+        assert not finding.bad_links + finding.suspect_links
+
+
 def test_a_slow_node_is_accused_by_more_rounds_where_few_nodes_are_measured():
     gang = build(4, 1)
     gang.bad = {"node-002": Fault("slow", 0.9)}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Optional
@@ -30,10 +31,10 @@ LINK_MARGINS, LINK_DEVIATIONS = 1.3, 2.2
 LINK_NOISY, MOST_LINK_DEVIATIONS, MANY_MEASURES = 1.6, 2.7, 100
 #: A link that fails does so each time: so many times more. A node that fails now and then seldom keeps that up.
 LINK_FAILURES = 3
-#: A pair that is so low each time (30 %), and so many deviations below what both nodes have with others, is a link.
+#: A pair that is so low each time (30 %), or so many deviations, beyond what its nodes explain, is looked at as a link.
 GROSS, GROSS_DEVIATIONS = 0.35, 5.0
-#: A link is so many times as low as its nodes are with others.
-LINK_TIMES = 4.0
+#: Nodes that are not right with others have a bad link if it is so many times as low as their mean, and their worst.
+LINK_TIMES, WORST_TIMES = 4.0, 2.0
 #: Right results that a node needs to be called healthy, or to serve as a known good partner.
 VOUCHED = 2
 #: Fresh results that an accusation needs, each with another partner.
@@ -463,70 +464,75 @@ def _bad_links(picture: Picture, margin: float) -> None:
             repeats.setdefault((item.one, item.two), []).append(index)
     for pair, fresh in repeats.items():
         values = [picture.relative[index] or 0.0 for index in fresh]
-        failed = sum(value == HARD for value in values)
-        soft = [value for value in values if value > HARD]
-        part = GROSS if failed else -statistics.median(soft) / LINK_TIMES
-        if not all(_fine_elsewhere(picture, node, pair, max(margin, part)) for node in pair):
-            continue
-        whole = [
-            index
-            for index in picture.of_node[pair[0]]
-            if pair == (picture.measures[index].one, picture.measures[index].two)
-        ]
-        certain = failed >= LINK_FAILURES and not soft
-        if not failed and len(soft) > CONFIRMED:
-            rest = sorted(soft)[1:]  # one result may be slow by chance, however slow
-            certain = (
-                statistics.median(rest) < -margin
-                and picture.noise.score(rest, len(picture.measures) - len(whole)) <= -picture.noise.bar(LINK_SCORE)
-                and all(_elsewhere(picture, node, pair) > -max(margin / 2, part) for node in pair)
-            )
-        if certain:
+        soft = sorted(value for value in values if value > HARD)
+        whole = [index for index in picture.of_node[pair[0]] if picture.measures[index].other(pair[0]) == pair[1]]
+        if len(soft) == len(values) > CONFIRMED:
+            rest = soft[1:]  # one result may be slow by chance, however slow
+            lies, among = statistics.median(rest), len(picture.measures) - len(whole)
+            is_low = lies < -margin and picture.noise.score(rest, among) <= -picture.noise.bar(LINK_SCORE)
+        else:
+            lies, is_low = HARD, not soft and len(values) >= LINK_FAILURES
+        each_time = all((picture.relative[index] or 0.0) <= lies / WORST_TIMES for index in whole)
+        others = [_elsewhere(picture, node, pair) for node in pair]
+        if is_low and all(_are_right(own, margin, lies) or (each_time and _are_far_above(own, lies)) for own in others):
             picture.links[pair] = whole
             picture.explained.update(whole)
 
 
-def _fine_elsewhere(picture: Picture, node: str, pair: tuple[str, str], margin: float) -> bool:
-    right = low = 0
-    for index in picture.of_node[node]:
-        item = picture.measures[index]
-        if (item.one, item.two) != pair and index not in picture.explained:
-            right += picture.is_right(index, margin)
-            low += picture.is_low(index, margin)
-    return right >= 1 and right > low
-
-
-def _elsewhere(picture: Picture, node: str, pair: tuple[str, str]) -> float:
-    """Where the node lies with others: a slow node may seem a slow link by chance."""
-    values = [
+def _elsewhere(picture: Picture, node: str, pair: tuple[str, str]) -> list[float]:
+    """What the node has with others, as far as nothing explains it: a slow node may seem a slow link by chance."""
+    return [
         value
         for index in picture.of_node[node]
         if index not in picture.explained
         and pair != (picture.measures[index].one, picture.measures[index].two)
         and (value := picture.relative[index]) is not None
-        and value > HARD
     ]
-    return statistics.fmean(values) if values else HARD
+
+
+def _are_right(values: Sequence[float], margin: float, lies: float) -> bool:
+    """Whether most of what a node has with others is right, and the mean, too, unless the pair fails."""
+    right = sum(value >= -margin for value in values)
+    soft = [value for value in values if value > HARD]
+    return 2 * right > len(values) and (lies == HARD or statistics.fmean(soft) > -margin / 2)
+
+
+def _are_far_above(values: Sequence[float], lies: float) -> bool:
+    """Whether a pair lies so much lower than what its node has with others that it is the link, however noisy."""
+    lies = -GROSS * LINK_TIMES if lies == HARD else lies
+    return bool(values) and min(values) > lies / WORST_TIMES and statistics.fmean(values) > lies / LINK_TIMES
 
 
 def _stand_out(picture: Picture) -> None:
-    """Pairs that are far lower than what both nodes have with others: noise there must not make it a node's fault."""
+    """Pairs that are far lower than both nodes together explain: noise elsewhere must not make it a node's fault.
+
+    A node that is low, or fails, with another partner as well may be slow with some only, or now and then.
+    """
     least = max(GROSS, GROSS_DEVIATIONS * picture.sigma)
     of_pair: dict[tuple[str, str], dict[int, float]] = {}
     for index, (item, value) in enumerate(zip(picture.measures, picture.relative)):
         if value is not None and index not in picture.explained:
             of_pair.setdefault((item.one, item.two), {})[index] = value
     of_node: dict[str, dict[tuple[str, str], float]] = {}
+    failing: Counter[str] = Counter()
     for pair, values in of_pair.items():
         for node in pair:
             of_node.setdefault(node, {})[pair] = statistics.fmean(values.values())
+            failing[node] += HARD in values.values()
+    found: list[tuple[str, str]] = []
     for pair, values in of_pair.items():
-        highest, failed = max(values.values()), HARD in values.values()
+        highest, has_failed = max(values.values()), HARD in values.values()
+        if highest >= -least or any(failing[node] > has_failed for node in pair):
+            continue
         others = [[value for other, value in of_node[node].items() if other != pair] for node in pair]
-        if failed and (highest > HARD or any(HARD in means for means in others)):
-            continue  # a node that fails now and then, or with others, too
-        if highest < -least and all(len(means) >= CONFIRMED and highest - middle(means) < -least for means in others):
-            picture.outstanding.update(values)
+        if all(len(means) >= CONFIRMED for means in others):
+            explained = sum(min(0.0, middle(means)) for means in others)
+            if highest - explained < -least:
+                found.append(pair)
+    partners = Counter(node for pair in found for node in pair)
+    for pair in found:
+        if all(partners[node] == 1 for node in pair):
+            picture.outstanding.update(of_pair[pair])
 
 
 def _nodes(picture: Picture, nodes: Sequence[str], margin: float) -> None:

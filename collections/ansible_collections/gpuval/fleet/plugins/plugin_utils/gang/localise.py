@@ -330,8 +330,8 @@ class Search:
         ]
         for pair in (*picture.links, *open_links):
             indices = picture.links.get(pair) or picture.open_links[pair]
-            others = "right" if picture.good.issuperset(pair) else "far faster"
-            evidence[" - ".join(pair)] = [f"{told(picture, indices, pair[0])}; both are {others} with others"]
+            others = "right with others" if picture.good.issuperset(pair) else "faster with most others"
+            evidence[" - ".join(pair)] = [f"{told(picture, indices, pair[0])}; both are {others}"]
         evidence.update({_name(boundary): [standing.reason] for boundary, standing in boundaries.items()})
         return Findings(
             nodes={node: nodes[node].name for node in self.line},
