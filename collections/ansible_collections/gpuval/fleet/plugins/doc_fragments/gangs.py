@@ -7,15 +7,6 @@ from __future__ import annotations
 class ModuleDocFragment:
     DOCUMENTATION = r"""
 options:
-  size:
-    description: Nodes in a gang; V(0) is all that are alike.
-    type: int
-    default: 0
-  group_by:
-    description: What all members of a gang have alike, V(sku) or labels of C(gpuval_labels).
-    type: list
-    elements: str
-    default: [sku]
   port:
     description: Port of the rendezvous on the first member; the next one is the gang's own line.
     type: int

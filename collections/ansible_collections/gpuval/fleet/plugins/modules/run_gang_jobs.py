@@ -25,6 +25,7 @@ extends_documentation_fragment:
   - gpuval.fleet.criteria
   - gpuval.fleet.watch
   - gpuval.fleet.cluster
+  - gpuval.fleet.gang_members
   - gpuval.fleet.gangs
 requirements:
   - kubernetes (Python library, on the controller)

@@ -24,6 +24,7 @@ extends_documentation_fragment:
   - gpuval.fleet.store
   - gpuval.fleet.criteria
   - gpuval.fleet.watch
+  - gpuval.fleet.gang_members
   - gpuval.fleet.gangs
 attributes:
   check_mode:

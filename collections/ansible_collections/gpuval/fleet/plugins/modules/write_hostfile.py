@@ -22,6 +22,7 @@ author:
 extends_documentation_fragment:
   - gpuval.fleet.run
   - gpuval.fleet.criteria
+  - gpuval.fleet.gang_members
 attributes:
   check_mode:
     support: full
@@ -34,15 +35,6 @@ options:
     description: Baseline that nodes are held against, if any.
     type: path
     default: ''
-  size:
-    description: Nodes in a gang; V(0) is all that are alike.
-    type: int
-    default: 0
-  group_by:
-    description: What all members of a gang have alike, V(sku) or labels of C(gpuval_labels).
-    type: list
-    elements: str
-    default: [sku]
   path:
     description: The file; empty is C(hostfile) in the folder of the run.
     type: path

@@ -27,6 +27,7 @@ from typing import Any
 
 from ..common.stall import Beat, Watch
 from .host.routes import is_ip
+from .loops import run_to_end
 from .members import Gang
 
 BEAT_SECONDS = 1.0
@@ -154,13 +155,7 @@ class Line:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._task = self._loop.create_task(self._lead() if self._gang.is_leader else self._follow())
-        with suppress(asyncio.CancelledError):
-            self._loop.run_until_complete(self._task)
-        pending = asyncio.all_tasks(self._loop)
-        for task in pending:
-            task.cancel()
-        self._loop.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
-        self._loop.close()
+        run_to_end(self._loop, self._task)
 
     # The leader.
 

@@ -472,9 +472,11 @@ def _bad_links(picture: Picture, margin: float) -> None:
             is_low = lies < -margin and picture.noise.score(rest, among) <= -picture.noise.bar(LINK_SCORE)
         else:
             lies, is_low = HARD, not soft and len(values) >= LINK_FAILURES
+        if not is_low:
+            continue
         each_time = all((picture.relative[index] or 0.0) <= lies / WORST_TIMES for index in whole)
         others = [_elsewhere(picture, node, pair) for node in pair]
-        if is_low and all(_are_right(own, margin, lies) or (each_time and _are_far_above(own, lies)) for own in others):
+        if all(_are_right(own, margin, lies) or (each_time and _are_far_above(own, lies)) for own in others):
             picture.links[pair] = whole
             picture.explained.update(whole)
 

@@ -19,6 +19,7 @@ from concurrent import futures
 from contextlib import suppress
 from dataclasses import dataclass
 
+from ..loops import run_to_end
 from .routes import is_ip
 
 BIND_TRIES = 5
@@ -98,13 +99,7 @@ class Mesh:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._task = self._loop.create_task(self._listen())
-        with suppress(asyncio.CancelledError):
-            self._loop.run_until_complete(self._task)
-        pending = asyncio.all_tasks(self._loop)
-        for task in pending:
-            task.cancel()
-        self._loop.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
-        self._loop.close()
+        run_to_end(self._loop, self._task)
 
     async def _listen(self) -> None:
         server = None
