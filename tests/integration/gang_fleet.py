@@ -19,7 +19,10 @@ def settings(**others):
     (site,) = PACKAGES.glob("python3*/site-packages")
     return {
         "gpuval_stages": ["facts"],
-        "gpuval_environment": {"PYTHONPATH": f"{INSIDE}/{site.parent.name}/site-packages"},
+        "gpuval_environment": {
+            "PYTHONPATH": f"{INSIDE}/{site.parent.name}/site-packages",
+            "OMP_NUM_THREADS": "1",  # the nodes share the cores of one machine
+        },
         "gpuval_heartbeat_seconds": 2,
         "gpuval_telemetry": False,
         "run_poll_seconds": 0.5,

@@ -106,15 +106,28 @@ REFUSED = {
 }
 
 
+@pytest.fixture(scope="module")
+def validated(tmp_path_factory):
+    """A fleet after its run, for tests that leave it as it is."""
+    root = tmp_path_factory.mktemp("validated")
+    with ClusterKit(root, on_stage=Containers(root / "pods")) as kit:
+        kit.add_nodes(2, gpus=0)
+        fleet = ClusterFleet(root / "fleet", kit=kit)
+        done = fleet.play()
+        assert done.code == 0, str(done)
+        yield fleet
+        fleet.end()
+
+
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_works_on_nodes_themselves_is_refused_and_not_done_to_the_controller(new_fleet, kit, case):
+def test_what_works_on_nodes_themselves_is_refused_and_not_done_to_the_controller(validated, case):
     playbook, settings, what = REFUSED[case]
-    kit.add_nodes(2, gpus=0)
-    fleet = new_fleet()
-    done = fleet.play()
-    assert done.code == 0, str(done)
+    fleet = validated
     fleet.settings = settings
-    done = fleet.play(playbook)
+    try:
+        done = fleet.play(playbook)
+    finally:
+        fleet.settings = {}
     assert done.code != 0
     assert f"{what}" in done.told
     assert "over SSH, and these are nodes of a Kubernetes cluster" in done.told
@@ -123,15 +136,11 @@ def test_what_works_on_nodes_themselves_is_refused_and_not_done_to_the_controlle
 
 
 @pytest.mark.parametrize("playbook", ["status", "report", "probe"])
-def test_these_work_as_over_ssh(new_fleet, kit, playbook):
-    kit.add_node("gpu-1", gpus=0)
-    fleet = new_fleet()
-    done = fleet.play()
+def test_these_work_as_over_ssh(validated, playbook):
+    validated.kit.forget_requests()
+    done = validated.play(f"gpuval.fleet.{playbook}")
     assert done.code == 0, str(done)
-    kit.forget_requests()
-    done = fleet.play(f"gpuval.fleet.{playbook}")
-    assert done.code == 0, str(done)
-    assert {asked.verb for asked in kit.counts()} <= {"list"}
+    assert {asked.verb for asked in validated.kit.counts()} <= {"list"}
 
 
 class WithoutKubectl(ClusterFleet):

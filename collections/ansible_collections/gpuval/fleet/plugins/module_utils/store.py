@@ -11,6 +11,7 @@ from typing import Any
 
 try:
     import boto3
+    import botocore.session
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError, ClientError
 
@@ -18,6 +19,22 @@ try:
 except ImportError as error:  # reported by the caller, with the name of the library
     BOTO3_ERROR = error
     BotoCoreError = ClientError = OSError
+
+
+def _described() -> Any:
+    """botocore's descriptions of S3, which take it a third of a second to read, for all sessions.
+
+    They are read with the module: Ansible forks a worker for each task, and it has what was imported before.
+    """
+    loader = botocore.session.get_session().get_component("data_loader")
+    for name in ("endpoints", "partitions", "sdk-default-configuration"):
+        loader.load_data(name)
+    for kind in ("service-2", "endpoint-rule-set-1"):
+        loader.load_service_model("s3", kind)
+    return loader
+
+
+_LOADER = None if BOTO3_ERROR else _described()
 
 #: What an operation on the store may raise.
 StoreErrors = (BotoCoreError, ClientError)
@@ -75,7 +92,9 @@ class Store:
             raise StoreError(f"boto3 is needed on the controller: pip install boto3 ({BOTO3_ERROR})")
         self.connection = connection
         self._timeout, self._attempts = timeout, attempts
-        self._session = boto3.session.Session()
+        session = botocore.session.get_session()
+        session.register_component("data_loader", _LOADER)
+        self._session = boto3.session.Session(botocore_session=session)
         self.client = self._client(connection.endpoint)
 
     @cached_property

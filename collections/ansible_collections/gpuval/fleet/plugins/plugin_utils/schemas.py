@@ -59,9 +59,7 @@ def quick(name: str) -> quick_schema.Test:
 @functools.cache
 def validator(name: str) -> Any:
     """The compiled validator of ``schemas/<name>.schema.json``."""
-    schema = json.loads((SCHEMA_DIRECTORY / f"{name}.schema.json").read_text(encoding="utf-8"))
-    _Validator.check_schema(schema)
-    return _Validator(schema)
+    return _Validator(json.loads((SCHEMA_DIRECTORY / f"{name}.schema.json").read_text(encoding="utf-8")))
 
 
 def validate(name: str, document: Any, *, what: str) -> None:

@@ -64,9 +64,10 @@ def shipped() -> dict[str, Network]:
 def environment(name: str, sku: str = AUTO) -> dict[str, str]:
     """What workloads on nodes of that SKU are told of a network; nothing for auto. Raises NetworkError."""
     network = _named(name)
+    if network is None:
+        return {}
     wanted = _vendors(sku)
-    variables = network.environment if network else ()
-    return {one.name: one.value for one in variables if not wanted.isdisjoint(one.vendors)}
+    return {one.name: one.value for one in network.environment if not wanted.isdisjoint(one.vendors)}
 
 
 def names(name: str) -> list[str]:
@@ -76,10 +77,12 @@ def names(name: str) -> list[str]:
 
 
 def _named(name: str) -> Network | None:
+    if name == AUTO:
+        return None
     known = shipped()
-    if name != AUTO and name not in known:
+    if name not in known:
         raise NetworkError(f"gpuval_network is {name}: it is auto or one of {', '.join(known)}")
-    return known.get(name)
+    return known[name]
 
 
 def _vendors(sku: str) -> set[str]:
