@@ -11,7 +11,8 @@ short_description: Upload files into the object store
 version_added: 0.1.0
 description:
   - Puts files and folders under a prefix of a bucket. What is there already with the same content is left alone.
-  - In a playbook the O(store) of the roles may be given instead of a connection. It finds the embedded store too.
+  - In a playbook the O(store) of the roles may be given instead of a connection. It finds the embedded store too, and
+    the files are the controller's, wherever the task is sent.
 author:
   - gpuval contributors (@gpuval)
 requirements:
@@ -88,35 +89,9 @@ unchanged:
   elements: str
 """
 
-import hashlib
-import mimetypes
-import os
-from pathlib import Path
-
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, Store, StoreError, StoreErrors
-
-
-def files_below(sources):
-    """Pairs of path and key below the prefix."""
-    for source in map(Path, sources):
-        if source.is_dir():
-            for directory, _folders, names in sorted(os.walk(source)):
-                for name in sorted(names):
-                    path = Path(directory) / name
-                    yield path, path.relative_to(source.parent).as_posix()
-        else:
-            yield source, source.name
-
-
-def same(store, entry, path):
-    """Whether an object holds the file: by its ETag, the MD5 of what was put in one piece, else by reading it."""
-    if entry is None or entry.size != path.stat().st_size:
-        return False
-    data = path.read_bytes()
-    if entry.etag:
-        return hashlib.md5(data, usedforsecurity=False).hexdigest() == entry.etag
-    return store.get(entry.key, max_bytes=entry.size) == data
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection
+from ansible_collections.gpuval.fleet.plugins.module_utils.upload import upload
 
 
 def main():
@@ -138,26 +113,12 @@ def main():
         supports_check_mode=True,
     )
     parameters = module.params
-    prefix = parameters["prefix"].strip("/")
-    uploaded, unchanged = [], []
-    try:
-        keys = ("bucket", "endpoint", "region", "access_key", "secret_key", "session_token", "ca_file", "direct")
-        store = Store(Connection(**{key: parameters[key] for key in keys}))
-        present = {entry.key: entry for entry in store.list(f"{prefix}/")}
-        for path, name in files_below(parameters["src"]):
-            key = f"{prefix}/{name}"
-            if same(store, present.get(key), path):
-                unchanged.append(key)
-                continue
-            uploaded.append(key)
-            if not module.check_mode:
-                kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
-                store.put(key, path.read_bytes(), kind)
-    except (StoreError, *StoreErrors) as error:
-        module.fail_json(msg=f"the store cannot be used: {error}", uploaded=uploaded)
-    except OSError as error:
-        module.fail_json(msg=f"{error.filename} cannot be read: {error.strerror}", uploaded=uploaded)
-    module.exit_json(changed=bool(uploaded), uploaded=uploaded, unchanged=unchanged)
+    keys = ("bucket", "endpoint", "region", "access_key", "secret_key", "session_token", "ca_file", "direct")
+    connection = Connection(**{key: parameters[key] for key in keys})
+    result = upload(connection, parameters["src"], parameters["prefix"], check_mode=module.check_mode)
+    if result.get("failed"):
+        module.fail_json(**result)
+    module.exit_json(**result)
 
 
 if __name__ == "__main__":
