@@ -106,8 +106,7 @@ def bundle(origin, tmp_path_factory):
 @pytest.fixture
 def site(bundle, tmp_path):
     """A site without internet: the checkout that the bundle carries, and nothing else."""
-    with tarfile.open(bundle) as tar:
-        tar.extractall(tmp_path, [info for info in tar if info.name.startswith("gpuval/")], filter="data")
+    subprocess.run(["tar", "-xf", str(bundle), "-C", str(tmp_path), "gpuval"], check=True, timeout=60)
     return tmp_path / "gpuval"
 
 
