@@ -120,19 +120,15 @@ def validated(tmp_path_factory):
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_works_on_nodes_themselves_is_refused_and_not_done_to_the_controller(validated, case):
+def test_what_works_on_nodes_themselves_is_refused_and_not_done_to_the_controller(validated, monkeypatch, case):
     playbook, settings, what = REFUSED[case]
-    fleet = validated
-    fleet.settings = settings
-    try:
-        done = fleet.play(playbook)
-    finally:
-        fleet.settings = {}
+    monkeypatch.setattr(validated, "settings", settings)
+    done = validated.play(playbook)
     assert done.code != 0
     assert f"{what}" in done.told
     assert "over SSH, and these are nodes of a Kubernetes cluster" in done.told
-    assert not (fleet.home / ".gpuval").exists()
-    assert not list(fleet.home.rglob("*.ssh*"))
+    assert not (validated.home / ".gpuval").exists()
+    assert not list(validated.home.rglob("*.ssh*"))
 
 
 @pytest.mark.parametrize("playbook", ["status", "report", "probe"])

@@ -3,28 +3,25 @@
 
 from __future__ import annotations
 
-from ansible.errors import AnsibleActionFail
-from ansible.plugins.action import ActionBase
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
 from ansible_collections.gpuval.fleet.plugins.module_utils.upload import upload
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION, StoreAccess
 
 
-class ActionModule(ActionBase):
+class ActionModule(ControllerAction):
+    _requires_connection = True
+    OPTIONS = {
+        "store": STORE_OPTION,
+        "src": {"type": "list", "elements": "path", "required": True},
+        "prefix": {"type": "str", "required": True},
+    }
+
     def run(self, tmp=None, task_vars=None):
-        result = super().run(tmp, task_vars)
-        if "store" not in self._task.args:
-            return {**result, **self._execute_module(module_name="gpuval.fleet.store_upload", task_vars=task_vars)}
-        _checked, options = self.validate_argument_spec(
-            argument_spec={
-                "store": STORE_OPTION,
-                "src": {"type": "list", "elements": "path", "required": True},
-                "prefix": {"type": "str", "required": True},
-            }
-        )
-        try:
-            connection = StoreAccess(options["store"]).connection()
-        except StoreError as error:
-            raise AnsibleActionFail(str(error)) from None  # Ansible adds the message of each cause again
-        done = upload(connection, options["src"], options["prefix"], check_mode=self._task.check_mode)
-        return {**result, **done}
+        if "store" in self._task.args:
+            return super().run(tmp, task_vars)
+        result = super(ControllerAction, self).run(tmp, task_vars)  # the module checks its options
+        return {**result, **self._execute_module(module_name="gpuval.fleet.store_upload", task_vars=task_vars)}
+
+    def work(self, options, task_vars):
+        connection = StoreAccess(options["store"]).connection()
+        return upload(connection, options["src"], options["prefix"], check_mode=self.check_mode)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 try:
@@ -20,22 +20,6 @@ except ImportError as error:  # reported by the caller, with the name of the lib
     BOTO3_ERROR = error
     BotoCoreError = ClientError = OSError
 
-
-def _described() -> Any:
-    """botocore's descriptions of S3, which take it a third of a second to read, for all sessions.
-
-    They are read with the module: Ansible forks a worker for each task, and it has what was imported before.
-    """
-    loader = botocore.session.get_session().get_component("data_loader")
-    for name in ("endpoints", "partitions", "sdk-default-configuration"):
-        loader.load_data(name)
-    for kind in ("service-2", "endpoint-rule-set-1"):
-        loader.load_service_model("s3", kind)
-    return loader
-
-
-_LOADER = None if BOTO3_ERROR else _described()
-
 #: What an operation on the store may raise.
 StoreErrors = (BotoCoreError, ClientError)
 
@@ -45,6 +29,17 @@ MAX_SIGNED_SECONDS = 7 * 24 * 3600
 
 class StoreError(Exception):
     """The store cannot be used; the message says what to do."""
+
+
+@cache
+def descriptions() -> Any:
+    """botocore's descriptions of S3, for all sessions of this process: it takes a third of a second to read them."""
+    loader = botocore.session.get_session().get_component("data_loader")
+    for name in ("endpoints", "partitions", "sdk-default-configuration"):
+        loader.load_data(name)
+    for kind in ("service-2", "endpoint-rule-set-1"):
+        loader.load_service_model("s3", kind)
+    return loader
 
 
 @dataclass(frozen=True)
@@ -93,7 +88,7 @@ class Store:
         self.connection = connection
         self._timeout, self._attempts = timeout, attempts
         session = botocore.session.get_session()
-        session.register_component("data_loader", _LOADER)
+        session.register_component("data_loader", descriptions())
         self._session = boto3.session.Session(botocore_session=session)
         self.client = self._client(connection.endpoint)
 

@@ -10,14 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import (
+    BOTO3_ERROR,
     MAX_SIGNED_SECONDS,
     Connection,
     Store,
     StoreError,
+    descriptions,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.embedded_store import EmbeddedStore
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import RunError
+
+if BOTO3_ERROR is None:
+    descriptions()  # with the import, which is before Ansible forks a worker for each task that needs them
 
 #: The store's certificate authority, beside store.json and rclone.conf on a node.
 CA_FILE = "ca.pem"
