@@ -179,6 +179,14 @@ class Node:
 
         return until(reached, what=f"{name} to be {state}")
 
+    @property
+    def until_released(self) -> str:
+        """Shell text that waits for `release`, so that a stage lasts as long as a test needs it, however busy the machine."""
+        return f"while ! [ -e {self.base}/released ]; do sleep 0.05; done"
+
+    def release(self) -> None:
+        (self.base / "released").touch()
+
     def log(self, name: str) -> str:
         return self.files.log(name).read_text(errors="replace")
 

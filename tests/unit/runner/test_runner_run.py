@@ -101,14 +101,18 @@ def test_partial_figures_show_while_it_runs(node, store):
     partial = (
         '{"state":"running","message":"step 5","metrics":[{"name":"x_count","value":5,"unit":"count","scope":"node"}]}'
     )
-    node.put_plan(stage("a", f"echo '{partial}' > $GPUVAL_RESULT_FILE; sleep 1; {SUCCEED}"))
-    assert node.call("run").returncode == 0
-    sent = [json.loads(data) for key, data in store.history if key == "records/a"]
+    node.put_plan(stage("a", f"echo '{partial}' > $GPUVAL_RESULT_FILE; {node.until_released}; {SUCCEED}"))
+    process = node.begin("run")
+
+    def beats() -> list[dict]:
+        sent = [json.loads(data) for key, data in list(store.history) if key == "records/a"]
+        return [record for record in sent if record["state"] == "running" and record["message"] == "step 5"]
+
+    until(lambda: len({record["updated_at"] for record in beats()}) >= 3, what="three heartbeats of step 5")
+    node.release()
+    assert process.wait(10) == 0
     assert store.states("a") == ["pending", "running", "success"]
-    running = [record for record in sent if record["state"] == "running"]
-    assert running[-1]["metrics"][0]["value"] == 5
-    assert running[-1]["message"] == "step 5"
-    assert len({record["updated_at"] for record in running}) >= 3
+    assert {record["metrics"][0]["value"] for record in beats()} == {5}
     assert json.loads(store.objects["records/a"]) == node.record("a")
     assert store.objects["logs/a"].decode() == node.log("a")
 
@@ -116,10 +120,11 @@ def test_partial_figures_show_while_it_runs(node, store):
 def test_the_store_away_in_the_middle_loses_nothing(node, store):
     names = ["a", "b", "c"]
     node.put_store(store.url, names)
-    node.put_plan(stage("a"), stage("b", f"sleep 1.5; {SUCCEED}"), stage("c"))
+    node.put_plan(stage("a"), stage("b", f"{node.until_released}; {SUCCEED}"), stage("c"))
     process = node.begin("run")
     node.wait_for("b", "running")
     store.close()
+    node.release()
     node.wait_for("c", "success")
     time.sleep(0.5)
     store.open()
@@ -265,10 +270,11 @@ def test_a_second_attempt_keeps_the_first_whole(node):
 
 
 def test_a_plan_put_while_the_runner_works_is_taken_up(node):
-    node.put_plan(stage("a", "sleep 1; exit 1"))
+    node.put_plan(stage("a", f"{node.until_released}; exit 1"))
     process = node.begin("run")
     node.wait_for("a", "running")
     node.put_plan(stage("a"), attempt=2)
+    node.release()
     assert process.wait(15) == 0
     assert node.record("a")["attempt"] == 2
 
@@ -311,7 +317,7 @@ def test_cancel_without_a_runner_closes_the_records(node):
 
 def test_start_detaches_and_says_how_it_began(node, store):
     node.put_store(store.url, ["a"])
-    node.put_plan(stage("a", f"sleep 4; {SUCCEED}"))
+    node.put_plan(stage("a", f"{node.until_released}; {SUCCEED}"))
     answer = node.ask("start")
     assert answer.pop("pid") > 0
     assert answer == {
@@ -326,6 +332,7 @@ def test_start_detaches_and_says_how_it_began(node, store):
     status = node.ask("status")
     assert (status["running"], status["outcome"], status["stages"]["a"]) == (True, None, "running")
     assert os.getsid(status["pid"]) != os.getsid(0)
+    node.release()
     until(lambda: not node.ask("status")["running"])
     status = node.ask("status")
     assert (status["outcome"], status["attempt"], status["not_uploaded"]) == ("success", 1, [])
@@ -458,7 +465,8 @@ def test_interrupt_from_the_terminal_ends_the_stage_too(node):
 
 
 def test_an_orphan_without_marker_or_session_is_found_by_adoption(node):
-    script = f"env -i setsid sh -c 'echo $$ > {node.base}/pid; exec sleep 44' & sleep 0.5; {SUCCEED}"
+    until_begun = f"while ! [ -s {node.base}/pid ]; do sleep 0.05; done"
+    script = f"env -i setsid sh -c 'echo $$ > {node.base}/pid; exec sleep 44' & {until_begun}; {SUCCEED}"
     node.put_plan(stage("a", script))
     assert node.call("run").returncode == 0
     assert not alive(int((node.base / "pid").read_text()))
@@ -466,10 +474,11 @@ def test_an_orphan_without_marker_or_session_is_found_by_adoption(node):
 
 
 def test_a_lost_terminal_ends_neither_runner_nor_stage_and_stages_keep_its_meaning(node):
-    node.put_plan(stage("a", f"grep SigIgn /proc/self/status; sleep 0.5; {SUCCEED}"))
+    node.put_plan(stage("a", f"grep SigIgn /proc/self/status; {node.until_released}; {SUCCEED}"))
     process = node.begin("run")
     node.wait_for("a", "running")
     process.send_signal(signal.SIGHUP)
+    node.release()
     assert process.wait(10) == 0
     ignored = next(line for line in node.log("a").splitlines() if line.startswith("SigIgn"))
     assert int(ignored.split()[1], 16) & 1 == 0

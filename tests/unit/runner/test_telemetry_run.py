@@ -65,6 +65,15 @@ def metrics(record, scope="node"):
     return {metric["name"]: metric["value"] for metric in record["metrics"] if metric["scope"] == scope}
 
 
+def wait_for_samples(node, count):
+    """Wait until the record of the stage at work tells of so many samples."""
+
+    def sampled():
+        return "work" in node.states() and metrics(node.record("work")).get("telemetry_samples_count", 0) >= count
+
+    until(sampled, what=f"{count} samples")
+
+
 def helpers():
     """Helper processes of this user's runners that are alive."""
     found = []
@@ -84,8 +93,11 @@ def test_a_cpu_stage_has_the_hosts_figures_and_its_own(node):
         '{"name":"telemetry_samples_count","value":-1,"unit":"count","scope":"node"}],'
         '"series":[{"name":"loss","unit":"nats","scope":"node","x_unit":"step","x":[1],"y":[2]}]}'
     )
-    node.put_plan(stage("work", f"sleep 0.6; printf '%s' '{own}' > $GPUVAL_RESULT_FILE"), **CPU)
-    assert node.call("run").returncode == 0
+    node.put_plan(stage("work", f"{node.until_released}; printf '%s' '{own}' > $GPUVAL_RESULT_FILE"), **CPU)
+    process = node.begin("run")
+    wait_for_samples(node, 2)
+    node.release()
+    assert process.wait(10) == 0
     record = node.record("work")
     assert record["message"] == "m"  # nothing outlived it, nothing was stopped
     found = metrics(record)
@@ -104,8 +116,11 @@ def test_without_the_setting_nothing_is_sampled(node):
 
 
 def test_a_gpu_stage_has_all_figures_and_curves(node, gpus):
-    node.put_plan(stage("work", f"sleep 1.5; {SUCCEED}"), **GPUS)
-    assert node.call("run", environment=gpus[0]).returncode == 0
+    node.put_plan(stage("work", f"{node.until_released}; {SUCCEED}"), **GPUS)
+    process = node.begin("run", environment=gpus[0])
+    wait_for_samples(node, 5)
+    node.release()
+    assert process.wait(10) == 0
     record = node.record("work")
     assert record["message"] == "done"
     for index in range(7):
@@ -130,13 +145,14 @@ def test_a_gpu_stage_has_all_figures_and_curves(node, gpus):
 
 def test_what_goes_wrong_meanwhile_is_found_and_named(node, gpus):
     environment, said = gpus
-    node.put_plan(stage("work", f"while ! [ -e {said}/go ]; do sleep 0.1; done; sleep 0.3; {SUCCEED}"), **GPUS)
+    node.put_plan(stage("work", f"{node.until_released}; {SUCCEED}"), **GPUS)
     process = node.begin("run", environment=environment)
-    until(lambda: metrics(node.record("work")).get("telemetry_samples_count", 0) >= 2 if node.records() else None)
+    wait_for_samples(node, 2)
     for name, index in (("errors", 5), ("down", 6), ("lost", 4), ("narrow", 1)):
         (said / name).write_text(str(index))
-    (said / "go").touch()
-    process.communicate(timeout=30)
+    wait_for_samples(node, metrics(node.record("work"))["telemetry_samples_count"] + 2)
+    node.release()
+    assert process.wait(30) == 0
     record = node.record("work")
     assert record["state"] == "success"
     of_node, fifth = metrics(record), metrics(record, "gpu:5")
