@@ -181,7 +181,7 @@ class Node:
 
     @property
     def until_released(self) -> str:
-        """Shell text that waits for `release`, so that a stage lasts as long as a test needs it, however busy the machine."""
+        """Shell text that waits for `release`: a stage lasts as long as a test needs it, however busy the machine."""
         return f"while ! [ -e {self.base}/released ]; do sleep 0.05; done"
 
     def release(self) -> None:

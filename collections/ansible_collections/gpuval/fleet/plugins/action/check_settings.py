@@ -13,6 +13,7 @@ from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import settings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.host_values import templar_of, values_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.wording import some_of
 
 MOST_NAMED = 5
 #: What says which cluster, and where on it.
@@ -101,4 +102,4 @@ def _search_round_seconds(templar, values):
 def _shown(nodes, count):
     if len(nodes) == count:
         return "all nodes"
-    return ", ".join(nodes[:MOST_NAMED]) + (f" and {len(nodes) - MOST_NAMED} more" if len(nodes) > MOST_NAMED else "")
+    return some_of(nodes, MOST_NAMED)

@@ -19,6 +19,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import clean_t
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.status_reader import StatusReader
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION, StoreAccess
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.wording import some_of
 
 #: Who watches is told at least this often that it still goes on.
 QUIET_SECONDS = 60.0
@@ -151,8 +152,8 @@ class ActionModule(ControllerAction):
         try:
             return run_status.chosen(status, self.options["nodes"])
         except KeyError as error:
-            some = ", ".join(sorted(status.known.run["nodes"])[: run_status.MAX_NAMES])
-            raise runs.RunError(f"no node of the run fits {error.args[0]!r}; it has {some}, ...") from None
+            nodes = some_of(sorted(status.known.run["nodes"]))
+            raise runs.RunError(f"no node of the run fits {error.args[0]!r}; it has {nodes}") from None
 
     def _say(self, line):
         line = clean_text(line)

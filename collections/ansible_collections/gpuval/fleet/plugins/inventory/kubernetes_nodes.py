@@ -97,6 +97,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.nodes import 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory_source import NamedSource
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.node_list import Node, NodeListError, parse
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import NODE
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.wording import some_of
 
 
 class InventoryModule(NamedSource):
@@ -124,11 +125,11 @@ class InventoryModule(NamedSource):
         if made.beyond:
             self.display.warning(
                 f"{path}: {len(made.beyond)} node(s) of the cluster are not in `expected` and left out "
-                f"(`others: true` takes those that match `selector`): {_shown(made.beyond)}"
+                f"(`others: true` takes those that match `selector`): {some_of(made.beyond)}"
             )
         if made.missing:
             self.display.warning(
-                f"{path}: the cluster lacks {len(made.missing)} expected node(s): {_shown(made.missing)}"
+                f"{path}: the cluster lacks {len(made.missing)} expected node(s): {some_of(made.missing)}"
             )
         self._add(made, base)
 
@@ -195,8 +196,3 @@ class InventoryModule(NamedSource):
         for name, variables in made.group_variables.items():
             for key, value in variables.items():
                 self.inventory.set_variable(name, key, value)
-
-
-def _shown(names) -> str:
-    more = f" and {len(names) - 10} more" if len(names) > 10 else ""
-    return ", ".join(names[:10]) + more

@@ -23,9 +23,9 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.measure import (
     not_ended,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.versions import part_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.wording import some_of
 
 NOT_REPORTED = "not reported"
-MAX_NAMES = 8
 
 #: What nodes must share to be compared: their SKU, then the values of the check's group_by.
 Group = tuple[str, ...]
@@ -119,7 +119,7 @@ def _compare(check: Check, group: Group, said: Sequence[_Said], agreement: Agree
         values = Counter(one.value for one in said)
         verdict = "missing" if check.required else "fail"
         told = "; ".join(
-            f"{value} on {named([one.node for one in said if one.value == value])}" for value in sorted(values)
+            f"{value} on {some_of(one.node for one in said if one.value == value)}" for value in sorted(values)
         )
         reason = f"{check.metric} differs and no value has a majority of {len(said)} nodes: {told}"
         for one in said:
@@ -137,7 +137,7 @@ def _compare(check: Check, group: Group, said: Sequence[_Said], agreement: Agree
         if entries[0]["verdict"] != "pass":
             wrong.append(one)
     if wrong:
-        reason = f"{kind}: {check.metric} of {named([one.node for one in wrong])} is not that of the others: {right}"
+        reason = f"{kind}: {check.metric} of {some_of(one.node for one in wrong)} is not that of the others: {right}"
     else:
         reason = f"{kind}: the same on {len(said)} nodes"
     agreement.fleet.append(entry_of(check, "fail" if wrong else "pass", "fleet", reason=reason, value=right))
@@ -176,7 +176,7 @@ def within_node(check: Check, subject: Subject) -> list[Entry]:
         return [entry_of(check, "pass", "node", reason=f"{check.metric} is {values[0]} on all {len(values)}")]
     right = majority(values)
     if right is None:
-        told = ", ".join(f"{part_of(member)} {value}" for member, value in pairs[:MAX_NAMES])
+        told = some_of(f"{part_of(member)} {value}" for member, value in pairs)
         verdict = "missing" if check.required else "fail"
         reason = f"{check.metric} differs and no value has a majority: {told}"
         return [entry_of(check, verdict, "node", reason=reason)]
@@ -197,9 +197,3 @@ def majority(values: Sequence[str]) -> str | None:
         return None
     value, count = Counter(values).most_common(1)[0]
     return value if 2 * count > len(values) else None
-
-
-def named(names: Sequence[str]) -> str:
-    """The first of them, and how many more there are."""
-    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-    return ", ".join(names[:MAX_NAMES]) + more

@@ -10,6 +10,7 @@ from typing import Any
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import launch_classes
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.verdict import natural_order
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.wording import some_of
 
 #: States of a node after a clean.
 CLEAN = "clean"
@@ -28,7 +29,7 @@ COUNTED = {
     "restored": ("network change put back", "network changes put back"),
 }
 KEPT = "kept"
-MAX_LINES = 40
+MAX_LINES, MAX_NAMED = 40, 3
 _AGAIN = "then clean again with --limit {node}"
 
 
@@ -113,8 +114,7 @@ def summarize(run_ids: Sequence[str], outcomes: Mapping[str, Mapping[str, Any]],
     lines = [head, f"- {'To be removed' if trial else 'Removed'}: {', '.join(removed) or 'nothing was there'}"]
     kept = [f"{name}: {entry}" for name in names for entry in outcomes[name].get(KEPT, ())]
     if kept:
-        more = f" and {len(kept) - 3} more" if len(kept) > 3 else ""
-        lines.append(f"- Left alone on purpose: {'; '.join(kept[:3])}{more}")
+        lines.append(f"- Left alone on purpose: {some_of(kept, MAX_NAMED, '; ')}")
     told = [*still, *(name for name in names if outcomes[name]["state"] == LEFT_OUT)]
     lines += [_line(name, outcomes[name]) for name in told[:MAX_LINES]]
     if len(told) > MAX_LINES:
@@ -125,8 +125,7 @@ def summarize(run_ids: Sequence[str], outcomes: Mapping[str, Mapping[str, Any]],
 def _runs(run_ids: Sequence[str]) -> str:
     if not run_ids:
         return "all runs"
-    more = f" and {len(run_ids) - 3} more" if len(run_ids) > 3 else ""
-    return f"{'run' if len(run_ids) == 1 else 'runs'} {', '.join(run_ids[:3])}{more}"
+    return f"{'run' if len(run_ids) == 1 else 'runs'} {some_of(run_ids, MAX_NAMED)}"
 
 
 def _line(name: str, outcome: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import environment, peers, units
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.criteria import Applies, Check
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.wording import some_of
 
 FACTS = "facts"
 GPU_VENDORS = ("nvidia", "amd", "gaudi")
@@ -386,9 +387,7 @@ def lacking(
     lacking_parts = [part for part in (f"{check.scope}:{index}" for index in range(count)) if part not in reported]
     if not lacking_parts:
         return None
-    named = ", ".join(lacking_parts[:MAX_NAMED_PARTS])
-    more = len(lacking_parts) - MAX_NAMED_PARTS
-    reason = f"no {check.metric} of {named}" + (f" and {more} more" if more > 0 else "") + f" ({count} expected)"
+    reason = f"no {check.metric} of {some_of(lacking_parts, MAX_NAMED_PARTS)} ({count} expected)"
     return lacking_parts[0], reason
 
 

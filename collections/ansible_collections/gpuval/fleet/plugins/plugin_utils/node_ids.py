@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.wording import some_of
 
 MAX_FILE_BYTES = 16 << 20
 MAX_ID = 120
@@ -153,8 +154,7 @@ def held(mapping: Mapping[str, str], nodes: Iterable[str]) -> Held:
 
 def told(names: list[str], between: str = ", ") -> str:
     """The first of many, and how many more there are."""
-    more = f"{between}and {len(names) - MAX_TOLD} more" if len(names) > MAX_TOLD else ""
-    return between.join(names[:MAX_TOLD]) + more
+    return some_of(names, MAX_TOLD, between)
 
 
 def _is_comment(line: str) -> bool:

@@ -19,6 +19,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.known_hosts import (
     parse_key,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.launch_classes import classify
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.wording import some_of
 
 REACHABLE = "reachable"
 #: How a summary puts them in order; a state that is not here comes last.
@@ -378,7 +379,7 @@ def summary(findings: Mapping[str, Finding], seconds: float, pin_file: Path) -> 
         if state == REACHABLE:
             continue
         nodes = groups[state]
-        lines.append(f"  {state} ({len(nodes)}): {named(nodes)}")
+        lines.append(f"  {state} ({len(nodes)}): {some_of(nodes, SHOWN)}")
         remedies: dict[str, str] = {}
         for node in nodes:
             remedies.setdefault(findings[node].remedy, node)
@@ -392,8 +393,3 @@ def summary(findings: Mapping[str, Finding], seconds: float, pin_file: Path) -> 
         if len(new) > SHOWN:
             lines.append(f"    and {len(new) - SHOWN} more: ssh-keygen -lf {shlex.quote(str(pin_file))}")
     return lines
-
-
-def named(nodes: list[str]) -> str:
-    shown = ", ".join(nodes[:SHOWN])
-    return shown if len(nodes) <= SHOWN else f"{shown} and {len(nodes) - SHOWN} more"

@@ -9,6 +9,7 @@ from ansible.errors import AnsibleActionFail
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import probe, runs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.launching import PROBE_FILE
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.wording import some_of
 
 PROBE_OPTIONS = {
     **RUN_OPTIONS,
@@ -38,5 +39,5 @@ class ProbeAction(ControllerAction):
             self._display.display(line)
         away = [name for name, finding in findings.items() if finding.state != probe.REACHABLE]
         if away and wrong:
-            raise AnsibleActionFail(f"{len(away)} of {len(nodes)} node(s) {wrong}: {probe.named(away)}")
+            raise AnsibleActionFail(f"{len(away)} of {len(nodes)} node(s) {wrong}: {some_of(away, probe.SHOWN)}")
         return {"nodes": nodes, "away": away, "seconds": round(seconds, 3), "msg": lines[0]}

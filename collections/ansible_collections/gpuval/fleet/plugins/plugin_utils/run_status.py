@@ -18,6 +18,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils import stage_lines
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.stage_brief import StageBrief
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watching import FINAL_STATES, LAUNCHED, clock
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.wording import some_of
 
 BROKEN = frozenset({"failure", "crash", "timeout"})
 #: In the order in which nodes are shown: what somebody has to look at comes first.
@@ -408,10 +409,9 @@ def gang_lines(status: Status) -> list[str]:
     gangs = status.known.gangs
     if gangs is None:
         return []
-    formed = ", ".join(f"{name} of {len(members)} nodes" for name, members in list(gangs["gangs"].items())[:MAX_NAMES])
-    more = f" and {len(gangs['gangs']) - MAX_NAMES} more" if len(gangs["gangs"]) > MAX_NAMES else ""
+    formed = some_of(f"{name} of {len(members)} nodes" for name, members in gangs["gangs"].items())
     ended = f", ended {one_line(gangs['ended_at'], 40)}" if gangs["ended_at"] else ""
-    lines = [f"gangs: {one_line(formed, 400) or 'none could be formed'}{more}, {len(gangs['rounds'])} round(s){ended}"]
+    lines = [f"gangs: {one_line(formed, 400) or 'none could be formed'}, {len(gangs['rounds'])} round(s){ended}"]
     left_out = list(gangs["left_out"].items())
     lines += [f"left out of the gangs: {name}: {one_line(why, 160)}" for name, why in left_out[:MAX_NAMES]]
     if len(left_out) > MAX_NAMES:
@@ -484,9 +484,8 @@ def _waiting_line(status: Status) -> list[str]:
     if not waiting or status.ended:
         return []
     places = status.known.watch["window"]["nodes"] if status.known.watch else 0
-    more = f" and {len(waiting) - MAX_NAMES} more" if len(waiting) > MAX_NAMES else ""
     limit = f" ({places} at once)" if places else ""
-    return [f"waiting for their turn{limit}: {', '.join(waiting[:MAX_NAMES])}{more}"]
+    return [f"waiting for their turn{limit}: {some_of(waiting)}"]
 
 
 def table_lines(status: Status, nodes: Sequence[NodeStatus], *, whole: bool) -> list[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import files, report_file, schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.wording import some_of
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
@@ -23,7 +24,6 @@ SEARCH_SECONDS, SEARCH_SECONDS_EACH = 3060.0, 5.0
 #: two that confirm. Half of them is the least: a round is begun only where its whole time is left, and one that goes
 #: well takes a fifth of that, or a third where the measurement is long.
 SEARCH_ROUNDS, LEAST_SEARCH_ROUNDS = 6, 3
-MAX_NAMES = 8
 
 LATEST = "latest"
 NEW = "new"
@@ -343,10 +343,6 @@ def _asked(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _named(names: list[str]) -> str:
-    return ", ".join(names[:MAX_NAMES]) + (f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else "")
-
-
 def _less_joined(known: Mapping[str, Mapping[str, Any]], nodes: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Without those that joined while the run was watched and that the inventory still does not list."""
     return {name: node for name, node in known.items() if name in nodes or not node.get("joined_at")}
@@ -377,8 +373,8 @@ def merge(
         return run, []
     if gangs_formed:
         raise RunError(
-            f"run {run['run_id']} has formed its gangs, and {_named(joined)} would be in none: validate all nodes that "
-            "are to work together under another gpuval_run_id, or none"
+            f"run {run['run_id']} has formed its gangs, and {some_of(joined)} would be in none: validate all nodes "
+            "that are to work together under another gpuval_run_id, or none"
         )
     nodes = {
         **run["nodes"],

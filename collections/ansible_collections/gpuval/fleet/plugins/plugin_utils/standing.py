@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import environment, peers, units
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.agreement import Agreement, Group, majority, named
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.agreement import Agreement, Group, majority
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.criteria import Check
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.measure import (
     GPU_VENDORS,
@@ -40,6 +40,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.measure import (
     too_few_parts,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.stood import EVERY, Crowd, Stood
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.wording import some_of
 
 FINGERPRINT = "fingerprints."
 #: Figures beyond these (in any unit) are none of hardware; their ratios would not be numbers.
@@ -414,13 +415,13 @@ def _compare(
         agreement.nodes[told.subject.name][check.name] = entries
         parts = [entry["part"] for entry in entries if entry["verdict"] in ("fail", "warn")]
         if parts:
-            wrong.append(f"{told.subject.name} {parts[0]}" + (f" and {len(parts) - 1} more" if len(parts) > 1 else ""))
+            wrong.append(f"{told.subject.name} {some_of(parts, 1)}")
     said = f"{crowd.kind}: {check.metric} of {crowd.nodes} nodes"
     everybody = crowd.parts.get(EVERY)
     if everybody is not None:
         said += f", median {_shown(check, everybody.median)}, deviation {_percent(everybody)}"
     if wrong:
-        said += f"; far off: {named(wrong)}"
+        said += f"; far off: {some_of(wrong)}"
     if behind:
         said += f"; {behind}"
     of_all = "fail" if wrong else "missing" if behind else "pass"

@@ -14,6 +14,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs, schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.run_publishing import RUN_FILE
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_reading import read_all
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.wording import some_of
 
 #: Of run.json and of what the controller tells of a thousand nodes.
 MAX_DOCUMENT_BYTES = 32 << 20
@@ -221,5 +222,4 @@ def _hint(found: Sequence[Found]) -> str:
 
 
 def _listed(found: Sequence[Found]) -> str:
-    more = f"; and {len(found) - MAX_LISTED} more" if len(found) > MAX_LISTED else ""
-    return "; ".join(one.told() for one in found[:MAX_LISTED]) + more
+    return some_of((one.told() for one in found), MAX_LISTED, "; ")

@@ -11,9 +11,9 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils import units
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import console
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.measure import GPU_VENDORS
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.wording import some_of
 
 MAX_NODE_LINES = 20
-MAX_NAMES = 8
 
 #: Checks of what a search found of one node.
 FOUND = ("fabric_suspect", "fabric_untested", "fabric_bad_links")
@@ -143,7 +143,7 @@ def _remarks(report: Mapping[str, Any]) -> list[str]:
     lines = []
     flaky = [node["name"] for node in nodes if node["flaky"]]
     if flaky:
-        lines.append(f"Flaky, passed only when run again: {_names(flaky)}")
+        lines.append(f"Flaky, passed only when run again: {some_of(flaky)}")
     undeclared = [
         node["name"]
         for node in nodes
@@ -151,13 +151,13 @@ def _remarks(report: Mapping[str, Any]) -> list[str]:
         and any(check["verdict"] == "skipped" and check["reason"] == "count not declared" for check in node["checks"])
     ]
     if undeclared:
-        lines.append(f"GPU count not declared: {_names(undeclared)}; set gpuval_gpu_count to have it checked")
+        lines.append(f"GPU count not declared: {some_of(undeclared)}; set gpuval_gpu_count to have it checked")
     untested = [node["name"] for node in nodes if node["sku"] == "cpu" and _hardware(node)]
     if untested:
-        lines.append(f"Has GPUs that were not tested, since gpuval_sku is cpu: {_names(untested)}")
+        lines.append(f"Has GPUs that were not tested, since gpuval_sku is cpu: {some_of(untested)}")
     warned = [node["name"] for node in nodes if any(check["verdict"] == "warn" for check in node["checks"])]
     if warned:
-        lines.append(f"Warnings: {_names(warned)}; see report.html")
+        lines.append(f"Warnings: {some_of(warned)}; see report.html")
     problems = report["fleet"]["problems"]
     if problems:
         first = problems[0]
@@ -178,8 +178,3 @@ def _hardware(node: Mapping[str, Any]) -> bool:
     """Whether the facts found a GPU on the bus, used or not."""
     found = metric_value(node, "facts", "gpu_hardware_count")
     return bool(found and found["value"])
-
-
-def _names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-    return ", ".join(names[:MAX_NAMES]) + more

@@ -42,6 +42,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.measure import (
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.stood import Stood
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.summary import headline, summary_lines
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.wording import some_of
 
 STARTED = ("started", "finished")
 FAILED_STATES = ("failure", "crash", "timeout")
@@ -478,7 +479,7 @@ def _identity_checks(facts: Mapping[str, Any] | None, twins: Twins) -> list[Entr
     others = sorted(twins, key=natural_order)
     first, *more = sorted(twins[others[0]])[:3]
     same = one_line(", ".join([first, *(told.removeprefix(SAME) for told in more)]), 240)
-    named = ", ".join(others[:8]) + (f" and {len(others) - 8} more" if len(others) > 8 else "")
+    named = some_of(others)
     more_names = named.removeprefix(others[0]).removeprefix(", ")
     first_name = f"{others[0]} (and {more_names})" if more_names else others[0]
     return [

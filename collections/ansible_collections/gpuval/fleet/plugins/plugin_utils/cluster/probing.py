@@ -10,6 +10,7 @@ from typing import Any
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import probe
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import nodes, pod_settings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import ManifestError, PodSettings
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.wording import some_of
 
 PLACEMENT = "kubernetes"
 #: The variables of a host that say where it is and what is expected of it.
@@ -87,7 +88,7 @@ def summary(findings: Mapping[str, probe.Finding], seconds: float) -> list[str]:
     lines = [f"cluster: {ready} of {len(findings)} node(s) can be worked on, {seconds:.1f} s", *rest]
     few = short(findings)
     if few:
-        lines.append(f"  fewer GPUs than expected ({len(few)}): {probe.named(few)}")
+        lines.append(f"  fewer GPUs than expected ({len(few)}): {some_of(few, probe.SHOWN)}")
         lines.append(f"    {few[0]}: {findings[few[0]].message}")
         lines.append(f"      -> {findings[few[0]].remedy}")
     return lines

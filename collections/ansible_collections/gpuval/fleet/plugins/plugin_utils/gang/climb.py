@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Optional
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.judge import HARD, listed, percent
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.judge import HARD, percent
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.wording import some_of
 
 #: A group is slow from so much on, and so many deviations: groups are few, and of two the faster one is the measure.
 MARGINS, DEVIATIONS = 2.0, 4.0
@@ -173,7 +174,7 @@ class _Look:
         if len(bad) >= CONFIRMED and len(bad) == len(tests) and not apart:
             self._suspect(nodes, f"a group of {size} with it {how}; too few good nodes are left to tell it from a link")
         elif len(bad) >= CONFIRMED and len(bad) == len(tests):
-            rounds = listed((one.round + 1 for one in bad), 12)
+            rounds = some_of((one.round + 1 for one in bad), 12)
             self.found.bad[nodes[0]] = f"every group of {size} with it {how}, good nodes beside it, in round {rounds}"
         elif len(tests) > len(bad):
             self._suspect(nodes, f"a group of {size} with it {how}, and not each time")
@@ -195,7 +196,7 @@ class _Look:
 
     def _suspect(self, nodes: Nodes, reason: str) -> None:
         self.found.suspect.update(dict.fromkeys(nodes, reason))
-        self.found.groups.append(f"{len(nodes)} node(s) ({listed(nodes)}): {reason}")
+        self.found.groups.append(f"{len(nodes)} node(s) ({some_of(nodes)}): {reason}")
 
     def _how(self, value: float) -> str:
         if value == HARD:

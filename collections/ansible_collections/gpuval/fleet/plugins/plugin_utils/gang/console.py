@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-MAX_NAMES, MAX_LINES = 8, 4
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.wording import some_of
+
+MAX_LINES = 4
 
 
 def lines(told: Mapping[str, Any], verdicts: Mapping[str, str]) -> list[str]:
@@ -16,7 +18,7 @@ def lines(told: Mapping[str, Any], verdicts: Mapping[str, str]) -> list[str]:
     # a node that its own stages decided against has its line already
     left_out = {one["node"]: one["reason"] for one in told["left_out"] if verdicts.get(one["node"]) != "FAIL"}
     for reason, nodes in _grouped(left_out)[:MAX_LINES]:
-        found.append(f"Left out of the gangs: {_names(nodes)}: {reason}")
+        found.append(f"Left out of the gangs: {some_of(nodes)}: {reason}")
     if told["formed"] and told["ended_at"] is None:
         found.append("Gangs: not ended: their work was broken off")
     for one in told["findings"]:
@@ -41,8 +43,3 @@ def _grouped(reasons: Mapping[str, str]) -> list[tuple[str, Sequence[str]]]:
     for node, reason in reasons.items():
         groups.setdefault(reason, []).append(node)
     return sorted(groups.items(), key=lambda group: -len(group[1]))
-
-
-def _names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-    return ", ".join(names[:MAX_NAMES]) + more

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -120,8 +120,3 @@ class Noise:
 def percent(value: float) -> str:
     """`-0.105` as `10.0 % slower`."""
     return f"{100 * (1 - math.exp(value)):.3g} % slower"
-
-
-def listed(names: Iterable[object], limit: int = 6) -> str:
-    whole = [str(name) for name in names]
-    return ", ".join(whole[:limit]) + (f" and {len(whole) - limit} more" if len(whole) > limit else "")

@@ -25,7 +25,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.explain import (
     Setting,
     explain,
 )
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.judge import FAILED, HARD, Result, listed, percent
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.judge import FAILED, HARD, Result, percent
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.standing import (
     BAD,
     HEALTHY,
@@ -36,6 +36,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.standing import 
     told,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.topology import Topology
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.wording import some_of
 
 __all__ = ["Boundary", "Findings", "Group", "Limits", "Result", "Round", "Search", "Topology"]
 
@@ -188,7 +189,7 @@ class Search:
         groups = {group.id: group for group in self.rounds[-1].groups}
         unknown = [str(name) for name in results if name not in groups]
         if unknown:
-            raise ValueError(f"{listed(unknown)}: no group of round {len(self.rounds)}")
+            raise ValueError(f"{some_of(unknown)}: no group of round {len(self.rounds)}")
         self.results[-1] = {
             name: Result.take_in(results.get(name, Result("missing")), group.nodes) for name, group in groups.items()
         }
@@ -434,7 +435,7 @@ class Search:
     def _add_saved(self, number: int, round_: Round, results: Mapping[str, Any] | None) -> None:
         unknown = {node for group in round_.groups for node in group.nodes} - set(self.line)
         if unknown:
-            raise ValueError(f"{listed(sorted(unknown))}: not in the search that was saved")
+            raise ValueError(f"{some_of(sorted(unknown))}: not in the search that was saved")
         if round_.number != number:
             raise ValueError(f"a round of number {round_.number} is saved where round {number} stands")
         if self.results and self.results[-1] is None:

@@ -13,6 +13,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_lin
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.book import AGAIN, BAD, FABRIC, GANGS, SEARCH
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.forming import LEAST
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.judge import Result
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.wording import some_of
 
 MAX_RUN_ID = 63
 #: What of a search's sentences is told in a record.
@@ -205,7 +206,7 @@ def of_other_network(nodes: Mapping[str, str], groups: Iterable[tuple[Sequence[s
     named = [node for node in nodes if node in told]
     if not named:
         return []
-    names = ", ".join(named[:MAX_NAMES]) + (f" and {len(named) - MAX_NAMES} more" if len(named) > MAX_NAMES else "")
+    names = some_of(named, MAX_NAMES)
     return [f"not by the expected network: {names}: {one_line(told[named[0]], MAX_LINE)}"[:MAX_LINE]]
 
 

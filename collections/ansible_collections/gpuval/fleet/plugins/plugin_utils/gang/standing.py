@@ -20,7 +20,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.explain import (
     most_tests,
     surely_slow,
 )
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.judge import HARD, NOISY, listed, percent
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.judge import HARD, NOISY, percent
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.wording import some_of
 
 HEALTHY, BAD, SUSPECT, UNTESTED = "healthy", "bad", "suspect", "untested"
 #: A link, a missing result, a node that does not answer is not asked for more tests than these.
@@ -130,8 +131,8 @@ def told(picture: Picture, indices: Sequence[int], node: str) -> str:
     """Rounds, figures and partners of measurements, as a sentence's end."""
     soft = [picture.relative[index] for index in indices if (picture.relative[index] or 0.0) > HARD]
     states = sorted({picture.measures[index].state for index in indices if picture.relative[index] == HARD})
-    rounds = listed((number + 1 for number in sorted({picture.measures[index].round for index in indices})), 12)
-    partners = listed(dict.fromkeys(picture.measures[index].other(node) for index in indices))
+    rounds = some_of((number + 1 for number in sorted({picture.measures[index].round for index in indices})), 12)
+    partners = some_of(dict.fromkeys(picture.measures[index].other(node) for index in indices))
     how = []
     if soft:
         how.append(f"{percent(statistics.median(value for value in soft if value is not None))} than good pairs")
@@ -233,9 +234,9 @@ def _other(
     if node not in answered:
         return Standing(UNTESTED, "no result came of any group that it was in: a node that is silent proves nothing")
     if node in failed:
-        return Standing(SUSPECT, f"failed with {listed(failed[node])}: either may be it, or the link")
+        return Standing(SUSPECT, f"failed with {some_of(failed[node])}: either may be it, or the link")
     if node in gaps:
-        return Standing(UNTESTED, f"the result with {listed(gaps[node])} is missing")
+        return Standing(UNTESTED, f"the result with {some_of(gaps[node])} is missing")
     if node in picture.good:
         return Standing(HEALTHY)
     lows = [index for index in picture.of_node[node] if picture.is_low(index, margin)]
@@ -250,7 +251,7 @@ def _boundary(picture: Picture, boundary: Boundary, margin: float) -> Standing:
     indices = picture.boundaries[boundary]
     values = [picture.relative[index] or 0.0 for index in indices]
     soft = [value for value in values if value > HARD]
-    rounds = listed((number + 1 for number in sorted({picture.measures[index].round for index in indices})), 12)
+    rounds = some_of((number + 1 for number in sorted({picture.measures[index].round for index in indices})), 12)
     how = f"{percent(statistics.median(soft))} than good pairs" if soft else "fail"
     reason = f"{len(indices)} pairs across it: {how}, in round {rounds}; both sides are fine in themselves"
     if boundary.scope == "apart":

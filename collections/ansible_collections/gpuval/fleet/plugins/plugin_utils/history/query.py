@@ -25,6 +25,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.trend import 
     trend_of,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.standing import LEAST, MOST
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.wording import some_of
 
 SCHEMA = "gpuval.history/1"
 NOT_JUDGED = "not judged"
@@ -427,7 +428,7 @@ class History:
                 JOIN records rec ON rec.folder = f.folder AND rec.node = f.node AND rec.stage IN ('facts', f.stage)
             ) SELECT one, run_id, entry.key, list_sort(list(DISTINCT entry.value)) FROM told GROUP BY ALL"""
         ).fetchall():
-            versions[one, run_id][name] = ", ".join(told[:4]) + (f" and {len(told) - 4} more" if len(told) > 4 else "")
+            versions[one, run_id][name] = some_of(told, 4)
         for number, drift in enumerate(drifts):
             del drift["group_key"], drift["subject_key"]
             _, node, machine, part, gpu, _ = places[number][-1]

@@ -8,9 +8,10 @@ from typing import Any
 from ansible_collections.gpuval.fleet.plugins.plugin_utils import units
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.trend import MIN_TOTAL
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.wording import some_of
 
 MAX_ROWS = 60
-MAX_LISTED = 20
+MAX_LISTED, MAX_NAMED = 20, 3
 #: Runs that figures have a column for.
 MAX_COLUMNS = 6
 MAX_CELL = 48
@@ -45,7 +46,7 @@ def _rows(document: Mapping[str, Any]) -> list[str]:
         cells = [
             [
                 row["time"][:16], row["run_id"], row["profile"], row["node"], row["part"] or "", row["machine"],
-                row["verdict"] + (" (flaky)" if row["flaky"] else ""), _some(row["failed_checks"]),
+                row["verdict"] + (" (flaky)" if row["flaky"] else ""), some_of(row["failed_checks"], MAX_NAMED),
                 row["driver"] or "", row["firmware"] or "",
             ]
             for row in rows
@@ -69,7 +70,7 @@ def _rows(document: Mapping[str, Any]) -> list[str]:
             [
                 row["time"][:16], row["run_id"], row["profile"],
                 *(str(row[key]) for key in ("nodes", "PASS", "FAIL", "INCOMPLETE", "not_judged", "flaky")),
-                *(_some(row[key]) for key in ("skus", "driver", "firmware")),
+                *(some_of(row[key], MAX_NAMED) for key in ("skus", "driver", "firmware")),
             ]
             for row in rows
         ]  # fmt: skip
@@ -111,7 +112,7 @@ def _flaky(document: Mapping[str, Any]) -> list[str]:
     for one in found[:MAX_LISTED]:
         said = []
         if one["retried"]:
-            where = _some(one["retried_runs"])
+            where = some_of(one["retried_runs"], MAX_NAMED)
             said.append(
                 f"passed only on a further attempt in {one['retried']} of {_count(one['judged'], 'run')} ({where})"
             )
@@ -201,10 +202,6 @@ def _percent(ratio: float) -> str:
 
 def _count(number: int, one: str, many: str | None = None) -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
-
-
-def _some(words: Sequence[str], most: int = 3) -> str:
-    return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
 
 
 def _more(count: int) -> list[str]:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.network.answers import Answers, Asked
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.network.blame import Odd, Pair, blame, both_ways
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.wording import some_of
 
 #: A link is slow at this many times what is usual, and this much above it: a fleet in one rack has figures near zero.
 SLOW_FACTOR = 3.0
@@ -238,7 +239,7 @@ def _services(fleet: Fleet) -> list[Finding]:
             who = (
                 "no node reaches it"
                 if len(bad) == len(measured)
-                else f"{_some(bad)} ({len(bad)} of {len(measured)}) do not reach it"
+                else f"{some_of(sorted(bad), LISTED)} ({len(bad)} of {len(measured)}) do not reach it"
             )
             remedy = "See name servers, routes, proxies and firewalls on the way."
             found.append(Finding("fail", "endpoint", tuple(bad), f"{name}: {who}: {reason}", remedy))
@@ -322,7 +323,8 @@ def _unlike(fleet: Fleet) -> list[Finding]:
             for value in counts:
                 odd = [node for node, both in values.items() if both[position] == value]
                 if value != usual:
-                    message = f"{_some(odd)}: {name} has {what} {value}, {usual} on {count} of {len(values)}"
+                    named = some_of(sorted(odd), LISTED)
+                    message = f"{named}: {name} has {what} {value}, {usual} on {count} of {len(values)}"
                     found.append(Finding("warn", "unlike", tuple(odd), message, f"Make the {what} of {name} alike."))
     return found
 
@@ -389,12 +391,6 @@ def _class(pair: Pair, zones: Mapping[str, str]) -> tuple[str, ...]:
 def _states(pairs: Mapping[Pair, Asked], tried: Mapping[Pair, bool]) -> str:
     counts = Counter(pairs[pair].state for pair, bad in tried.items() if bad)
     return ", ".join(f"{state} {count}x" for state, count in counts.most_common())
-
-
-def _some(names: Iterable[str]) -> str:
-    listed = sorted(names)
-    more = f" and {len(listed) - LISTED} more" if len(listed) > LISTED else ""
-    return ", ".join(listed[:LISTED]) + more
 
 
 def _milliseconds(seconds: float) -> str:
