@@ -173,7 +173,7 @@ def test_a_gpu_fewer_than_declared_is_told_in_the_words_of_the_tool(tmp_path, bi
 def test_a_tool_that_gives_no_answer_is_no_pass(tmp_path, bin_folder, monkeypatch, script, reason):
     put(bin_folder, "dcgmi", script)
     start = time.monotonic()
-    ended = run(tmp_path, "--seconds", "2").end()
+    ended = run(tmp_path, "--seconds", "2" if "not ended" in reason else "30").end()
     assert time.monotonic() - start < 40
     assert (ended.code, ended.result["state"]) == (0, "success")
     assert ended.metric("vendor_tools_run_count") == 1
@@ -188,7 +188,7 @@ def test_a_tool_that_gives_no_answer_is_no_pass(tmp_path, bin_folder, monkeypatc
 def test_dcgm_without_its_host_engine_is_left_out(tmp_path, bin_folder, said):
     """Where an image has dcgmi alone, the node is no worse for it."""
     put(bin_folder, "dcgmi", f"echo 'Error: unable to establish a connection {said}'; exit 255")
-    ended = run(tmp_path, "--seconds", "2").end()
+    ended = run(tmp_path, "--seconds", "20").end()
     assert ended.metric("vendor_tools_failed_count") == ended.metric("vendor_tools_run_count") == 0
     assert ended.metric("vendor_tools_left_out_count") == 1
     assert "dcgm: left out: no host engine answers dcgmi" in ended.result["message"]
