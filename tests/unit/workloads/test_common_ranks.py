@@ -1,7 +1,11 @@
 """What becomes of a rank's end: real ranks, each ending in its own way."""
 
+import os
+import subprocess
+import sys
+
 import pytest
-from workload_process import Workload
+from workload_process import NODE, Workload
 
 pytest.importorskip("torch")
 
@@ -19,7 +23,7 @@ sys.exit(run_workload(lambda result: run_ranks(result, "sample_rank", sys.argv[1
 RANK = """
 import os, sys, time
 import torch
-from gpuval_workloads.common.ranks import run_rank
+from gpuval_workloads.common.ranks import leave, run_rank
 from gpuval_workloads.common.result import WorkloadFailure
 
 def main(ranks, result):
@@ -36,7 +40,26 @@ def main(ranks, result):
             raise KeyError("a defect")
     ranks.gather(None)
 
-sys.exit(run_rank(main))
+leave(run_rank(main))
+"""
+
+BUSY = """
+import atexit, threading, sys
+import torch
+from gpuval_workloads.common.ranks import leave
+
+def work():
+    ones = torch.ones(64, 64)
+    begun.set()
+    while True:
+        ones @ ones
+
+begun = threading.Event()
+threading.Thread(target=work, daemon=True).start()
+begun.wait(30)
+atexit.register(print, "ended in order")
+print("all is told")
+leave(3)
 """
 
 
@@ -53,6 +76,15 @@ def test_what_nccl_met_last_is_kept():
     assert ranks.is_out_of_memory(RuntimeError(NCCL)) and NO_MEMORY.search(said)
     other = ranks._words(RuntimeError(NCCL.replace("Cuda failure 2 'out of memory'", "socketPoll: closed by peer")))
     assert other.endswith("unhandled cuda error (run with NCCL_DEBUG=INFO); socketPoll: closed by peer")
+
+
+def test_a_thread_within_pytorch_does_not_turn_an_end_into_a_crash():
+    """By ``sys.exit`` this program is aborted every time: "terminate called without an active exception"."""
+    done = subprocess.run(
+        [sys.executable, "-c", BUSY], env={**os.environ, "PYTHONPATH": str(NODE)}, capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (3, "all is told\nended in order\n", "")
 
 
 def test_what_else_an_exception_says_is_left_out_and_all_is_bounded():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from ..common.ranks import Ranks, run_rank, software_environment
+from ..common.ranks import Ranks, leave, run_rank, software_environment
 from ..common.result import Result
 from .config import parse_arguments
 from .matmul import precisions
@@ -42,4 +42,4 @@ def main(ranks: Ranks, result: Result) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_rank(main))
+    leave(run_rank(main))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..common.ranks import Ranks, run_rank, software_environment
+from ..common.ranks import Ranks, leave, run_rank, software_environment
 from ..common.result import Result, WorkloadFailure
 from .config import MIN_REPEATS, Config, parse_arguments
 from .exact import Recorder, sha256
@@ -178,4 +178,4 @@ def _say(ranks: Ranks, result: Result, mine: Repeats, judgements: Mapping[str, J
 
 
 if __name__ == "__main__":
-    sys.exit(run_rank(main))
+    leave(run_rank(main))

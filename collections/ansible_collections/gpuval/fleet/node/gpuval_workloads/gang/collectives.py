@@ -7,7 +7,7 @@ import sys
 from contextlib import suppress
 
 from ..common.device import Accelerator
-from ..common.ranks import Ranks, run_rank, software_environment
+from ..common.ranks import Ranks, leave, run_rank, software_environment
 from ..common.result import Result
 from ..diagnostics import nccl_log
 from ..diagnostics.collectives import COLLECTIVES, SEND_RECEIVE, collectives
@@ -158,4 +158,4 @@ def _judge(result: Result, errors: int, nodes: int, complaint: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_rank(main))
+    leave(run_rank(main))

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..common.ranks import Ranks, run_rank, software_environment
+from ..common.ranks import Ranks, leave, run_rank, software_environment
 from ..common.result import Result
 from ..training.task import Task, build_task
 from . import zero
@@ -167,4 +167,4 @@ if __name__ == "__main__":
     code = run_rank(main)
     if not int(os.environ["RANK"]):
         print(f"all phases took {time.perf_counter() - begun:.0f} s", flush=True)
-    sys.exit(code)
+    leave(code)

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..common.ranks import Ranks, run_rank, software_environment
+from ..common.ranks import Ranks, leave, run_rank, software_environment
 from ..common.result import RESULT_FILE_VARIABLE, Result
 from ..common.stats import Curve, Sample, median, percentile
 from .bounds import Bounds
@@ -295,4 +295,4 @@ class Training:
 
 
 if __name__ == "__main__":
-    sys.exit(run_rank(main))
+    leave(run_rank(main))
