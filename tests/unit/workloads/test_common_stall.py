@@ -277,7 +277,7 @@ sys.exit(run_workload(lambda result: run_ranks(result, "sleeper_rank", sys.argv[
 SLEEPER_RANK = """
 import random, sys, time
 import torch.distributed as dist
-from gpuval_workloads.common.ranks import run_rank
+from gpuval_workloads.common.ranks import leave, run_rank
 
 def dig(depth):
     # Each look finds another depth; work of PyTorch is seen only where it gives up the lock, often at one place.
@@ -297,7 +297,7 @@ def main(ranks, result):
     dist.barrier()
     ranks.gather(None)
 
-sys.exit(run_rank(main))
+leave(run_rank(main))
 """
 
 

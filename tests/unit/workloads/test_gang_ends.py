@@ -30,7 +30,7 @@ sys.exit(run_workload(program.main))
 RANKS = """
 import os, sys, time
 import torch
-from gpuval_workloads.common.ranks import run_rank
+from gpuval_workloads.common.ranks import leave, run_rank
 from gpuval_workloads.common.result import WorkloadFailure
 from gpuval_workloads.diagnostics.collectives import Collective, collectives
 from gpuval_workloads.diagnostics.measure import Meter
@@ -53,7 +53,7 @@ def main(ranks, result):
         finally:
             os._exit(3)
 
-sys.exit(run_rank(main))
+leave(run_rank(main))
 """
 
 

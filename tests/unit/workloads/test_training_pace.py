@@ -153,14 +153,14 @@ exec sleep 1000
 
 LIMITED = """
 import sys
-from gpuval_workloads.common.ranks import run_rank
+from gpuval_workloads.common.ranks import leave, run_rank
 from gpuval_workloads.training import compiling, worker
 
 def limited(model, next_loss, ranks):
     return compile_layers(model, next_loss, ranks, limit_seconds=3.0)
 
 compile_layers, worker.compile_layers = compiling.compile_layers, limited
-sys.exit(run_rank(worker.main))
+leave(run_rank(worker.main))
 """
 
 PARENT = """

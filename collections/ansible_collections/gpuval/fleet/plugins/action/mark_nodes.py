@@ -10,8 +10,9 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import marks
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterError, Missing
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.options import CLUSTER_OPTIONS, access_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.wording import some_of
 
-MAX_NAMES, MAX_TOLD = 8, 300
+MAX_TOLD = 300
 INCOMPLETE = "INCOMPLETE"
 
 
@@ -45,9 +46,8 @@ class ActionModule(ControllerAction):
         if done.missing:
             told += f"; not in the cluster: {', '.join(done.missing)}"
         if done.kept:
-            shown = ", ".join(f"{name} ({_told(still[name])})" for name in done.kept[:MAX_NAMES])
-            more = " and more" if len(done.kept) > MAX_NAMES else ""
-            kept = f"still FAIL: {shown}{more}: a run in which they pass that takes it off"
+            shown = some_of(f"{name} ({_told(still[name])})" for name in done.kept)
+            kept = f"still FAIL: {shown}: a run in which they pass that takes it off"
             self._display.warning(kept)
             told += f"; {kept}, or mark_nodes with state: absent"
         if done.busy:

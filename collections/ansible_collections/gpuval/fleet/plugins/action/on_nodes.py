@@ -9,6 +9,7 @@ from pathlib import Path
 from ansible import context
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.node_tasks import NodeTasks
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.wording import some_of
 
 WAIT_SECONDS = 5.0
 MOST_NAMED = 5
@@ -48,6 +49,6 @@ class ActionModule(ControllerAction):
             tasks.close()
         result = {"changed": changed, "failed_nodes": failed}
         if failed and (options["required"] or len(failed) == len(nodes)):
-            named = ", ".join(list(failed)[:MOST_NAMED]) + (" and others" if len(failed) > MOST_NAMED else "")
+            named = some_of(failed, MOST_NAMED)
             return {**result, "failed": True, "msg": f"failed on {len(failed)} of {len(nodes)} node(s): {named}"}
         return result

@@ -9,6 +9,7 @@ import socket
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.network import sampling
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.wording import some_of
 
 RESOLVE_SECONDS = 10
 #: What an inventory declares a network by.
@@ -44,8 +45,7 @@ class ActionModule(ControllerAction):
         unknown = sorted(set(nodes) - set(hosts)) if options["resolve"] else []
         if unknown:
             self._display.warning(
-                f"no address is known of {', '.join(unknown[:6])}: "
-                "give network_address, else they are left out of /etc/hosts"
+                f"no address is known of {some_of(unknown)}: give network_address, else they are left out of /etc/hosts"
             )
         return {
             "changed": False,

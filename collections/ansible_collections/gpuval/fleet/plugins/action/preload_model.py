@@ -19,6 +19,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import (
     models_prefix,
     rclone_config,
 )
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.wording import some_of
 
 
 class ActionModule(ControllerAction):
@@ -91,7 +92,7 @@ class ActionModule(ControllerAction):
         sizes = {name: path.stat().st_size for name, path in model.files.items()}
         lost = model_source.missing(sizes, listed, sizes)
         if lost:
-            raise model_source.ModelError(f"the upload is not whole: {', '.join(lost[:5])}; run again")
+            raise model_source.ModelError(f"the upload is not whole: {some_of(lost)}; run again")
         record = {"source": options["model"], "revision": options["revision"], "origin": model.origin}
         store.put(_record_key(prefix), json.dumps(record).encode(), "application/json")
         store.put(f"{prefix}{manifest.NAME}", sums.encode(), "text/plain; charset=utf-8")

@@ -11,6 +11,7 @@ import platform
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ import torch.distributed as dist
 from .device import Accelerator, choose_accelerator, describe_devices
 from .gpu_processes import others_on
 from .launch import CRASH_FILE, FAILURE_FILE, LAUNCHER_VARIABLE, OUTCOME_FILE, RANK_DIRECTORY_VARIABLE
-from .result import EXIT_FAILURE, EXIT_SUCCESS, Result, WorkloadFailure, write_atomically
+from .result import EXIT_CRASH, EXIT_FAILURE, EXIT_SUCCESS, Result, WorkloadFailure, write_atomically
 from .stall import BEAT_FILE, Event, Progress
 
 COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=10)
@@ -124,8 +125,8 @@ def run_rank(main: Callable[[Ranks, Result], None]) -> int:
     """Run one rank's part of a workload and return its exit code.
 
     The result of the node's first rank becomes the outcome when ``main`` returns. ``WorkloadFailure`` and running out
-    of device memory are left in a file for the launcher, which ends the other ranks. Other exceptions propagate, a
-    crash of this rank, and leave a note too, so that the rank that broke off first can be told from those that lost it.
+    of device memory are left in a file for the launcher, which ends the other ranks. Other exceptions are a crash of
+    this rank, and leave a note too, so that the rank that broke off first can be told from those that lost it.
     """
     _die_with_launcher()
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -142,7 +143,8 @@ def run_rank(main: Callable[[Ranks, Result], None]) -> int:
         if is_out_of_memory(error):
             return _fail(rank, f"{_memory_account(ranks)}. {_words(error)}")
         _leave_note(CRASH_FILE, rank, f"{type(error).__name__}: {_words(error)}")
-        raise
+        traceback.print_exc()
+        return EXIT_CRASH
     if ranks.local_rank == 0:
         if result.state == "running":
             result.state = "success"
@@ -157,13 +159,17 @@ def run_rank(main: Callable[[Ranks, Result], None]) -> int:
 def leave(code: int) -> NoReturn:
     """End a rank's process with this exit code, its work told, without the end that Python makes of itself.
 
-    A thread that PyTorch runs code in meanwhile (gloo's, which lets go of a tensor; a heartbeat that asks a device) is
-    aborted there by SIGABRT (pytorch/pytorch#179291), and a node would be told to have crashed that did all well.
+    A thread that comes out of PyTorch's code meanwhile (gloo's, which lets go of a tensor; a heartbeat that asks a
+    device) has the process aborted there, and a node would be told to have crashed that did all well. What gloo's
+    threads do there: pytorch/pytorch#179291.
     """
-    atexit._run_exitfuncs()  # as multiprocessing does before it leaves so: helpers of the compiler are ended
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    try:
+        atexit._run_exitfuncs()  # helpers of the compiler are ended
+        sys.stdout.flush()
+        sys.stderr.flush()
+        ctypes.CDLL(None).fflush(None)  # what NCCL has printed
+    finally:
+        os._exit(code)
 
 
 def node_ranks(environ: Mapping[str, str]) -> range:

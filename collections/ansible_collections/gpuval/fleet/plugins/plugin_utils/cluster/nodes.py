@@ -13,6 +13,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.launch_classes import AGAIN
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.probe import REACHABLE, Finding
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.wording import some_of
 
 HOSTNAME = "kubernetes.io/hostname"
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
@@ -284,7 +285,7 @@ def _of_gpus(name: str, description: Mapping[str, Any], have: Gpus, sku: str, ex
     word = have.resource or "GPU resource"
     if not have.allocatable:
         if have.partitions:
-            shown = ", ".join(have.partitions[:3])
+            shown = some_of(have.partitions, 3)
             return _found(name, "gpus_partitioned", f"its GPUs are partitioned ({shown}): it offers no whole one")
         if not (have.capacity or expected or sku != "auto" or vendor_by_labels(description["labels"])):
             return None

@@ -36,12 +36,13 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import (
     Refused,
     accept_record,
 )
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.node_ids import told as some_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.node_ids import MAX_TOLD
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.html import html_report
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.markdown import markdown_report
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.perf import perf_csv
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.place import DELIVERY
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.wording import some_of
 
 COLLECTION = Path(__file__).parents[3]
 #: Of a longer log its head and its tail are delivered.
@@ -119,7 +120,7 @@ def check(request: Request, around: Surroundings) -> None:
         if ordinary.get(identity.lower(), name) != name
     ]
     if meant:
-        raise DeliveryError(f"{some_of(meant, '; ')}: give other ids")
+        raise DeliveryError(f"{some_of(meant, MAX_TOLD, '; ')}: give other ids")
 
 
 def build(request: Request, around: Surroundings, say: Callable[[str], object] = lambda _line: None) -> Built:
@@ -171,8 +172,8 @@ def _build(request: Request, around: Surroundings, draft: Path, scratch: Path, s
     found += [f"the path {file.path}: {what}" for file in sealed for what in scan.text(file.path)]
     if found:
         raise DeliveryError(
-            "the delivery was not made, since something internal was left in it: " + "; ".join(found[:20])
-            + ". This is a fault of gpuval: please report it with the line in question"
+            f"the delivery was not made, since something internal was left in it: {some_of(found, MAX_TOLD, '; ')}. "
+            "This is a fault of gpuval: please report it with the line in question"
         )  # fmt: skip
     _remember(request, disguise)
     changed, of_target = _put(request, draft, sealed)

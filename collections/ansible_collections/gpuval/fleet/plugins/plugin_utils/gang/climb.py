@@ -17,6 +17,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.wording import some_o
 
 #: A group is slow from so much on, and so many deviations: groups are few, and of two the faster one is the measure.
 MARGINS, DEVIATIONS = 2.0, 4.0
+#: A sentence on a group is cut after 200 characters, and has to come to its end before.
+MOST_NAMED = 3
 #: Bus bandwidth falls a little with size. More than this is told, and nobody is accused of it.
 FALL = 0.35
 #: One node is bad when it was in so many bad groups of otherwise good nodes, each time with others.
@@ -196,7 +198,7 @@ class _Look:
 
     def _suspect(self, nodes: Nodes, reason: str) -> None:
         self.found.suspect.update(dict.fromkeys(nodes, reason))
-        self.found.groups.append(f"{len(nodes)} node(s) ({some_of(nodes)}): {reason}")
+        self.found.groups.append(f"{len(nodes)} node(s) ({some_of(nodes, MOST_NAMED)}): {reason}")
 
     def _how(self, value: float) -> str:
         if value == HARD:

@@ -301,7 +301,7 @@ def fabric_record(run: Mapping[str, Any], node: str, found: Mapping[str, Any], a
     if problems and (known != HEALTHY or bad_links or suspect_links):
         told.insert(1, f"its host checks: {'; '.join(problems)}")
     if faults["rounds"]:
-        told.append(f"faults in {', '.join(faults['rounds'][:MAX_LINES])}")
+        told.append(f"faults in {some_of(faults['rounds'], MAX_LINES)}")
     metrics = [{"name": name, "value": value, "unit": "count", "scope": scope}
                for name, scope, value in faults["figures"]]  # fmt: skip
     counts = {

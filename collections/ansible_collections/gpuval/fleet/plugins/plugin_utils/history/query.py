@@ -158,7 +158,7 @@ class History:
             }
             if not chosen:
                 near = sorted({metric for _, metric in there if any(word in metric for word in self.question.metrics)})
-                hint = f"; there are {', '.join(near[:8])}" if near else "; METRIC='training_*' asks for several"
+                hint = f"; there are {some_of(near)}" if near else "; METRIC='training_*' asks for several"
                 raise HistoryError(f"no record has the metric {', '.join(self.question.metrics)}{hint}")
         else:
             chosen = judged
