@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 from ansible.utils.collection_loader._collection_finder import _AnsibleCollectionFinder
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -11,6 +12,10 @@ COLLECTION = ROOT / "collections" / "ansible_collections" / "gpuval" / "fleet"
 
 sys.path.insert(0, str(COLLECTION / "node"))
 _AnsibleCollectionFinder(paths=[str(ROOT / "collections")])._install()
+
+# How fast the machine is, with other tests beside, says nothing of a property.
+settings.register_profile("any pace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any pace")
 
 
 #: Their nodes are containers or namespaces, where nothing is seen of what runs on the machine beside them.

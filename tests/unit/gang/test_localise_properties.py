@@ -26,7 +26,7 @@ def gangs(draw, faults=tuple(CLEAR)):
 
 
 @given(gangs(), st.integers(0, 1000))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_the_order_of_nodes_does_not_matter(gang, seed):
     def find(nodes):
         gang.random.seed(seed)
@@ -40,20 +40,20 @@ def test_the_order_of_nodes_does_not_matter(gang, seed):
 
 
 @given(gangs(faults=(*CLEAR, *NOW_AND_THEN)))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_nobody_good_is_called_bad(gang):
     assert set(search(gang).finding().of_class("bad")) <= set(gang.bad)
 
 
 @given(gangs())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_everyone_bad_is_found(gang):
     finding = search(gang).finding()
     assert set(gang.bad) <= {*finding.of_class("bad"), *finding.of_class("suspect")}
 
 
 @given(gangs(faults=(*CLEAR, *NOW_AND_THEN)), st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_taking_results_away_makes_nobody_healthy(gang, data):
     done = search(gang, Limits(climb=False))
     before = done.finding()
@@ -71,7 +71,7 @@ def test_taking_results_away_makes_nobody_healthy(gang, data):
 
 
 @given(gangs(), st.data())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_every_search_ends_whatever_comes(gang, data):
     states = st.sampled_from(["ok", "ok", "ok", "slow", "wrong", "timeout", "crash", "missing"])
     figures = st.one_of(st.none(), st.floats(1e6, 1e11))

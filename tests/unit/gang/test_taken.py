@@ -49,7 +49,9 @@ def better(before, after):
     return [name for name, verdict in after.items() if verdict == "PASS" != before[name]]
 
 
-KEEP = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+KEEP = settings(
+    max_examples=40, suppress_health_check=[*settings().suppress_health_check, HealthCheck.function_scoped_fixture]
+)
 
 
 @KEEP

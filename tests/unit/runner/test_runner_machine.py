@@ -89,7 +89,7 @@ def plans_with_states(draw):
     return parsed(*stages), draw(st.lists(st.sampled_from(sorted(FINISHED - {"skipped"})), min_size=6, max_size=6))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(plans_with_states(), st.integers(0, 12))
 def test_every_plan_ends_and_runs_each_stage_at_most_once_with_its_needs_met(case, halt_after):
     stages, endings = case

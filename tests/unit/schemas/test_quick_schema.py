@@ -43,7 +43,7 @@ def test_records_of_facts_are_seen_at_once():
     assert schemas.quick("record")(facts_record())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data())
 def test_what_passes_at_once_is_valid(data):
     name = data.draw(st.sampled_from(sorted(DOCUMENTS)))

@@ -168,7 +168,7 @@ def test_two_gpus_with_different_firmware_are_both_named():
     assert "gpu:0 a, gpu:1 b" in entry["reason"]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.sampled_from(["a", "b", "c", None]), min_size=1, max_size=6), st.data())
 def test_less_evidence_never_accepts(values, data):
     """Without its value, or its group, a node that was not accepted is not accepted, and neither is the run."""
@@ -190,7 +190,7 @@ def test_less_evidence_never_accepts(values, data):
         assert after["verdict"] != "PASS"
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=7), st.randoms(use_true_random=False))
 def test_the_order_of_nodes_is_irrelevant_and_a_minority_is_never_accepted(values, random):
     report, run, evidence = fleet(values)

@@ -243,7 +243,7 @@ def test_a_check_says_its_unit_and_margin(fields):
         criteria.parse({"schema": "gpuval.criteria/1", "checks": [entry]})
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.permutations(range(6)))
 def test_the_order_of_nodes_is_irrelevant(order):
     run, evidence = fleet(6)
@@ -283,7 +283,7 @@ def copies(places, *, scale=1.0, seed=1, number=12):
     return run, evidence
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(places=st.lists(st.sampled_from([1.0, 0.918, 0.75, 0.5]), min_size=8, max_size=8), seed=st.integers(0, 99))
 def test_a_run_held_against_its_own_baseline_fails_nobody(places, seed):
     run, evidence = copies(places, seed=seed)

@@ -126,7 +126,7 @@ CHECKS = [
 ]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_less_evidence_never_accepts(data):
     draw = data.draw

@@ -265,7 +265,7 @@ def gangs(draw):
     return evidence
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(gangs())
 def test_no_check_of_a_gang_fails_anybody(evidence):
     of_gang = {one.name for one in SHIPPED if one.of_gang}
@@ -275,7 +275,7 @@ def test_no_check_of_a_gang_fails_anybody(evidence):
         assert node["verdict"] != "FAIL" or failed <= {"fabric_bad", *(f"{stage}_state" for stage in STAGES)}
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(gangs(), st.data())
 def test_less_evidence_of_a_gang_accepts_nobody(evidence, data):
     before = judged(evidence)

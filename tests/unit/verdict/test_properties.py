@@ -107,7 +107,7 @@ def twins(draw):
     return run, evidence
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(twins())
 def test_neither_name_of_one_machine_is_accepted(case):
     report = judge(*case)
@@ -119,7 +119,7 @@ def _verdicts(report):
     return {node["name"]: node["verdict"] for node in report["nodes"]}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(removals())
 def test_less_evidence_never_accepts(case):
     run, evidence, less, node = case
@@ -130,7 +130,7 @@ def test_less_evidence_never_accepts(case):
         assert after["verdict"] not in ACCEPTED
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(situations(faults=("metric", "twice", "identity")), st.randoms(use_true_random=False))
 def test_order_of_nodes_and_metrics_is_irrelevant(case, random):
     run, evidence = case
@@ -142,7 +142,7 @@ def test_order_of_nodes_and_metrics_is_irrelevant(case, random):
     assert judge(run, evidence) == judge(shuffled_run, shuffled)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(situations())
 def test_report_follows_its_schema_and_survives_json(case):
     report = judge(*case)
@@ -150,7 +150,7 @@ def test_report_follows_its_schema_and_survives_json(case):
     assert json.loads(json.dumps(report, allow_nan=False)) == report
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(situations())
 def test_verdicts_agree_with_the_checks(case):
     report = judge(*case, standard_checks())

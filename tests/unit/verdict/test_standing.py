@@ -365,7 +365,7 @@ def small_fleets(draw):
 ALL = (SLOW, BESIDE, KNOWN, SOFTWARE, NODE)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(small_fleets(), st.data())
 def test_less_evidence_never_accepts(case, data):
     """Without a piece of its evidence a node that was not accepted is not accepted, and neither is the run."""
@@ -397,7 +397,7 @@ def test_less_evidence_never_accepts(case, data):
         assert after["verdict"] != "PASS"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(small_fleets(), st.randoms(use_true_random=False))
 def test_the_order_of_nodes_and_figures_is_irrelevant(case, shuffle):
     run, evidence = case
@@ -414,7 +414,7 @@ def test_the_order_of_nodes_and_figures_is_irrelevant(case, shuffle):
     assert again["fleet"]["checks"] == report["fleet"]["checks"]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.floats(0.2, 2.0), min_size=9, max_size=20), st.floats(0.01, 0.2))
 def test_at_most_half_of_the_figures_are_accused(factors, margin):
     """Of one figure a node: beyond four deviations of the median lie fewer than half of them."""

@@ -64,7 +64,7 @@ def test_what_fio_did_not_measure_is_a_problem(text, problem):
     assert problem in disk.problem
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(data=st.data())
 def test_damaged_json_never_raises_and_cut_off_json_measures_nothing(data):
     text = golden("fio3_write.json").rstrip()

@@ -116,7 +116,7 @@ def test_a_cut_off_output_never_passes_unless_what_is_missing_says_nothing(name,
 
 
 @CASES
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_damaged_output_neither_raises_nor_turns_into_a_pass(name, says, verdict, data):
     text = golden(name)
@@ -132,7 +132,7 @@ def test_damaged_output_neither_raises_nor_turns_into_a_pass(name, says, verdict
 @pytest.mark.parametrize(
     "says", list(dict.fromkeys(says for says, _ in GOLDEN.values())), ids=lambda says: says.__name__
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(text=st.text(max_size=300))
 def test_no_text_raises_or_passes(says, text):
     assert says(text).verdict != PASS
