@@ -81,6 +81,11 @@ def until(condition, seconds: float = 10.0, what: str = "the expected state"):
         time.sleep(0.02)
 
 
+def until_written(path: Path) -> str:
+    """Shell text that waits until a file holds something: a stage that lasts as long as a test needs it."""
+    return f"while ! [ -s {path} ]; do sleep 0.05; done"
+
+
 def alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
@@ -181,11 +186,11 @@ class Node:
 
     @property
     def until_released(self) -> str:
-        """Shell text that waits for `release`: a stage lasts as long as a test needs it, however busy the machine."""
-        return f"while ! [ -e {self.base}/released ]; do sleep 0.05; done"
+        """Shell text that waits for `release`, however busy the machine is."""
+        return until_written(self.base / "released")
 
     def release(self) -> None:
-        (self.base / "released").touch()
+        (self.base / "released").write_text("yes")
 
     def log(self, name: str) -> str:
         return self.files.log(name).read_text(errors="replace")

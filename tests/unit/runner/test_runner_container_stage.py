@@ -3,8 +3,7 @@
 import json
 import multiprocessing
 import stat
-import sys
-import traceback
+from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 from gpuval_runner import container_stage
@@ -26,8 +25,6 @@ ps) [ -e "$here/silent" ] && { echo 'Cannot connect' >&2; exit 1; }; [ -e "$here
 esac
 """
 OVER = {"StartedAt": "2026", "Running": False, "Status": "exited", "ExitCode": 0}
-#: No exit code of the runner's.
-DEFECT = 70
 UNDER_WAY = {**OVER, "Running": True, "Status": "running"}
 
 
@@ -60,21 +57,8 @@ def node(tmp_path, engine):
 
 def carried_out(node):
     """In a process of its own, which has what the fixture changed: a runner ends all children of its process."""
-
-    def run():
-        try:
-            sys.exit(runners.run(runners.Options(node.files, note=lambda _text: None)))
-        except Exception:
-            traceback.print_exc()
-            sys.exit(DEFECT)
-
-    process = multiprocessing.get_context("fork").Process(target=run)
-    process.start()
-    process.join(30)
-    code = process.exitcode  # None: it has not ended
-    process.kill()
-    process.join()
-    return code
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as pool:
+        return pool.submit(runners.run, runners.Options(node.files, note=print)).result(30)
 
 
 def test_an_end_that_the_engine_confirms_counts(engine, node):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from gpuval_runner import lock
 from gpuval_runner import state as states
-from runner_kit import SERIES_SCHEMA, SUCCEED, StoreServer, alive, stage, until
+from runner_kit import SERIES_SCHEMA, SUCCEED, StoreServer, alive, stage, until, until_written
 
 RESULT = """{"state":"success","message":"m",
 "metrics":[{"name":"a_seconds","value":1.5,"unit":"seconds","scope":"node"}],
@@ -465,11 +465,11 @@ def test_interrupt_from_the_terminal_ends_the_stage_too(node):
 
 
 def test_an_orphan_without_marker_or_session_is_found_by_adoption(node):
-    until_begun = f"while ! [ -s {node.base}/pid ]; do sleep 0.05; done"
-    script = f"env -i setsid sh -c 'echo $$ > {node.base}/pid; exec sleep 44' & {until_begun}; {SUCCEED}"
+    pid = node.base / "pid"
+    script = f"env -i setsid sh -c 'echo $$ > {pid}; exec sleep 44' & {until_written(pid)}; {SUCCEED}"
     node.put_plan(stage("a", script))
     assert node.call("run").returncode == 0
-    assert not alive(int((node.base / "pid").read_text()))
+    assert not alive(int(pid.read_text()))
     assert "1 process outlived it" in node.record("a")["message"]
 
 

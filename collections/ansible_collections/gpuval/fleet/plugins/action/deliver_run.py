@@ -11,9 +11,10 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils import log_bundle, no
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import DeliveryError, build, destination
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.surroundings import VARIABLES, Surroundings
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.node_ids import told
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.node_ids import MAX_TOLD
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.wording import some_of
 
 STORE_KEYS = ("access_key", "secret_key", "session_token", "read_access_key", "read_secret_key")
 
@@ -96,15 +97,20 @@ class ActionModule(ControllerAction):
 
     def _ids(self, held, unmapped):
         if held.unknown:
-            self._display.warning(f"gpuval_node_ids names workers that are not in the run: {told(held.unknown)}")
+            self._display.warning(
+                f"gpuval_node_ids names workers that are not in the run: {some_of(held.unknown, MAX_TOLD)}"
+            )
         if not held.unmapped:
             return held.ids
         if unmapped == "fail":
             raise DeliveryError(
-                f"{len(held.unmapped)} nodes have no unique id: {told(held.unmapped)}. Put them into the mapping that "
-                "gpuval_node_ids names, or set delivery_unmapped=keep to deliver them under their own names"
+                f"{len(held.unmapped)} nodes have no unique id: {some_of(held.unmapped, MAX_TOLD)}. Put them into the "
+                "mapping that gpuval_node_ids names, or set delivery_unmapped=keep to deliver them under their own "
+                "names"
             )
-        self._display.warning(f"delivered under their own names, for they have no unique id: {told(held.unmapped)}")
+        self._display.warning(
+            f"delivered under their own names, for they have no unique id: {some_of(held.unmapped, MAX_TOLD)}"
+        )
         return node_ids.checked(
             [*held.ids.items(), *((name, name) for name in held.unmapped)], "unique ids and names that are kept"
         )
@@ -156,12 +162,13 @@ class ActionModule(ControllerAction):
         lines = [f"delivery of {len(ids)} nodes: {built.path}{'' if built.changed else ' (unchanged)'}"]
         lines.append(f"- {len(built.files)} file(s), {built.bytes / 1e6:.2f} MB")
         if held.unmapped:
-            lines.append(f"- under their own names: {told(held.unmapped)}")
+            lines.append(f"- under their own names: {some_of(held.unmapped, MAX_TOLD)}")
         if held.unknown:
-            lines.append(f"- in the mapping and not in the run: {told(held.unknown)}")
+            lines.append(f"- in the mapping and not in the run: {some_of(held.unknown, MAX_TOLD)}")
         if built.ordinary:
             lines.append(
-                f"- converted as names of nodes and left in running text, being common words: {told(built.ordinary)}"
+                "- converted as names of nodes and left in running text, being common words: "
+                f"{some_of(built.ordinary, MAX_TOLD)}"
             )
         if built.own_words:
             lines.append(
@@ -170,7 +177,7 @@ class ActionModule(ControllerAction):
             )
         if built.within:
             parts = [f"{name} ({count})" for name, count in sorted(built.within.items())]
-            lines.append(f"- left where they are part of a longer word: {told(parts)}")
+            lines.append(f"- left where they are part of a longer word: {some_of(parts, MAX_TOLD)}")
         if sent:
             lines.append(f"- {where}: {sent.sent} file(s) sent, {sent.there} were there")
         return lines

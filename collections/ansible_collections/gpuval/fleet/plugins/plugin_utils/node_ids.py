@@ -118,7 +118,7 @@ def checked(entries: Iterable[tuple[str, str]], what: str) -> dict[str, str]:
             same = "the same" if ids[owner] == identity else f"but for case the same as {ids[owner]}"
             problems.append(f"the id {identity} of {worker} is {same}, that of {owner}")
     if problems:
-        raise NodeIdsError(f"{what}: {told(problems, '; ')}")
+        raise NodeIdsError(f"{what}: {some_of(problems, MAX_TOLD, '; ')}")
     return ids
 
 
@@ -150,11 +150,6 @@ def held(mapping: Mapping[str, str], nodes: Iterable[str]) -> Held:
         unmapped=[name for name in names if name not in mapping],
         unknown=sorted(worker for worker in mapping if worker not in known),
     )
-
-
-def told(names: list[str], between: str = ", ") -> str:
-    """The first of many, and how many more there are."""
-    return some_of(names, MAX_TOLD, between)
 
 
 def _is_comment(line: str) -> bool:
@@ -225,7 +220,8 @@ def _entries(document: Any, name: str) -> list[tuple[str, str]]:
     numbers = [str(part)[:MAX_ID] for pair in pairs for part in pair if not isinstance(part, str)]
     if numbers:  # YAML has changed them by now: 0123456 to 42798, 1_0 to 10
         raise NodeIdsError(
-            f"{name}: a worker and a unique id are text; write each in quotes, YAML took for none: {told(numbers)}"
+            f"{name}: a worker and a unique id are text; write each in quotes, YAML took for none: "
+            f"{some_of(numbers, MAX_TOLD)}"
         )
     return [(worker.strip(), identity.strip()) for worker, identity in pairs]
 
