@@ -10,7 +10,11 @@ from xdist.scheduler import LoadScopeScheduling
 ROOT = Path(__file__).resolve().parents[1]
 COLLECTION = ROOT / "collections" / "ansible_collections" / "gpuval" / "fleet"
 
-sys.path.insert(0, str(COLLECTION / "node"))
+sys.path[:0] = [
+    str(ROOT),  # tests.kit
+    str(COLLECTION / "node"),
+    *(str(ROOT / "benchmarks" / name) for name in ("detection", "localisation")),
+]
 _AnsibleCollectionFinder(paths=[str(ROOT / "collections")])._install()
 
 # How fast the machine is, with other tests beside, says nothing of a property.

@@ -13,12 +13,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [
-    str(ROOT / "tests/unit/cluster"),
+    str(ROOT),
     str(ROOT / "collections/ansible_collections/gpuval/fleet/node"),
 ]
 
-from cluster_kit import ClusterKit  # noqa: E402  (its folder is not installed)
-from cluster_records import Records  # noqa: E402  (its folder is not installed)
+from tests.kit.cluster import ClusterKit  # noqa: E402  (its folder is not installed)
+from tests.kit.cluster_records import Records  # noqa: E402  (its folder is not installed)
 
 
 def main() -> None:

@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import Evidence
-from builders import make_record, make_run
-from test_shipped import STAGES, records
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
+
+from tests.kit.builders import make_record, make_run
+from tests.kit.h200 import STAGES, records
 
 REPEATS = 8
 TAIL_SHARE, TAIL_MEAN = 0.01, 0.1

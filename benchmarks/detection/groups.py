@@ -3,7 +3,7 @@
     python benchmarks/detection/groups.py --fleets 200
 
 Fleets of one SKU in racks of 8, four racks a row, with versions and power feeds at random; every node reports what
-tests/unit/verdict draws. A bad group has all its cores slower. Nothing is judged: the analysis alone is run.
+tests/unit/judge draws. A bad group has all its cores slower. Nothing is judged: the analysis alone is run.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "collections"), str(ROOT / "tests" / "unit" / "verdict")]
+sys.path[:0] = [str(ROOT / "collections"), str(ROOT)]
 
 import fleets  # noqa: E402
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.analysis.fleet import analyse  # noqa: E402
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.analysis.fleet import analyse  # noqa: E402
 
 SETTINGS = ((0.005, 0.003), (0.005, 0.01), (0.015, 0.003), (0.015, 0.01))
 EFFECTS = (0.02, 0.03, 0.05, 0.1)

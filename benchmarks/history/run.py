@@ -75,12 +75,12 @@ def copy_cache(root: Path, copies: int) -> None:
 def step(name: str, root: Path) -> dict[str, float]:
     """One step in this process."""
     from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store  # noqa: PLC0415
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils import criteria  # noqa: PLC0415
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils.embedded_store import EmbeddedStore  # noqa: PLC0415
     from ansible_collections.gpuval.fleet.plugins.plugin_utils.history import table  # noqa: PLC0415
     from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.cache import Cache  # noqa: PLC0415
     from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.query import History, Question  # noqa: PLC0415
     from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.sync import sync  # noqa: PLC0415
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria  # noqa: PLC0415
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore  # noqa: PLC0415
 
     checks = criteria.load(criteria.shipped_files())
     cache = Cache(root / "history", "benchmark")
@@ -121,7 +121,7 @@ def main() -> None:
     if options.step:
         print(json.dumps(step(options.step, options.root)))
         return
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils.embedded_store import EmbeddedStore  # noqa: PLC0415
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory() as place:
         root = Path(place)

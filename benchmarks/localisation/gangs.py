@@ -7,8 +7,14 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.localise import Findings, Limits, Result, Round, Search
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.topology import Topology
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.localise import (
+    Findings,
+    Limits,
+    Result,
+    Round,
+    Search,
+)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.topology import Topology
 
 USUAL = 45e9  # bytes/s
 #: What starting a round takes, what its transfers take at the usual speed, and the deadline, all in seconds.

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "collections"), str(Path(__file__).resolve().parent)]
 
 # Not at the top ("path"): they are found by what is put into sys.path above, and not installed.
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.localise import Findings, Limits  # noqa: E402 - found by the path above
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.localise import Findings, Limits  # noqa: E402 - found by the path above
 from gangs import DEADLINE_SECONDS, USUAL, Gang, build, find  # noqa: E402 - found by the path above
 from localisation_kinds import KINDS  # noqa: E402 - found by the path above
 

@@ -30,10 +30,13 @@ MAX_HTML_BYTES = 5e6
 
 def judge(folder: Path) -> None:
     """Write report.json, as the action judge_run does."""
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils import criteria, judging, report_file, runs, schemas  # noqa: PLC0415 - main makes the collection known first
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas  # noqa: PLC0415 - main makes the collection known first
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, judging  # noqa: PLC0415 - main makes the collection known first
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file  # noqa: PLC0415 - main makes the collection known first
     from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_file  # noqa: PLC0415 - main makes the collection known first
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder  # noqa: PLC0415 - main makes the collection known first
 
-    run_folder = runs.RunFolder(folder)
+    run_folder = RunFolder(folder)
     run = run_folder.read_run()
     checks = criteria.load(criteria.shipped_files())
     report = judging.report_on(run_folder, run, checks)
@@ -43,10 +46,10 @@ def judge(folder: Path) -> None:
 
 def report(folder: Path) -> None:
     """Write all forms of the report, as the action write_report does."""
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs  # noqa: PLC0415 - main makes the collection known first
     from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_forms  # noqa: PLC0415 - main makes the collection known first
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as folder_module  # noqa: PLC0415 - main makes the collection known first
 
-    write_forms(runs.read_report(runs.RunFolder(folder)), folder)
+    write_forms(folder_module.read_report(folder_module.RunFolder(folder)), folder)
 
 
 def used() -> dict[str, float]:

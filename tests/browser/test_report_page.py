@@ -11,10 +11,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import criteria, runs, verdict
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judging import read_evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, verdict
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.judging import read_evidence
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.html import html_report
-from builders import write_report
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as runs_folder
+
+from tests.kit.builders import write_report
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks" / "report"))
@@ -64,7 +66,7 @@ def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("results") / fleet.RUN_ID
     folder.mkdir()
     fleet.write(folder, NODES, points=120)
-    run_folder = runs.RunFolder(folder)
+    run_folder = runs_folder.RunFolder(folder)
     run = run_folder.read_run()
     checks = criteria.load(criteria.shipped_files())
     report = verdict.judge(run, read_evidence(run_folder, run), checks, judged_at=run["finished_at"])

@@ -6,8 +6,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from fleet_kit import ANSIBLE_PLAYBOOK, NODE_PYTHON, Fleet
-from processes import end_all_below
+
+from tests.kit.fleet import ANSIBLE_PLAYBOOK, NODE_PYTHON, Fleet
+from tests.kit.processes import end_all_below
 
 
 def pytest_collection_modifyitems(items):

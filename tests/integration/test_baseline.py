@@ -4,10 +4,11 @@ import copy
 import json
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import json_text
-from builders import STAGES, accepted, healthy, judge, make_run, metric
-from test_from_playbooks import Project
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+
+from tests.kit.builders import STAGES, accepted, healthy, judge, make_run, metric
+from tests.kit.project import Project
 
 
 @pytest.fixture
@@ -32,13 +33,13 @@ def put_run(project, run_id, *, tflops=700.0, bad=()):
             *(one for one in training["metrics"] if one["name"] != "training_model_tflops"),
             *(metric("training_model_tflops", rate, "TFLOP/s", f"gpu:{gpu}") for gpu in range(8)),
         ]
-    folder = runs.RunFolder(project.root / "results" / run_id)
+    folder = run_folder.RunFolder(project.root / "results" / run_id)
     folder.write_run(run)
     for name, records in evidence.records.items():
         for stage, record in records.items():
-            runs.write_json(folder.evidence_file(name, stage), accepted(record))
+            run_folder.write_json(folder.evidence_file(name, stage), accepted(record))
     (folder.path / "report.json").write_text(json_text(judge(run, copy.deepcopy(evidence))))
-    runs.remember(project.root / "results", run_id)
+    run_folder.remember(project.root / "results", run_id)
 
 
 def test_baselines_are_made_numbered_and_compared(project):

@@ -4,8 +4,9 @@ from collections import Counter
 
 import pytest
 import yaml
-from cluster_fleet import ClusterFleet, Containers
-from cluster_kit import ClusterKit
+
+from tests.kit.cluster import ClusterKit
+from tests.kit.cluster_fleet import ClusterFleet, Containers
 
 
 @pytest.fixture

@@ -7,11 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from cluster_fleet import ClusterFleet, Containers
-from cluster_kit import ClusterKit, Fault
-from fleet_kit import until
-from planted_secrets import leaks, plant
-from test_logs import bundle_of
+
+from tests.kit.cluster import ClusterKit, Fault
+from tests.kit.cluster_fleet import ClusterFleet, Containers
+from tests.kit.fleet import until
+from tests.kit.log_bundles import bundle_of
+from tests.kit.planted_secrets import leaks, plant
 
 
 @pytest.fixture

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import names, permissions
-from cluster_fleet import ClusterFleet
-from cluster_kit import ClusterKit
-from cluster_records import Records
-from fleet_kit import ROOT, until
+
+from tests.kit.cluster import ClusterKit
+from tests.kit.cluster_fleet import ClusterFleet
+from tests.kit.cluster_records import Records
+from tests.kit.fleet import ROOT, until
 
 STAGES = ("first", "second")
 STAGE = {"command": ["true"], "timeout_seconds": 60}

@@ -3,8 +3,9 @@
 import signal
 
 import pytest
-from cluster_fleet import BEGUN, WORK, ClusterFleet, Containers
-from cluster_kit import ClusterKit, Fault
+
+from tests.kit.cluster import ClusterKit, Fault
+from tests.kit.cluster_fleet import BEGUN, WORK, ClusterFleet, Containers
 
 PATIENCE = {"run_pod_patience_seconds": 5, "run_pod_start_seconds": 5}
 DEADLINE_SECONDS = 75

@@ -4,13 +4,14 @@ import base64
 import json
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import gangs, names, permissions
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import keys
-from cluster_fleet import ClusterFleet, Containers
-from cluster_kit import ClusterKit, Fault
-from cluster_records import Records
-from fleet_kit import NODE_PYTHON, until
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+
+from tests.kit.cluster import ClusterKit, Fault
+from tests.kit.cluster_fleet import ClusterFleet, Containers
+from tests.kit.cluster_records import Records
+from tests.kit.fleet import NODE_PYTHON, until
 
 STAGES = ("first", "second")
 STAGE = {"command": ["true"], "timeout_seconds": 60}
@@ -54,7 +55,7 @@ def fleet(tmp_path, kit):
 def begun(fleet):
     """A run whose nodes have done their own work."""
     run_id = "20261120-201500-3f2a"
-    folder = runs.RunFolder(fleet.results / run_id)
+    folder = run_folder.RunFolder(fleet.results / run_id)
     folder.path.mkdir(parents=True)
     (fleet.results / "latest").symlink_to(run_id)
     own = {"stages": ["first"], "sku": "cpu", "gpu_count": 0}
@@ -65,7 +66,7 @@ def begun(fleet):
             "folder": run_id,
             "bucket": "gpuval",
             "profile": "quick",
-            "created_at": runs.now(),
+            "created_at": run_folder.now(),
             "finished_at": None,
             "deadline_seconds": 600,
             "narrowed_by": [],
@@ -76,7 +77,7 @@ def begun(fleet):
 
 def opened(fleet, name=ROUND):
     """A round of the fleet's run, as the controller writes it down before it starts it."""
-    folder = runs.RunFolder(fleet.run_folder / "gangs" / name)
+    folder = run_folder.RunFolder(fleet.run_folder / "gangs" / name)
     folder.path.mkdir(parents=True)
     run = fleet.read_run()
     run_id, nodes = f"{run['run_id']}.{name}", list(run["nodes"])
@@ -89,7 +90,7 @@ def opened(fleet, name=ROUND):
         **run,
         "run_id": run_id,
         "folder": f"{run['folder']}/gangs/{name}",
-        "created_at": runs.now(),
+        "created_at": run_folder.now(),
         "finished_at": None,
         "deadline_seconds": 120,
         "gangs": {ROUND: {"members": members, "port": 29500, "ssh_port": 3022}},
@@ -200,7 +201,7 @@ def test_what_a_queue_still_holds_back_ends_with_its_round(kit, fleet):
     kit.change("Job", first["metadata"]["name"], {"spec": {"suspend": False}})
     node = first["metadata"]["annotations"]["gpuval.io/node-name"]
     until(lambda: folder.evidence_file(node, "second").exists(), "the record of the one that was admitted")
-    folder.write_run({**folder.read_run(), "finished_at": runs.now()})
+    folder.write_run({**folder.read_run(), "finished_at": run_folder.now()})
     done = playing.wait()
     assert done.code == 0, str(done)
     until(lambda: [job["metadata"]["name"] for job in kit.all("Job", selector)] == [first["metadata"]["name"]],

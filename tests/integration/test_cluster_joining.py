@@ -4,9 +4,10 @@ import json
 import time
 
 import pytest
-from cluster_fleet import ClusterFleet, Containers
-from cluster_kit import ClusterKit
-from fleet_kit import until
+
+from tests.kit.cluster import ClusterKit
+from tests.kit.cluster_fleet import ClusterFleet, Containers
+from tests.kit.fleet import until
 
 
 @pytest.fixture

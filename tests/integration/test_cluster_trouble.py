@@ -4,8 +4,9 @@ import json
 import signal
 
 import pytest
-from cluster_fleet import BEGUN, WORK, ClusterFleet, Containers
-from cluster_kit import ClusterKit, Fault, StageEnd
+
+from tests.kit.cluster import ClusterKit, Fault, StageEnd
+from tests.kit.cluster_fleet import BEGUN, WORK, ClusterFleet, Containers
 
 SLOW_WORK = {**WORK, "command": ["sh", "-c", f"echo {BEGUN}; sleep 3; echo worked: 3 items"]}
 

@@ -1,7 +1,8 @@
 """The test bed itself, and a whole run over SSH on machines of their own."""
 
 import pytest
-from container_fleet import ContainerFleet, Node, nap
+
+from tests.kit.container_fleet import ContainerFleet, Node, nap
 
 MACHINES = [
     Node("plain"),

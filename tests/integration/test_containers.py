@@ -13,17 +13,17 @@ import time
 from pathlib import Path
 
 import boto3
-import host_image
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import payload
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
 from botocore.client import Config
 from gpuval_runner.engine import EngineError, labels, probe, select
 
-UNIT = Path(__file__).resolve().parents[1] / "unit"
-sys.path[:0] = [str(UNIT / "runner"), str(UNIT / "workloads")]
+from tests.kit import host_image
 
-from model_server import ModelServer  # noqa: E402
-from runner_kit import SUCCEED, Node, plan, stage, until  # noqa: E402
+ROOT = Path(__file__).resolve().parents[2]
+
+from tests.kit.model_server import ModelServer  # noqa: E402
+from tests.kit.runner import SUCCEED, Node, plan, stage, until  # noqa: E402
 
 RUN_SECONDS = 120
 BUCKET = "gpuval"
@@ -372,7 +372,7 @@ class Source:
         """Put plan and signed URL on a node that lacks the image."""
         ask(self.engine, "rmi", "--force", self.reference)
         command = [sys.executable, "-m", "gpuval_runner", "image", "--dir", "{run_dir}"]
-        environment = {"PYTHONPATH": str(UNIT.parents[1] / "collections/ansible_collections/gpuval/fleet/node")}
+        environment = {"PYTHONPATH": str(ROOT / "collections/ansible_collections/gpuval/fleet/node")}
         own = stage("image", command, environment=environment, timeout_seconds=100)
         boxed = stage("a", image=self.reference, needs=["image"])
         node.put_plan(own, boxed, runtime=self.engine.command, images=self.planned(**changes), deadline_seconds=110)

@@ -3,8 +3,8 @@
 import json
 import re
 
-from fleet_kit import ONE_RANK
-from processes import of_stage
+from tests.kit.fleet import ONE_RANK
+from tests.kit.processes import of_stage
 
 STAGES = ["facts", "training", "loading"]
 

@@ -6,9 +6,10 @@ import subprocess
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, Store
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.embedded_store import find_rclone
-from fleet_kit import machine, until
-from planted_secrets import leaks, plant
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import find_rclone
+
+from tests.kit.fleet import machine, until
+from tests.kit.planted_secrets import leaks, plant
 
 NODES = {"node-1": {}, "node-10": {}}
 TABLE = "| id | worker | uniqueid |\n|--|--|--|\n| 1 | node-1 | atl1node212 |\n| 2 | node-10 | atl1node342 |\n"

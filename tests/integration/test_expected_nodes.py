@@ -4,7 +4,8 @@ import json
 import socket
 
 import pytest
-from fleet_kit import machine
+
+from tests.kit.fleet import machine
 
 
 @pytest.fixture

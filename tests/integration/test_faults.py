@@ -8,9 +8,10 @@ import os
 import re
 from pathlib import Path
 
-import faults_table
 import pytest
-from faults import EVERY_FAULT, FAULTS, OTHER_RUNS, FaultyFleet
+
+from tests.kit import faults_table
+from tests.kit.faults import EVERY_FAULT, FAULTS, OTHER_RUNS, FaultyFleet
 
 
 @pytest.fixture(scope="module")

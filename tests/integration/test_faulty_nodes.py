@@ -4,8 +4,9 @@ import shutil
 import signal
 
 import pytest
-from fleet_kit import ONE_RANK, machine
-from processes import of_stage, send
+
+from tests.kit.fleet import ONE_RANK, machine
+from tests.kit.processes import of_stage, send
 
 GPU = "0000:18:00.0"
 

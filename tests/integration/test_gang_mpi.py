@@ -14,7 +14,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from needs import needs_programs
+
+from tests.kit.needs import needs_programs
 
 pytest.importorskip("torch")
 

@@ -4,12 +4,15 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import payload, plans, runs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import gangs, manifests
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import parse
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import keys
-from fleet_kit import NODE_PYTHON, valid
-from podman_pod import PodmanPods, libraries_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
+
+from tests.kit.fleet import NODE_PYTHON, valid
+from tests.kit.podman_pod import PodmanPods, libraries_of
 
 RUN = "pods.all"
 NODES = ["node-1", "node-2"]
@@ -37,7 +40,7 @@ def network(podman, request):
 @pytest.fixture
 def together(tmp_path):
     """The keys of a round, as the controller makes them."""
-    folder = runs.RunFolder(tmp_path / "round")
+    folder = run_folder.RunFolder(tmp_path / "round")
     folder.path.mkdir()
     nodes = {node: {"stages": ["collective"], "sku": "cpu", "gpu_count": 0} for node in NODES}
     folder.write_run(
@@ -47,7 +50,7 @@ def together(tmp_path):
             "folder": "pods/gangs/all",
             "bucket": "gpuval",
             "profile": "quick",
-            "created_at": runs.now(),
+            "created_at": run_folder.now(),
             "finished_at": None,
             "deadline_seconds": 600,
             "narrowed_by": [],
@@ -63,7 +66,7 @@ def plan(node, arguments):
     settings = plans.Settings(
         run_id=RUN,
         node=node,
-        created_at=runs.now(),
+        created_at=run_folder.now(),
         deadline_seconds=600,
         heartbeat_seconds=2,
         runtime="host",

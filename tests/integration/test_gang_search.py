@@ -3,9 +3,10 @@
 import json
 
 import pytest
-from container_fleet import ContainerFleet
-from gang_fleet import gangs, settings, torch_node
-from needs import needs_deepspeed
+
+from tests.kit.container_fleet import ContainerFleet
+from tests.kit.gang_fleet import gangs, settings, torch_node
+from tests.kit.needs import needs_deepspeed
 
 #: A dozen rounds, each of which starts a process and its ranks on six nodes that share two cores with other tests.
 RUN_SECONDS = 1500

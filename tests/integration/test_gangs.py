@@ -3,10 +3,11 @@
 import json
 
 import pytest
-from container_fleet import ContainerFleet
-from fleet_kit import until
-from gang_fleet import RUN_SECONDS, settings, stored, torch_node
-from needs import needs_deepspeed
+
+from tests.kit.container_fleet import ContainerFleet
+from tests.kit.fleet import until
+from tests.kit.gang_fleet import RUN_SECONDS, settings, stored, torch_node
+from tests.kit.needs import needs_deepspeed
 
 
 @pytest.fixture(scope="module", autouse=True)

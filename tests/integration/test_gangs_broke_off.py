@@ -3,7 +3,7 @@
 import contextlib
 import json
 
-from fleet_kit import Fleet
+from tests.kit.fleet import Fleet
 
 
 def test_the_run_is_judged_and_reported_although_its_gangs_broke_off(tmp_path):

@@ -3,8 +3,8 @@
 import json
 import tarfile
 
-from container_fleet import ContainerFleet
-from gang_fleet import RUN_SECONDS, gangs, settings, torch_node
+from tests.kit.container_fleet import ContainerFleet
+from tests.kit.gang_fleet import RUN_SECONDS, gangs, settings, torch_node
 
 ASKED = json.dumps({"run_gang_stages": ["collective"], "collective_seconds": 20})
 WHERE = "find /var/lib/gpuval -name token -o -name id_ed25519"

@@ -7,11 +7,12 @@ import subprocess
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.embedded_store import EmbeddedStore
-from fleet_kit import ANSIBLE_PLAYBOOK, ROOT
-from history_kit import Run
-from test_from_playbooks import Project
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
+
+from tests.kit.fleet import ANSIBLE_PLAYBOOK, ROOT
+from tests.kit.history import Run
+from tests.kit.project import Project
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,9 @@ import tarfile
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.action.send_image import PIECE_BYTES
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import images
-from fleet_kit import Fleet
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import images
+
+from tests.kit.fleet import Fleet
 
 REFERENCE = "gpuval-test-transfer:1"
 PLAY = """

@@ -12,9 +12,11 @@ from pathlib import Path
 import boto3
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils import image_archive
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import images, schemas
-from container_fleet import needs_docker
-from fleet_kit import ROOT, Fleet, until
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import images
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+
+from tests.kit.container_fleet import needs_docker
+from tests.kit.fleet import ROOT, Fleet, until
 
 BASE = "gpuval-debian:bookworm"
 REFERENCE = f"gpuval-test-loading:{os.getpid()}"

@@ -3,7 +3,8 @@
 import sys
 
 import pytest
-from fleet_kit import Fleet
+
+from tests.kit.fleet import Fleet
 
 WORK = {
     "command": ["sh", "-c", "echo worked: 3 items"],

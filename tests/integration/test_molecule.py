@@ -5,9 +5,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from container_fleet import needs_docker
-from fleet_kit import ANSIBLE_PLAYBOOK
-from processes import end_all_below
+
+from tests.kit.container_fleet import needs_docker
+from tests.kit.fleet import ANSIBLE_PLAYBOOK
+from tests.kit.processes import end_all_below
 
 ROOT = Path(__file__).resolve().parents[2]
 MOLECULE = ANSIBLE_PLAYBOOK.with_name("molecule")

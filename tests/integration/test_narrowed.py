@@ -1,7 +1,8 @@
 """Check mode starts nothing; --tags and --limit narrow a run, which is PARTIAL then."""
 
 import pytest
-from fleet_kit import machine
+
+from tests.kit.fleet import machine
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,8 @@ import csv
 import json
 
 import pytest
-from container_fleet import NODE_DIR, ContainerFleet, Node
+
+from tests.kit.container_fleet import NODE_DIR, ContainerFleet, Node
 
 PORT = 29500
 NODES = ["one", "two", "three"]

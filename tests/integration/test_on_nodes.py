@@ -1,6 +1,6 @@
 """One task on every node, side by side, without a process of Ansible for a node that has nothing to do."""
 
-from fleet_kit import Fleet
+from tests.kit.fleet import Fleet
 
 PLAY = """
 - hosts: all

@@ -5,12 +5,13 @@ import re
 from dataclasses import replace
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import payload
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import manifests
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import parse
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import StoreAccess, rclone_config, signed_urls
-from fleet_kit import NODE_PYTHON, ONE_RANK, valid
-from podman_pod import PodmanPods, libraries_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess, rclone_config, signed_urls
+
+from tests.kit.fleet import NODE_PYTHON, ONE_RANK, valid
+from tests.kit.podman_pod import PodmanPods, libraries_of
 
 NODE = "node-1"
 STAGES = ["facts", "training", "loading", "inference"]

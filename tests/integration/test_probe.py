@@ -10,12 +10,13 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import ssh_probe
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.known_hosts import Pins
-from fleet_kit import ROOT, Fleet
-from needs import needs_programs
-from processes import all_pids, read
-from ssh_kit import USER, Blackhole, Listener, Sshd, free_port, new_key
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import prober as ssh_prober
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.known_hosts import Pins
+
+from tests.kit.fleet import ROOT, Fleet
+from tests.kit.needs import needs_programs
+from tests.kit.processes import all_pids, read
+from tests.kit.ssh import USER, Blackhole, Listener, Sshd, free_port, new_key
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -355,14 +356,14 @@ def test_a_broken_ssh_config_and_a_missing_client_are_said(new_site, started, tm
 @pytest.mark.parametrize(("forced", "state"), [("sleep 600", "hung"), ("echo go away; exit 3", "login_denied")])
 def test_a_login_that_leads_nowhere(started, tmp_path, monkeypatch, forced, state):
     """Ansible would wait for such a node, and hold up its tasks on all others."""
-    monkeypatch.setattr(ssh_probe, "COMMAND_SECONDS", 2)
+    monkeypatch.setattr(ssh_prober, "COMMAND_SECONDS", 2)
     node = started(Sshd(tmp_path / "node", lines=[f"ForceCommand {forced}"]))
     options = ("-F", "none", "-o", f"Port={node.port}", "-o", f'IdentityFile="{node.user_key}"', "-o", f"User={USER}")
-    prober = ssh_probe.Prober(Pins(tmp_path / "pins"), 4, accept_new=True)
-    finding = prober.probe_all([ssh_probe.Target("node-1", host="127.0.0.1", options=options)])["node-1"]
+    prober = ssh_prober.Prober(Pins(tmp_path / "pins"), 4, accept_new=True)
+    finding = prober.probe_all([ssh_prober.Target("node-1", host="127.0.0.1", options=options)])["node-1"]
     assert finding.state == state
     assert finding.new and finding.pins  # it is the node all the same, and the next contact must be with it
     if state == "login_denied":
         assert "status 3" in finding.message and "go away" in finding.message
     assert not [thread for thread in threading.enumerate() if thread.name.startswith(("gpuval-", "Thread-probe"))]
-    assert not [thread for thread in threading.enumerate() if isinstance(thread, ssh_probe.paramiko.Transport)]
+    assert not [thread for thread in threading.enumerate() if isinstance(thread, ssh_prober.paramiko.Transport)]

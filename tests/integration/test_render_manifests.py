@@ -7,7 +7,8 @@ import stat
 import kubernetes_validate
 import pytest
 import yaml
-from fleet_kit import Fleet
+
+from tests.kit.fleet import Fleet
 
 PLAYBOOK = """
 - hosts: all

@@ -3,8 +3,9 @@
 import signal
 
 import pytest
-from fleet_kit import at_once, machine, until
-from processes import ranks_of, send
+
+from tests.kit.fleet import at_once, machine, until
+from tests.kit.processes import ranks_of, send
 
 
 @pytest.fixture(scope="module")

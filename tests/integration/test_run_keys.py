@@ -3,7 +3,8 @@
 import json
 
 import pytest
-from container_fleet import ContainerFleet, Node, TestbedError
+
+from tests.kit.container_fleet import ContainerFleet, Node, TestbedError
 
 RUN = "run-keys"
 NAMES = ("one", "two")

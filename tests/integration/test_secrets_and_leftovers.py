@@ -9,10 +9,11 @@ import sys
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, Store
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.embedded_store import find_rclone
-from box import Box
-from fleet_kit import ONE_RANK, until
-from planted_secrets import CommandLines, forms, leaks, plant
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import find_rclone
+
+from tests.kit.box import Box
+from tests.kit.fleet import ONE_RANK, until
+from tests.kit.planted_secrets import CommandLines, forms, leaks, plant
 
 STAGES = ["facts", "diagnostics", "training", "loading", "inference"]
 LEAVE = """

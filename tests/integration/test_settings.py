@@ -1,6 +1,6 @@
 """Wrong settings end a run before anything is started, for whichever node they were made."""
 
-from fleet_kit import Fleet
+from tests.kit.fleet import Fleet
 
 
 def test_a_wrong_setting_of_one_node_is_named_with_it_and_nothing_is_started(tmp_path):

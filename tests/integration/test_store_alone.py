@@ -6,7 +6,8 @@ import shutil
 import socket
 
 import pytest
-from fleet_kit import Fleet, until
+
+from tests.kit.fleet import Fleet, until
 
 NODES = ["node-1", "node-2", "away"]
 TRAINED = "print('took: 811.93 seconds')"

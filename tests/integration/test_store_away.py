@@ -8,8 +8,8 @@ import stat
 import sys
 import time
 
-from fleet_kit import ONE_RANK
-from processes import send
+from tests.kit.fleet import ONE_RANK
+from tests.kit.processes import send
 
 AWAY_SECONDS = 20
 

@@ -4,9 +4,10 @@ import json
 import subprocess
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.embedded_store import find_rclone
-from container_fleet import ContainerFleet, Node, free_pair, nap
-from test_logs import bundle_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import find_rclone
+
+from tests.kit.container_fleet import ContainerFleet, Node, free_pair, nap
+from tests.kit.log_bundles import bundle_of
 
 STAGES = ["facts", "work", "loading"]
 

@@ -3,8 +3,9 @@
 import subprocess
 
 import pytest
-from fleet_kit import until
-from test_logs import GONE
+
+from tests.kit.fleet import until
+from tests.kit.log_bundles import GONE
 
 NODES = ["node-1", "node-2", "node-3", "node-4"]
 

@@ -13,8 +13,6 @@ from pathlib import Path
 import aiohttp.web
 import pytest
 import urllib3
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import certificates
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.certificates import CertificateFiles
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import api, permissions
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import (
     Access,
@@ -27,8 +25,11 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import (
     Refused,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.permissions import Asked
-from cluster_kit import ClusterKit, Fault
-from cluster_objects import LABELS, SELECTOR, config_map, job
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import certificates
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.certificates import CertificateFiles
+
+from tests.kit.cluster import ClusterKit, Fault
+from tests.kit.cluster_objects import LABELS, SELECTOR, config_map, job
 
 CREATE_MAPS = Asked("create", "", "configmaps")
 

@@ -5,7 +5,8 @@ import itertools
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import cleaning, gangs, names
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Access, Cluster
-from cluster_kit import ClusterKit
+
+from tests.kit.cluster import ClusterKit
 
 OURS, THEIRS = "20261120-201500-3f2a", "20261120-201500-77b0"
 IMAGE = "registry.test/gpuval:1"

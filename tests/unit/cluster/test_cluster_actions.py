@@ -1,70 +1,8 @@
 """The modules clean_cluster and mark_nodes in a play, against the API server for tests."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
-import pytest
-import yaml
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs, verdict
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import names
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import Evidence
-from cluster_kit import ClusterKit
 
-ROOT = Path(__file__).resolve().parents[3]
-RUN, AT = "20261120-201500-3f2a", "2026-11-20T21:40:00Z"
-EXPECTED = {"stages": ["facts"], "sku": "h100", "gpu_count": 8}
-RUN_DOCUMENT = {
-    "schema": "gpuval.run/1",
-    "run_id": RUN,
-    "folder": RUN,
-    "bucket": "gpuval",
-    "profile": "quick",
-    "created_at": AT,
-    "finished_at": AT,
-    "deadline_seconds": 600,
-    "narrowed_by": [],
-    "nodes": {"node-001": EXPECTED, "node-002": EXPECTED},
-}
-
-
-class Project:
-    def __init__(self, directory, kit):
-        self.directory, self.kit = directory, kit
-        report = verdict.judge(RUN_DOCUMENT, Evidence(), [], judged_at=AT)
-        folder = directory / "results" / RUN
-        folder.mkdir(parents=True)
-        runs.write_json(folder / "run.json", RUN_DOCUMENT)
-        runs.write_json(folder / "report.json", report)
-        (directory / "results" / "latest").symlink_to(RUN)
-        (directory / "ansible.cfg").write_text(f"[defaults]\ncollections_path = {ROOT / 'collections'}\n")
-
-    def play(self, module, *arguments, **options):
-        task = {f"gpuval.fleet.{module}": {"kubeconfig": str(self.kit.kubeconfig), **options}}
-        play = {"hosts": "localhost", "connection": "local", "gather_facts": False, "tasks": [task]}
-        (self.directory / "play.yml").write_text(yaml.safe_dump([play]))
-        return subprocess.run(
-            [str(Path(sys.executable).parent / "ansible-playbook"), "-i", "localhost,", "play.yml", *arguments],
-            cwd=self.directory,
-            env={
-                **os.environ,
-                "ANSIBLE_CONFIG": str(self.directory / "ansible.cfg"),
-                "ANSIBLE_HOME": str(self.directory / "home"),
-                "ANSIBLE_NOCOLOR": "1",
-            },
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-
-
-@pytest.fixture
-def project(tmp_path):
-    with ClusterKit(tmp_path) as kit:
-        kit.add_nodes(2)
-        yield Project(tmp_path, kit)
+from tests.kit.cluster_project import RUN
 
 
 def put_secret(kit, run_id):

@@ -1,8 +1,9 @@
 """FAIL stays on a node until a run shows that it passes what it failed: whichever run, and no other one."""
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import failed_checks, runs
-from test_cluster_actions import RUN, Project, project
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import failed_checks, folder
+
+from tests.kit.cluster_project import RUN, Project, project
 
 __all__ = ["project"]
 
@@ -101,11 +102,11 @@ def test_many_are_told_by_stage_and_damaged_ones_are_unknown():
 
 def mark(project: Project, change, *arguments, narrowed_by=(), profile="standard", run_id=RUN, **options):
     path = project.directory / "results" / RUN / "report.json"
-    report = runs.read_json(path)
+    report = folder.read_json(path)
     report["run"].update(narrowed_by=list(narrowed_by), profile=profile, run_id=run_id)
     for one in report["nodes"]:
         change(one)
-    runs.write_json(path, report)
+    folder.write_json(path, report)
     done = project.play("mark_nodes", *arguments, taint=True, **options)
     assert done.returncode == 0, done.stdout
     return " ".join((done.stdout + done.stderr).split())

@@ -7,7 +7,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import names,
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Access, Cluster
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pods import Fold, Limits
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.streams import Streams
-from cluster_kit import ClusterKit, Fault, StageEnd
+
+from tests.kit.cluster import ClusterKit, Fault, StageEnd
 
 RUN, AT = "20261120-201500-3f2a", "2026-11-20T20:21:00Z"
 STAGES = ("facts", "training", "loading")

@@ -7,10 +7,12 @@ import stat
 
 import kubernetes_validate
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import plans, runs, schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import gangs, manifests, names
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import ManifestError, for_gang, parse
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import keys
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 from gpuval_runner import plan as node_plan
 
 PARENT = "20261120-201500-3f2a"
@@ -251,9 +253,9 @@ def test_the_round_of_a_folder(tmp_path):
         "narrowed_by": [],
         "nodes": {"node-1": {"stages": ["facts"], "sku": "cpu", "gpu_count": 0}},
     }
-    run = runs.RunFolder(tmp_path / "results" / PARENT)
+    run = run_folder.RunFolder(tmp_path / "results" / PARENT)
     run.path.mkdir(parents=True)
-    below = runs.RunFolder(run.path / "gangs" / "search-01")
+    below = run_folder.RunFolder(run.path / "gangs" / "search-01")
     assert gangs.round_of(below) is None
     run.write_run(document)
     assert gangs.round_of(below) == gangs.Round(PARENT, "search-01")

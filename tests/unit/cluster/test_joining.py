@@ -3,7 +3,8 @@
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import joining, nodes
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import PodSettings
-from node_objects import node
+
+from tests.kit.node_objects import node
 
 RUN = {
     "gpu-1": {"stages": ["facts"], "sku": "ordered-h200", "gpu_count": 8, "id": "rack-1"},

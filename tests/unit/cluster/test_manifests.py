@@ -7,10 +7,12 @@ from dataclasses import replace
 
 import kubernetes_validate
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import payload, plans, schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import manifests, names, pod_settings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.manifests import Code, Placement, Target
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import ManifestError, parse
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 from gpuval_runner import plan as node_plan
 
 VERSIONS = [f"1.{minor}" for minor in range(30, 37)]

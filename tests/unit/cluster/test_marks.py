@@ -5,7 +5,8 @@ import yaml
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import marks, names
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Access, Cluster, Exists, Forbidden
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.marks import FAILED_TAINT, Mark
-from cluster_kit import ClusterKit
+
+from tests.kit.cluster import ClusterKit
 
 RUN, AT = "20261120-201500-3f2a", "2026-11-20T21:40:00Z"
 FOREIGN = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}

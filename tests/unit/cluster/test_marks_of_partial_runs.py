@@ -4,7 +4,8 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import marks, names
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Access, Cluster
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.marks import FAILED_TAINT, Mark
-from cluster_kit import ClusterKit
+
+from tests.kit.cluster import ClusterKit
 
 AT = "2026-11-20T21:40:00Z"
 OWN = {"key": FAILED_TAINT, "value": "first", "effect": "NoSchedule"}

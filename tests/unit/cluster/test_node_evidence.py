@@ -2,7 +2,8 @@
 
 from ansible_collections.gpuval.fleet.plugins.module_utils.host_evidence import Part
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import names, node_evidence
-from node_objects import node
+
+from tests.kit.node_objects import node
 
 RUN = "run-1"
 

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import launching
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import (
     classes,
     nodes,
@@ -15,9 +14,11 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import (
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import ClusterError, Forbidden, Refused
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.inventory import fleet
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.permissions import Asked
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.launch_classes import described
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.node_list import parse
-from node_objects import AMD_LABELLER, BARE_H200, DOKS_MI300X, EKS_P5, GKE_H100, GPU_TAINT, h200, node
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory.node_list import parse
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.launch_errors import described
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
+
+from tests.kit.node_objects import AMD_LABELLER, BARE_H200, DOKS_MI300X, EKS_P5, GKE_H100, GPU_TAINT, h200, node
 
 NVIDIA = {"nvidia.com/gpu": "8"}
 NOT_READY = {

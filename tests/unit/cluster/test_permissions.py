@@ -6,7 +6,8 @@ from ansible.errors import AnsibleActionFail
 from ansible_collections.gpuval.fleet.plugins.action.prepare_cluster import ActionModule
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import permissions
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.permissions import Asked
-from cluster_kit import ClusterKit
+
+from tests.kit.cluster import ClusterKit
 
 CREATE_JOBS = Asked("create", "batch", "jobs")
 GET_LOGS = Asked("get", "", "pods", "log")

@@ -5,9 +5,11 @@ import io
 import json
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import evidence, launch_classes, plans, retry
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import pod_records
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pods import Container, Placed, Trouble
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import evidence, launch_errors
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import retry
 from gpuval_runner import pod as runner_pod
 from gpuval_runner.record import Record
 
@@ -293,8 +295,8 @@ def test_a_pod_that_never_ran_is_a_failed_launch_with_class_and_remedy():
         "state": "failed", "at": AT, "attempt": 1,
         "class": "image_denied", "message": "ErrImagePull: 401", "remedy": "name a secret",
     }  # fmt: skip
-    assert launch_classes.described(launch)["class"] == "image_denied"
-    assert launch_classes.described(launch)["remedy"] == "name a secret"
+    assert launch_errors.described(launch)["class"] == "image_denied"
+    assert launch_errors.described(launch)["remedy"] == "name a secret"
 
 
 def test_a_pod_that_ran_was_launched_and_its_end_explains_what_is_missing():
@@ -320,5 +322,5 @@ def test_a_pod_that_waits_leaves_its_launch_as_it_is():
 @pytest.mark.parametrize("over", [True, False])
 def test_a_launch_that_was_looked_at_twice_is_the_same(trouble, container, over):
     seen = placed(trouble, over=over, training=container)
-    launch = launch_classes.described(pod_records.launch_of(seen, {"state": "started", "at": AT}))
-    assert launch_classes.described(pod_records.launch_of(seen, launch)) == launch
+    launch = launch_errors.described(pod_records.launch_of(seen, {"state": "started", "at": AT}))
+    assert launch_errors.described(pod_records.launch_of(seen, launch)) == launch

@@ -6,8 +6,9 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Access, Cluster, ClusterError, Forbidden
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.permissions import Asked
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.streams import Streams
-from cluster_kit import ClusterKit, Fault
-from cluster_objects import LABELS, SELECTOR, config_map, job
+
+from tests.kit.cluster import ClusterKit, Fault
+from tests.kit.cluster_objects import LABELS, SELECTOR, config_map, job
 
 LIST_PODS, WATCH_PODS = Asked("list", "", "pods"), Asked("watch", "", "pods")
 

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import criteria, plans, schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 
 ROOT = Path(__file__).resolve().parents[3]
 COLLECTION = ROOT / "collections" / "ansible_collections" / "gpuval" / "fleet"

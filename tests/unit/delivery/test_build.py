@@ -11,11 +11,12 @@ import tarfile
 import zipfile
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import log_bundle, runs, schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import (
     DeliveryError,
     convert,
     destination,
+    log_bundle,
     pack,
     stage_file,
 )
@@ -23,8 +24,10 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.build import
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.disguise import Disguise, Known
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.surroundings import Surroundings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import json_text
-from builders import STAGES, facts_record, healthy, judge, make_record, make_run
-from planted_secrets import leaks, plant
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+
+from tests.kit.builders import STAGES, facts_record, healthy, judge, make_record, make_run
+from tests.kit.planted_secrets import leaks, plant
 
 IDS = {"node-1": "atl1node212", "node-10": "atl1node342", "node-2": "atl1node007"}
 SECRET = plant("store")
@@ -58,11 +61,11 @@ def folder(tmp_path):
     facts["environment"]["nics"] = [{"kind": "interface", "name": "eth0", "address": "02:fc:00:00:00:0a"}]
     evidence.records["node-10"]["facts"] = facts
     del evidence.records["node-2"]["inference"]
-    folder = runs.RunFolder(tmp_path / "results" / run["run_id"])
+    folder = run_folder.RunFolder(tmp_path / "results" / run["run_id"])
     folder.write_run(run)
     for name, records in evidence.records.items():
         for stage, record in records.items():
-            runs.write_json(folder.evidence_file(name, stage), record)
+            run_folder.write_json(folder.evidence_file(name, stage), record)
             folder.evidence_file(name, stage, "logs").write_text(f"{stage} on {name}\n{HOSTILE}")
         curve = {
             "name": "training_loss",
@@ -73,7 +76,7 @@ def folder(tmp_path):
             "y": [2.0, 1.0],
         }
         series = {"schema": "gpuval.series/1", "run_id": run["run_id"], "node": name, "stage": "training", "attempt": 1}
-        runs.write_json(folder.evidence_file(name, "training", "series"), {**series, "series": [curve]})
+        run_folder.write_json(folder.evidence_file(name, "training", "series"), {**series, "series": [curve]})
     (folder.path / "report.json").write_text(json_text(judge(run, evidence)))
     archive = log_bundle.archive_file(folder.path, "node-10")
     archive.parent.mkdir()

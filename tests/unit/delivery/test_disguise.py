@@ -12,7 +12,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.surroundings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.words import any_of
 from hypothesis import given
 from hypothesis import strategies as st
-from planted_secrets import forms, plant
+
+from tests.kit.planted_secrets import forms, plant
 
 SECRET = "S3cret+value/with=signs"
 KNOWN = Known(

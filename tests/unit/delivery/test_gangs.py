@@ -2,11 +2,12 @@
 
 import json
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import convert
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.disguise import Disguise, Known
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import told
-from builders import healthy, judge, make_run
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import report_section
+
+from tests.kit.builders import healthy, judge, make_run
 
 AT = "2026-11-02T10:30:00Z"
 NAMES = {"hall3-a": "W-1", "hall3-b": "W-2", "hall3-c": "W-3", "gpu": "W-4"}
@@ -22,7 +23,7 @@ def test_nodes_of_gangs_are_named_by_ids():
     run = make_run(list(NAMES), gpu_count=8)
     report = judge(run, healthy(run))
     member = {"address": "10.0.0.1", "slots": 8, "vendor": "nvidia"}
-    report["fleet"]["gangs"] = told.of_document({
+    report["fleet"]["gangs"] = report_section.of_document({
         "formed_at": AT, "ended_at": AT, "gangs": {"all": [{"node": name, **member} for name in FOUND["nodes"]]},
         "left_out": {"hall3-c": "its driver differs"}, "alone": ["gpu"], "rounds": [], "findings": {"all": FOUND},
     })  # fmt: skip

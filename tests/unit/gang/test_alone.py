@@ -1,12 +1,14 @@
 """Whom nobody is like is asked nothing, told so, and never so by mistake; a run of gangs without any shows nothing."""
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs, schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import carrying, forming
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.carrying import Placed
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import forming, orchestrate
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.orchestrate import Placed
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_forms
-from builders import facts_record, make_record
-from gang_bed import Bed, build
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
+
+from tests.kit.builders import facts_record, make_record
+from tests.kit.gang_bed import Bed, build
 
 NO_DRIVER = {"vendor": "cpu", "gpus": 0, "hardware": 8}
 
@@ -18,7 +20,7 @@ def bed_of(tmp_path, count, *, facts, declared=None, **settings):
         run["nodes"][node]["sku"] = sku
     bed.folder.write_run(run)
     for node, fields in facts.items():
-        runs.write_json(bed.folder.evidence_file(node, "facts"), facts_record(node, run_id="run-1", **fields))
+        folder.write_json(bed.folder.evidence_file(node, "facts"), facts_record(node, run_id="run-1", **fields))
     return bed
 
 
@@ -45,7 +47,7 @@ def test_neither_does_one_that_was_never_reached(tmp_path):
 def test_what_is_declared_and_what_sound_facts_say_is_known(tmp_path):
     failed = make_record("node-003", "facts", run_id="run-1", state="failure")
     bed = bed_of(tmp_path, 3, facts={}, declared={"node-003": "cpu"})
-    runs.write_json(bed.folder.evidence_file("node-003", "facts"), failed)
+    folder.write_json(bed.folder.evidence_file("node-003", "facts"), failed)
     bed.go()
     assert bed.document["alone"] == ["node-003"]
     assert bed.verdicts() == {"node-001": "PASS", "node-002": "PASS", "node-003": "FAIL"}
@@ -110,5 +112,5 @@ def test_without_any_gang_nobody_is_accepted(tmp_path, stages):
 
 def test_a_candidate_without_its_gpus_is_what_it_was_declared(tmp_path):
     bed = bed_of(tmp_path, 2, facts={"node-002": NO_DRIVER}, declared={"node-002": "H200"})
-    two = [carrying.candidate(node, Placed("10.0.0.1", 1), {}) for node in bed.judge(None)["nodes"]][1]
+    two = [orchestrate.candidate(node, Placed("10.0.0.1", 1), {}) for node in bed.judge(None)["nodes"]][1]
     assert (two.labels["sku"], two.proven, two.verdict) == ("h200", True, "FAIL")

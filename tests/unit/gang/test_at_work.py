@@ -2,18 +2,19 @@
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.action import close_run
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import at_work, book, carrying, forming, keys
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.carrying import Placed
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import RunError
-from builders import facts_record
-from gang_bed import Bed, Died, Fault, build
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document, forming, keys, orchestrate, session
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.orchestrate import Placed
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunError
 
-OPTIONS = {name: one["default"] for name, one in at_work.OPTIONS.items()}
+from tests.kit.builders import facts_record
+from tests.kit.gang_bed import Bed, Died, Fault, build
+
+OPTIONS = {name: one["default"] for name, one in session.OPTIONS.items()}
 
 
 def test_settings_are_those_of_the_options():
-    found = at_work.settings(OPTIONS)
+    found = session.settings(OPTIONS)
     assert (found.size, found.group_by, found.ports.rendezvous, found.ports.ssh) == (0, ("sku",), 29500, 3022)
 
 
@@ -34,7 +35,7 @@ def test_settings_are_those_of_the_options():
 )
 def test_what_cannot_be_is_refused_before_anything_is_written(changes, told):
     with pytest.raises(RunError, match=told):
-        at_work.settings({**OPTIONS, **changes})
+        session.settings({**OPTIONS, **changes})
 
 
 def test_where_the_others_reach_a_node():
@@ -45,18 +46,18 @@ def test_where_the_others_reach_a_node():
     }
     hostvars["d"] = {}
     hostvars["k"] = {"kubernetes_node": {"addresses": {"InternalIP": "10.1.0.7", "Hostname": "k"}}}
-    assert at_work.placed(dict.fromkeys("abcdek"), "abcdk", hostvars) == {
+    assert session.placed(dict.fromkeys("abcdek"), "abcdk", hostvars) == {
         "a": Placed("10.0.0.1", 1), "b": Placed("192.168.0.2", 1), "c": Placed("ib-c", 4), "d": Placed("d", 1),
         "k": Placed("10.1.0.7", 1),
     }  # fmt: skip
     with pytest.raises(RunError, match="a: gpuval_gang_slots 'many' is not a whole number"):
-        at_work.placed({"a": None}, "a", {"a": {"gpuval_gang_slots": "many"}})
+        session.placed({"a": None}, "a", {"a": {"gpuval_gang_slots": "many"}})
 
 
 def test_a_node_that_is_no_host_of_the_command_is_left_out_by_name(tmp_path):
     bed = Bed(tmp_path, build(4, 1, noise=0.0))
     run = bed.folder.read_run()
-    run["nodes"]["node-004"]["joined_at"] = runs.now()
+    run["nodes"]["node-004"]["joined_at"] = folder.now()
     bed.folder.write_run(run)
     bed.hosts = ["node-001", "node-002"]
     bed.go()
@@ -68,11 +69,11 @@ def test_a_node_that_is_no_host_of_the_command_is_left_out_by_name(tmp_path):
 
 
 def facts(bed, node, **fields):
-    runs.write_json(bed.folder.evidence_file(node, "facts"), facts_record(node, run_id="run-1", **fields))
+    folder.write_json(bed.folder.evidence_file(node, "facts"), facts_record(node, run_id="run-1", **fields))
 
 
 def candidates(bed):
-    return [carrying.candidate(node, Placed("10.0.0.1", 1), {}) for node in bed.judge(None)["nodes"]]
+    return [orchestrate.candidate(node, Placed("10.0.0.1", 1), {}) for node in bed.judge(None)["nodes"]]
 
 
 @pytest.mark.parametrize(
@@ -117,9 +118,9 @@ def searched(tmp_path):
 
 def test_whom_the_search_found_bad(tmp_path):
     bed = searched(tmp_path)
-    assert book.bad_nodes(bed.document) == set()
+    assert document.bad_nodes(bed.document) == set()
     bed.go()
-    assert book.bad_nodes(bed.document) == {"node-002"}
+    assert document.bad_nodes(bed.document) == {"node-002"}
 
 
 def test_clean_finds_every_round_that_there_is(tmp_path):
@@ -129,7 +130,7 @@ def test_clean_finds_every_round_that_there_is(tmp_path):
         bed.go()
     ids = {of_round["run_id"] for _folder, of_round in close_run.rounds_of(bed.folder)}
     assert ids == {"run-1.all", "run-1.search-01"} == set(close_run.round_ids_of(bed.folder))
-    book.file_of(bed.folder).write_text("{")  # damaged: the rounds are there all the same
+    document.file_of(bed.folder).write_text("{")  # damaged: the rounds are there all the same
     bed.below("all").run_file.write_text("{")
     assert [of_round["run_id"] for _folder, of_round in close_run.rounds_of(bed.folder)] == ["run-1.search-01"]
     assert close_run.round_ids_of(bed.folder) == ["run-1.all", "run-1.search-01"]  # what they left on nodes goes, too

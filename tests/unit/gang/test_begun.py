@@ -2,7 +2,7 @@
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import rounds
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.localise import Limits, Result, Search
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.localise import Limits, Result, Search
 
 PAIR = ("a", "b")
 

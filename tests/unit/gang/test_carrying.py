@@ -1,10 +1,13 @@
 """Gangs from their forming to their end, with simulated nodes in the rounds."""
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import criteria, judging, runs, schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import taken
-from builders import TIME, make_record, metric
-from gang_bed import FABRIC, Bed, Died, Fault, build
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, judging
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
+
+from tests.kit.builders import TIME, make_record, metric
+from tests.kit.gang_bed import FABRIC, Bed, Died, Fault, build
 
 
 def slow_node(count=6, node=3):
@@ -290,9 +293,9 @@ def test_names_of_nodes_may_have_dots(tmp_path):
 def test_what_the_search_says_of_a_node_is_a_record(tmp_path):
     bed = Bed(tmp_path, slow_node())
     bed.go()
-    taken.lay_out(bed.folder, bed.folder.read_run(), bed.document)
+    evidence.lay_out(bed.folder, bed.folder.read_run(), bed.document)
     for node in bed.gang.nodes:
-        record = runs.read_json(bed.folder.evidence_file(node, "fabric"))
+        record = folder.read_json(bed.folder.evidence_file(node, "fabric"))
         schemas.validate("record", record, what=node)
 
 
@@ -309,7 +312,7 @@ class FailsOnce(Bed):
             record = make_record(
                 node, "deepspeed", run_id=run["run_id"], metrics=list(self.figures), environment=environment, **told
             )
-            runs.write_json(below.evidence_file(node, "deepspeed"), record)
+            folder.write_json(below.evidence_file(node, "deepspeed"), record)
 
     def judge(self, gangs):
         run = self.folder.read_run()
@@ -338,9 +341,9 @@ class ByOtherNetwork(Bed):
             path = below.evidence_file(node, "fabric")
             if not path.exists():
                 continue
-            record = runs.read_json(path)
+            record = folder.read_json(path)
             record["metrics"].append(metric("gang_network_unexpected_count", 1))
-            runs.write_json(path, {**record, "message": "the collectives went by Socket, not by IB as declared"})
+            folder.write_json(path, {**record, "message": "the collectives went by Socket, not by IB as declared"})
 
 
 def test_one_bad_node_that_falls_back_to_another_network_takes_nobody_along(tmp_path):

@@ -1,7 +1,7 @@
 """What of a node's own stages runs where tags choose stages of gangs."""
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import plans
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 
 PROFILE = ["facts", "image", "training"]
 GANG = ["collective", "deepspeed"]

@@ -3,8 +3,9 @@
 import json
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import plans, schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import rounds
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 from gpuval_runner import environment, scratch
 from gpuval_runner import plan as node_plan
 

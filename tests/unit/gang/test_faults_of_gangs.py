@@ -1,11 +1,15 @@
 """What a node did wrong in any round counts, and what nobody did wrong may be measured once more."""
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import criteria, judging, runs, schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import rounds, taken
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.carrying import Gangs, Placed, Ways
-from builders import metric
-from gang_bed import CHECKS, Bed, Died, Fault, build
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import evidence as gang_evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import rounds
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.orchestrate import Gangs, Placed, Ways
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, judging
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
+
+from tests.kit.builders import metric
+from tests.kit.gang_bed import CHECKS, Bed, Died, Fault, build
 
 SHIPPED = criteria.load(criteria.shipped_files())
 FAULTS = [one for one in SHIPPED if one.stage in ("collective", "fabric") and one.metric in rounds.FAULTS]
@@ -27,7 +31,7 @@ class Healthy(Bed):
                 path = below.evidence_file(node, stage)
                 if not path.exists():
                     continue
-                record = runs.read_json(path)
+                record = folder.read_json(path)
                 place = (below.path.name, node, stage)
                 if place not in self.untold:
                     scopes = {one.metric: one.scope for one in FAULTS}
@@ -37,9 +41,9 @@ class Healthy(Bed):
                             record["metrics"].append(metric(name, value, "count", part))
                 if self.first and below.path.name == "all":
                     self.first(record)
-                runs.write_json(path, record)
+                folder.write_json(path, record)
         for node in nodes:
-            runs.write_json(below.launch_file(node), {"state": "started", "message": ""})
+            folder.write_json(below.launch_file(node), {"state": "started", "message": ""})
 
     def judge(self, gangs):
         run = self.folder.read_run()
@@ -108,9 +112,9 @@ def test_a_fault_that_an_earlier_round_told_fails_one_that_ran_again(tmp_path):
     bed = Healthy(tmp_path, slow())
     bed.go()
     path = bed.below("all").evidence_file("node-001", "collective")
-    record = runs.read_json(path)
+    record = folder.read_json(path)
     next(one for one in record["metrics"] if (one["name"], one["scope"]) == (XID, "gpu:3"))["value"] = 1
-    runs.write_json(path, record)
+    folder.write_json(path, record)
     node = bed.entries("node-001")
     assert node["verdict"] == "FAIL"
     (found,) = [one for one in node["checks"] if one["name"] == "collective_xid_per_gpu"]
@@ -157,9 +161,9 @@ def test_what_the_host_checks_found_explains_a_bad_node_and_no_healthy_one(tmp_p
         work(below, run, nodes)
         for node in nodes:
             path = below.evidence_file(node, "fabric")
-            record = runs.read_json(path)
+            record = folder.read_json(path)
             record["environment"]["host_checks"] = {"problems": [f"{node}: mlx5_{i} at half rate" for i in range(5)]}
-            runs.write_json(path, record)
+            folder.write_json(path, record)
 
     bed.work = with_problems
     bed.go()
@@ -290,7 +294,7 @@ def test_earlier_rounds_are_attempts(tmp_path):
     bed = Healthy(tmp_path, slow())
     bed.go()
     evidence = judging.read_evidence(bed.folder, bed.folder.read_run())
-    taken.take(evidence, bed.folder, taken.expected(bed.folder.read_run(), bed.document), bed.document)
+    gang_evidence.take(evidence, bed.folder, gang_evidence.expected(bed.folder.read_run(), bed.document), bed.document)
     record = evidence.records["node-001"]["collective"]
     assert (record["attempt"], [one["of_round"] for one in record["attempts"]]) == (2, ["all"])
     assert record["run_id"] == "run-1.all-again"

@@ -5,9 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs
-from builders import facts_record, metric
-from gang_bed import Bed, Fault, build
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
+
+from tests.kit.builders import facts_record, metric
+from tests.kit.gang_bed import Bed, Fault, build
 
 ROOT = Path(__file__).resolve().parents[3]
 PLAY = """
@@ -42,7 +43,7 @@ def declared_cpu(bed):
         expected.update(sku="cpu", gpu_count=0)
         facts = facts_record(node, vendor="cpu", gpus=0, run_id="run-1")
         facts["metrics"].append(metric("gpu_without_driver_count", 0))
-        runs.write_json(bed.folder.evidence_file(node, "facts"), facts)
+        folder.write_json(bed.folder.evidence_file(node, "facts"), facts)
     bed.folder.write_run(run)
 
 

@@ -3,12 +3,13 @@
 import stat
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.abandoned import AbandonedError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.parent_process import AbandonedError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import keys
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import RunError, RunFolder
-from builders import make_run
-from gang_bed import Bed, Died, Fault, build
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunError, RunFolder
+
+from tests.kit.builders import make_run
+from tests.kit.gang_bed import Bed, Died, Fault, build
 
 FILES = {"gpuval.json", "token", "id_ed25519", "id_ed25519.pub"}
 
@@ -93,7 +94,7 @@ def test_a_round_that_was_cut_off_keeps_its_pair(tmp_path):
     bed.go()
     assert bed.pairs[0]["token"] == bed.pairs[1]["token"]
     assert not list(tmp_path.rglob("gang_keys.json"))
-    assert runs.read_json(bed.folder.path / "gangs" / "gangs.json")["ended_at"]
+    assert run_folder.read_json(bed.folder.path / "gangs" / "gangs.json")["ended_at"]
 
 
 def test_an_error_that_ends_the_gangs_leaves_none(tmp_path):

@@ -1,10 +1,11 @@
 """No run is taken for a round of another one, and none of those without gangs is refused."""
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import naming, rounds
-from builders import make_run
-from test_runs_of_gangs_alone import OPEN, play
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
+
+from tests.kit.builders import make_run
+from tests.kit.gang_plays import OPEN, play
 
 
 def run_of(run_id, *, gangs):
@@ -18,13 +19,13 @@ def opened(results, run_id, *, gangs=True):
     """Open a run; RunError where its id is refused."""
     run = run_of(run_id, gangs=gangs)
     naming.check(results, run)
-    runs.RunFolder(results / run_id).write_run(run)
+    folder.RunFolder(results / run_id).write_run(run)
 
 
 @pytest.mark.parametrize("name", ["all", "all-again", "search-01", "h200-rack-1", "gangs"])
 def test_what_a_round_is_called_is_no_runs_id(tmp_path, name):
     opened(tmp_path, "r")
-    with pytest.raises(runs.RunError, match=rf"'r\.{name}' is what a round of the gangs of run r is called"):
+    with pytest.raises(folder.RunError, match=rf"'r\.{name}' is what a round of the gangs of run r is called"):
         opened(tmp_path, f"r.{name}", gangs=False)
     assert rounds.run_id_of("r", name) == f"r.{name}"
 
@@ -32,7 +33,7 @@ def test_what_a_round_is_called_is_no_runs_id(tmp_path, name):
 @pytest.mark.parametrize("gangs", [True, False])
 def test_a_run_whose_rounds_would_be_called_as_a_run_that_is_there(tmp_path, gangs):
     opened(tmp_path, "r.all", gangs=gangs)
-    with pytest.raises(runs.RunError, match=r"'r': its gangs may have a round that is called as the run r\.all"):
+    with pytest.raises(folder.RunError, match=r"'r': its gangs may have a round that is called as the run r\.all"):
         opened(tmp_path, "r")
     opened(tmp_path, "r", gangs=False)
 
@@ -54,8 +55,8 @@ def test_without_gangs_every_id_is_fine(tmp_path):
 
 
 def test_a_damaged_run_may_have_rounds(tmp_path):
-    runs.write_bytes(tmp_path / "r" / "run.json", b"{")
-    with pytest.raises(runs.RunError, match="is what a round"):
+    folder.write_bytes(tmp_path / "r" / "run.json", b"{")
+    with pytest.raises(folder.RunError, match="is what a round"):
         opened(tmp_path, "r.all", gangs=False)
 
 

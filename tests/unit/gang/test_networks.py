@@ -5,8 +5,8 @@ import yaml
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gpuval.fleet.plugins.filter.network_environment import network_environment
 from ansible_collections.gpuval.fleet.plugins.filter.network_names import network_names
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.criteria import COLLECTION
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import networks
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import COLLECTION
 
 SPECS = yaml.safe_load((COLLECTION / "roles/gpuval/meta/argument_specs.yml").read_text())["argument_specs"]["settings"]
 

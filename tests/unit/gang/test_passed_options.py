@@ -2,15 +2,15 @@
 
 import pytest
 import yaml
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import settings
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import at_work
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import session
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import settings
 
 
 @pytest.mark.parametrize("placement", ["ssh", "kubernetes"])
 def test_every_option_is_passed_by_a_declared_setting(placement):
     (task,) = yaml.safe_load((settings.ROLES / f"run/tasks/gangs_{placement}.yml").read_text())
     (passed,) = (value for name, value in task.items() if name.startswith("gpuval.fleet."))
-    assert set(at_work.OPTIONS) <= set(passed)
+    assert set(session.OPTIONS) <= set(passed)
     known = settings.declared()
     assert passed["tapered"] == "{{ gpuval_gang_tapered }}"
     assert known.defaults["gpuval_gang_tapered"] is False

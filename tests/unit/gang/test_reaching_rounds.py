@@ -2,7 +2,8 @@
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.action.reach_node import in_round
-from gang_bed import Bed, Died, Fault, build
+
+from tests.kit.gang_bed import Bed, Died, Fault, build
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import plans, schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 
 pytest.importorskip("torch")
 

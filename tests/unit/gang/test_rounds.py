@@ -4,13 +4,15 @@ import itertools
 import time
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import plans, schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import rounds
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.rounds import BUS, ERRORS, LATENCY
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import RUN_ID, RunFolder
-from builders import TIME, make_record, make_run, metric
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RUN_ID, RunFolder
 from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.kit.builders import TIME, make_record, make_run, metric
 
 PORTS = rounds.Ports(29500, 3022)
 PAIR = ("node-1", "node-2")

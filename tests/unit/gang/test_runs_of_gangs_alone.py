@@ -1,54 +1,18 @@
 """Playbooks of gangs alone need two hosts, and accept no node; a hostfile has whom a run accepted, and says how far."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import yaml
 from ansible_collections.gpuval.fleet.plugins.action import write_hostfile
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs, verdict
-from builders import facts_record, make_run, metric
-from gang_bed import Bed, Fault, build
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import verdict
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
 
-ROOT = Path(__file__).resolve().parents[3]
+from tests.kit.builders import facts_record, make_run, metric
+from tests.kit.gang_bed import Bed, Fault, build
+from tests.kit.gang_plays import HOSTFILE, OPEN, ROOT, play
+
 COLLECTION = ROOT / "collections/ansible_collections/gpuval/fleet"
-OPEN = """
-- hosts: all
-  connection: local
-  gather_facts: false
-  tasks:
-    - gpuval.fleet.open_run:
-        run_id: {run_id}
-        results_dir: {results}
-        bucket: b
-        profile: custom
-        profile_stages: [facts]
-        gang_stages: [fabric]
-        gangs_alone: {alone}
-        workloads: {{facts: {{command: ["true"]}}, fabric: {{command: ["true"], needs: [facts]}}}}
-        deadline_seconds: 60
-      run_once: true
-"""
-HOSTFILE = """
-- hosts: all
-  connection: local
-  gather_facts: false
-  run_once: true
-  tasks:
-    - gpuval.fleet.write_hostfile:
-        run_id: run-1
-        results_dir: {results}
-"""
-
-
-def play(tmp_path, text, hosts):
-    (tmp_path / "inventory").write_text("".join(f"{host} ansible_host=10.0.0.{i}\n" for i, host in enumerate(hosts, 1)))
-    (tmp_path / "play.yml").write_text(text)
-    command = [Path(sys.executable).with_name("ansible-playbook"), "-i", tmp_path / "inventory", tmp_path / "play.yml"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-    return done.returncode, " ".join((done.stdout + done.stderr).split())
 
 
 @pytest.mark.parametrize("alone", [True, False])
@@ -60,7 +24,7 @@ def test_two_hosts_are_needed_and_no_node_is_accepted(tmp_path, alone):
         assert "fabric: 1 host, and a gang has two or more" in told
     code, told = play(tmp_path, OPEN.format(run_id="two", results=results, alone=alone), ["node-1", "node-2"])
     assert code == 0, told
-    run = runs.RunFolder(results / "two").read_run()
+    run = folder.RunFolder(results / "two").read_run()
     assert run["narrowed_by"] == (["stages"] if alone else [])
     assert verdict.run_verdict(["PASS", "PASS"], narrowed=bool(run["narrowed_by"])) == ("PARTIAL" if alone else "PASS")
     assert run["nodes"]["node-1"]["gang_stages"] == ["fabric"]
@@ -72,9 +36,9 @@ def test_one_that_is_chosen_among_others_misses_its_gangs_and_the_run_says_so(tm
     code, told = play(tmp_path, asked, ["node-1"])
     assert code == 0, told
     assert "--limit leaves node-1 alone: fabric need two nodes and are left out" in told
-    assert runs.RunFolder(tmp_path / "results/one").read_run()["narrowed_by"] == ["limit", "stages"]
+    assert folder.RunFolder(tmp_path / "results/one").read_run()["narrowed_by"] == ["limit", "stages"]
     code, told = play(tmp_path, asked.replace("run_id: one", "run_id: two"), ["node-1", "node-2"])
-    assert runs.RunFolder(tmp_path / "results/two").read_run()["narrowed_by"] == ["limit"]
+    assert folder.RunFolder(tmp_path / "results/two").read_run()["narrowed_by"] == ["limit"]
 
 
 def test_tags_that_leave_no_gang_are_refused(tmp_path):
@@ -99,7 +63,7 @@ def test_pairs_are_part_of_standard_and_burnin():
 
 def test_who_joins_a_run_of_gangs_alone_narrows_it():
     wanted = make_run(("node-2",), narrowed_by=["stages", "limit"])
-    assert runs.merge(make_run(), wanted)[0]["narrowed_by"] == ["stages"]
+    assert folder.merge(make_run(), wanted)[0]["narrowed_by"] == ["stages"]
 
 
 def test_whoever_is_at_the_end_of_a_bad_link_is_in_no_hostfile(tmp_path):
@@ -111,7 +75,7 @@ def test_whoever_is_at_the_end_of_a_bad_link_is_in_no_hostfile(tmp_path):
         expected.update(sku="cpu", gpu_count=0)
         facts = facts_record(node, vendor="cpu", gpus=0, run_id="run-1")
         facts["metrics"].append(metric("gpu_without_driver_count", 0))
-        runs.write_json(bed.folder.evidence_file(node, "facts"), facts)
+        folder.write_json(bed.folder.evidence_file(node, "facts"), facts)
     bed.folder.write_run({**run, "narrowed_by": ["stages"]})
     bed.go()
     code, told = play(tmp_path, HOSTFILE.format(results=tmp_path / "results"), gang.nodes)

@@ -2,8 +2,9 @@
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import rounds
-from builders import make_record, metric
-from gang_bed import USUAL, Bed, Died, Fault, build
+
+from tests.kit.builders import make_record, metric
+from tests.kit.gang_bed import USUAL, Bed, Died, Fault, build
 
 SMALL, USUAL_BYTES = 1 << 20, 8 << 30
 HELD = "node-003"

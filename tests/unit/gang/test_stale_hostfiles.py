@@ -1,11 +1,12 @@
 """A hostfile of an earlier gang is never left where the next one is looked for."""
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import hostfiles
-from builders import facts_record, metric
-from gang_bed import Bed, build
-from test_runs_of_gangs_alone import HOSTFILE, play
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
+
+from tests.kit.builders import facts_record, metric
+from tests.kit.gang_bed import Bed, build
+from tests.kit.gang_plays import HOSTFILE, play
 
 OF_ALL = "".join(f"10.0.0.{place} slots=1\n" for place in range(1, 5))
 
@@ -20,7 +21,7 @@ def ended(tmp_path, run_id="run-1", *, racks=None, unfit=()):
         if node not in unfit:
             facts = facts_record(node, vendor="cpu", gpus=0, run_id=run_id)
             facts["metrics"].append(metric("gpu_without_driver_count", 0))
-            runs.write_json(bed.folder.evidence_file(node, "facts"), facts)
+            folder.write_json(bed.folder.evidence_file(node, "facts"), facts)
     bed.folder.write_run(run)
     bed.go()
     return bed

@@ -5,13 +5,17 @@ import shutil
 import time
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs, schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import Evidence
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import book, forming, rounds, taken
-from builders import TIME, make_record, make_run
-from gang_bed import Bed, Fault, build
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import evidence as gang_evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import forming, rounds
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from tests.kit.builders import TIME, make_record, make_run
+from tests.kit.gang_bed import Bed, Fault, build
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +38,7 @@ def copied(ended, path):
     bed = copy.copy(ended)
     shutil.rmtree(path, ignore_errors=True)
     shutil.copytree(ended.folder.path, path / "run-1")
-    bed.folder = runs.RunFolder(path / "run-1")
+    bed.folder = run_folder.RunFolder(path / "run-1")
     return bed
 
 
@@ -74,17 +78,17 @@ def test_a_round_or_the_whole_document_that_is_gone_accepts_nobody(ended, tmp_pa
     document = bed.document
     name = data.draw(st.sampled_from([item["name"] for item in document["rounds"]]))
     if what == "document":
-        book.file_of(bed.folder).unlink()
+        gang_document.file_of(bed.folder).unlink()
     elif what == "run.json":
         bed.below(name).run_file.unlink()
     elif what == "round":
         shutil.rmtree(bed.below(name).path)
     elif what == "findings":
         document["findings"].clear()
-        book.write(bed.folder, document)
+        gang_document.write(bed.folder, document)
     else:
         document["rounds"] = [item for item in document["rounds"] if item["name"] != name]
-        book.write(bed.folder, document)
+        gang_document.write(bed.folder, document)
     after = bed.verdicts()
     assert not better(before, after)
     if what == "document":
@@ -103,15 +107,15 @@ def test_whoever_was_left_out_is_never_accepted(ended, tmp_path, data):
             for members in [listed] if isinstance(listed, list) else listed.values():
                 members[:] = [one for one in members if (one if isinstance(one, str) else one["node"]) != name]
     document["gangs"] = {name: members for name, members in document["gangs"].items() if len(members) > 1}
-    book.write(bed.folder, document)
+    gang_document.write(bed.folder, document)
     verdicts = bed.verdicts()
     assert all(verdicts[name] != "PASS" for name in names)
 
 
 def put(bed, changes):
     path = bed.below("all-again").evidence_file("node-001", "collective")
-    record = {**runs.read_json(path), **changes}
-    runs.write_json(path, record)
+    record = {**run_folder.read_json(path), **changes}
+    run_folder.write_json(path, record)
 
 
 @pytest.mark.parametrize(
@@ -142,17 +146,17 @@ def test_a_record_of_another_round_is_none_of_the_last(bed, source):
 
 
 def test_a_record_of_a_gangs_stage_in_the_runs_own_place_counts_for_nothing(bed):
-    record = runs.read_json(bed.below("all-again").evidence_file("node-001", "collective"))
+    record = run_folder.read_json(bed.below("all-again").evidence_file("node-001", "collective"))
     bed.below("all-again").evidence_file("node-001", "collective").unlink()
     for stage in ("collective", "fabric"):
         path = bed.folder.evidence_file("node-001", stage)
-        runs.write_json(path, {**record, "run_id": "run-1", "stage": stage})
+        run_folder.write_json(path, {**record, "run_id": "run-1", "stage": stage})
     assert bed.verdicts()["node-001"] == "INCOMPLETE"
 
 
 def test_what_a_node_writes_as_its_finding_does_not_change_it(bed):
     record = make_record("node-003", "fabric", run_id="run-1", message="healthy")
-    runs.write_json(bed.folder.evidence_file("node-003", "fabric"), record)
+    run_folder.write_json(bed.folder.evidence_file("node-003", "fabric"), record)
     assert bed.verdicts()["node-003"] == "FAIL"
 
 
@@ -168,7 +172,7 @@ def test_an_earlier_round_that_is_gone_accepts_nobody_and_is_named(bed, lost):
     first = bed.below("all")
     for place in ("all", "all-again"):
         for node in bed.below(place).read_run()["nodes"]:
-            runs.write_json(bed.below(place).launch_file(node), {"state": "started", "message": ""})
+            run_folder.write_json(bed.below(place).launch_file(node), {"state": "started", "message": ""})
     assert bed.verdicts()["node-001"] == "PASS"
     if lost == "run.json":
         first.run_file.unlink()
@@ -187,16 +191,16 @@ def test_an_earlier_round_that_is_gone_accepts_nobody_and_is_named(bed, lost):
 def test_who_was_never_started_in_an_earlier_round_is_judged_by_the_last(bed):
     first = bed.below("all")
     first.evidence_file("node-001", "collective").unlink()
-    runs.write_json(first.launch_file("node-001"), {"state": "unreachable", "message": "no route to host"})
+    run_folder.write_json(first.launch_file("node-001"), {"state": "unreachable", "message": "no route to host"})
     assert bed.verdicts()["node-001"] == "PASS"
 
 
 def test_why_there_is_no_record_is_said(bed):
     below = bed.below("all-again")
     below.evidence_file("node-001", "collective").unlink()
-    runs.write_json(below.launch_file("node-001"), {"state": "unreachable", "message": "no route to host"})
+    run_folder.write_json(below.launch_file("node-001"), {"state": "unreachable", "message": "no route to host"})
     below.evidence_file("node-002", "collective").unlink()
-    runs.write_json(below.launch_file("node-002"), {"state": "failed"})
+    run_folder.write_json(below.launch_file("node-002"), {"state": "failed"})
     found = {node["name"]: node for node in bed.judge(bed.document)["nodes"]}
     reasons = {name: str(found[name]["problems"]) for name in ("node-001", "node-002", "node-005")}
     assert "not started in its gang (unreachable): no route to host" in reasons["node-001"]
@@ -210,7 +214,7 @@ def test_a_node_that_joined_later_is_told_that_it_is_in_no_gang(bed):
     bed.folder.write_run(run)
     node = next(node for node in bed.judge(bed.document)["nodes"] if node["name"] == "node-099")
     assert node["verdict"] == "INCOMPLETE"
-    assert taken.JOINED_LATE in str(node["problems"])
+    assert gang_evidence.JOINED_LATE in str(node["problems"])
 
 
 def test_without_gangs_nodes_are_judged_by_themselves(bed):
@@ -222,15 +226,17 @@ def test_without_gangs_nodes_are_judged_by_themselves(bed):
 
 def test_evidence_is_laid_out_where_people_look_and_that_of_earlier_rounds_is_not(bed):
     document, run = bed.document, bed.folder.read_run()
-    taken.lay_out(bed.folder, run, document)
-    read = {node: runs.read_json(bed.folder.evidence_file(node, "collective")) for node in ("node-001", "node-003")}
+    gang_evidence.lay_out(bed.folder, run, document)
+    read = {
+        node: run_folder.read_json(bed.folder.evidence_file(node, "collective")) for node in ("node-001", "node-003")
+    }
     assert {node: record["run_id"] for node, record in read.items()} == {
         "node-001": "run-1.all-again", "node-003": "run-1.all",
     }  # fmt: skip
     bed.below("all-again").evidence_file("node-001", "collective").unlink()
-    taken.lay_out(bed.folder, run, document)
+    gang_evidence.lay_out(bed.folder, run, document)
     assert not bed.folder.evidence_file("node-001", "collective").exists()
-    assert "node-003 " not in runs.read_json(bed.folder.evidence_file("node-001", "fabric"))["message"]
+    assert "node-003 " not in run_folder.read_json(bed.folder.evidence_file("node-001", "fabric"))["message"]
 
 
 def test_stages_of_a_gang_are_expected_of_all_but_those_that_are_alone():
@@ -238,12 +244,12 @@ def test_stages_of_a_gang_are_expected_of_all_but_those_that_are_alone():
     for node in run["nodes"].values():
         node["gang_stages"] = ["collective"]
     document = {"gangs": {"all": []}, "alone": ["node-3"], "findings": {"all": {"nodes": {"node-1": "healthy"}}}}
-    expected = taken.expected(run, document)
+    expected = gang_evidence.expected(run, document)
     assert {name: node["stages"] for name, node in expected["nodes"].items()} == {
         "node-1": ["facts", "collective", "fabric"], "node-2": ["facts", "collective"], "node-3": ["facts"],
     }  # fmt: skip
     assert run["nodes"]["node-1"]["stages"] == ["facts"]
-    assert taken.expected(run, None)["nodes"]["node-3"]["stages"] == ["facts", "collective"]
+    assert gang_evidence.expected(run, None)["nodes"]["node-3"]["stages"] == ["facts", "collective"]
 
 
 COUNT = 1000
@@ -252,7 +258,7 @@ COUNT = 1000
 def test_a_thousand_nodes_take_seconds(tmp_path):
     """One gang, every record of it refused before, every node of it suspect: the most that there is to say."""
     nodes = [f"node-{number:04}.example.com" for number in range(COUNT)]
-    folder = runs.RunFolder(tmp_path / "run-1")
+    folder = run_folder.RunFolder(tmp_path / "run-1")
     run = make_run(nodes, stages=["facts"])
     for node in run["nodes"].values():
         node["gang_stages"] = ["collective"]
@@ -266,16 +272,18 @@ def test_a_thousand_nodes_take_seconds(tmp_path):
     assert len(formation.gangs[0].members) == COUNT
     members = [{"node": one.node, "address": one.address, "slots": 8, "vendor": "nvidia"} for one in candidates]
     ports = rounds.Ports(29500, 3022)
-    below = book.round_folder(folder, "all")
+    below = gang_document.round_folder(folder, "all")
     of_round = rounds.round_run(run, "all", {"all": members}, ["collective"], ports=ports, seconds=9, created_at=TIME)
     below.write_run(of_round)
     formed = time.monotonic() - began
     for node in nodes:
-        runs.write_json(below.evidence_file(node, "collective"), make_record(node, "collective", run_id="run-1.all"))
+        run_folder.write_json(
+            below.evidence_file(node, "collective"), make_record(node, "collective", run_id="run-1.all")
+        )
     problems = [
         {"node": node, "stage": "collective", "reason": f"record refused: {node} " + "x" * 100} for node in nodes
     ]
-    runs.write_json(below.problems_file, problems)
+    run_folder.write_json(below.problems_file, problems)
     found = {
         "name": "all", "why": "", "began_at": TIME, "ended_at": TIME, "rounds": 9, "pairs": 9, "seconds": 9.0,
         "nodes": dict.fromkeys(nodes, "suspect"), "suspect_links": [], "bad_boundaries": [], "suspect_boundaries": [],
@@ -284,13 +292,13 @@ def test_a_thousand_nodes_take_seconds(tmp_path):
     found["evidence"] = {node: ["slow with all"] for node in nodes}
     found["evidence"] |= {" - ".join(link): ["slow; both are right with others"] for link in found["bad_links"]}
     document = {
-        "schema": book.SCHEMA, "formed_at": TIME, "ended_at": TIME, "gangs": {"all": members}, "left_out": {},
+        "schema": gang_document.SCHEMA, "formed_at": TIME, "ended_at": TIME, "gangs": {"all": members}, "left_out": {},
         "alone": [], "rounds": [{"name": "all", "kind": "gangs", "gangs": {"all": nodes}, "ended_at": TIME}],
         "searches": {}, "findings": {"all": found},
     }  # fmt: skip
     schemas.validate("gangs", document, what="gangs")
     began, evidence = time.monotonic(), Evidence()
-    taken.take(evidence, folder, taken.expected(run, document), document)
+    gang_evidence.take(evidence, folder, gang_evidence.expected(run, document), document)
     took = time.monotonic() - began
     assert len(evidence.records) == COUNT
     assert len(evidence.problems) == COUNT
@@ -306,10 +314,10 @@ LOST = {"class": "lost_contact", "message": "lost contact: no sign for 300 s; ss
 def lost_in(bed, place, name, *, record):
     """A member that its round has lost, with or without a record that it was at work."""
     below = bed.below(place)
-    runs.write_json(below.launch_file(name), {"state": "started", "message": "", "contact": LOST})
+    run_folder.write_json(below.launch_file(name), {"state": "started", "message": "", "contact": LOST})
     path = below.evidence_file(name, "collective")
     if record:
-        runs.write_json(path, {**runs.read_json(path), "state": "running", "finished_at": None})
+        run_folder.write_json(path, {**run_folder.read_json(path), "state": "running", "finished_at": None})
     else:
         path.unlink()
 
@@ -336,7 +344,7 @@ def test_so_it_is_where_it_was_lost_in_a_round_before(bed):
 
 
 def test_contact_that_the_run_itself_lost_explains_no_round(bed):
-    runs.write_json(bed.folder.launch_file("node-002"), {"state": "started", "message": "", "contact": LOST})
+    run_folder.write_json(bed.folder.launch_file("node-002"), {"state": "started", "message": "", "contact": LOST})
     lost_in(bed, "all-again", "node-002", record=True)
-    runs.write_json(bed.below("all-again").launch_file("node-002"), {"state": "started", "message": ""})
+    run_folder.write_json(bed.below("all-again").launch_file("node-002"), {"state": "started", "message": ""})
     assert node_of(bed, "node-002")["class"] == "collective_running"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs, settings
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder, settings
 
 ROOT = Path(__file__).resolve().parents[3]
 NAMES = (
@@ -92,7 +92,7 @@ def test_many_nodes_have_longer_to_come_together(found):
     assert (float(few["collective_join_seconds"]), float(few["fabric_join_seconds"])) == (300, 120)
     assert (float(many["collective_join_seconds"]), float(many["fabric_join_seconds"])) == (340, 140)
     for told, hosts in ((few, 2), (many, 180)):
-        assert float(told["gpuval_gang_search_seconds"]) == runs.usual_search_seconds(hosts)
+        assert float(told["gpuval_gang_search_seconds"]) == folder.usual_search_seconds(hosts)
     assert float(many["run_gang_round_seconds"]) >= float(few["run_gang_round_seconds"]) + 2 * 40 + 100
 
 

@@ -1,9 +1,12 @@
 """Two nodes have nobody to be compared with: what is said of them is what was seen, and what nobody can tell."""
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import RunError
-from gang_bed import USUAL, Bed, build
-from test_at_work import OPTIONS, at_work
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import session
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunError
+
+from tests.kit.gang_bed import USUAL, Bed, build
+
+OPTIONS = {name: one["default"] for name, one in session.OPTIONS.items()}
 
 
 def searched(tmp_path, count, **settings):
@@ -51,4 +54,4 @@ def test_nodes_that_are_all_slower_than_expected_are_not_accepted(tmp_path, coun
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
 def test_an_expected_speed_that_is_none_is_refused(value):
     with pytest.raises(RunError, match="gpuval_gang_expected_bytes_per_second"):
-        at_work.settings({**OPTIONS, "expected_bytes_per_second": value})
+        session.settings({**OPTIONS, "expected_bytes_per_second": value})

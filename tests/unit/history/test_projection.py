@@ -3,12 +3,13 @@
 import json
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import report_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history import projection
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.flaky import Judged, flakiness
-from builders import accepted, facts_record, healthy, judge, make_record, make_run, metric
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
 from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.kit.builders import accepted, facts_record, healthy, judge, make_record, make_run, metric
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 10**6) | st.text("aB0 ;-\n", max_size=20),

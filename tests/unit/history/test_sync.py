@@ -4,14 +4,15 @@ import json
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.embedded_store import EmbeddedStore
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history import HistoryError, table
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.cache import Cache
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.query import History, Question
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.sync import sync
-from builders import metric
-from history_kit import CHECKS, Run
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
+
+from tests.kit.builders import metric
+from tests.kit.history import CHECKS, Run
 
 
 @pytest.fixture(scope="module")

@@ -3,13 +3,15 @@
 from xml.etree import ElementTree as ET
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import launch_classes, schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import final_block, junit_xml, markdown_report
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.failed_nodes import failed_nodes_text
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.lookup import node_facts
-from builders import facts_record, healthy, judge, make_record, make_run
 
-CLASSES = [known.name for known in (*launch_classes.CLASSES, *launch_classes._BY_NAME)]
+from tests.kit.builders import facts_record, healthy, judge, make_record, make_run
+
+CLASSES = [known.name for known in (*launch_errors.CLASSES, *launch_errors._BY_NAME)]
 
 
 def judged(launch, records=None):
@@ -27,11 +29,11 @@ def judged(launch, records=None):
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_every_class_is_in_every_form(name):
-    launch = launch_classes.described({"state": "unreachable", "message": "what ssh said", "class": name})
+    launch = launch_errors.described({"state": "unreachable", "message": "what ssh said", "class": name})
     report, node = judged(launch)
     assert (node["verdict"], node["class"]) == ("INCOMPLETE", name)
     assert report["verdict"] == "INCOMPLETE"
-    remedy = launch_classes.named(name).remedy.format(node="bad")
+    remedy = launch_errors.named(name).remedy.format(node="bad")
     (line,) = [line for line in final_block(report).splitlines() if line.startswith("- bad ")]
     assert "what ssh said" in line
     assert remedy[:100] in line
@@ -60,7 +62,7 @@ def test_a_node_that_was_never_launched_is_not_started():
 
 
 def test_a_lost_contact_explains_missing_records_but_no_bad_ones():
-    contact = launch_classes.contact(
+    contact = launch_errors.contact(
         'Task failed: Data could not be sent to remote host "192.0.2.9". Make sure this host can be reached over ssh:'
     )
     assert contact["class"] == "lost_contact"
@@ -86,14 +88,14 @@ def test_a_pod_that_was_ended_explains_a_stage_that_was_cancelled():
 
 
 def test_a_node_that_was_given_up_stays_so_while_it_cannot_be_asked():
-    lost = {"class": "lost_contact", "message": f"{launch_classes.LOST}no sign of it for 0:10:00", "remedy": "look"}
-    assert launch_classes.contact("No route to host", lost) == lost
-    assert launch_classes.contact("No route to host", {"class": "refused", "message": "x"})["class"] == "no_route"
+    lost = {"class": "lost_contact", "message": f"{launch_errors.LOST}no sign of it for 0:10:00", "remedy": "look"}
+    assert launch_errors.contact("No route to host", lost) == lost
+    assert launch_errors.contact("No route to host", {"class": "refused", "message": "x"})["class"] == "no_route"
 
 
 def test_a_known_reason_for_a_lost_contact_is_kept():
-    assert launch_classes.contact("ssh: connect to host n port 22: Connection refused")["class"] == "refused"
-    assert launch_classes.contact("never heard of")["class"] == "lost_contact"
+    assert launch_errors.contact("ssh: connect to host n port 22: Connection refused")["class"] == "refused"
+    assert launch_errors.contact("never heard of")["class"] == "lost_contact"
 
 
 def test_the_pattern_among_many_nodes_is_told():

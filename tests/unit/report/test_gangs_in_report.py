@@ -3,12 +3,14 @@
 import copy
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs, schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import console, told
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import console, report_section
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import markdown_report
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.html import html_report
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.summary import summary_lines
-from builders import healthy, judge, make_run
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import summary_lines
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
+
+from tests.kit.builders import healthy, judge, make_run
 
 AT = "2026-11-02T10:30:00Z"
 NODES = [f"node-{number}" for number in range(1, 7)]
@@ -31,7 +33,7 @@ DOCUMENT = {
 def report_of(document, nodes=NODES):
     run = make_run(nodes, gpu_count=8)
     report = judge(run, healthy(run))
-    report["fleet"]["gangs"] = told.of_document(document)
+    report["fleet"]["gangs"] = report_section.of_document(document)
     report["summary"] = summary_lines(report)
     schemas.validate("report", report, what="report")
     return report
@@ -60,7 +62,7 @@ def test_the_block_names_who_was_left_out_links_and_boundaries():
 def test_a_node_that_failed_is_named_once_and_a_suspect_among_many_is_named():
     verdicts = dict.fromkeys(NODES, "INCOMPLETE") | {"node-3": "FAIL"}
     found = {**FOUND, "nodes": {**FOUND["nodes"], "node-4": "suspect", "node-5": "untested"}}
-    lines = console.lines(told.of_document({**DOCUMENT, "findings": {"all": found}}), verdicts)
+    lines = console.lines(report_section.of_document({**DOCUMENT, "findings": {"all": found}}), verdicts)
     assert not any(line.startswith("node-3 is bad") for line in lines), "the node has its own line"
     assert any(line.startswith("node-4 is suspect") for line in lines)
     assert any(line.startswith("node-5 is untested") for line in lines)
@@ -107,9 +109,9 @@ def test_a_thousand_nodes_and_endless_sentences_stay_small():
                    for n in range(900)],
     }  # fmt: skip
     report = report_of(DOCUMENT, names[:3])
-    report["fleet"]["gangs"] = told.of_document(document)
+    report["fleet"]["gangs"] = report_section.of_document(document)
     schemas.validate("report", report, what="report")
-    assert len(runs.json_bytes(report["fleet"]["gangs"])) < 700_000
+    assert len(folder.json_bytes(report["fleet"]["gangs"])) < 700_000
     base = len(html_report(report_of(DOCUMENT, names[:3])))
     assert len(html_report(report)) - base < 80_000
     assert len(markdown_report(report)) < 120_000

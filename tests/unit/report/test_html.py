@@ -8,12 +8,22 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import Evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.html import ASSETS, html_report
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page import checks, curves, encode, figures
-from builders import facts_record, healthy, judge, make_record, make_run, metric, training_metrics, write_report
 from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.kit.builders import (
+    facts_record,
+    healthy,
+    judge,
+    make_record,
+    make_run,
+    metric,
+    training_metrics,
+    write_report,
+)
 
 HOSTILE = [
     "</script><script>alert(1)</script>",

@@ -4,8 +4,9 @@ import json
 from xml.etree import ElementTree as ET
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import escape, report_file, schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import Evidence, gather
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import escape, schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence, gather
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import (
     final_block,
     json_text,
@@ -14,9 +15,10 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import (
     perf_csv,
     write_file,
 )
-from builders import healthy, judge, make_record, make_run, metric, training_metrics, write_report
 from hypothesis import example, given
 from hypothesis import strategies as st
+
+from tests.kit.builders import healthy, judge, make_record, make_run, metric, training_metrics, write_report
 
 
 @pytest.fixture

@@ -1,12 +1,8 @@
 import secrets
-import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from runner_kit import Node, StoreServer
+from tests.kit.runner import Node, StoreServer
 
 
 @pytest.fixture

@@ -4,7 +4,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from runner_kit import SUCCEED, Node, alive, stage, until
+
+from tests.kit.runner import SUCCEED, Node, alive, stage, until
 
 
 def test_clean_leaves_nothing_and_the_second_time_does_nothing(node):

@@ -8,7 +8,8 @@ from concurrent.futures import ProcessPoolExecutor
 import pytest
 from gpuval_runner import container_stage
 from gpuval_runner import runner as runners
-from runner_kit import Node, stage
+
+from tests.kit.runner import Node, stage
 
 IMAGE = [{"Id": "sha256:" + "a" * 64, "Architecture": "", "Config": {}}]
 #: An engine as far as these tests go; the files beside it say what it does.

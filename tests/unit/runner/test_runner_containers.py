@@ -10,7 +10,8 @@ from gpuval_runner.devices import access
 from gpuval_runner.engine import Ending, Engine, EngineFacts, labels, parse_ending, parse_image, parse_info
 from gpuval_runner.errors import PlanError
 from gpuval_runner.plan import Container
-from runner_kit import PLAN_SCHEMA, plan, stage
+
+from tests.kit.runner import PLAN_SCHEMA, plan, stage
 
 DOCKER = Engine("docker", facts=EngineFacts("docker", "28.0", architecture="amd64", storage=Path("/var/lib/docker")))
 PODMAN = Engine("podman", facts=EngineFacts("podman", "5.0", cdi=True))

@@ -5,7 +5,8 @@ import subprocess
 import pytest
 from gpuval_runner import descendants
 from gpuval_runner.descendants import Process, belonging, parse_stat
-from runner_kit import until
+
+from tests.kit.runner import until
 
 
 def process(pid, parent=1, session=None, name="x"):

@@ -2,7 +2,7 @@ import base64
 import hashlib
 import json
 
-from runner_kit import SUCCEED, stage
+from tests.kit.runner import SUCCEED, stage
 
 
 def contents(answer):

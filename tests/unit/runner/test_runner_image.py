@@ -9,7 +9,8 @@ from gpuval_runner import brought
 from gpuval_runner import plan as plans
 from gpuval_runner.image import bring_images, loaded_names, plain
 from gpuval_runner.layout import NodeDirectory
-from runner_kit import Node, stage
+
+from tests.kit.runner import Node, stage
 
 A, B, C = (f"sha256:{letter * 64}" for letter in "abc")
 DATA = b"an archive"

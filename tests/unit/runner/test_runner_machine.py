@@ -3,7 +3,8 @@ from gpuval_runner import plan as plans
 from gpuval_runner.machine import FINISHED, STATES, Close, Done, Known, Run, next_step, opening, outcome
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runner_kit import plan, stage
+
+from tests.kit.runner import plan, stage
 
 
 def parsed(*stages, **changes):

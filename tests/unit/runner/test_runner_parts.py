@@ -22,7 +22,8 @@ from gpuval_runner.layout import NodeDirectory
 from gpuval_runner.publish import Publisher
 from gpuval_runner.record import Record
 from gpuval_runner.text import one_line
-from runner_kit import PACKAGES, plan, stage
+
+from tests.kit.runner import PACKAGES, plan, stage
 
 
 def test_one_lock_one_holder(tmp_path):

@@ -3,7 +3,8 @@ import json
 import pytest
 from gpuval_runner.errors import PlanError
 from gpuval_runner.plan import MAX_PLAN_BYTES, expand, load, parse
-from runner_kit import plan, stage
+
+from tests.kit.runner import plan, stage
 
 
 def test_a_plan_is_read(tmp_path):

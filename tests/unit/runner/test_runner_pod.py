@@ -4,7 +4,8 @@ import shutil
 import sys
 
 import pytest
-from runner_kit import RECORD_SCHEMA, SUCCEED, stage, until
+
+from tests.kit.runner import RECORD_SCHEMA, SUCCEED, stage, until
 
 
 @pytest.fixture

@@ -5,7 +5,8 @@ from gpuval_runner import plan as plans
 from gpuval_runner import record
 from gpuval_runner.record import MAX_RECORD_BYTES, Record, encode_series
 from gpuval_runner.result import Result
-from runner_kit import RECORD_SCHEMA, SERIES_SCHEMA, plan, stage
+
+from tests.kit.runner import RECORD_SCHEMA, SERIES_SCHEMA, plan, stage
 
 PLAN = plans.parse(plan(stage("a"), attempt=2))
 

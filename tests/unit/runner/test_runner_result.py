@@ -5,7 +5,8 @@ import pytest
 from gpuval_runner import result
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runner_kit import SERIES_SCHEMA
+
+from tests.kit.runner import SERIES_SCHEMA
 
 
 def test_a_result_is_read():

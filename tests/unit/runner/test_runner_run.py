@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from gpuval_runner import lock
 from gpuval_runner import state as states
-from runner_kit import SERIES_SCHEMA, SUCCEED, StoreServer, alive, stage, until, until_written
+
+from tests.kit.runner import SERIES_SCHEMA, SUCCEED, StoreServer, alive, stage, until, until_written
 
 RESULT = """{"state":"success","message":"m",
 "metrics":[{"name":"a_seconds","value":1.5,"unit":"seconds","scope":"node"}],

@@ -9,9 +9,10 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import certificates
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import certificates
 from gpuval_runner import skew
-from runner_kit import StoreServer
+
+from tests.kit.runner import StoreServer
 
 NODE = Path(skew.__file__).resolve().parents[1]
 UPLOAD = """

@@ -9,7 +9,8 @@ import pytest
 from gpuval_runner.descendants import MARKER_VARIABLE
 from gpuval_runner.outcome import Stop
 from gpuval_runner.supervise import Hooks, ProcessSpec, supervise
-from runner_kit import alive, until
+
+from tests.kit.runner import alive, until
 
 #: Leaves by two forks and a session of its own, keeps no stream, and writes its pid.
 DAEMON = """

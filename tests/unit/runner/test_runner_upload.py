@@ -8,7 +8,8 @@ import pytest
 from gpuval_runner.errors import StoreError
 from gpuval_runner.files import digest
 from gpuval_runner.upload import Ledger, Pace, Uploader, load_store, read_ledger
-from runner_kit import StoreServer, until
+
+from tests.kit.runner import StoreServer, until
 
 FAST = Pace(first=0.05, longest=0.2, refused=0.6, first_timeout=2.0, timeout=2.0)
 

@@ -183,7 +183,7 @@ def test_a_file_in_the_logs_own_place_is_no_log(tmp_path, monkeypatch):
 
 
 def test_tools_stand_in_where_there_is_no_kmsg(tmp_path, monkeypatch):
-    from telemetry_kit import hardware_package
+    from tests.kit.telemetry import hardware_package
 
     hardware_package()
     tool = tmp_path / "journalctl"
@@ -204,7 +204,7 @@ def test_tools_stand_in_where_there_is_no_kmsg(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("slow", [("journalctl", "dmesg"), ("dmesg",), ("journalctl",)])
 def test_tools_get_the_time_that_is_left(tmp_path, monkeypatch, slow):
-    from telemetry_kit import hardware_package
+    from tests.kit.telemetry import hardware_package
 
     hardware_package()
     for name in ("journalctl", "dmesg"):

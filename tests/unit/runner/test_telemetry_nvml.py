@@ -3,7 +3,8 @@
 import pytest
 from gpuval_runner.telemetry.nvml import Nvml, throttle
 from gpuval_runner.telemetry.source import SourceError
-from telemetry_kit import build_nvml
+
+from tests.kit.telemetry import build_nvml
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,11 @@ An error of a driver, a tool that did not answer and a reading that broke off ex
 import errno
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.measure import EXCUSE
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.checks import EXCUSE
 from gpuval_runner.telemetry import amd, gaudi, kernel_log, nvidia_smi, nvml, summary
 from gpuval_runner.telemetry.source import SourceError
-from telemetry_kit import build_nvml, hardware_package
+
+from tests.kit.telemetry import build_nvml, hardware_package
 
 hardware_package()
 

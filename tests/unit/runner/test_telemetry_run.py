@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import payload
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
 from gpuval_runner import plan as plans
 from gpuval_runner.errors import PlanError
 from gpuval_runner.record import Record
@@ -16,8 +16,9 @@ from gpuval_runner.result import MAX_ENVIRONMENT, MAX_METRICS, Result
 from gpuval_runner.telemetry import child, kernel_log
 from gpuval_runner.telemetry.monitor import END_SECONDS, Carried, Telemetry
 from gpuval_runner.telemetry.summary import Summary
-from runner_kit import SERIES_SCHEMA, SUCCEED, plan, stage, until
-from telemetry_kit import build_nvml
+
+from tests.kit.runner import SERIES_SCHEMA, SUCCEED, plan, stage, until
+from tests.kit.telemetry import build_nvml
 
 HOST = {"telemetry_samples_count", "cpu_utilisation_mean_ratio", "memory_used_max_bytes"}
 OF_EACH_GPU = {

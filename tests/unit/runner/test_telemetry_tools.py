@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 from gpuval_runner.telemetry import amd, gaudi, host, nvidia_smi
 from gpuval_runner.telemetry.source import SourceError
-from runner_kit import until
-from telemetry_kit import hardware_package
+
+from tests.kit.runner import until
+from tests.kit.telemetry import hardware_package
 
 hardware_package()
 GOLDEN = Path(__file__).resolve().parents[1] / "hardware" / "data"

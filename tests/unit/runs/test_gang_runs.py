@@ -5,8 +5,8 @@ from datetime import datetime, timedelta, timezone
 import pytest
 import yaml
 from ansible_collections.gpuval.fleet.plugins.doc_fragments import gangs
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import at_work, carrying
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import orchestrate, session
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 
 NODES = {name: {"stages": ["facts"], "sku": "auto", "gpu_count": None, "gang_stages": ["collective"]} for name in "ab"}
 
@@ -22,18 +22,18 @@ def run_of(run_id="r1", *, nodes=NODES, created_at=None, seconds=600, **fields):
 
 
 def results_with(tmp_path, run, rounds=()):
-    folder = runs.RunFolder(tmp_path / "r1")
+    folder = run_folder.RunFolder(tmp_path / "r1")
     folder.write_run(run)
     for number, (since, seconds) in enumerate(rounds):
-        below = runs.RunFolder(folder.gangs_file.parent / f"round-{number}")
+        below = run_folder.RunFolder(folder.gangs_file.parent / f"round-{number}")
         below.write_run(run_of(f"r1.round-{number}", created_at=ago(since), seconds=seconds))
-    runs.remember(tmp_path, "r1")
+    run_folder.remember(tmp_path, "r1")
     return tmp_path
 
 
 def goes_on(results, nodes=NODES):
-    active = runs.active_run_ids(results) == ["r1"]
-    assert active == (runs.choose_run_id(results, "", nodes, "standard", []) == "r1")
+    active = run_folder.active_run_ids(results) == ["r1"]
+    assert active == (run_folder.choose_run_id(results, "", nodes, "standard", []) == "r1")
     return active
 
 
@@ -54,17 +54,21 @@ def test_gangs_have_their_own_time(tmp_path, since, rounds, active):
 
 def test_a_longer_search_of_its_controller_counts(tmp_path):
     results = results_with(tmp_path, run_of(created_at=ago(9000)), [(5000, 600)])
-    runs.write_json(runs.RunFolder(results / "r1").gang_limits_file, {"search_seconds": 7200})
+    run_folder.write_json(run_folder.RunFolder(results / "r1").gang_limits_file, {"search_seconds": 7200})
     assert goes_on(results)
 
 
 def test_who_did_not_say_how_long_its_search_takes_has_the_time_of_the_role(tmp_path):
     """gpuval_gang_search_seconds, and what other commands reckon with, are one figure."""
-    assert runs.usual_search_seconds(2) == 3070
-    assert runs.usual_search_seconds(2, "890") == 5340
-    assert at_work.OPTIONS["search_seconds"]["default"] == carrying.Settings().search_seconds == runs.SEARCH_SECONDS
+    assert run_folder.usual_search_seconds(2) == 3070
+    assert run_folder.usual_search_seconds(2, "890") == 5340
+    assert (
+        session.OPTIONS["search_seconds"]["default"]
+        == orchestrate.Settings().search_seconds
+        == run_folder.SEARCH_SECONDS
+    )
     fragment = yaml.safe_load(gangs.ModuleDocFragment.DOCUMENTATION)["options"]
-    assert fragment["search_seconds"]["default"] == runs.SEARCH_SECONDS
+    assert fragment["search_seconds"]["default"] == run_folder.SEARCH_SECONDS
     many = {f"node-{number}": NODES["a"] for number in range(400)}  # 5060 s
     since = [(600 + 5000, 600)]
     assert goes_on(results_with(tmp_path, run_of(nodes=many, created_at=ago(9000)), since), many)
@@ -80,22 +84,22 @@ def test_a_finished_run_and_one_without_gangs_have_no_more_time(tmp_path):
 def test_nobody_joins_a_run_that_has_formed_its_gangs():
     wanted = run_of(nodes={**NODES, "c": NODES["a"]})
     for finished in (None, ago(1)):
-        with pytest.raises(runs.RunError, match="has formed its gangs, and c would be in none: validate all"):
-            runs.merge(run_of(finished_at=finished), wanted, gangs_formed=True)
-    assert runs.merge(run_of(), wanted)[1] == ["c"]
-    assert runs.merge(run_of(), run_of(), gangs_formed=True)[1] == []
+        with pytest.raises(run_folder.RunError, match="has formed its gangs, and c would be in none: validate all"):
+            run_folder.merge(run_of(finished_at=finished), wanted, gangs_formed=True)
+    assert run_folder.merge(run_of(), wanted)[1] == ["c"]
+    assert run_folder.merge(run_of(), run_of(), gangs_formed=True)[1] == []
 
 
 def test_a_run_that_was_opened_with_one_node_has_gangs_as_soon_as_others_join():
     alone = {"a": {key: value for key, value in NODES["a"].items() if key != "gang_stages"}}
-    run, joined = runs.merge(run_of(nodes=alone), run_of())
+    run, joined = run_folder.merge(run_of(nodes=alone), run_of())
     assert joined == ["b"]
     assert run["nodes"]["a"]["gang_stages"] == run["nodes"]["b"]["gang_stages"] == NODES["b"]["gang_stages"]
     # nodes that come up in a cluster are like the one that was there
-    run, joined = runs.merge(run_of(nodes=alone, gang_stages=["collective"]), run_of(nodes={"c": alone["a"]}))
+    run, joined = run_folder.merge(run_of(nodes=alone, gang_stages=["collective"]), run_of(nodes={"c": alone["a"]}))
     assert [node["gang_stages"] for node in run["nodes"].values()] == [["collective"]] * 2
     # a command for one node alone left gangs out of it, which the run puts in again
     late = run_of(nodes={"c": alone["a"]}, gang_stages=["collective"], narrowed_by=["limit", "stages"])
-    assert runs.merge(run_of(), late)[0]["narrowed_by"] == []
-    run, joined = runs.merge(run_of(), run_of(nodes={"c": alone["a"]}))
+    assert run_folder.merge(run_of(), late)[0]["narrowed_by"] == []
+    run, joined = run_folder.merge(run_of(), run_of(nodes={"c": alone["a"]}))
     assert run["nodes"]["c"]["gang_stages"] == NODES["a"]["gang_stages"]

@@ -1,7 +1,7 @@
 """A run's identity, and when an unfinished one is taken up."""
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 
 NODES = {"a": {"stages": ["facts"], "sku": "auto", "gpu_count": None}}
 
@@ -13,7 +13,7 @@ def make_run(**changes):
         "folder": "r1",
         "bucket": "gpuval",
         "profile": "quick",
-        "created_at": runs.now(),
+        "created_at": run_folder.now(),
         "finished_at": None,
         "deadline_seconds": 7200,
         "narrowed_by": [],
@@ -24,14 +24,14 @@ def make_run(**changes):
 
 @pytest.fixture
 def results(tmp_path):
-    folder = runs.RunFolder(tmp_path / "r1")
+    folder = run_folder.RunFolder(tmp_path / "r1")
     folder.write_run(make_run())
-    runs.remember(tmp_path, "r1")
+    run_folder.remember(tmp_path, "r1")
     return tmp_path
 
 
 def choose(results, requested="", nodes=NODES, profile="quick", narrowed_by=()):
-    return runs.choose_run_id(results, requested, nodes, profile, list(narrowed_by))
+    return run_folder.choose_run_id(results, requested, nodes, profile, list(narrowed_by))
 
 
 def test_an_unfinished_run_of_the_same_nodes_is_taken_up(results):
@@ -53,10 +53,12 @@ def test_anything_else_starts_another_run(results, asked):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"finished_at": runs.now()}, {"created_at": "2026-01-01T00:00:00Z"}], ids=["finished", "long past"]
+    "changes",
+    [{"finished_at": run_folder.now()}, {"created_at": "2026-01-01T00:00:00Z"}],
+    ids=["finished", "long past"],
 )
 def test_a_run_that_is_over_is_not_taken_up(results, changes):
-    runs.RunFolder(results / "r1").write_run(make_run(**changes))
+    run_folder.RunFolder(results / "r1").write_run(make_run(**changes))
     assert choose(results) != "r1"
 
 
@@ -67,13 +69,13 @@ def test_a_damaged_run_is_not_taken_up(results):
 
 @pytest.mark.parametrize("run_id", ["../x", "-x", "a/b", "", "x" * 64, "a b", "a\n"])
 def test_an_unsafe_run_id_is_refused(run_id):
-    with pytest.raises(runs.RunError, match="gpuval_run_id"):
-        runs.check_run_id(run_id)
+    with pytest.raises(run_folder.RunError, match="gpuval_run_id"):
+        run_folder.check_run_id(run_id)
 
 
 def test_nodes_join_a_run_by_name_and_the_known_ones_stay_as_they_are():
     other = {"a": {**NODES["a"], "gpu_count": 8}, "b": NODES["a"]}
-    run, joined = runs.merge(make_run(finished_at=runs.now()), make_run(nodes=other))
+    run, joined = run_folder.merge(make_run(finished_at=run_folder.now()), make_run(nodes=other))
     assert joined == ["b"]
     assert run["nodes"]["a"] == NODES["a"]
     assert {**NODES["a"], "joined_at": run["nodes"]["b"]["joined_at"]} == run["nodes"]["b"]
@@ -81,71 +83,71 @@ def test_nodes_join_a_run_by_name_and_the_known_ones_stay_as_they_are():
 
 
 def test_a_run_that_nodes_joined_is_taken_up_like_any_other(results):
-    nodes = {"a": NODES["a"], "b": {**NODES["a"], "joined_at": runs.now()}}
-    runs.RunFolder(results / "r1").write_run(make_run(nodes=nodes))
-    runs.remember(results, "r1")
+    nodes = {"a": NODES["a"], "b": {**NODES["a"], "joined_at": run_folder.now()}}
+    run_folder.RunFolder(results / "r1").write_run(make_run(nodes=nodes))
+    run_folder.remember(results, "r1")
     asked = {"a": NODES["a"], "b": NODES["a"]}
-    assert runs.choose_run_id(results, "", asked, make_run()["profile"], []) == "r1"
+    assert run_folder.choose_run_id(results, "", asked, make_run()["profile"], []) == "r1"
 
 
 def test_a_run_is_taken_up_though_the_inventory_does_not_list_who_joined_while_it_was_watched(results):
-    nodes = {**NODES, "new": {**NODES["a"], "joined_at": runs.now()}}
-    runs.RunFolder(results / "r1").write_run(make_run(nodes=nodes))
-    runs.remember(results, "r1")
+    nodes = {**NODES, "new": {**NODES["a"], "joined_at": run_folder.now()}}
+    run_folder.RunFolder(results / "r1").write_run(make_run(nodes=nodes))
+    run_folder.remember(results, "r1")
     assert choose(results) == "r1"
     assert choose(results, nodes={"b": NODES["a"]}) != "r1"
 
 
 def test_latest_follows_the_last_run(results):
-    runs.remember(results, "r2")
-    assert runs.latest_run_id(results) == "r2"
-    assert runs.resolve(results, "").path == results / "r2"
+    run_folder.remember(results, "r2")
+    assert run_folder.latest_run_id(results) == "r2"
+    assert run_folder.resolve(results, "").path == results / "r2"
 
 
 def test_no_run_at_all_says_what_to_do(tmp_path):
-    with pytest.raises(runs.RunError, match="make validate"):
-        runs.resolve(tmp_path, "")
+    with pytest.raises(run_folder.RunError, match="make validate"):
+        run_folder.resolve(tmp_path, "")
 
 
 def test_a_finished_run_is_not_opened_again_by_its_id():
-    with pytest.raises(runs.RunError, match="ended at"):
-        runs.merge(make_run(finished_at=runs.now()), make_run())
+    with pytest.raises(run_folder.RunError, match="ended at"):
+        run_folder.merge(make_run(finished_at=run_folder.now()), make_run())
 
 
 def test_an_unfinished_run_is_opened_again_as_it_is():
-    assert runs.merge(make_run(), make_run(deadline_seconds=1)) == (make_run(), [])
+    assert run_folder.merge(make_run(), make_run(deadline_seconds=1)) == (make_run(), [])
 
 
 def test_who_joins_with_fewer_stages_narrows_the_run():
     wanted = make_run(nodes={"b": NODES["a"]}, narrowed_by=["limit", "tags"])
-    assert runs.merge(make_run(), wanted)[0]["narrowed_by"] == ["tags"]
+    assert run_folder.merge(make_run(), wanted)[0]["narrowed_by"] == ["tags"]
 
 
 def test_another_profile_needs_another_run():
-    with pytest.raises(runs.RunError, match="profile"):
-        runs.merge(make_run(), make_run(profile="burnin"))
+    with pytest.raises(run_folder.RunError, match="profile"):
+        run_folder.merge(make_run(), make_run(profile="burnin"))
 
 
 @pytest.mark.parametrize("word", ["latest", "new", "models", "images"])
 def test_a_word_with_another_meaning_is_no_run_id(word):
-    with pytest.raises(runs.RunError, match="another meaning"):
-        runs.check_run_id(word)
+    with pytest.raises(run_folder.RunError, match="another meaning"):
+        run_folder.check_run_id(word)
 
 
 def test_latest_stands_for_the_id_of_the_latest_run(results, tmp_path_factory):
     assert choose(results, "latest") == "r1"
-    assert runs.resolve(results, "latest").path == results / "r1"
+    assert run_folder.resolve(results, "latest").path == results / "r1"
     assert choose(tmp_path_factory.mktemp("none"), "latest") != "latest"
 
 
 @pytest.mark.parametrize("folder", ["", "/", "models", "models/x", "images", "a//b", "../a", "a/..", ".x", "a b"])
 def test_a_folder_whose_removal_would_take_more_along_is_refused(folder):
-    with pytest.raises(runs.RunError, match="gpuval_folder"):
-        runs.check_folder(folder)
+    with pytest.raises(run_folder.RunError, match="gpuval_folder"):
+        run_folder.check_folder(folder)
 
 
 def test_a_folder_stands_without_slashes_around_it():
-    assert runs.check_folder("/acceptance/2026/") == "acceptance/2026"
+    assert run_folder.check_folder("/acceptance/2026/") == "acceptance/2026"
 
 
 def test_a_run_of_an_older_form_is_not_taken_up(results):
@@ -154,25 +156,25 @@ def test_a_run_of_an_older_form_is_not_taken_up(results):
 
 
 def test_the_deadline_counts_from_the_last_plan(results):
-    folder = runs.RunFolder(results / "r1")
+    folder = run_folder.RunFolder(results / "r1")
     run = make_run(created_at="2026-01-01T00:00:00Z")
     folder.write_run(run)
     assert folder.begun_at(run) == "2026-01-01T00:00:00Z"
-    plan_made = runs.now()
-    runs.write_json(folder.plan_file("a"), {"created_at": plan_made})
+    plan_made = run_folder.now()
+    run_folder.write_json(folder.plan_file("a"), {"created_at": plan_made})
     assert folder.begun_at(run) == plan_made
     assert choose(results) == "r1", "its nodes may still be at work"
 
 
 def test_runs_that_are_neither_finished_nor_late_are_active(results):
-    for run_id, changes in (("r2", {"finished_at": runs.now()}), ("r3", {"created_at": "2026-01-01T00:00:00Z"})):
-        runs.RunFolder(results / run_id).write_run(make_run(run_id=run_id, **changes))
+    for run_id, changes in (("r2", {"finished_at": run_folder.now()}), ("r3", {"created_at": "2026-01-01T00:00:00Z"})):
+        run_folder.RunFolder(results / run_id).write_run(make_run(run_id=run_id, **changes))
     (results / "damaged").mkdir()
     (results / "damaged" / "run.json").write_text("{")
-    assert runs.active_run_ids(results) == ["r1"]
+    assert run_folder.active_run_ids(results) == ["r1"]
 
 
 def test_a_run_that_nodes_joined_late_is_active_for_them(results):
-    joined = {**NODES, "b": {**NODES["a"], "joined_at": runs.now()}}
-    runs.RunFolder(results / "r1").write_run(make_run(created_at="2026-01-01T00:00:00Z", nodes=joined))
-    assert runs.active_run_ids(results) == ["r1"]
+    joined = {**NODES, "b": {**NODES["a"], "joined_at": run_folder.now()}}
+    run_folder.RunFolder(results / "r1").write_run(make_run(created_at="2026-01-01T00:00:00Z", nodes=joined))
+    assert run_folder.active_run_ids(results) == ["r1"]

@@ -1,50 +1,54 @@
 """An error of the controller while gangs work is recorded, and is the reason of whoever has no record for it."""
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import criteria, judging, runs
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import at_work, book
-from builders import facts_record, make_run
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document, session
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, judging
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+
+from tests.kit.builders import facts_record, make_run
 
 
 def folder_of(tmp_path):
     run = make_run(["a", "b", "c"], stages=["facts"])
     for node in run["nodes"].values():
         node["gang_stages"] = ["collective"]
-    folder = runs.RunFolder(tmp_path / "run-1")
+    folder = run_folder.RunFolder(tmp_path / "run-1")
     folder.write_run(run)
     for node in run["nodes"]:
-        runs.write_json(folder.evidence_file(node, "facts"), facts_record(node))
-        runs.write_json(folder.launch_file(node), {"state": "started", "message": ""})
+        run_folder.write_json(folder.evidence_file(node, "facts"), facts_record(node))
+        run_folder.write_json(folder.launch_file(node), {"state": "started", "message": ""})
     return folder
 
 
 def states(folder):
     checks = criteria.load(criteria.shipped_files())
-    nodes = judging.report_on(folder, folder.read_run(), checks, gangs=book.read(folder))["nodes"]
+    nodes = judging.report_on(folder, folder.read_run(), checks, gangs=document.read(folder))["nodes"]
     assert {node["verdict"] for node in nodes} == {"INCOMPLETE"}
     return [check["reason"] for node in nodes for check in node["checks"] if check["name"] == "collective_state"]
 
 
 def test_it_is_the_reason_of_nodes_without_records_until_the_run_is_taken_up(tmp_path):
     folder = folder_of(tmp_path)
-    at_work.broke_off(folder, "the first error")
-    reason = at_work.broke_off(folder, "no space left on device\n" + "x" * 9000)
+    session.broke_off(folder, "the first error")
+    reason = session.broke_off(folder, "no space left on device\n" + "x" * 9000)
     assert reason.startswith("the gangs broke off: no space left on device")
     assert len(reason) < 500
     assert states(folder) == [reason] * 3
-    at_work.begin(folder, at_work.Settings(search_seconds=77.0))
-    assert runs.read_json(folder.problems_file) == []
-    assert runs.read_json(folder.gang_limits_file) == {"search_seconds": 77.0}
+    session.begin(folder, session.Settings(search_seconds=77.0))
+    assert run_folder.read_json(folder.problems_file) == []
+    assert run_folder.read_json(folder.gang_limits_file) == {"search_seconds": 77.0}
 
 
 def test_who_was_left_out_keeps_the_reason_for_that(tmp_path):
     folder = folder_of(tmp_path)
-    book.write(folder, {"schema": book.SCHEMA, "formed_at": "t", "gangs": {}, "left_out": {"b": "other driver"},
+    document.write(folder, {"schema": document.SCHEMA, "formed_at": "t", "gangs": {}, "left_out": {"b": "other driver"},
                         "alone": [], "rounds": [], "searches": {}, "findings": {}, "ended_at": None})  # fmt: skip
-    reason = at_work.broke_off(folder, "away")
+    reason = session.broke_off(folder, "away")
     assert states(folder) == [reason, "left out of the gangs: other driver", reason]
 
 
 def test_a_damaged_document_does_not_hide_the_error(tmp_path):
     folder = folder_of(tmp_path)
-    runs.write_bytes(folder.gangs_file, b"{")
-    assert at_work.broke_off(folder, "it is damaged") in {one["reason"] for one in runs.read_json(folder.problems_file)}
+    run_folder.write_bytes(folder.gangs_file, b"{")
+    assert session.broke_off(folder, "it is damaged") in {
+        one["reason"] for one in run_folder.read_json(folder.problems_file)
+    }

@@ -5,10 +5,13 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import run_publishing, run_status
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import book, rounds
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.status_reader import StatusReader
-from builders import make_record, make_run
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import rounds
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.status import status as run_status
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.status.reader import StatusReader
+
+from tests.kit.builders import make_record, make_run
 
 NODES = ["node-1", "node-2"]
 AT = "2026-11-02T10:30:00Z"
@@ -21,12 +24,12 @@ def put(store, key, document):
 
 
 def tell(store, run, *, ended):
-    document = run_publishing.watch_document(
-        run, {name: run_publishing.NodeTold(PLAN, LAUNCH) for name in run["nodes"]}, [],
-        run_publishing.Times(30, 30), window=(0, 0), silence_seconds=90, ended=ended,
+    document = publishing.watch_document(
+        run, {name: publishing.NodeTold(PLAN, LAUNCH) for name in run["nodes"]}, [],
+        publishing.Times(30, 30), window=(0, 0), silence_seconds=90, ended=ended,
     )  # fmt: skip
-    run_publishing.put(store, run, run_publishing.RUN_FILE, run)
-    run_publishing.put(store, run, run_publishing.WATCH_FILE, document)
+    publishing.put(store, run, publishing.RUN_FILE, run)
+    publishing.put(store, run, publishing.WATCH_FILE, document)
 
 
 @pytest.fixture
@@ -44,11 +47,11 @@ def run(store):
 def gangs(store, run, *names, ended=None):
     members = [{"node": name, "address": "a", "slots": 1, "vendor": "cpu"} for name in NODES]
     document = {
-        "schema": book.SCHEMA, "formed_at": AT, "ended_at": ended, "gangs": {"all": members}, "alone": [],
+        "schema": gang_document.SCHEMA, "formed_at": AT, "ended_at": ended, "gangs": {"all": members}, "alone": [],
         "left_out": {"node-3": "its own stages ended FAIL: \x1b[31mbad"}, "searches": {}, "findings": {},
         "rounds": [{"name": name, "kind": "gangs", "gangs": {"all": NODES}, "ended_at": None} for name in names],
     }  # fmt: skip
-    put(store, book.key_of(run), document)
+    put(store, gang_document.key_of(run), document)
     return members
 
 
@@ -128,7 +131,7 @@ def test_a_damaged_document_is_told_and_the_last_one_counts(store, run):
     gangs(store, run, "all")
     reader = StatusReader(store, run)
     reader.look()
-    put(store, book.key_of(run), b"{")
+    put(store, gang_document.key_of(run), b"{")
     known = reader.look()
     assert known.gangs["gangs"]
     assert any("gangs.json in the store is damaged" in line for line in known.refused)

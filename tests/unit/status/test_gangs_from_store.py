@@ -4,10 +4,15 @@ import json
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.action import collect_run
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import criteria, judging, run_copy, runs, stored_runs
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import run_publishing as publishing
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import book, rounds, taken
-from builders import facts_record, make_record, make_run, metric
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import evidence, rounds
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, judging
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import stored_runs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import imported_run
+
+from tests.kit.builders import facts_record, make_record, make_run, metric
 
 NODES = ["node-1", "node-2", "node-3"]
 STAGES = ["collective"]
@@ -59,33 +64,35 @@ def own(store, tmp_path):
     run = make_run(NODES, stages=["facts"], finished_at="2026-11-02T11:00:00Z")
     for node in run["nodes"].values():
         node["gang_stages"] = STAGES
-    folder = runs.RunFolder(tmp_path / "own" / run["run_id"])
+    folder = run_folder.RunFolder(tmp_path / "own" / run["run_id"])
     folder.write_run(run)
     for node in NODES:
-        runs.write_json(folder.launch_file(node), {"node": node, "state": "started", "message": "", "at": AT})
+        run_folder.write_json(folder.launch_file(node), {"node": node, "state": "started", "message": "", "at": AT})
         put(store, f"folder/records/facts/{node}.json", facts_record(node))
     tell(store, run, folder)
     document = {
-        "schema": book.SCHEMA, "formed_at": AT, "ended_at": AT, "gangs": {"all": members(NODES)}, "left_out": {},
-        "alone": [], "searches": {}, "findings": {"all": FOUND}, "rounds": [],
+        "schema": gang_document.SCHEMA, "formed_at": AT, "ended_at": AT, "gangs": {"all": members(NODES)},
+        "left_out": {}, "alone": [], "searches": {}, "findings": {"all": FOUND}, "rounds": [],
     }  # fmt: skip
     for name, kind, names in ROUNDS:
         document["rounds"].append({"name": name, "kind": kind, "gangs": {"all": names}, "ended_at": AT})
-        below = book.round_folder(folder, name)
+        below = gang_document.round_folder(folder, name)
         stages = ["fabric"] if kind == "search" else STAGES
         ports = rounds.Ports(29500, 3022)
         its = rounds.round_run(run, name, {"all": members(names)}, stages, ports=ports, seconds=60, created_at=AT)
         below.write_run(its)
         for node in names:
             state = "unreachable" if (name, node) == ("all", "node-3") else "started"
-            runs.write_json(below.launch_file(node), {"node": node, "state": state, "message": "no way", "at": AT})
+            run_folder.write_json(
+                below.launch_file(node), {"node": node, "state": state, "message": "no way", "at": AT}
+            )
             if state == "started" and kind != "search":
                 ended = "crash" if kind == "gangs" else "success"
                 put(store, f"{its['folder']}/records/collective/{node}.json", collective(its, node, state=ended))
                 put(store, f"{its['folder']}/logs/collective/{node}.log", f"{name} of {node}".encode())
         tell(store, its, below)
-    book.write(folder, document)
-    put(store, book.key_of(run), document)
+    gang_document.write(folder, document)
+    put(store, gang_document.key_of(run), document)
     collect(folder, store)
     return folder
 
@@ -98,14 +105,14 @@ class Collect(collect_run.ActionModule):
 
 
 def collect(folder, store):
-    gangs = book.read(folder)
-    for one in (folder, *book.round_folders(folder, gangs)):
+    gangs = gang_document.read(folder)
+    for one in (folder, *gang_document.round_folders(folder, gangs)):
         Collect(store)._collect_run(one, {"fetch_tasks": None}, {})
-    taken.lay_out(folder, folder.read_run(), gangs)
+    evidence.lay_out(folder, folder.read_run(), gangs)
 
 
 def judged(folder):
-    report = judging.report_on(folder, folder.read_run(), CHECKS, gangs=book.read(folder))
+    report = judging.report_on(folder, folder.read_run(), CHECKS, gangs=gang_document.read(folder))
     report["run"].pop("judged_at")
     return report
 
@@ -113,7 +120,7 @@ def judged(folder):
 def report(store, results):
     """As `make report` does it on another machine."""
     run, _ = stored_runs.find(store, folder="folder")
-    copy = run_copy.bring(store, run, results)
+    copy = imported_run.bring(store, run, results)
     collect(copy, store)
     return copy, judged(copy)
 
@@ -132,7 +139,7 @@ def test_the_verdict_from_the_store_alone_is_that_of_the_run(store, own, tmp_pat
     copy, second = report(store, tmp_path / "other")
     assert second == first
     assert report(store, tmp_path / "other")[1] == first, "brought once more"
-    below = book.round_folders(copy, book.read(copy))
+    below = gang_document.round_folders(copy, gang_document.read(copy))
     assert [one.path.name for one in below] == ["all", "search-01", "all-again"]
     assert all(one.is_copy for one in below)
     assert copy.evidence_file("node-1", "collective", "logs").read_text().startswith("all-again of node-1")
@@ -143,7 +150,7 @@ def test_what_the_store_has_no_more_is_gone_from_the_copy_of_a_round(store, own,
     assert copy.evidence_file("node-2", "collective").exists()
     store.delete_prefix("folder/gangs/all-again/records/collective/node-2.json")
     copy, after = report(store, tmp_path / "other")
-    assert not book.round_folder(copy, "all-again").evidence_file("node-2", "collective").exists()
+    assert not gang_document.round_folder(copy, "all-again").evidence_file("node-2", "collective").exists()
     assert not copy.evidence_file("node-2", "collective").exists(), "that of the round before is not the last one's"
     assert verdicts(after)["node-2"] == "INCOMPLETE"
 
@@ -164,27 +171,27 @@ def test_gangs_that_cannot_be_read_are_told_and_not_called_unformed(store, own, 
     copy, after = report(store, tmp_path / "other")
     assert verdicts(after) == dict.fromkeys(NODES, "INCOMPLETE")
     (told,) = reasons(after)
-    assert told.startswith(run_copy.UNREAD), told
+    assert told.startswith(imported_run.UNREAD), told
     assert reason in told
-    assert not any(taken.NOT_FORMED in problem["reason"] for problem in after["fleet"]["problems"])
+    assert not any(evidence.NOT_FORMED in problem["reason"] for problem in after["fleet"]["problems"])
     assert not copy.evidence_file("node-1", "collective").exists()
-    put(store, book.key_of(own.read_run()), book.read(own))
-    put(store, "folder/gangs/all/run.json", book.round_folder(own, "all").read_run())
+    put(store, gang_document.key_of(own.read_run()), gang_document.read(own))
+    put(store, "folder/gangs/all/run.json", gang_document.round_folder(own, "all").read_run())
     assert report(store, tmp_path / "other")[1] == first, "what was not to be read is forgotten"
 
 
 def test_names_that_are_no_nodes_do_not_become_paths(store, own, tmp_path):
-    document = book.read(own)
+    document = gang_document.read(own)
     document["findings"]["all"]["nodes"]["../../../escaped"] = "bad"
-    put(store, book.key_of(own.read_run()), document)
+    put(store, gang_document.key_of(own.read_run()), document)
     _, after = report(store, tmp_path / "other")
     assert all("names what is no node of the run" in reason for reason in reasons(after))
-    taken.lay_out(own, own.read_run(), document)
+    evidence.lay_out(own, own.read_run(), document)
     assert not list(tmp_path.rglob("escaped*"))
 
 
 def test_a_round_that_another_round_wrote_is_not_taken(store, own, tmp_path):
-    its = book.round_folder(own, "search-01").read_run()
+    its = gang_document.round_folder(own, "search-01").read_run()
     put(store, "folder/gangs/all/run.json", {**its, "folder": "folder/gangs/all"})
     assert all("is that of another round" in reason for reason in reasons(report(store, tmp_path / "other")[1]))
 
@@ -198,19 +205,19 @@ def test_a_round_that_was_never_begun_leaves_its_members_without_evidence(store,
 
 def test_what_the_store_missed_of_the_gangs_comes_with_the_collection(store, own):
     store.delete_prefix("folder/gangs/gangs.json")
-    Collect(store)._tell_gangs(own, book.read(own))
-    assert json.loads(store.get("folder/gangs/gangs.json", max_bytes=1 << 20)) == book.read(own)
+    Collect(store)._tell_gangs(own, gang_document.read(own))
+    assert json.loads(store.get("folder/gangs/gangs.json", max_bytes=1 << 20)) == gang_document.read(own)
 
 
 def test_evidence_of_an_earlier_round_does_not_stay_beside_that_of_the_nodes(own):
-    document, run = book.read(own), own.read_run()
+    document, run = gang_document.read(own), own.read_run()
     assert own.evidence_file("node-3", "fabric").exists()
-    book.round_folder(own, "all-again").evidence_file("node-1", "collective").unlink()
+    gang_document.round_folder(own, "all-again").evidence_file("node-1", "collective").unlink()
     document["findings"] = {}
-    taken.lay_out(own, run, document)
+    evidence.lay_out(own, run, document)
     assert not own.evidence_file("node-1", "collective").exists()
     assert not own.evidence_file("node-3", "fabric").exists()
     assert own.evidence_file("node-2", "collective").exists()
-    taken.lay_out(own, run, None)
+    evidence.lay_out(own, run, None)
     assert not own.evidence_file("node-2", "collective").exists()
     assert own.evidence_file("node-2", "facts").exists()

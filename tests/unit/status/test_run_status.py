@@ -4,9 +4,12 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import run_publishing, run_status, stage_brief
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.run_status import Ahead, Known
-from builders import make_record, make_run, metric
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import brief as stage_brief
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.status import status as run_status
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.status.status import Ahead, Known
+
+from tests.kit.builders import make_record, make_run, metric
 
 NOW = datetime(2026, 11, 2, 11, 0, 0, tzinfo=timezone.utc)
 STAGES = ["facts", "training", "loading"]
@@ -28,11 +31,11 @@ def known(nodes, *, launches=None, waits=(), window=0, ended=False, sign=4.0, pl
     """`nodes`: by name {stage: (state, seconds since the store took it in, more of the record)}."""
     run = make_run(nodes, stages=STAGES, **fields)
     launches = dict.fromkeys(nodes, STARTED) | (launches or {})
-    watch = run_publishing.watch_document(
+    watch = publishing.watch_document(
         run,
-        {name: run_publishing.NodeTold(plan, launches[name], name in waits) for name in nodes},
+        {name: publishing.NodeTold(plan, launches[name], name in waits) for name in nodes},
         [],
-        run_publishing.Times(begun, begun),
+        publishing.Times(begun, begun),
         window=(window, 0),
         silence_seconds=90,
         ended=ended,

@@ -4,15 +4,14 @@ import json
 import time
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import (
-    run_publishing,
-    run_status,
-    runs,
-    stage_brief,
-    stored_runs,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.status_reader import StatusReader
-from builders import make_record, make_run
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import brief
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.status import status as run_status
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.status.reader import StatusReader
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import stored_runs
+
+from tests.kit.builders import make_record, make_run
 
 NODES = [f"node-{number}" for number in range(1, 6)]
 STAGES = ["facts", "training"]
@@ -58,7 +57,7 @@ def test_a_look_is_one_list_and_only_what_changed_is_read(store, run):
 def test_what_the_controller_has_read_need_not_be_read_again(store, run):
     for node in NODES:
         put_record(store, node, "facts", state="success", message="from the store")
-    progress = run_publishing.Progress()
+    progress = publishing.Progress()
     told = make_record("n", "facts", state="success", message="from the controller")
     for entry in store.list("folder/records/"):
         progress.note(run, entry.key, entry.stamp, {**told, "state": "running"} if "training" in entry.key else told)
@@ -119,7 +118,7 @@ def test_an_object_too_large_is_not_taken(store, run):
 def test_another_run_in_the_folder_is_an_error(store, run):
     reader = StatusReader(store, run)
     put(store, "folder/run.json", {**run, "run_id": "run-2"})
-    with pytest.raises(runs.RunError, match="another run now: run-2"):
+    with pytest.raises(run_folder.RunError, match="another run now: run-2"):
         reader.look()
 
 
@@ -153,7 +152,7 @@ class TestRunsOfABucket:
         assert lines == ["run aa-new: the newest of 2 of the bucket gpuval"]
 
     def test_others_that_go_on_are_listed(self, store):
-        soon = runs.now()
+        soon = run_folder.now()
         self.put_run(store, "one", "2020-11-01T10:00:00Z")  # long past its deadline
         self.put_run(store, "two", soon.replace("Z", ".1Z"), deadline_seconds=7200)
         self.put_run(store, "three", soon.replace("Z", ".9Z"))
@@ -165,7 +164,7 @@ class TestRunsOfABucket:
     def test_two_of_the_same_second_must_be_told_apart(self, store):
         for name in ("one", "two"):
             self.put_run(store, name, "2026-11-02T10:00:00Z")
-        with pytest.raises(runs.RunError, match=r"give -e gpuval_run_id=: .*one.*two"):
+        with pytest.raises(run_folder.RunError, match=r"give -e gpuval_run_id=: .*one.*two"):
             stored_runs.find(store)
         assert stored_runs.find(store, "one")[0]["run_id"] == "one"
 
@@ -173,11 +172,11 @@ class TestRunsOfABucket:
         self.put_run(store, "mine", "2026-11-02T10:00:00Z", folder="a/b")
         assert stored_runs.find(store, "mine")[0]["folder"] == "a/b"
         assert stored_runs.find(store, "", "/a/b/")[0]["run_id"] == "mine"
-        with pytest.raises(runs.RunError, match="has the run mine, not other"):
+        with pytest.raises(run_folder.RunError, match="has the run mine, not other"):
             stored_runs.find(store, "other", "a/b")
 
     def test_none_at_all(self, store):
-        with pytest.raises(runs.RunError, match="the bucket gpuval has no run: see that gpuval_bucket"):
+        with pytest.raises(run_folder.RunError, match="the bucket gpuval has no run: see that gpuval_bucket"):
             stored_runs.find(store)
 
     def test_a_damaged_one_is_left_out_and_named(self, store):
@@ -203,7 +202,7 @@ def test_a_thousand_nodes_are_told_in_seconds():
     names = [f"node-{number:04}" for number in range(1000)]
     now = datetime.now(timezone.utc)
     run = make_run(names, stages=["facts", "training", "loading", "inference"])
-    record = stage_brief.brief(make_record("n", "facts"), now)
+    record = brief.brief(make_record("n", "facts"), now)
     briefs = {name: dict.fromkeys(run["nodes"][name]["stages"], record) for name in names}
     began = time.perf_counter()
     status = run_status.status_of(run_status.Known(run, now, briefs))

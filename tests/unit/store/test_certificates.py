@@ -5,8 +5,8 @@ import subprocess
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import certificates
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.certificates import CertificateFiles, ensure
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import certificates
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.certificates import CertificateFiles, ensure
 from cryptography import x509
 
 NOW = datetime.now(timezone.utc)

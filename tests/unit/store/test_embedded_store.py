@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, Store, StoreError, StoreErrors
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.embedded_store import EmbeddedStore
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,10 @@ import json
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs, stored_runs
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.embedded_store import EmbeddedStore
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.sync import Synced, find_runs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import stored_runs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
 
 FOLDERS = ("site", "site/weekly", "a/b/c/d/e")
 KEYS = ("run.json", "verdict.json", "records/facts/node-1.json", "logs/facts/node-1.log", "plans/node-1.json")
@@ -43,7 +44,7 @@ def test_status_and_history_find_the_same_runs(embedded, monkeypatch):
     assert done.listed > 0
     assert sorted(folder for folder, _ in stored_runs.run_files(store)) == sorted(FOLDERS)
     monkeypatch.setattr(stored_runs, "MAX_FOLDERS", 2)
-    with pytest.raises(runs.RunError, match="more than 2 folders"):
+    with pytest.raises(run_folder.RunError, match="more than 2 folders"):
         list(stored_runs.run_files(store))
 
 
@@ -63,5 +64,5 @@ def test_a_run_is_deleted_without_those_below_it(embedded):
 
 @pytest.mark.parametrize("folder", ["site/records", "site/logs/x", "a/report"])
 def test_a_run_cannot_lie_where_another_one_has_its_own(folder):
-    with pytest.raises(runs.RunError, match="gpuval_folder"):
-        runs.check_folder(folder)
+    with pytest.raises(run_folder.RunError, match="gpuval_folder"):
+        run_folder.check_folder(folder)

@@ -2,7 +2,7 @@
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_address import (
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.address import (
     bracketed,
     canonical,
     listening_addresses,

@@ -15,15 +15,17 @@ from pathlib import Path
 import psutil
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store, StoreError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import certificates, model_source, store_address
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.certificates import CertificateFiles
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.embedded_store import EmbeddedStore, find_rclone
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import (
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import model_source
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import address as store_address
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import certificates
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import (
     StoreAccess,
     models_prefix,
     rclone_config,
     signed_urls,
 )
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.certificates import CertificateFiles
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore, find_rclone
 from gpuval_runner.files import to_json, write_atomically
 from gpuval_runner.upload import Ledger, Pace, Uploader
 

@@ -5,7 +5,8 @@ import subprocess
 import sys
 
 import pytest
-from workload_process import NODE, Workload
+
+from tests.kit.workload_process import NODE, Workload
 
 pytest.importorskip("torch")
 

@@ -19,7 +19,8 @@ from gpuval_workloads.common.stall import (
     stall_seconds,
     where,
 )
-from workload_process import Workload, is_alive, rank_of
+
+from tests.kit.workload_process import Workload, is_alive, rank_of
 
 LIMIT = 10.0
 

@@ -5,8 +5,9 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from device_event import Event
-from workload_process import Workload
+
+from tests.kit.device_event import Event
+from tests.kit.workload_process import Workload
 
 torch = pytest.importorskip("torch")
 

@@ -3,7 +3,8 @@
 import time
 
 import pytest
-from workload_process import Workload
+
+from tests.kit.workload_process import Workload
 
 pytest.importorskip("torch")
 

@@ -13,8 +13,9 @@ pytest.importorskip("torch")
 
 import torch
 from gpuval_workloads.gang.line import CAUSE, Limits, Line, StoppedError
-from test_gang_line import Party, free_port, gang, until
-from workload_process import NODE
+
+from tests.kit.gang_channel import Party, free_port, gang, until
+from tests.kit.workload_process import NODE
 
 TOKEN = "t" * 32
 #: The member's program; its ranks run the module that is named first, and it is ended hard after so many seconds.

@@ -16,7 +16,8 @@ from gpuval_workloads.gang.host import access, findings, local, mesh, pcie, rdma
 from gpuval_workloads.gang.host.checks import HostChecks
 from gpuval_workloads.gang.host.sysfs import Sysfs
 from gpuval_workloads.gang.members import Gang, Member
-from sysfs_tree import IB_GIDS, MLX5_COUNTERS, ROCE_GIDS, Tree
+
+from tests.kit.sysfs_tree import IB_GIDS, MLX5_COUNTERS, ROCE_GIDS, Tree
 
 NIC = "0000:43:00.0"
 

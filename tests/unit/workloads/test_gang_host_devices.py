@@ -3,7 +3,8 @@
 import pytest
 from gpuval_workloads.gang.host import pcie, rdma
 from gpuval_workloads.gang.host.sysfs import Sysfs
-from sysfs_tree import IB_GIDS, MLX5_COUNTERS, ROCE_GIDS, Tree, config_space
+
+from tests.kit.sysfs_tree import IB_GIDS, MLX5_COUNTERS, ROCE_GIDS, Tree, config_space
 
 ROOT_PORT, UP, DOWN_1, DOWN_2 = "0000:40:01.0", "0000:41:00.0", "0000:42:00.0", "0000:42:01.0"
 NIC, GPU, FAR_GPU = "0000:43:00.0", "0000:44:00.0", "0000:84:00.0"

@@ -12,7 +12,8 @@ import time
 import pytest
 from gpuval_workloads.gang.host import mesh, routes
 from gpuval_workloads.gang.host.mesh import Mesh, Peer
-from workload_process import NODE
+
+from tests.kit.workload_process import NODE
 
 
 @pytest.fixture

@@ -15,8 +15,9 @@ pytest.importorskip("torch")
 from gpuval_workloads.common.result import Result
 from gpuval_workloads.gang import collectives, line
 from gpuval_workloads.gang.config import CollectivesConfig, parse_arguments
-from test_gang_line import free_port, gang
-from workload_process import NODE
+
+from tests.kit.gang_channel import free_port, gang
+from tests.kit.workload_process import NODE
 
 
 def carry_out(folder, port, count=1, arguments=()):

@@ -11,44 +11,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-from gpuval_workloads.common.stall import Beat
 from gpuval_workloads.gang.line import CAUSE, EFFECT, SHARED, Beginning, Limits, Line, Stop, StoppedError
 from gpuval_workloads.gang.members import Gang, Member
 
-TOKEN = "a token"
-
-
-def free_port():
-    """A port whose neighbour is free as well."""
-    while True:
-        with socket.socket() as one, socket.socket() as two:
-            one.bind(("127.0.0.1", 0))
-            try:
-                two.bind(("127.0.0.1", one.getsockname()[1] + 1))
-            except OSError:
-                continue
-            return one.getsockname()[1]
-
-
-def gang(port, index, count=3):
-    members = tuple(Member(f"node-{i + 1}", f"127.0.0.{i + 1}", 1) for i in range(count))
-    return Gang("all", members, index, port, 3022)
-
-
-class Party:
-    """A member: its line, what it was told to stop for, and its heartbeats."""
-
-    def __init__(self, port, index, limits, count=3, token=TOKEN):
-        self.stops, self.ticks, self.index = [], 0, index
-        self.is_still = False
-        self.line = Line(gang(port, index, count), token, limits, self.beats, self.stops.append, {"brings": index})
-
-    def beats(self):
-        if not self.is_still:
-            self.ticks = int(time.monotonic() * 10)
-        beat = Beat(4000 + self.index, int(time.monotonic() * 10), self.ticks, 1, "work (x.py:1)", False, 0.0)
-        return {0: (beat, "S")}
-
+from tests.kit.gang_channel import TOKEN, Party, free_port, gang, until
 
 QUICK = Limits(join_seconds=5, silence_seconds=3, stall_seconds=2)
 
@@ -175,13 +141,6 @@ def test_a_port_that_is_taken_is_told(parties):
         ):
             line.join()
         assert isinstance(stops[0], Stop)
-
-
-def until(condition, seconds=10):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.05)
 
 
 @pytest.mark.parametrize("message", [None, "exit code 1"])

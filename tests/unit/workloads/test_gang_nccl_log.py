@@ -14,8 +14,9 @@ from gpuval_workloads.common.result import Result
 from gpuval_workloads.diagnostics import nccl_log
 from gpuval_workloads.gang import collectives
 from gpuval_workloads.gang.config import CollectivesConfig
-from test_gang_line import free_port
-from workload_process import NODE
+
+from tests.kit.gang_channel import free_port
+from tests.kit.workload_process import NODE
 
 INFO = "node1:77:99 [0] NCCL INFO "
 WARN = "node1:77:99 [0] misc/socket.cc:52 NCCL WARN socketProgress: Connection closed by remote peer"

@@ -16,15 +16,16 @@ import yaml
 
 pytest.importorskip("torch")
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.criteria import COLLECTION
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import COLLECTION
 from gpuval_workloads.common.device import CPU, Accelerator
 from gpuval_workloads.common.launch import RANK_DIRECTORY_VARIABLE
 from gpuval_workloads.common.result import WorkloadFailure
 from gpuval_workloads.gang import __main__ as program
 from gpuval_workloads.gang import forwarding, launching, members, processes, ssh_server
-from needs import needs_deepspeed, needs_programs
-from test_gang_line import free_port
-from workload_process import NODE
+
+from tests.kit.gang_channel import free_port
+from tests.kit.needs import needs_deepspeed, needs_programs
+from tests.kit.workload_process import NODE
 
 SITES = [*Path(__file__).resolve().parents[3].glob(".venv-node/lib/python3*/site-packages")]
 #: In place of pdsh: it leaves what it was told.

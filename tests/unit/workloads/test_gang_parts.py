@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import payload
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
 from gpuval_workloads.common.device import CPU, Accelerator
 from gpuval_workloads.common.launch import StallError
 from gpuval_workloads.common.ranks import Ranks, node_ranks
@@ -29,8 +29,9 @@ from gpuval_workloads.gang import (
     zero,
 )
 from gpuval_workloads.gang.line import Stop
-from needs import lacking
-from workload_process import NODE
+
+from tests.kit.needs import lacking
+from tests.kit.workload_process import NODE
 
 MEMBERS = [{"node": "a", "address": "10.0.0.1", "slots": 8}, {"node": "b", "address": "10.0.0.2", "slots": 4}]
 

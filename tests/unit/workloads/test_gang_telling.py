@@ -16,8 +16,9 @@ from gpuval_runner.descendants import MARKER_VARIABLE, belonging, snapshot
 from gpuval_runner.supervise import Hooks, ProcessSpec, supervise
 from gpuval_workloads.common.stall import Beat
 from gpuval_workloads.gang import telling
-from test_gang_line import free_port
-from workload_process import NODE
+
+from tests.kit.gang_channel import free_port
+from tests.kit.workload_process import NODE
 
 QUIET_SECONDS = 12.0
 #: The member's program; it tells every ``sys.argv[1]`` seconds.

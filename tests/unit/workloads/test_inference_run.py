@@ -7,11 +7,12 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.tiny_model import write_tiny_llama
-from sse_server import FIRST, GAP, TOKENS
-from workload_process import Workload, is_alive
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts.tiny_model import write_tiny_llama
 
-SERVER = Path(__file__).with_name("sse_server.py")
+from tests.kit.sse_server import FIRST, GAP, TOKENS
+from tests.kit.workload_process import Workload, is_alive
+
+SERVER = Path(__file__).parents[2] / "kit" / "sse_server.py"
 MODULE = "gpuval_workloads.inference"
 
 

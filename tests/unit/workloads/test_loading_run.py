@@ -9,11 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import model_source
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import model_source
 from gpuval_workloads.common.result import Result
 from gpuval_workloads.loading import program, rclone
-from model_server import ModelServer
-from workload_process import Workload
+
+from tests.kit.model_server import ModelServer
+from tests.kit.workload_process import Workload
 
 MODULE = "gpuval_workloads.loading"
 NAME = "models--gpuval--tiny-llama"

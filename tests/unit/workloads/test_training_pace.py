@@ -7,9 +7,10 @@ import threading
 import time
 
 import pytest
-from device_event import Event
 from gpuval_workloads.training.config import SIZES, Config, llama_batch_size, parse_arguments, wants_compile
-from workload_process import Workload, rank_of
+
+from tests.kit.device_event import Event
+from tests.kit.workload_process import Workload, rank_of
 
 torch = pytest.importorskip("torch")
 

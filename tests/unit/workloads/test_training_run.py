@@ -5,7 +5,8 @@ import signal
 import time
 
 import pytest
-from workload_process import Workload, is_alive, rank_of
+
+from tests.kit.workload_process import Workload, is_alive, rank_of
 
 torch = pytest.importorskip("torch")
 

@@ -13,7 +13,8 @@ import yaml
 from gpuval_workloads.common import command
 from gpuval_workloads.vendor_tools import places
 from gpuval_workloads.vendor_tools.config import parse_arguments
-from workload_process import COLLECTION, Workload, is_alive
+
+from tests.kit.workload_process import COLLECTION, Workload, is_alive
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "vendor_tools"
 ROLE = COLLECTION / "roles" / "vendor_tools"

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from ansible import constants
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS, ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import final_block
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 
 CALLBACK = "gpuval.fleet.acceptance"
 ACCEPTED = ("PASS", "PARTIAL")
@@ -19,7 +19,7 @@ class ActionModule(ControllerAction):
         if self.check_mode:
             return {"changed": False, "skipped": True}
         folder = self.folder(options)
-        report = runs.read_report(folder)
+        report = run_folder.read_report(folder)
         if CALLBACK not in constants.config.get_config_value("CALLBACKS_ENABLED"):
             self._display.display(final_block(report))
         verdict = report["verdict"]

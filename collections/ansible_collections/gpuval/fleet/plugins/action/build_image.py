@@ -9,9 +9,9 @@ from pathlib import Path
 
 from ansible.errors import AnsibleActionFail
 from ansible_collections.gpuval.fleet.plugins.module_utils import image_archive
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import build_context, images
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import build_context, images
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
 
 PASSED_ON = ("reference", "way", "engine", "base", "arguments", "timeout_seconds")
 HERE = ("local",)

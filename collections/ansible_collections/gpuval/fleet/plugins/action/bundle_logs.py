@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import log_bundle
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import RunError, RunFolder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.schemas import Invalid
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.schemas import Invalid
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import log_bundle
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunError, RunFolder
 
 NAMED_NODES = 20
 

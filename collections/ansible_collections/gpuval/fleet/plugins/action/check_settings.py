@@ -10,10 +10,10 @@ from ansible.errors import (
     AnsibleValueOmittedError,
 )
 from ansible.module_utils.parsing.convert_bool import boolean
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import settings
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.host_values import templar_of, values_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.wording import some_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.host_values import templar_of, values_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import settings
 
 MOST_NAMED = 5
 #: What says which cluster, and where on it.

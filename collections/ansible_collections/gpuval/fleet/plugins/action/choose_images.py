@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import yaml
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import images, schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import images
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
 
 
 class ActionModule(ControllerAction):

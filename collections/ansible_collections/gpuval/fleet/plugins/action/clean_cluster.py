@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from ansible.errors import AnsibleActionFail
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import cleaning
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.options import CLUSTER_OPTIONS, access_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
 
 
 class ActionModule(ControllerAction):

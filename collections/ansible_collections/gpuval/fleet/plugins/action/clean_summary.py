@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import cleaning, runs
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import cleaning
 
 
 class ActionModule(ControllerAction):
@@ -35,12 +36,12 @@ class ActionModule(ControllerAction):
     @staticmethod
     def _remember(options, outcomes):
         """A node that is clean once need not be looked for when the inventory has it no more."""
-        results, at = project_path(options["results_dir"]), runs.now()
+        results, at = project_path(options["results_dir"]), run_folder.now()
         clean = [name for name, outcome in outcomes.items() if outcome["state"] == cleaning.CLEAN]
-        for run_id in options["run_ids"] or runs.known_run_ids(results):
-            folder = runs.RunFolder(results / run_id)
+        for run_id in options["run_ids"] or run_folder.known_run_ids(results):
+            folder = run_folder.RunFolder(results / run_id)
             if folder.run_file.exists():
-                runs.write_json(folder.cleaned_file, {**folder.read_cleaned(), **dict.fromkeys(clean, at)})
+                run_folder.write_json(folder.cleaned_file, {**folder.read_cleaned(), **dict.fromkeys(clean, at)})
 
     @staticmethod
     def _outcome(hostvars, name, variable):

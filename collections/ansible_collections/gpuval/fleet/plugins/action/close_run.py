@@ -6,12 +6,15 @@ from __future__ import annotations
 import contextlib
 
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError, StoreErrors
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import cleaning, runs, schemas, stored_runs
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import book, keys, naming, rounds
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.run_keys import RunKeys
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION, StoreAccess, put_run
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document, keys, naming, rounds
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.run_keys import RunKeys
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import stored_runs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import STORE_OPTION, StoreAccess, put_run
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import cleaning
 
 
 class ActionModule(ControllerAction):
@@ -22,10 +25,10 @@ class ActionModule(ControllerAction):
         if not options["run_id"] and not _opened(results):
             nothing = {"run_ids": [], "round_ids": [], "active": [], "nodes": []}
             return {"changed": False, **nothing, "msg": "there is no run to close"}
-        folder = runs.resolve(results, options["run_id"])
+        folder = run_folder.resolve(results, options["run_id"])
         run_id = folder.path.name
         if folder.is_copy or not folder.run_file.exists():
-            active = runs.active_run_ids(results)
+            active = run_folder.active_run_ids(results)
             told = f"run {run_id} is not known here"
             known = {"run_ids": [run_id], "round_ids": [], "active": active, "nodes": []}
             return {"changed": False, **known, "msg": told}
@@ -33,33 +36,35 @@ class ActionModule(ControllerAction):
         access = StoreAccess(options["store"])
         changed = run["finished_at"] is None
         if changed and not self.check_mode:
-            run = {**run, "finished_at": runs.now()}
+            run = {**run, "finished_at": run_folder.now()}
             folder.write_run(run)
             self._tell(access, run)
             for below, of_round in rounds_of(folder):
                 if of_round["finished_at"] is None:
                     below.write_run({**of_round, "finished_at": run["finished_at"]})
-        active = [other for other in runs.active_run_ids(results) if other != run_id]
+        active = [other for other in run_folder.active_run_ids(results) if other != run_id]
         if active:
             self._display.warning(
                 f"the embedded store goes on, since it serves {', '.join(active)}: clean that run too"
             )
         run_ids = [run_id]
         if not options["run_id"]:  # what earlier runs left goes too
-            run_ids += [other for other in runs.known_run_ids(results) if other not in (run_id, *active)]
+            run_ids += [other for other in run_folder.known_run_ids(results) if other not in (run_id, *active)]
         if not self.check_mode:
             for other in run_ids:  # the nodes' halves go with the runs' folders there
                 changed |= RunKeys(results / other / ".state" / "ssh").remove()
-                keys.forget_all(runs.RunFolder(results / other))
+                keys.forget_all(run_folder.RunFolder(results / other))
         deleted = 0
         if options["clean_store"] and not self.check_mode:
-            deleted = sum(_delete_objects(access, runs.RunFolder(results / other)) for other in run_ids)
+            deleted = sum(_delete_objects(access, run_folder.RunFolder(results / other)) for other in run_ids)
         return {
             "changed": changed or deleted > 0,
             "run_ids": run_ids,
-            "round_ids": [round_id for other in run_ids for round_id in round_ids_of(runs.RunFolder(results / other))],
+            "round_ids": [
+                round_id for other in run_ids for round_id in round_ids_of(run_folder.RunFolder(results / other))
+            ],
             "active": active,
-            "nodes": sorted({node for other in run_ids for node in holders(runs.RunFolder(results / other))}),
+            "nodes": sorted({node for other in run_ids for node in holders(run_folder.RunFolder(results / other))}),
             "deleted_objects": deleted,
         }
 
@@ -76,10 +81,10 @@ class ActionModule(ControllerAction):
 def rounds_of(folder):
     """The rounds of a run's gangs, which are runs of their own on the nodes: each one's folder and run.json."""
     found = []
-    for below in book.known_folders(folder):
+    for below in document.known_folders(folder):
         try:
             found.append((below, below.read_run()))
-        except (runs.RunError, schemas.Invalid):  # damaged, or never whole: nothing goes on by it
+        except (run_folder.RunError, schemas.Invalid):  # damaged, or never whole: nothing goes on by it
             continue
     return found
 
@@ -87,23 +92,23 @@ def rounds_of(folder):
 def round_ids_of(folder):
     """What the rounds are called on the nodes, where each left a token and a key: of all that are known, also those of
     which run.json is gone."""
-    named = {below.path.name for below in book.known_folders(folder)}
-    with contextlib.suppress(runs.RunError, schemas.Invalid):  # damaged: the folders have to do
-        named |= {item["name"] for item in (book.read(folder) or {"rounds": ()})["rounds"]}
+    named = {below.path.name for below in document.known_folders(folder)}
+    with contextlib.suppress(run_folder.RunError, schemas.Invalid):  # damaged: the folders have to do
+        named |= {item["name"] for item in (document.read(folder) or {"rounds": ()})["rounds"]}
     return [rounds.run_id_of(folder.path.name, name) for name in sorted(named) if naming.ROUND.fullmatch(name)]
 
 
 def _opened(results):
     """Whether the latest run, of which run.json may be missing, is this controller's."""
-    latest = runs.latest_run_id(results)
-    return latest is not None and not runs.RunFolder(results / latest).is_copy
+    latest = run_folder.latest_run_id(results)
+    return latest is not None and not run_folder.RunFolder(results / latest).is_copy
 
 
 def _delete_objects(access, folder):
     """Remove a run's objects from the store; returns how many."""
     try:
         name = folder.read_run()["folder"]
-    except (runs.RunError, schemas.Invalid):  # another one's that was never whole
+    except (run_folder.RunError, schemas.Invalid):  # another one's that was never whole
         return 0
     return access.embedded.delete_folder(name) if access.embedded else stored_runs.delete(access.store(), name)
 
@@ -112,7 +117,7 @@ def holders(folder):
     """The nodes on which a run may have left something, in the inventory of today or not."""
     try:
         nodes = folder.read_run()["nodes"]
-    except (runs.RunError, schemas.Invalid):
+    except (run_folder.RunError, schemas.Invalid):
         return []
     cleaned = folder.read_cleaned()
     return [name for name in nodes if cleaning.may_hold(folder.read_launch(name), cleaned.get(name))]

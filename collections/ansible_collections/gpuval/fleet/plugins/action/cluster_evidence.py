@@ -9,15 +9,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 from ansible_collections.gpuval.fleet.plugins.module_utils.host_evidence import Part, pack
 from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import Redaction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import log_bundle, runs
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import names, node_evidence
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.options import CLUSTER_OPTIONS, access_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.schemas import Invalid
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.schemas import Invalid
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import log_bundle
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import STORE_OPTION
 
 WORKERS = 8
 OUTPUT_LINES = 20_000
@@ -76,7 +77,7 @@ class ActionModule(ControllerAction):
                 _tell(folder, node, "missing", "the cluster has neither the node nor anything of this run on it")
                 return None
             data, notes = pack(node_evidence.parts(known, output), redact, options["limit_bytes"], now=time.time())
-            runs.write_bytes(log_bundle.archive_file(folder, node), data)
+            run_folder.write_bytes(log_bundle.archive_file(folder, node), data)
             told = "" if known.jobs else "the cluster has no Job of this run for the node any more"
             more = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
             shown = {one_line(name, 200): one_line(note, 300) for name, note in sorted(notes.items())[:200]}
@@ -95,11 +96,11 @@ class ActionModule(ControllerAction):
 
 def _expected(folder):
     try:
-        return list(runs.RunFolder(folder).read_run()["nodes"])
-    except (runs.RunError, Invalid):  # there is none, or it is damaged
+        return list(run_folder.RunFolder(folder).read_run()["nodes"])
+    except (run_folder.RunError, Invalid):  # there is none, or it is damaged
         return []
 
 
 def _tell(folder, node, state, message, notes=None, **more):
     told = {"state": state, "message": one_line(message, 600), "notes": notes or {}, **more}
-    runs.write_json(log_bundle.state_file(folder, node), told)
+    run_folder.write_json(log_bundle.state_file(folder, node), told)

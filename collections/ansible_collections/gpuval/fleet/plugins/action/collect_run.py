@@ -9,10 +9,12 @@ from pathlib import Path
 
 from ansible import context
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError, StoreErrors
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import collecting, run_publishing, runs, schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import clean_text
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import (
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import clean_text
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import (
     MAX_RECORD_BYTES,
     MAX_SERIES_BYTES,
     Evidence,
@@ -21,10 +23,12 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import (
     parse_key,
     take_record,
 )
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import book, taken
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.node_tasks import MOST_WORKERS, NodeTasks
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION, StoreAccess, object_key
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_reading import read_all
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.node_tasks import MOST_WORKERS, NodeTasks
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import STORE_OPTION, StoreAccess, object_key
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.reading import read_all
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import collecting
 
 MAX_LOG_BYTES = 64 << 20
 #: A node's last uploads may still be on the way when its last record is there.
@@ -47,14 +51,14 @@ class ActionModule(ControllerAction):
             return {"changed": False, "skipped": True}
         folder = self.folder(options)
         self.store = StoreAccess(options["store"]).store()
-        gangs = book.read(folder)
+        gangs = gang_document.read(folder)
         if gangs is not None and not folder.is_copy:
             self._tell_gangs(folder, gangs)
         done = [
             self._collect_run(one, options, task_vars)
-            for one in (folder, *book.round_folders(folder, gangs))  # a round of gangs is a run of its own
+            for one in (folder, *gang_document.round_folders(folder, gangs))  # a round of gangs is a run of its own
         ]
-        taken.lay_out(folder, folder.read_run(), gangs)
+        evidence.lay_out(folder, folder.read_run(), gangs)
         return {
             "changed": any(one["collected"] for one in done),
             "collected": sum(one["collected"] for one in done),
@@ -92,10 +96,10 @@ class ActionModule(ControllerAction):
     def _remember(self):
         """What was refused first: of an object that counts as read nobody would hear again why it is no evidence."""
         problems = self.run_folder.problems_file
-        known = runs.read_json(problems) if problems.exists() else []
+        known = run_folder.read_json(problems) if problems.exists() else []
         new = self.evidence.problems
-        runs.write_json(problems, [*(problem for problem in known if problem not in new), *new])
-        runs.write_json(self.seen_file, self.seen)
+        run_folder.write_json(problems, [*(problem for problem in known if problem not in new), *new])
+        run_folder.write_json(self.seen_file, self.seen)
 
     def _watched(self):
         """What the watch has read of the store, and kept."""
@@ -122,11 +126,11 @@ class ActionModule(ControllerAction):
             for entry, raw in read_all(self.store, changed, lambda entry: MAX_BYTES[places[entry.key][0]]):
                 if raw is None:
                     continue
-                taken = self._collect(entry.key, places[entry.key], raw)
-                if taken is None:  # read again by the next collection, which so knows why it is no evidence
+                collected = self._collect(entry.key, places[entry.key], raw)
+                if collected is None:  # read again by the next collection, which so knows why it is no evidence
                     self._refuse(entry, places[entry.key])
                     continue
-                self.collected += taken
+                self.collected += collected
                 self.seen[entry.key] = entry.stamp
                 if time.monotonic() - remembered >= REMEMBER_SECONDS:
                     self._remember()
@@ -158,7 +162,7 @@ class ActionModule(ControllerAction):
     def _tell_gangs(self, folder, gangs):
         """Again, since the store may have been away when they ended."""
         try:
-            self.store.put(book.key_of(folder.read_run()), json.dumps(gangs).encode(), "application/json")
+            self.store.put(gang_document.key_of(folder.read_run()), json.dumps(gangs).encode(), "application/json")
         except (StoreError, *StoreErrors) as error:
             self._display.warning(f"the store does not know what became of the gangs: {error}")
 
@@ -173,11 +177,11 @@ class ActionModule(ControllerAction):
                     if ("logs", stage, name) not in self.stored and path.exists():
                         key = object_key(run["folder"], "logs", stage, name)
                         self.store.put(key, path.read_bytes(), "text/plain; charset=utf-8")
-            document = self._read(run_publishing.watch_file(folder))
+            document = self._read(publishing.watch_file(folder))
             if document:
-                problems = runs.read_json(folder.problems_file)
-                document = run_publishing.renewed(document, folder.read_launches(), problems)
-                run_publishing.Publisher(folder).publish(self.store, run, document, time.monotonic())
+                problems = run_folder.read_json(folder.problems_file)
+                document = publishing.renewed(document, folder.read_launches(), problems)
+                publishing.Publisher(folder).publish(self.store, run, document, time.monotonic())
         except (StoreError, *StoreErrors, schemas.Invalid) as error:
             self._display.warning(f"the store does not know all that was collected here: {error}")
 
@@ -227,7 +231,7 @@ class ActionModule(ControllerAction):
     @staticmethod
     def _read(path):
         try:
-            return runs.read_json(path)
+            return run_folder.read_json(path)
         except (FileNotFoundError, json.JSONDecodeError):
             return {}
 
@@ -240,7 +244,7 @@ class ActionModule(ControllerAction):
                 return None
             path = self.run_folder.evidence_file(node, stage)
             before = path.read_bytes() if path.exists() else None
-            runs.write_json(path, record)
+            run_folder.write_json(path, record)
             return path.read_bytes() != before
         if stage not in self.run_info["nodes"].get(node, {"stages": []})["stages"]:
             self.evidence.add_problem(f"an object that is not expected: {key}")
@@ -248,14 +252,14 @@ class ActionModule(ControllerAction):
         path = self.run_folder.evidence_file(node, stage, kind)
         if kind == "logs":
             text = "\n".join(clean_text(line) for line in raw[:MAX_LOG_BYTES].decode(errors="replace").splitlines())
-            runs.write_bytes(path, (text + "\n").encode())
+            run_folder.write_bytes(path, (text + "\n").encode())
             return True
         try:
             series = accept_series(raw, run_id=self.run_info["run_id"], node=node, stage=stage)
         except Refused as refusal:
             self.evidence.add_problem(f"series refused: {refusal}", node=node, stage=stage)
             return None
-        runs.write_json(path, series)
+        run_folder.write_json(path, series)
         return True
 
 

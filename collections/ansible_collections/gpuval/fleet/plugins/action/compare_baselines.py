@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import baseline
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import baseline
 
 
 class ActionModule(ControllerAction):

@@ -7,14 +7,15 @@ import os
 
 from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import is_secret
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import log_bundle, node_ids, runs
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import DeliveryError, build, destination
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import DeliveryError, build, destination, log_bundle
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.surroundings import VARIABLES, Surroundings
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.node_ids import MAX_TOLD
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.wording import some_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import node_ids
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.node_ids import MAX_TOLD
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import STORE_OPTION
 
 STORE_KEYS = ("access_key", "secret_key", "session_token", "read_access_key", "read_secret_key")
 
@@ -50,7 +51,7 @@ class ActionModule(ControllerAction):
         request = build.Request(folder, name, options["format"], ids)
         result = {"path": str(request.target), "unmapped": held.unmapped, "unknown": held.unknown}
         if self.check_mode:
-            runs.read_report(folder)
+            run_folder.read_report(folder)
             build.check(request, around)
             what = f"check mode: nothing is written; {len(ids)} nodes would go into {request.target}"
             return {**result, "changed": not request.target.exists(), "msg": what}

@@ -6,10 +6,11 @@ from __future__ import annotations
 import json
 
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError, StoreErrors
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import model_source, transfer_estimate
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION, StoreAccess
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_address import listening_addresses
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import model_source
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import transfer_estimate
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import STORE_OPTION, StoreAccess
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.address import listening_addresses
 
 MAX_IMAGE_DOCUMENT_BYTES = 65536
 

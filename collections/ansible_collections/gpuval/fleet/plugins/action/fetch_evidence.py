@@ -9,10 +9,11 @@ import json
 
 from ansible.errors import AnsibleError
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError, StoreErrors
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import launch_classes, runs
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import MAX_RECORD_BYTES
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION, StoreAccess, object_key
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import MAX_RECORD_BYTES
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import STORE_OPTION, StoreAccess, object_key
 
 #: Answers of limit_bytes each that one task asks for at most.
 MAX_ROUNDS = 25
@@ -44,25 +45,25 @@ class ActionModule(ControllerAction):
         run = folder.read_run()
         store = StoreAccess(options["store"]).store()
         fetched_file = folder.state / "fetched" / f"{node}.json"
-        held = runs.read_json(fetched_file) if fetched_file.exists() else {}
+        held = run_folder.read_json(fetched_file) if fetched_file.exists() else {}
         answer, taken = {}, []
         for _round in range(MAX_ROUNDS):
             answer = self._ask(launch["directory"], held, options, task_vars)
             if "error" in answer:
-                contact = launch_classes.contact(answer["error"], launch.get("contact"))
-                runs.write_json(folder.launch_file(node), {**launch, "contact": contact})
+                contact = launch_errors.contact(answer["error"], launch.get("contact"))
+                run_folder.write_json(folder.launch_file(node), {**launch, "contact": contact})
                 self._display.warning(f"{node}: its evidence could not be fetched: {answer['error']}")
                 return {"changed": bool(taken), "fetched": taken, "msg": answer["error"]}
             for name, item in answer["files"].items():
                 self._store(store, run, node, name, item)
                 held[name] = item["digest"]
                 taken.append(name)
-            runs.write_json(fetched_file, held)
+            run_folder.write_json(fetched_file, held)
             if not answer["more"]:
                 break
         known = {**launch, "runner": "alive" if answer["running"] else "gone"}
         known.pop("contact", None)
-        runs.write_json(folder.launch_file(node), known)
+        run_folder.write_json(folder.launch_file(node), known)
         return {"changed": bool(taken), "fetched": taken, "running": answer["running"]}
 
     def _ask(self, directory, held, options, task_vars):

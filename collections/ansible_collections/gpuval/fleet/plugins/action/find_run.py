@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import run_copy, runs, stored_runs
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import clean_text
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION, StoreAccess
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import clean_text
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import stored_runs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import STORE_OPTION, StoreAccess
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import imported_run
 
 
 class ActionModule(ControllerAction):
@@ -21,7 +23,7 @@ class ActionModule(ControllerAction):
         if options["store"] is None:
             return self._found(self.folder(options))
         results = project_path(options["results_dir"])
-        own = runs.own(results, options["run_id"], options["folder"])
+        own = run_folder.own(results, options["run_id"], options["folder"])
         if own is not None:
             return self._found(own)
         access = StoreAccess(options["store"])
@@ -35,9 +37,9 @@ class ActionModule(ControllerAction):
         for line in lines:
             self._display.display(clean_text(line))
         if self.check_mode:
-            folder = runs.RunFolder(results / run["run_id"])
+            folder = run_folder.RunFolder(results / run["run_id"])
             return {"changed": True, "run": run, "results": str(folder.path), "msg": f"run {run['run_id']}"}
-        return {**self._found(run_copy.bring(store, run, results)), "changed": True}
+        return {**self._found(imported_run.bring(store, run, results)), "changed": True}
 
     @staticmethod
     def _found(folder):

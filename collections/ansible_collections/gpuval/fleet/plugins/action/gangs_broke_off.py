@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import clean_text
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import at_work
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import clean_text
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import session
 
 
 class ActionModule(ControllerAction):
@@ -14,6 +14,6 @@ class ActionModule(ControllerAction):
     def work(self, options, task_vars):
         if self.check_mode:
             return {"changed": False, "skipped": True}
-        reason = at_work.broke_off(self.folder(options), options["message"] or "no message")
+        reason = session.broke_off(self.folder(options), options["message"] or "no message")
         self._display.error(clean_text(f"{reason}. What there is of the run is judged and reported all the same."))
         return {"changed": True, "reason": reason, "msg": reason}

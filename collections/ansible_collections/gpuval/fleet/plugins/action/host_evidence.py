@@ -8,10 +8,11 @@ import binascii
 import hashlib
 
 from ansible.errors import AnsibleError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import log_bundle, runs
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import log_bundle
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 
 GZIP = b"\x1f\x8b"
 
@@ -32,12 +33,14 @@ class ActionModule(ControllerAction):
         if self.check_mode:
             return {"changed": False, "evidence": {}, "msg": "check mode: nothing is gathered"}
         # What stands here when the task is cut off: an answer of an earlier day is none of today.
-        runs.write_json(log_bundle.state_file(folder, node), _nothing("silent", "the node did not answer in time"))
+        run_folder.write_json(
+            log_bundle.state_file(folder, node), _nothing("silent", "the node did not answer in time")
+        )
         told, data = self._ask(folder.name, node, options, task_vars)
         if data is not None:
-            runs.write_bytes(log_bundle.archive_file(folder, node), data)
+            run_folder.write_bytes(log_bundle.archive_file(folder, node), data)
             told = {**told, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        runs.write_json(log_bundle.state_file(folder, node), told)
+        run_folder.write_json(log_bundle.state_file(folder, node), told)
         if told["state"] != log_bundle.GATHERED:
             self._display.warning(f"{node}: no evidence ({told['state']}): {told['message']}")
         return {"changed": data is not None, "evidence": told, "msg": told["message"]}

@@ -5,20 +5,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import (
-    baseline,
-    criteria,
-    judging,
-    report_file,
-    run_copy,
-    run_publishing,
-    runs,
-    schemas,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import book, keys
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document, keys
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import baseline, criteria, judging
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_history import Stood
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_file
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.stood import Stood
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import imported_run
 
 
 class ActionModule(ControllerAction):
@@ -34,20 +30,20 @@ class ActionModule(ControllerAction):
             return {"changed": False, "skipped": True, "verdict": None}
         folder = self.folder(options)
         run = folder.read_run()
-        files, held, remarks = run_copy.judged_by(folder, options["criteria"], options["baseline"])
+        files, held, remarks = imported_run.judged_by(folder, options["criteria"], options["baseline"])
         for remark in remarks:
             self._display.warning(remark)
         checks = criteria.load([*criteria.shipped_files(), *files])
         held_against = baseline.read(Path(held)) if held else None
         if options["finish"] and not folder.is_copy and run["finished_at"] is None:
-            run = {**run, "finished_at": runs.now()}
+            run = {**run, "finished_at": run_folder.now()}
             folder.write_run(run)
             keys.forget_all(folder)  # of a round that broke off: nobody goes on with it
-        stood = Stood.of(run_publishing.standings(folder))
-        gangs = book.read(folder)
+        stood = Stood.of(publishing.standings(folder))
+        gangs = document.read(folder)
         report = judging.report_on(folder, run, checks, gangs=gangs, held_against=held_against, stood=stood)
         if not folder.is_copy:
-            run_publishing.keep_criteria(folder, options["criteria"], options["baseline"], stood.documents())
+            publishing.keep_criteria(folder, options["criteria"], options["baseline"], stood.documents())
         schemas.validate("report", report, what="report.json")
         write_file(folder.path / "report.json", report_file.lines(report))
         return {"changed": True, "verdict": report["verdict"], "counts": report["counts"]}

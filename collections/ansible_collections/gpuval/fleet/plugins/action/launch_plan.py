@@ -8,26 +8,24 @@ import json
 from ansible import constants
 from ansible.errors import AnsibleConnectionFailure, AnsibleError, AnsibleValueOmittedError
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError, StoreErrors
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import (
-    images,
-    launch_classes,
-    launching,
-    node_program,
-    plans,
-    runs,
-    schemas,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import EXPECTED, RUN_OPTIONS, ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import images
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import EXPECTED, RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import keys
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import (
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import node_program
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import (
     STORE_OPTION,
     StoreAccess,
     rclone_config,
     signed_urls,
 )
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watching import LAUNCHED, keep_started
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import LAUNCHED, keep_started
 
 #: Words for an interpreter that is still to be found.
 DISCOVERED = ("auto", "auto_silent", "auto_legacy", "auto_legacy_silent")
@@ -74,8 +72,8 @@ class ActionModule(ControllerAction):
         try:
             plan = self._plan(folder, run, node, options)
         except EXPECTED as error:
-            failed = {"node": node, "attempt": options["attempt"], "stages": options["stages"], "at": runs.now()}
-            runs.write_json(folder.launch_file(node), {**failed, "state": "failed", "message": str(error)})
+            failed = {"node": node, "attempt": options["attempt"], "stages": options["stages"], "at": run_folder.now()}
+            run_folder.write_json(folder.launch_file(node), {**failed, "state": "failed", "message": str(error)})
             raise
         away = launching.still_away(folder, node, options, task_vars, self._task.connection)
         if away:
@@ -83,14 +81,14 @@ class ActionModule(ControllerAction):
                 "node": node,
                 "attempt": options["attempt"],
                 "stages": options["stages"],
-                "at": runs.now(),
+                "at": run_folder.now(),
                 **away,
             }
         else:
             launch = self._launch(folder, run, node, plan, options, task_vars)
-        launch = launch_classes.described({**launch, "message": one_line(launch["message"], 4000)})
+        launch = launch_errors.described({**launch, "message": one_line(launch["message"], 4000)})
         launch = keep_started(known, launch)
-        runs.write_json(folder.launch_file(node), launch)
+        run_folder.write_json(folder.launch_file(node), launch)
         if launch["state"] not in LAUNCHED:
             self._display.warning(f"{node}: not started ({launch['state']}): {launch['message']}")
         elif launch["at"] == known.get("at"):
@@ -112,7 +110,7 @@ class ActionModule(ControllerAction):
             plans.Settings(
                 run_id=run["run_id"],
                 node=node,
-                created_at=runs.now(),
+                created_at=run_folder.now(),
                 deadline_seconds=options["deadline_seconds"] or run["deadline_seconds"],
                 heartbeat_seconds=options["heartbeat_seconds"],
                 runtime=options["runtime"],
@@ -130,7 +128,7 @@ class ActionModule(ControllerAction):
         )
         schemas.validate("plan", plan, what=f"plan of {node}")
         if not self.check_mode:
-            runs.write_json(path, plans.kept(plan))
+            run_folder.write_json(path, plans.kept(plan))
         return plan
 
     @staticmethod
@@ -146,7 +144,7 @@ class ActionModule(ControllerAction):
         return images.image_plan(options["images"], options["runtime"], catalogue, wanted)
 
     def _launch(self, folder, run, node, plan, options, task_vars):
-        launch = {"node": node, "attempt": options["attempt"], "stages": options["stages"], "at": runs.now()}
+        launch = {"node": node, "attempt": options["attempt"], "stages": options["stages"], "at": run_folder.now()}
         names = [stage["name"] for stage in folder.read_plan(node)["stages"]]
         access = StoreAccess(options["store"])
         # A store on the controller's loopback: such a node writes nothing, and is asked for its records.

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import re
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import baseline, judging, runs, verdict
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import baseline, judging, verdict
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 #: Of fewer nodes a median is easily that of a bad one.
@@ -27,14 +28,14 @@ class ActionModule(ControllerAction):
                 f"baseline_name {options['name']!r}: letters, digits, '.', '_' and '-' only, at most 63"
             )
         folder = self.folder(options)
-        run, report = folder.read_run(), runs.read_report(folder)
+        run, report = folder.read_run(), run_folder.read_report(folder)
         into = project_path(options["directory"])
         subjects = baseline.subjects_of(run, judging.read_evidence(folder, run), verdict.subject_of)
         version = baseline.next_version(into, options["name"])
-        document = baseline.make(subjects, report, name=options["name"], version=version, created_at=runs.now())
+        document = baseline.make(subjects, report, name=options["name"], version=version, created_at=run_folder.now())
         path = into / baseline.file_name(document)
         if not self.check_mode:
-            runs.write_json(path, document)
+            run_folder.write_json(path, document)
         return {"changed": True, "path": str(path), "version": version, "told": _told(document, path, into)}
 
 

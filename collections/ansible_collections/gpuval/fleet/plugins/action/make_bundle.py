@@ -10,10 +10,12 @@ import tempfile
 from pathlib import Path
 
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading import manifest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import model_source, runs, store_copy
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION, StoreAccess
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import model_source
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import copy
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import STORE_OPTION, StoreAccess
 
 PARTS = ["source", "wheels", "collections", "models", "images"]
 
@@ -29,7 +31,9 @@ class ActionModule(ControllerAction):
     def work(self, options, task_vars):
         tool = project_path("tools/bundle.py")
         if not tool.is_file():
-            raise runs.RunError(f"{tool} is missing: a bundle is made in a checkout of gpuval, beside its ansible.cfg")
+            raise run_folder.RunError(
+                f"{tool} is missing: a bundle is made in a checkout of gpuval, beside its ansible.cfg"
+            )
         output = project_path(options["output"])
         state = project_path(options["store"]["state_dir"])
         if self.check_mode:
@@ -45,7 +49,7 @@ class ActionModule(ControllerAction):
             if access.embedded is None:
                 state.mkdir(parents=True, exist_ok=True, mode=0o700)
                 scratch = Path(tempfile.mkdtemp(prefix="bundle-store-", dir=state))
-                store_copy.fetch(access, self._wanted(access.store(), folder, options["without"]), scratch)
+                copy.fetch(access, self._wanted(access.store(), folder, options["without"]), scratch)
                 command.append(f"--store={scratch}")
             self._run(command)
         finally:
@@ -58,7 +62,7 @@ class ActionModule(ControllerAction):
         wanted = []
         if "models" not in without:
             if not any(True for _entry in store.list(f"models/{folder}/{manifest.NAME}")):
-                raise runs.RunError(f"the store has no models/{folder}: `make models` brings it there")
+                raise run_folder.RunError(f"the store has no models/{folder}: `make models` brings it there")
             wanted += [f"models/{folder}/", f"models/{folder}.json"]
         if "images" not in without:
             wanted += [entry.key for entry in store.list("images/")]
@@ -72,4 +76,4 @@ class ActionModule(ControllerAction):
                 last = line.strip() or last
                 self._display.display(line.rstrip())
         if process.returncode != 0:
-            raise runs.RunError(f"the bundle was not made: {last}")
+            raise run_folder.RunError(f"the bundle was not made: {last}")

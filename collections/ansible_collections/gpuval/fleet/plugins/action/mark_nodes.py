@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from ansible.errors import AnsibleActionFail
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import failed_checks, runs
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import marks
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterError, Missing
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.options import CLUSTER_OPTIONS, access_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.wording import some_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import failed_checks, folder
 
 MAX_TOLD = 300
 INCOMPLETE = "INCOMPLETE"
@@ -69,7 +69,7 @@ class ActionModule(ControllerAction):
 
     def _wanted(self, options, before):
         """By node its mark, and what it is to pass yet before FAIL goes."""
-        report = runs.read_report(self.folder(options))
+        report = folder.read_report(self.folder(options))
         run = report["run"]
         chosen = set(options["nodes"])
         whole = not run["narrowed_by"] and run["profile"] != "custom"

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.network import answers, findings, matrix
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 
 FOLDER = "network"
 
@@ -71,8 +71,8 @@ class ActionModule(ControllerAction):
         """The folder of the latest matrix, and the run's own where there is a run."""
         results = project_path(options["results_dir"])
         folders = [results / FOLDER]
-        if options["run_id"] and options["run_id"] != runs.NEW:
-            run = runs.resolve(results, options["run_id"]).path
+        if options["run_id"] and options["run_id"] != run_folder.NEW:
+            run = run_folder.resolve(results, options["run_id"]).path
             if run.is_dir():
                 folders.append(run / FOLDER)
         return folders

@@ -6,21 +6,14 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import (
-    baseline,
-    criteria,
-    labels,
-    node_ids,
-    plans,
-    run_copy,
-    run_publishing,
-    runs,
-    versions,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import naming
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.forming import LEAST
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import baseline, criteria, versions
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import labels, node_ids, plans, publishing
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import imported_run
 
 
 class ActionModule(ControllerAction):
@@ -50,7 +43,7 @@ class ActionModule(ControllerAction):
             baseline.read(Path(options["baseline"]))
         hosts = task_vars["ansible_play_hosts_all"]
         if options["gangs_alone"] and len(hosts) < LEAST:
-            raise runs.RunError(
+            raise run_folder.RunError(
                 f"{', '.join(options['gang_stages'])}: {len(hosts)} host, and a gang has two or more: choose more "
                 "(gpuval_hosts, --limit), or use `make validate`"
             )
@@ -66,7 +59,7 @@ class ActionModule(ControllerAction):
         )
         stages, gang_stages = select(together)
         if options["gangs_alone"] and not gang_stages:
-            raise runs.RunError(f"the tags leave no stage of gangs to run: {', '.join(options['gang_stages'])}")
+            raise run_folder.RunError(f"the tags leave no stage of gangs to run: {', '.join(options['gang_stages'])}")
         narrowed = [
             reason
             for reason, applies in (
@@ -78,10 +71,10 @@ class ActionModule(ControllerAction):
         ]
         ids = node_ids.Reader(project_path)
         nodes = {name: _expected(name, task_vars["hostvars"][name], stages, gang_stages, ids) for name in hosts}
-        run_id = runs.choose_run_id(results, options["run_id"], nodes, options["profile"], narrowed)
-        folder = runs.RunFolder(results / run_id)
+        run_id = run_folder.choose_run_id(results, options["run_id"], nodes, options["profile"], narrowed)
+        folder = run_folder.RunFolder(results / run_id)
         if folder.is_copy:
-            raise runs.RunError(
+            raise run_folder.RunError(
                 f"{folder.path} is a copy of another controller's run, made by `make report`: give another "
                 "gpuval_run_id, or none, to validate here"
             )
@@ -89,10 +82,10 @@ class ActionModule(ControllerAction):
         wanted = {
             "schema": "gpuval.run/1",
             "run_id": run_id,
-            "folder": runs.check_folder(options["folder"] or run_id),
+            "folder": run_folder.check_folder(options["folder"] or run_id),
             "bucket": options["bucket"],
             "profile": options["profile"],
-            "created_at": runs.now(),
+            "created_at": run_folder.now(),
             "finished_at": None,
             "deadline_seconds": options["deadline_seconds"],
             "narrowed_by": narrowed,
@@ -102,7 +95,7 @@ class ActionModule(ControllerAction):
             wanted["gang_stages"] = select(options["gang_stages"])[1]
         if known is None or not any(node.get("gang_stages") for node in known["nodes"].values()):
             naming.check(results, wanted)
-        run, joined = runs.merge(known, wanted, gangs_formed=folder.gangs_file.exists())
+        run, joined = run_folder.merge(known, wanted, gangs_formed=folder.gangs_file.exists())
         changed = run != known
         if changed and not self.check_mode:
             folder.write_run(run)
@@ -112,11 +105,11 @@ class ActionModule(ControllerAction):
                 "left out; choose others of its kind beside it"
             )
         if not self.check_mode:
-            for remark in run_copy.judged_by(folder, options["criteria"], options["baseline"])[2]:
+            for remark in imported_run.judged_by(folder, options["criteria"], options["baseline"])[2]:
                 self._display.warning(remark)
-            stood = run_publishing.standings_before(results, run) if known is None and options["limit"] else []
-            run_publishing.keep_criteria(folder, options["criteria"], options["baseline"], stood)
-            runs.remember(results, run_id)
+            stood = publishing.standings_before(results, run) if known is None and options["limit"] else []
+            publishing.keep_criteria(folder, options["criteria"], options["baseline"], stood)
+            run_folder.remember(results, run_id)
         return {
             "changed": changed,
             "run": run,
@@ -128,28 +121,28 @@ class ActionModule(ControllerAction):
 
 
 def _expected(name, hostvars, stages, gang_stages, ids):
-    if not runs.NODE.fullmatch(name):
-        raise runs.RunError(
+    if not run_folder.NODE.fullmatch(name):
+        raise run_folder.RunError(
             f"the inventory name {name!r} cannot be a file name: letters, digits, '.', '_' and '-' only"
         )
     count = hostvars.get("gpuval_gpu_count")
     try:
         count = None if count in (None, "") else int(count)
     except (TypeError, ValueError):
-        raise runs.RunError(f"{name}: gpuval_gpu_count {count!r} is not a whole number") from None
+        raise run_folder.RunError(f"{name}: gpuval_gpu_count {count!r} is not a whole number") from None
     expected = {"stages": stages, "sku": str(hostvars.get("gpuval_sku") or "auto"), "gpu_count": count}
     if gang_stages:
         expected["gang_stages"] = gang_stages
     try:
         declared = versions.declared(hostvars.get("gpuval_versions"))
     except versions.VersionsError as error:
-        raise runs.RunError(f"{name}: {error}") from None
+        raise run_folder.RunError(f"{name}: {error}") from None
     if declared:
         expected["versions"] = declared
     try:
         told = labels.of_host(hostvars)
     except labels.LabelsError as error:
-        raise runs.RunError(f"{name}: {error}") from None
+        raise run_folder.RunError(f"{name}: {error}") from None
     if told:
         expected["labels"] = told
     identity = ids(hostvars.get("gpuval_node_ids")).get(name)

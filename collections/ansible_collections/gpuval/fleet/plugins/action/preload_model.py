@@ -9,17 +9,17 @@ import tempfile
 from pathlib import Path
 
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading import manifest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import model_source
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.round_trip import RoundTrip
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import (
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import model_source
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts.round_trip import RoundTrip
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import (
     STORE_OPTION,
     StoreAccess,
     models_prefix,
     rclone_config,
 )
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.wording import some_of
 
 
 class ActionModule(ControllerAction):

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 from ansible.errors import AnsibleActionFail
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import files
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import manifests, names, permissions
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import (
     Cluster,
@@ -15,7 +13,9 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import (
     Refused,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.options import CLUSTER_OPTIONS, access_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import files
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
 
 
 class ActionModule(ControllerAction):

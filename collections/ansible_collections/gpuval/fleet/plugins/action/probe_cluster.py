@@ -8,8 +8,8 @@ import time
 from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import probing
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Access, Cluster, ClusterError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.host_values import templar_of, values_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.probe_action import PROBE_OPTIONS, ProbeAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.host_values import templar_of, values_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.probe_action import PROBE_OPTIONS, ProbeAction
 
 
 class ActionModule(ProbeAction):

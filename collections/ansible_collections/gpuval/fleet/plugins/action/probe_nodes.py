@@ -6,11 +6,14 @@ from __future__ import annotations
 import time
 
 from ansible.errors import AnsibleActionFail
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import probe, probe_target, runs, ssh_probe
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.known_hosts import HostKeyError, Pins
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.probe_action import PROBE_OPTIONS, ProbeAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh_trust import kex_file, pin_file
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import findings as ssh_findings
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import prober as ssh_prober
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import target as probe_target
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.known_hosts import HostKeyError, Pins
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.trust import kex_file, pin_file
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.probe_action import PROBE_OPTIONS, ProbeAction
 
 
 class ActionModule(ProbeAction):
@@ -31,7 +34,7 @@ class ActionModule(ProbeAction):
         try:
             names, hostvars = task_vars["ansible_play_hosts_all"], task_vars["hostvars"]
             targets = [probe_target.of(name, hostvars[name], self._task.connection) for name in names]
-            prober = ssh_probe.Prober(pins, options["timeout_seconds"], options["accept_new_host_keys"])
+            prober = ssh_prober.Prober(pins, options["timeout_seconds"], options["accept_new_host_keys"])
             findings = prober.probe_all(targets)
             changed = False
             if not self.check_mode and any(target.ssh for target in targets):
@@ -40,14 +43,14 @@ class ActionModule(ProbeAction):
         except HostKeyError as error:
             raise AnsibleActionFail(str(error)) from None
         seconds = time.monotonic() - began
-        lines = probe.summary(findings, seconds, pins.path)
+        lines = ssh_findings.summary(findings, seconds, pins.path)
         told = self.conclude(folder, findings, seconds, lines, "not reachable" if options["required"] else None)
         return {**told, "changed": changed, "known_hosts": str(pins.path)}
 
     def _keep_kex(self, pins, prober, wanted):
         """What makes Ansible's own connections cheap is worked out once, here, not for each of them."""
-        words = ssh_probe.kex_options("ssh", prober.settings) if wanted else []
+        words = ssh_prober.kex_options("ssh", prober.settings) if wanted else []
         path = kex_file(pins.path)
         text = " ".join(words) + "\n"
         if not path.exists() or path.read_text() != text:
-            runs.write_bytes(path, text.encode())
+            run_folder.write_bytes(path, text.encode())

@@ -17,10 +17,10 @@ except ImportError:  # said by the store, with the name of the library
 
 from ansible_collections.gpuval.fleet.plugins.module_utils import image_archive
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store, StoreErrors
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import images
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION, StoreAccess
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import images
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import STORE_OPTION, StoreAccess
 
 PART_BYTES = 64 << 20
 TELL_SECONDS = 10.0

@@ -9,15 +9,17 @@ import time
 from pathlib import Path
 
 from ansible.errors import AnsibleActionFail
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import probe_target, reaching, runs
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import names
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.options import CLUSTER_OPTIONS, access_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import clean_text
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import book
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh_trust import pin_file, ssh_arguments
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import clean_text
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import target as probe_target
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.trust import pin_file, ssh_arguments
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import reach
 
 FOLLOW_SECONDS = 2.0
 FOLLOW_LINES = 5000
@@ -28,7 +30,7 @@ def in_round(folder, node, stage=""):
     are asked for, or there is no round."""
     if stage in folder.read_run()["nodes"][node]["stages"]:
         return None
-    for below in reversed(book.round_folders(folder, book.read(folder))):
+    for below in reversed(document.round_folders(folder, document.read(folder))):
         expected = below.read_run()["nodes"].get(node)
         if expected and (not stage or stage in expected["stages"]):
             return below
@@ -39,7 +41,7 @@ class ActionModule(ControllerAction):
     OPTIONS = {
         **RUN_OPTIONS,
         **CLUSTER_OPTIONS,
-        "what": {"type": "str", "choices": [reaching.SHELL, reaching.FOLLOW], "required": True},
+        "what": {"type": "str", "choices": [reach.SHELL, reach.FOLLOW], "required": True},
         "node": {"type": "str", "default": ""},
         "stage": {"type": "str", "default": ""},
         "file": {"type": "path", "default": ""},
@@ -65,7 +67,7 @@ class ActionModule(ControllerAction):
                 words = self._in_cluster(run["run_id"], node, options)
             else:
                 words = self._on_host(folder, node, stages, options, task_vars)
-        except (ClusterError, reaching.ReachError) as error:
+        except (ClusterError, reach.ReachError) as error:
             raise AnsibleActionFail(f"{node}: {error}") from None
         command = shlex.join(words)
         if words and options["file"] and not self.check_mode:
@@ -76,14 +78,14 @@ class ActionModule(ControllerAction):
 
     def _on_host(self, folder, node, stages, options, task_vars):
         if node not in task_vars["hostvars"]:
-            raise reaching.ReachError("it is no host of this inventory")
+            raise reach.ReachError("it is no host of this inventory")
         values = task_vars["hostvars"][node]
         target = probe_target.of(node, values, self._task.connection)
         states = {}
         for stage in stages:
             path = folder.evidence_file(node, stage)
-            states[stage] = runs.read_json(path)["state"] if path.exists() else "pending"
-        stage = options["stage"] or reaching.stage_at_work(stages, states)
+            states[stage] = run_folder.read_json(path)["state"] if path.exists() else "pending"
+        stage = options["stage"] or reach.stage_at_work(stages, states)
         directory = folder.read_launch(node).get("directory")
         connection = []
         if target.ssh:
@@ -91,26 +93,26 @@ class ActionModule(ControllerAction):
             pinned = ssh_arguments(pin_file(project_path(options["state_dir"]), sources), "")
             connection = [target.executable, *shlex.split(pinned), *target.options, target.host]
         elif target.connection not in ("local", "ansible.builtin.local"):
-            raise reaching.ReachError(f"its connection is {target.connection}, neither SSH nor local")
+            raise reach.ReachError(f"its connection is {target.connection}, neither SSH nor local")
         become = str(values.get("ansible_become", False)).lower() in ("true", "yes", "1")
-        return reaching.on_host(options["what"], directory, stage, connection, become)
+        return reach.on_host(options["what"], directory, stage, connection, become)
 
     def _in_cluster(self, run_id, node, options):
         selector = f"{names.run_selector(run_id)},{names.NODE_LABEL}={names.label_value(node)}"
         with Cluster(access_of(options)) as cluster:
-            pod = reaching.newest(cluster.list("Pod", selector)[0])
+            pod = reach.newest(cluster.list("Pod", selector)[0])
             if pod is None:
-                raise reaching.ReachError(
+                raise reach.ReachError(
                     "the cluster has no pod of this run on it: its turn has not come, or it was cleaned"
                 )
             wanted = names.container_name(options["stage"]) if options["stage"] else ""
-            container = reaching.container_of(options["what"], pod, wanted)
+            container = reach.container_of(options["what"], pod, wanted)
             access = {name: options[name] for name in ("kubeconfig", "context", "namespace")}
-            words = reaching.in_pod(options["what"], access, pod["metadata"]["name"], container)
+            words = reach.in_pod(options["what"], access, pod["metadata"]["name"], container)
             if shutil.which("kubectl") or self.check_mode:
                 return words
-            if options["what"] == reaching.SHELL:
-                raise reaching.ReachError(f"a shell needs kubectl, which is not installed here: {shlex.join(words)}")
+            if options["what"] == reach.SHELL:
+                raise reach.ReachError(f"a shell needs kubectl, which is not installed here: {shlex.join(words)}")
             self._follow(cluster, pod["metadata"]["name"], container)
             return []
 
@@ -118,14 +120,14 @@ class ActionModule(ControllerAction):
         """The log of a container as it grows, until the container has ended."""
         before, ended = [], False
         while True:
-            lines = cluster.log(pod, container, tail_lines=FOLLOW_LINES if before else reaching.LINES).splitlines()
-            for line in reaching.beyond(before, lines):
+            lines = cluster.log(pod, container, tail_lines=FOLLOW_LINES if before else reach.LINES).splitlines()
+            for line in reach.beyond(before, lines):
                 self._display.display(clean_text(line))
             before = lines or before
             if ended:
                 return
             there, _version = cluster.list("Pod", fields=f"metadata.name={pod}")
-            ended = not there or reaching.containers(there[0]).get(container) != "running"
+            ended = not there or reach.containers(there[0]).get(container) != "running"
             if not ended:
                 time.sleep(FOLLOW_SECONDS)
             elif not there:

@@ -4,17 +4,19 @@
 from __future__ import annotations
 
 from ansible_collections.gpuval.fleet.plugins.action.watch_jobs import ActionModule as Jobs
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import files, launching, plans, runs
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import manifests, rendering
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.inventory import VARIABLE
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import (
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import files
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder, plans
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import (
     STORE_OPTION,
     StoreAccess,
     rclone_config,
     signed_urls,
 )
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
 
 
 class ActionModule(Jobs):
@@ -87,7 +89,7 @@ class ActionModule(Jobs):
         else:
             plan = manifests.pod_plan(order.plan, order.settings)
             if path:  # the run goes on with it, whoever applies the file
-                runs.write_json(path, plan)
+                folder.write_json(path, plan)
         target = manifests.Target(
             known.get("name") or name,
             known.get("hostname", ""),

@@ -5,17 +5,17 @@ from __future__ import annotations
 
 from ansible.errors import AnsibleActionFail
 from ansible_collections.gpuval.fleet.plugins.action.watch_jobs import ActionModule as WatchJobs
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import criteria
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import gangs as pods_of_gangs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.options import CLUSTER_OPTIONS, access_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import ManifestError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import at_work
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.carrying import Gangs
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.run_watch import LIMIT_OPTIONS
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import RunError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION, StoreAccess
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import session
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.orchestrate import Gangs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import STORE_OPTION, StoreAccess
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.watch import LIMIT_OPTIONS
 
 
 class ActionModule(WatchJobs):
@@ -23,7 +23,7 @@ class ActionModule(WatchJobs):
         **RUN_OPTIONS,
         **LIMIT_OPTIONS,
         **CLUSTER_OPTIONS,
-        **at_work.OPTIONS,
+        **session.OPTIONS,
         "run": {"type": "dict", "default": {}},
         "store": STORE_OPTION,
         "criteria": {"type": "list", "elements": "path", "default": []},
@@ -39,10 +39,10 @@ class ActionModule(WatchJobs):
         folder, access = self.folder(options), StoreAccess(options["store"])
         checks = criteria.load([*criteria.shipped_files(), *options["criteria"]])
         # All wait for each other from their start: none may wait for a place of those that bring images.
-        limits = {**options, **at_work.LIMITS, "max_transfers": 0, "accept_new_nodes": False}
+        limits = {**options, **session.LIMITS, "max_transfers": 0, "accept_new_nodes": False}
         try:
             with Cluster(access_of(options)) as cluster:
-                ways = at_work.ways(
+                ways = session.ways(
                     folder,
                     access,
                     checks,
@@ -51,14 +51,14 @@ class ActionModule(WatchJobs):
                     self._display,
                 )
                 ways.address = self._address(options["namespace"], task_vars)
-                settings = at_work.settings(options)
-                at_work.begin(folder, settings)
+                settings = session.settings(options)
+                session.begin(folder, settings)
                 gangs = Gangs(folder, settings, ways)
-                placed = at_work.placed(gangs.run["nodes"], task_vars["ansible_play_hosts_all"], task_vars["hostvars"])
-                changed = gangs.carry_out(placed, at_work.properties(folder, gangs.run))
+                placed = session.placed(gangs.run["nodes"], task_vars["ansible_play_hosts_all"], task_vars["hostvars"])
+                changed = gangs.carry_out(placed, session.properties(folder, gangs.run))
         except ClusterError as error:
             raise AnsibleActionFail(str(error)) from None
-        return {"changed": changed, **at_work.summary(gangs.document)}
+        return {"changed": changed, **session.summary(gangs.document)}
 
     def _address(self, namespace, task_vars):
         """What run.json of a round says of a member: the name of its pod, or the node's own address."""

@@ -5,20 +5,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import criteria, launching
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import at_work
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.carrying import Gangs
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.run_watch import LIMIT_OPTIONS, Limits, RunWatch
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh_placement import SshPlacement, Work
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION, StoreAccess
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import session
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.orchestrate import Gangs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import STORE_OPTION, StoreAccess
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.ssh_placement import SshPlacement, Work
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.watch import LIMIT_OPTIONS, Limits, RunWatch
 
 
 class ActionModule(ControllerAction):
     OPTIONS = {
         **RUN_OPTIONS,
         **LIMIT_OPTIONS,
-        **at_work.OPTIONS,
+        **session.OPTIONS,
         "run": {"type": "dict", "default": {}},
         "store": STORE_OPTION,
         "criteria": {"type": "list", "elements": "path", "default": []},
@@ -35,7 +36,7 @@ class ActionModule(ControllerAction):
         if self.check_mode:
             return {"changed": False, "skipped": True}
         folder, access = self.folder(options), StoreAccess(options["store"])
-        limits = Limits.of({**options, **at_work.LIMITS})
+        limits = Limits.of({**options, **session.LIMITS})
         checks = criteria.load([*criteria.shipped_files(), *options["criteria"]])
         work = {
             kind: Work(Path(options[f"{kind}_tasks"]), options[f"{kind}_seconds"])
@@ -51,10 +52,10 @@ class ActionModule(ControllerAction):
             finally:
                 placement.close()
 
-        ways = at_work.ways(folder, access, checks, options, carry, self._display)
-        settings = at_work.settings(options)
-        at_work.begin(folder, settings)
+        ways = session.ways(folder, access, checks, options, carry, self._display)
+        settings = session.settings(options)
+        session.begin(folder, settings)
         gangs = Gangs(folder, settings, ways)
-        placed = at_work.placed(gangs.run["nodes"], task_vars["ansible_play_hosts_all"], task_vars["hostvars"])
-        changed = gangs.carry_out(placed, at_work.properties(folder, gangs.run))
-        return {"changed": changed, **at_work.summary(gangs.document)}
+        placed = session.placed(gangs.run["nodes"], task_vars["ansible_play_hosts_all"], task_vars["hostvars"])
+        changed = gangs.carry_out(placed, session.properties(folder, gangs.run))
+        return {"changed": changed, **session.summary(gangs.document)}

@@ -7,11 +7,12 @@ import shlex
 import time
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import images, launching
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION, StoreAccess
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import images
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import STORE_OPTION, StoreAccess
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
 
 PIECE_BYTES = 32 << 20
 TELL_SECONDS = 10.0

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import (
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import (
     STORE_OPTION,
     StoreAccess,
     credentials_outlive,

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import criteria, runs
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history import HistoryError, database, output, table
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.cache import Cache
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.query import History, Question
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.sync import sync
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION, StoreAccess
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import STORE_OPTION, StoreAccess
 
 
 class ActionModule(ControllerAction):
@@ -62,5 +63,5 @@ class ActionModule(ControllerAction):
         changed = [target for target, data in files.items() if not target.exists() or target.read_bytes() != data]
         if not self.check_mode:
             for target in changed:
-                runs.write_bytes(target, files[target])
+                folder.write_bytes(target, files[target])
         return [str(target) for target in changed]

@@ -7,19 +7,16 @@ import time
 from dataclasses import replace
 
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError, StoreErrors
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import (
-    run_publishing,
-    run_status,
-    runs,
-    stored_runs,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.abandoned import Parent
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import clean_text
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.status_reader import StatusReader
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION, StoreAccess
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.wording import some_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import clean_text
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.parent_process import Parent
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder, publishing
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.status import status as run_status
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.status.reader import StatusReader
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import stored_runs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import STORE_OPTION, StoreAccess
 
 #: Who watches is told at least this often that it still goes on.
 QUIET_SECONDS = 60.0
@@ -43,10 +40,10 @@ class ActionModule(ControllerAction):
 
     def work(self, options, task_vars):
         if options["interval_seconds"] <= 0 or options["watch_seconds"] < 0:
-            raise runs.RunError("status_interval_seconds must be greater than 0, and status_watch_seconds not less")
+            raise folder.RunError("status_interval_seconds must be greater than 0, and status_watch_seconds not less")
         self.options = options
         self.lines = []
-        self.own = runs.own(project_path(options["results_dir"]), options["run_id"], options["folder"])
+        self.own = folder.own(project_path(options["results_dir"]), options["run_id"], options["folder"])
         self.store = StoreAccess(options["store"]).store()
         self.reader = StatusReader(self.store, self._run())
         status = self._look()
@@ -84,20 +81,20 @@ class ActionModule(ControllerAction):
         run = self.own.read_run()
         if known.watch is None:
             launches, plans = self.own.read_launches(), self.own.read_plans()
-            told = {name: run_publishing.NodeTold(plans.get(name), launches.get(name)) for name in run["nodes"]}
-            since = runs.seconds_since(run["created_at"])
-            document = run_publishing.watch_document(
+            told = {name: publishing.NodeTold(plans.get(name), launches.get(name)) for name in run["nodes"]}
+            since = folder.seconds_since(run["created_at"])
+            document = publishing.watch_document(
                 run,
                 told,
                 [],
-                run_publishing.Times(since, runs.seconds_since(self.own.begun_at(run))),
+                publishing.Times(since, folder.seconds_since(self.own.begun_at(run))),
                 window=(0, 0),
                 silence_seconds=run_status.DEFAULT_SILENCE_SECONDS,
                 ended=False,
             )
             known = replace(known, watch=document, watch_modified=known.moment)
-        path = run_publishing.verdict_file(self.own)
-        verdict = runs.read_json(path) if run["finished_at"] and path.exists() else known.verdict
+        path = publishing.verdict_file(self.own)
+        verdict = folder.read_json(path) if run["finished_at"] and path.exists() else known.verdict
         return replace(known, run=run, verdict=verdict)
 
     def _watch(self, status):
@@ -153,7 +150,7 @@ class ActionModule(ControllerAction):
             return run_status.chosen(status, self.options["nodes"])
         except KeyError as error:
             nodes = some_of(sorted(status.known.run["nodes"]))
-            raise runs.RunError(f"no node of the run fits {error.args[0]!r}; it has {nodes}") from None
+            raise folder.RunError(f"no node of the run fits {error.args[0]!r}; it has {nodes}") from None
 
     def _say(self, line):
         line = clean_text(line)

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from ansible_collections.gpuval.fleet.plugins.module_utils.upload import upload
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION, StoreAccess
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import STORE_OPTION, StoreAccess
 
 
 class ActionModule(ControllerAction):

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading import manifest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import store_copy
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION, StoreAccess
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import copy
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import STORE_OPTION, StoreAccess
 
 CARRIED = ("models", "images")
 
@@ -30,6 +30,6 @@ class ActionModule(ControllerAction):
         before = {entry.key for kind in CARRIED for entry in store.list(f"{kind}/")}
         for kind in CARRIED:
             if (data / kind).is_dir():
-                store_copy.put(access, data / kind, kind, last=manifest.NAME)
+                copy.put(access, data / kind, kind, last=manifest.NAME)
         told = f"{len(keys)} objects that the bundle brought are in {store.connection.endpoint}"
         return {"changed": created or bool(keys - before), "objects": len(keys), "msg": told}

@@ -5,15 +5,7 @@ from __future__ import annotations
 
 from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.module_utils.parsing.convert_bool import boolean
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import criteria, launching, node_ids, plans, runs
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import (
-    inventory,
-    joining,
-    nodes,
-    pod_settings,
-    pods,
-)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import inventory, joining, nodes, pod_settings, pods
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.options import CLUSTER_OPTIONS, access_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.placement import (
@@ -21,10 +13,15 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.placement imp
     Order,
     StoreForPods,
 )
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.host_values import templar_of, values_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.run_watch import LIMIT_OPTIONS, Limits, RunWatch
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import STORE_OPTION, StoreAccess, rclone_config
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.host_values import templar_of, values_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import node_ids, plans
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import STORE_OPTION, StoreAccess, rclone_config
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.watch import LIMIT_OPTIONS, Limits, RunWatch
 
 #: The variables of a node that make its plan and its pod.
 VARIABLES = (
@@ -132,7 +129,7 @@ class ActionModule(ControllerAction):
             plans.Settings(
                 run_id=run["run_id"],
                 node=name,
-                created_at=runs.now(),
+                created_at=run_folder.now(),
                 deadline_seconds=deadline,
                 heartbeat_seconds=float(chosen["gpuval_heartbeat_seconds"]),
                 runtime="host",

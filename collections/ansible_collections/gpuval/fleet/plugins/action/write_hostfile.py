@@ -6,10 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import criteria, runs
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import at_work, book, carrying, forming, hostfiles
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import forming, hostfiles, orchestrate, session
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 
 BAD = "the search for the bad node found it"
 
@@ -28,13 +30,13 @@ class ActionModule(ControllerAction):
         folder = self.folder(options)
         run = folder.read_run()
         checks = criteria.load([*criteria.shipped_files(), *options["criteria"]])
-        document = book.read(folder)
-        report = at_work.judge_of(folder, checks, options)(document)
+        document = gang_document.read(folder)
+        report = session.judge_of(folder, checks, options)(document)
         for remark in unsettled(run, document):
             self._display.warning(f"run {run['run_id']} {remark}")
-        placed = at_work.placed(run["nodes"], task_vars["ansible_play_hosts_all"], task_vars["hostvars"])
-        known = at_work.properties(folder, run)
-        bad = book.bad_nodes(document)
+        placed = session.placed(run["nodes"], task_vars["ansible_play_hosts_all"], task_vars["hostvars"])
+        known = session.properties(folder, run)
+        bad = gang_document.bad_nodes(document)
         barred = {
             node["name"]: BAD if node["name"] in bad else f"its verdict is {node['verdict']}: {node['class']}"
             for node in report["nodes"]
@@ -42,7 +44,7 @@ class ActionModule(ControllerAction):
         }
         barred |= {name: forming.NOT_HERE for name in run["nodes"] if name not in placed and name not in barred}
         candidates = [
-            carrying.candidate(node, placed[node["name"]], known[node["name"]])
+            orchestrate.candidate(node, placed[node["name"]], known[node["name"]])
             for node in report["nodes"]
             if node["name"] not in barred
         ]
@@ -58,7 +60,7 @@ class ActionModule(ControllerAction):
             if gone and not self.check_mode:
                 hostfiles.write(results, {}, gone)
                 told += f"; removed, since they are of earlier gangs: {', '.join(map(str, gone))}"
-            raise runs.RunError(told)
+            raise run_folder.RunError(told)
         written = {}
         for gang in formation.gangs:
             path = hostfiles.path_of(target, gang.name, len(formation.gangs))

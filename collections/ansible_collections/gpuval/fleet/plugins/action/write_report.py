@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import run_publishing, runs
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.actions import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS, ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_forms
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
 
 
 class ActionModule(ControllerAction):
@@ -15,16 +16,16 @@ class ActionModule(ControllerAction):
         if self.check_mode:
             return {"changed": False, "skipped": True}
         folder = self.folder(options)
-        report = runs.read_report(folder)
+        report = run_folder.read_report(folder)
         paths = write_forms(report, folder.path)
-        held_against = run_publishing.criteria_file(folder)
+        held_against = publishing.criteria_file(folder)
         return {
             "changed": True,
             "folder": report["run"]["folder"],
             "files": [
                 *(str(path) for path in paths.values()),
                 str(folder.path / "report.json"),
-                str(run_publishing.keep_verdict(folder, report)),
+                str(publishing.keep_verdict(folder, report)),
             ],
             "run_file": str(folder.run_file),
             "run_files": [str(path) for path in (folder.run_file, held_against) if path.exists()],

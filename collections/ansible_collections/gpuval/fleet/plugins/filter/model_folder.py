@@ -27,7 +27,7 @@ _value:
   sample: models--meta-llama--Llama-3.1-8B-Instruct
 """
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.model_source import folder_name
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts.model_source import folder_name
 
 
 class FilterModule:

@@ -33,9 +33,9 @@ _value:
   sample: 3560.0
 """
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
 
 
 class FilterModule:
     def filters(self):
-        return {"usual_search_seconds": runs.usual_search_seconds}
+        return {"usual_search_seconds": folder.usual_search_seconds}

@@ -94,10 +94,10 @@ from ansible.errors import AnsibleParserError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Access, Cluster, ClusterError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.inventory import fleet
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.nodes import describe
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory_source import NamedSource
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.node_list import Node, NodeListError, parse
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import NODE
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.wording import some_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory.node_list import Node, NodeListError, parse
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory.source import NamedSource
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import NODE
 
 
 class InventoryModule(NamedSource):

@@ -45,8 +45,8 @@ path: nodes.csv
 from pathlib import Path
 
 from ansible.errors import AnsibleParserError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory_source import NamedSource
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.node_list import NodeListError, parse
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory.node_list import NodeListError, parse
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory.source import NamedSource
 
 
 class InventoryModule(NamedSource):

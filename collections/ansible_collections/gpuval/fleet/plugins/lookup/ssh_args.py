@@ -33,8 +33,8 @@ _raw:
 from ansible import constants
 from ansible.plugins.loader import connection_loader
 from ansible.plugins.lookup import LookupBase
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh_trust import pin_file, ssh_arguments
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.trust import pin_file, ssh_arguments
 
 
 class LookupModule(LookupBase):

@@ -7,7 +7,7 @@ never taken for a known one.
 from __future__ import annotations
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import ClusterError, Forbidden
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.launch_classes import LaunchClass, known_class
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.launch_errors import LaunchClass, known_class
 
 #: What the node object itself says, before anything is placed on it (see `nodes.py`).
 OF_NODES = (

@@ -9,7 +9,7 @@ from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import names
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, Forbidden
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
 
 #: In the order of deletion: a Job that is there would make its pod again.
 KINDS = ("Job", "Pod", "Service", "Secret", "ConfigMap")

@@ -18,8 +18,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings 
     PodSettings,
     for_gang,
 )
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.book import FOLDER, SEARCH
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import RunFolder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.document import FOLDER, SEARCH
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
 
 Manifest = dict[str, Any]
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import labels
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import nodes
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import PodSettings
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import NODE
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import labels
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import NODE
 
 Described = Mapping[str, Any]
 #: What is expected of a newcomer as of the node that it is most like. Gangs, too: who is in none is not accepted.

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import plans
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import gangs, names
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import (
     ANNOTATIONS,
@@ -24,6 +23,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings 
     resource_of,
     tolerations,
 )
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 
 Manifest = dict[str, Any]
 Owner = TypeVar("Owner")

@@ -10,10 +10,10 @@ from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import classes, pod_settings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import CPU, RESOURCES, PodSettings
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.launch_classes import AGAIN
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.probe import REACHABLE, Finding
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.wording import some_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.launch_errors import AGAIN
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.findings import REACHABLE, Finding
 
 HOSTNAME = "kubernetes.io/hostname"
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store, StoreError, StoreErrors
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import launch_classes, launching, plans, runs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import (
     classes,
     cleaning,
@@ -26,12 +25,21 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import (
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import PodSettings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.streams import Streams
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import clean_text
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import Evidence, take_record
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import clean_text
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import keys
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.node_tasks import Outcome
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store_access import object_key, signed_urls
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watching import FINAL_STATES, LAUNCHED, NodeView, backoff
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence, take_record
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.node_tasks import Outcome
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import object_key, signed_urls
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import (
+    FINAL_STATES,
+    LAUNCHED,
+    NodeView,
+    backoff,
+)
 
 FIRST_LIST_SECONDS = 60.0
 #: The last record of a stage may come to the store after the news that its pod has ended.
@@ -73,7 +81,7 @@ class ClusterPlacement:
         self,
         cluster: Cluster,
         run: Mapping[str, Any],
-        folder: runs.RunFolder,
+        folder: run_folder.RunFolder,
         store: StoreForPods,
         orders: Callable[[str, Mapping[str, Any] | None, str], Order],
         present: Iterable[str],
@@ -252,7 +260,7 @@ class ClusterPlacement:
             order = self._orders(name, self._nodes.get(name), like)
             path = self._folder.plan_file(name)
             if not path.exists():
-                runs.write_json(path, plans.kept(manifests.pod_plan(order.plan, order.settings)))
+                run_folder.write_json(path, plans.kept(manifests.pod_plan(order.plan, order.settings)))
             # As it was written: Ansible's own texts, with the line that each comes from, take several times the memory.
             plan = plans.whole(self._folder.read_plan(name), self._run)
             self._known[name] = Order(plan, order.settings, order.sku)
@@ -266,7 +274,7 @@ class ClusterPlacement:
         attempt, stages = order.get("attempt", 1), list(order.get("stages", []))
         if known.get("attempt", 1) > attempt:  # a controller that takes the run up starts at 1 again
             attempt, stages = known["attempt"], known["stages"]
-        launch = {"node": view.name, "attempt": attempt, "stages": stages, "at": runs.now()}
+        launch = {"node": view.name, "attempt": attempt, "stages": stages, "at": run_folder.now()}
         try:
             launch = self._made(view, launch, seconds)
         except ClusterError as error:
@@ -274,11 +282,11 @@ class ClusterPlacement:
             launch = {**launch, "state": "failed", "message": str(error), "class": why.name, "remedy": why.remedy}
         except (plans.PlanError, StoreError, *StoreErrors) as error:
             launch = {**launch, "state": "failed", "message": str(error)}
-        launch = launch_classes.described(launch)
+        launch = launch_errors.described(launch)
         view.ended = False
         if launch["state"] not in LAUNCHED and known.get("state") in LAUNCHED and attempt > 1:
             launch = self._not_again(view, launch)
-        runs.write_json(self._folder.launch_file(view.name), launch)
+        run_folder.write_json(self._folder.launch_file(view.name), launch)
         self._outcomes.append(
             Outcome(view.name, "launch", result={"changed": launch["state"] == "started"}, message=launch["message"])
         )
@@ -453,7 +461,7 @@ class ClusterPlacement:
         plan = self._order(view.name).plan
         if placed.attempt > 1:
             plan = plans.again(plan, view.launch.get("stages") or view.stages, placed.attempt)
-        owed, at = pod_records.owed(placed, plan, known, runs.now()), runs.now()
+        owed, at = pod_records.owed(placed, plan, known, run_folder.now()), run_folder.now()
         self._settled[key] = [*owed.cut_off, *owed.not_run]
         self._closed[key] = placed
         made = owed.records
@@ -592,7 +600,7 @@ class ClusterPlacement:
 
 def _write_log(path: Path, text: str) -> None:
     lines = (clean_text(line) for line in text.splitlines())
-    runs.write_bytes(path, ("\n".join(lines) + "\n").encode())
+    run_folder.write_bytes(path, ("\n".join(lines) + "\n").encode())
 
 
 def _comes_again(placed: pods.Placed) -> bool:

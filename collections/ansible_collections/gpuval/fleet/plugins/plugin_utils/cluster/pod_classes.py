@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import classes
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.launch_classes import LaunchClass, known_class
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.launch_errors import LaunchClass, known_class
 
 #: The runtime could not give a container its accelerators: of all that keeps one from starting, this is the node's own.
 ACCELERATOR_RUNTIME = known_class(

@@ -18,9 +18,9 @@ from datetime import datetime
 from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pods import Container, Placed, spoken
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import MAX_RECORD_BYTES
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watching import FINAL_STATES
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import MAX_RECORD_BYTES
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import FINAL_STATES
 
 MAX_ATTEMPTS = 9
 MAX_COMMAND_WORDS, MAX_WORD = 256, 8192

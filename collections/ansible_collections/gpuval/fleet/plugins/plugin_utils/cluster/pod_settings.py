@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import plans, schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 
 #: Taint that a failed node may be given; who validates again tolerates it.
 FAILED_TAINT = "gpuval.io/failed"

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import names
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import pod_classes as known
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.launch_classes import LaunchClass
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watching import FINAL_STATES
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.launch_errors import LaunchClass
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import FINAL_STATES
 
 WAITING, PENDING, PULLING, RUNNING, ENDED = "waiting", "pending", "pulling", "running", "ended"
 MESSAGE_CHARACTERS = 600

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import probe
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import nodes, pod_settings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import ManifestError, PodSettings
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.wording import some_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import findings as ssh_findings
 
 PLACEMENT = "kubernetes"
 #: The variables of a host that say where it is and what is expected of it.
@@ -65,7 +65,7 @@ def _settings(name: str, asked: Mapping[str, Any]) -> PodSettings:
         raise ManifestError(f"{name}: {error}") from None
 
 
-def judge(targets: Iterable[Target], found: Iterable[Mapping[str, Any]]) -> dict[str, probe.Finding]:
+def judge(targets: Iterable[Target], found: Iterable[Mapping[str, Any]]) -> dict[str, ssh_findings.Finding]:
     """Findings of the nodes of one cluster; `found` are its Node objects."""
     known = {str(node["metadata"]["name"]): nodes.describe(node) for node in found}
     return {
@@ -76,19 +76,19 @@ def judge(targets: Iterable[Target], found: Iterable[Mapping[str, Any]]) -> dict
     }
 
 
-def short(findings: Mapping[str, probe.Finding]) -> list[str]:
+def short(findings: Mapping[str, ssh_findings.Finding]) -> list[str]:
     """The nodes that work can be placed on, but that offer fewer GPUs than expected."""
-    return [name for name, finding in findings.items() if finding.state == probe.REACHABLE and finding.message]
+    return [name for name, finding in findings.items() if finding.state == ssh_findings.REACHABLE and finding.message]
 
 
-def summary(findings: Mapping[str, probe.Finding], seconds: float) -> list[str]:
+def summary(findings: Mapping[str, ssh_findings.Finding], seconds: float) -> list[str]:
     """What the operator is told: counts, then each class with its nodes, the first messages and the remedy."""
-    ready = sum(finding.state == probe.REACHABLE for finding in findings.values())
-    rest = probe.summary(findings, seconds, Path())[1:]
+    ready = sum(finding.state == ssh_findings.REACHABLE for finding in findings.values())
+    rest = ssh_findings.summary(findings, seconds, Path())[1:]
     lines = [f"cluster: {ready} of {len(findings)} node(s) can be worked on, {seconds:.1f} s", *rest]
     few = short(findings)
     if few:
-        lines.append(f"  fewer GPUs than expected ({len(few)}): {some_of(few, probe.SHOWN)}")
+        lines.append(f"  fewer GPUs than expected ({len(few)}): {some_of(few, ssh_findings.SHOWN)}")
         lines.append(f"    {few[0]}: {findings[few[0]].message}")
         lines.append(f"      -> {findings[few[0]].remedy}")
     return lines

@@ -17,10 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import SHORTEST_SECRET
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import files, log_bundle, report_file, runs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import files
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import clean_text, csv_cell
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import (
     DeliveryError,
     convert,
+    log_bundle,
     pack,
     stage_file,
     vendor_state,
@@ -29,20 +32,20 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.disguise imp
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.own_words import own_words
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.scan import Scan, problems
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.surroundings import Surroundings, read_json
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import clean_text, csv_cell
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import (
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import (
     MAX_RECORD_BYTES,
     MAX_SERIES_BYTES,
     Refused,
     accept_record,
 )
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.node_ids import MAX_TOLD
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.html import html_report
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.markdown import markdown_report
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.perf import perf_csv
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.place import DELIVERY
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.wording import some_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.node_ids import MAX_TOLD
 
 COLLECTION = Path(__file__).parents[3]
 #: Of a longer log its head and its tail are delivered.
@@ -77,7 +80,7 @@ and `host-1` stand for the same address or machine throughout.
 class Request:
     """What is to be made. ``form`` is folder, tar.gz or zip."""
 
-    folder: runs.RunFolder
+    folder: run_folder.RunFolder
     name: str
     form: str
     ids: Mapping[str, str]
@@ -141,7 +144,7 @@ def build(request: Request, around: Surroundings, say: Callable[[str], object] =
 
 
 def _build(request: Request, around: Surroundings, draft: Path, scratch: Path, say: Callable[[str], object]) -> Built:
-    report = runs.read_report(request.folder)
+    report = run_folder.read_report(request.folder)
     names = [node["name"] for node in report["nodes"]]
     for node in _telling(names, "looked at", say):
         _look_around(request.folder, node, around, scratch)
@@ -219,7 +222,7 @@ def _known(request: Request, around: Surroundings) -> Known:
     )
 
 
-def _look_around(folder: runs.RunFolder, node: str, around: Surroundings, scratch: Path) -> None:
+def _look_around(folder: run_folder.RunFolder, node: str, around: Surroundings, scratch: Path) -> None:
     """What a node tells of itself that is not to be told, before the first of its texts is converted."""
     around.add_facts(node, read_json(folder.evidence_file(node, "facts"), MAX_RECORD_BYTES))
     gathered = vendor_state.gathered(log_bundle.archive_file(folder.path, node))
@@ -231,7 +234,7 @@ def _look_around(folder: runs.RunFolder, node: str, around: Surroundings, scratc
 
 
 def _stages(
-    folder: runs.RunFolder,
+    folder: run_folder.RunFolder,
     run: Mapping[str, Any],
     node: Mapping[str, Any],
     disguise: Disguise,
@@ -275,7 +278,9 @@ def _metric(metric: Mapping[str, Any], disguise: Disguise) -> dict[str, Any]:
     return {**metric, "scope": disguise.short(metric["scope"])}
 
 
-def _record(folder: runs.RunFolder, run: Mapping[str, Any], node: str, stage: str) -> tuple[dict[str, Any] | None, str]:
+def _record(
+    folder: run_folder.RunFolder, run: Mapping[str, Any], node: str, stage: str
+) -> tuple[dict[str, Any] | None, str]:
     """The record of a stage, and why it was refused."""
     path = folder.evidence_file(node, stage)
     try:

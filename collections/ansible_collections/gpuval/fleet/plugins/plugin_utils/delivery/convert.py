@@ -9,7 +9,7 @@ from typing import Any
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.disguise import Disguise
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.stage_file import without_internal
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.place import DELIVERY
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.summary import summary_lines
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import summary_lines
 
 _PLACE_OF_RUN = re.compile(r"\bnodes/([A-Za-z0-9][A-Za-z0-9._-]*)/([a-z][a-z0-9_]*)\.(?:log|json)\b")
 

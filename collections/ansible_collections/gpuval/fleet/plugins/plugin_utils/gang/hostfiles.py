@@ -10,7 +10,8 @@ import hashlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import files, runs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import files
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
 
 FILE = ".hostfiles.json"
 MODE = 0o644
@@ -39,7 +40,7 @@ def write(results: Path, texts: Mapping[Path, str], gone: Collection[Path]) -> N
     new = {str(path): _digest(text.encode()) for path, text in texts.items()}
     known = {name: digest for name, digest in _known(results).items() if Path(name).is_file()}
     if new or known:
-        runs.write_json(results / FILE, {**known, **new})
+        folder.write_json(results / FILE, {**known, **new})
     for path, text in texts.items():
         if not same(path, text):
             files.replace(path, text.encode(), MODE)
@@ -51,7 +52,7 @@ def same(path: Path, text: str) -> bool:
 
 def _known(results: Path) -> dict[str, str]:
     try:
-        known = runs.read_json(results / FILE)
+        known = folder.read_json(results / FILE)
     except (OSError, ValueError):
         return {}
     return (

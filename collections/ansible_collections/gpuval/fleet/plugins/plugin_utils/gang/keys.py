@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import secrets
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import files, runs
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import book
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.run_keys import make_pair
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import RunFolder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import files
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.run_keys import make_pair
 
 TOKEN_BYTES = 32
 #: In the `.state` of a round.
@@ -29,7 +30,7 @@ def make(folder: RunFolder) -> None:
         "id_ed25519.pub": f"{pair.public} gpuval\n",
     }
     place.parent.mkdir(parents=True, exist_ok=True)
-    files.replace(place, runs.json_bytes(made), files.PRIVATE)
+    files.replace(place, run_folder.json_bytes(made), files.PRIVATE)
 
 
 def of(folder: RunFolder, node: str) -> dict[str, str]:
@@ -37,8 +38,10 @@ def of(folder: RunFolder, node: str) -> dict[str, str]:
     place = folder.state / FILE
     if not place.exists():
         return {}
-    mark = runs.json_bytes({"schema": "gpuval.keys/1", "run_id": folder.read_run()["run_id"], "node": node}).decode()
-    return {"gpuval.json": mark, **runs.read_json(place)}
+    mark = run_folder.json_bytes(
+        {"schema": "gpuval.keys/1", "run_id": folder.read_run()["run_id"], "node": node}
+    ).decode()
+    return {"gpuval.json": mark, **run_folder.read_json(place)}
 
 
 def forget(folder: RunFolder) -> None:
@@ -48,5 +51,5 @@ def forget(folder: RunFolder) -> None:
 
 def forget_all(run: RunFolder) -> None:
     """Those of all rounds of a run that is over."""
-    for below in book.known_folders(run):
+    for below in document.known_folders(run):
         forget(below)

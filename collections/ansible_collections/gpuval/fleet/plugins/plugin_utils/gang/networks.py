@@ -10,8 +10,13 @@ import functools
 from dataclasses import dataclass
 from pathlib import Path
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import catalogue, schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.criteria import COLLECTION, CriteriaError, read_document
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import sku_catalogue
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import (
+    COLLECTION,
+    CriteriaError,
+    read_document,
+)
 
 AUTO = "auto"
 #: Whose variables are set where the inventory does not say whose accelerators the nodes have. NCCL and RCCL read the
@@ -86,7 +91,7 @@ def _named(name: str) -> Network | None:
 
 
 def _vendors(sku: str) -> set[str]:
-    known = catalogue.named(sku)
-    if known or sku in catalogue.VENDORS:
+    known = sku_catalogue.named(sku)
+    if known or sku in sku_catalogue.VENDORS:
         return {known.vendor if known else sku}
     return set(USUAL_VENDORS)

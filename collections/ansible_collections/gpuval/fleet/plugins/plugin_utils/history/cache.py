@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history import database
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.database import json_lines, parquet
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 
 #: Of the files' form; a cache of another one is made anew.
 FORMAT = 2
@@ -47,26 +47,26 @@ class CachedRun:
     def state(self) -> dict[str, Any]:
         """What is known of the run; empty where nothing usable is."""
         try:
-            state = runs.read_json(self.path / "state.json")
+            state = run_folder.read_json(self.path / "state.json")
         except (OSError, ValueError):
             return {}
         whole = all(self.file(name).exists() for name in ("nodes", "records", "metrics", "gpus", "judged"))
         return state if whole and isinstance(state, dict) and state.get("format") == FORMAT else {}
 
     def write_state(self, state: Mapping[str, Any]) -> None:
-        runs.write_json(self.path / "state.json", {"format": FORMAT, **state})
+        run_folder.write_json(self.path / "state.json", {"format": FORMAT, **state})
 
     @property
     def remembered(self) -> dict[str, Any]:
         """``{"stamp", "run"}`` of the run.json that was read last; empty where it was not."""
         try:
-            found = runs.read_json(self.path / "run.json")
+            found = run_folder.read_json(self.path / "run.json")
         except (OSError, ValueError):
             return {}
         return found if isinstance(found, dict) and {"stamp", "run"} <= found.keys() else {}
 
     def remember(self, stamp: str, run: Mapping[str, Any]) -> None:
-        runs.write_json(self.path / "run.json", {"stamp": stamp, "run": run})
+        run_folder.write_json(self.path / "run.json", {"stamp": stamp, "run": run})
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import csv_cell
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import csv_cell
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history import HistoryError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.table import change_text
 

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import catalogue, environment, verdict
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.measure import FACTS
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.versions import KINDS
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import sku_catalogue, verdict
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.checks import FACTS
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.versions import KINDS
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import environment
 
 MAX_GPUS = 64
 MAX_CHECKS = 64
@@ -120,10 +121,10 @@ def facts_of(record: Mapping[str, Any]) -> dict[str, Any]:
     listed = told.get("gpus") if isinstance(told.get("gpus"), list) else []
     gpus = [_gpu(position, gpu) for position, gpu in enumerate(listed[:MAX_GPUS]) if isinstance(gpu, dict)]
     models = [gpu["model"] for gpu in gpus if gpu["model"]]
-    sku = catalogue.of_models(models)
+    sku = sku_catalogue.of_models(models)
     kind = sku.name if sku else ", ".join(sorted(set(models)))[:MAX_WORD]
-    if accelerator.get("vendor") == catalogue.CPU and not models:
-        kind = catalogue.CPU
+    if accelerator.get("vendor") == sku_catalogue.CPU and not models:
+        kind = sku_catalogue.CPU
     return {
         "machine_id": _word(identity.get("machine_id")),
         "serial": _word(identity.get("serial")),

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import catalogue
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.criteria import Check
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history import HistoryError, identity
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.cache import Cache
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.database import parquet
@@ -24,8 +23,9 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.trend import 
     Trend,
     trend_of,
 )
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.standing import LEAST, MOST
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.wording import some_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import sku_catalogue
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import Check
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.fleet_outliers import LEAST, MOST
 
 SCHEMA = "gpuval.history/1"
 NOT_JUDGED = "not judged"
@@ -68,7 +68,7 @@ class Question:
                 raise HistoryError(f"SINCE={since}: give a date, such as 2026-11-01") from None
             moment = moment.replace(tzinfo=moment.tzinfo or timezone.utc).astimezone(timezone.utc)
             since = moment.strftime("%Y-%m-%dT%H:%M:%SZ")
-        known = catalogue.named(sku) if sku else None
+        known = sku_catalogue.named(sku) if sku else None
         metrics = tuple(word for word in metric.replace(",", " ").split() if word)
         return cls(node, serial, known.name if known else sku, metrics, since)
 

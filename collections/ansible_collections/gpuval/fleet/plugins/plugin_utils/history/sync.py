@@ -12,16 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Entry, Store
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import files, report_file, runs, schemas, stored_runs
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import (
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import files, schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.history import HistoryError, database, projection
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.cache import FORMAT, Cache, CachedRun, write_lines
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import (
     MAX_RECORD_BYTES,
     Refused,
     accept_record,
     parse_key,
 )
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.history import HistoryError, database, projection
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.cache import FORMAT, Cache, CachedRun, write_lines
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import stored_runs
 
 MAX_RUN_BYTES = 64 << 20
 MAX_REPORT_BYTES = 2 << 30
@@ -39,7 +42,7 @@ Tell = Callable[[str], None]
 class Synced:
     """What was done: objects listed and read, runs found and forgotten, and what was refused now."""
 
-    runs: int = 0
+    run_folder: int = 0
     listed: int = 0
     read: int = 0
     forgotten: int = 0
@@ -90,7 +93,7 @@ def find_runs(store: Store, done: Synced) -> Iterator[tuple[str, Entry]]:
 
     try:
         yield from stored_runs.run_files(store, listed)
-    except runs.RunError as error:
+    except run_folder.RunError as error:
         raise HistoryError(str(error)) from None
 
 

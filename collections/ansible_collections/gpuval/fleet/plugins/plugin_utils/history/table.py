@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import units
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.trend import MIN_TOTAL
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.wording import some_of
 
 MAX_ROWS = 60
 MAX_LISTED, MAX_NAMED = 20, 3

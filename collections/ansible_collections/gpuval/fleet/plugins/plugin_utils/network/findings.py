@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.network.answers import Answers, Asked
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.network.blame import Odd, Pair, blame, both_ways
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.wording import some_of
 
 #: A link is slow at this many times what is usual, and this much above it: a fleet in one rack has figures near zero.
 SLOW_FACTOR = 3.0

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import runs
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import csv_cell, one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import csv_cell, one_line
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.network.findings import Finding, Fleet
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 
 SCHEMA = "gpuval.network-matrix/1"
 COLUMNS = (
@@ -37,7 +37,7 @@ def document(
 ) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
-        "created_at": runs.now(),
+        "created_at": run_folder.now(),
         "run_id": run_id,
         "measured": "TCP handshakes to the port of SSH, `ping` packets, from every node to its peers at one time",
         "nodes": {
@@ -133,8 +133,8 @@ def lines(fleet: Fleet, findings: Sequence[Finding], folders: Sequence[Path]) ->
 
 
 def write(folder: Path, whole: dict[str, Any], text: str) -> None:
-    runs.write_json(folder / "matrix.json", whole)
-    runs.write_bytes(folder / "matrix.csv", text.encode())
+    run_folder.write_json(folder / "matrix.json", whole)
+    run_folder.write_bytes(folder / "matrix.csv", text.encode())
 
 
 def _plain(value: Any) -> dict[str, Any]:

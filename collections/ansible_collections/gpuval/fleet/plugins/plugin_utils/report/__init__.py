@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import files, report_file
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import files
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.console import final_block
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.failed_nodes import failed_nodes_text
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.html import html_page

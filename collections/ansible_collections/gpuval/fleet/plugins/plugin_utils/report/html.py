@@ -20,8 +20,8 @@ from typing import Any
 from urllib.parse import quote
 
 import jinja2
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import units
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.escape import clean_text, one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import clean_text, one_line
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page import (
     checks,
     curves,
@@ -31,7 +31,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page import (
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page.encode import Shared, script_json
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.place import RESULTS, Place
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.summary import node_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import node_line
 from markupsafe import Markup
 
 ASSETS = Path(__file__).parent / "page" / "assets"

@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.evidence import MAX_SERIES_BYTES
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import MAX_SERIES_BYTES
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page.encode import GREATEST, Shared, pairs, short
 
 #: Points of all nodes together; two characters each.

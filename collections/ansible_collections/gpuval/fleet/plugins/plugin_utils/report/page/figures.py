@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import units
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.analysis.distribution import (
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.analysis.distribution import (
     LEAST_DIFFERENCE,
     MIN_NODES,
     Distribution,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils import units
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.analysis.fleet import by_group
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.analysis.fleet import by_group
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page.encode import short
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page.figures import judged_figures
 

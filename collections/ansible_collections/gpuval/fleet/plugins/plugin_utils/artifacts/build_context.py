@@ -1,0 +1,87 @@
+"""What an image is built from, as one archive that is the same for the same files."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts.images import ImagesError
+
+#: Folders of docker/ that every build gets, beside its own.
+COMMON = ("common",)
+#: Requirements that several images share.
+SHARED = {"inference": ("training/torch.txt",)}
+_LEFT_OUT = {"README.md", ".gitignore", ".dockerignore", "__pycache__"}
+
+
+@dataclass(frozen=True)
+class BuildContext:
+    """The files of one build by their name in the context; `local/` is for the build stage, not the image."""
+
+    folder: str
+    files: Mapping[str, Path] = field(default_factory=dict)
+
+    @property
+    def dockerfile(self) -> str:
+        return f"{self.folder}/Dockerfile"
+
+    def digest(self, base: str, arguments: Mapping[str, str]) -> str:
+        """SHA-256 over everything that the image is made of, but the base itself."""
+        total = hashlib.sha256()
+        total.update(json.dumps([self.folder, base, sorted(arguments.items())]).encode())
+        for name, path in sorted(self.files.items()):
+            with path.open("rb") as stream:
+                total.update(f"\n{name} {hashlib.file_digest(stream, 'sha256').hexdigest()}".encode())
+        return total.hexdigest()
+
+    def write(self, target: Path) -> None:
+        """Write the archive, without this machine's owners, times and modes: so builders find their cache again."""
+        with tarfile.open(target, "w") as tar:
+            tar.addfile(tarfile.TarInfo("local/.keep"))  # not all builders copy an empty folder
+            for name, path in sorted(self.files.items()):
+                info = tarfile.TarInfo(name)
+                info.mode = 0o644
+                with path.open("rb") as stream:
+                    info.size = stream.seek(0, io.SEEK_END)
+                    stream.seek(0)
+                    tar.addfile(info, stream)
+
+
+def gather(
+    docker: Path, folder: str, wheels: Path | None, certificate: Path | None, pip_conf: Path | None
+) -> BuildContext:
+    """Return the context of `docker/<folder>`. Raises ``ImagesError`` for what is not there."""
+    if not (docker / folder / "Dockerfile").is_file():
+        raise ImagesError(
+            f"{docker / folder} has no Dockerfile: set container_image_folder to the folder docker/ of the project, or "
+            "name one of its folders in gpuval_images.<name>.folder"
+        )
+    files = {}
+    for part in (*COMMON, folder, "local"):
+        files.update(_below(docker, docker / part))
+    for name in SHARED.get(folder, ()):
+        files[name] = docker / name
+    if wheels:
+        found = sorted([*wheels.glob("*.whl"), *wheels.glob("*.tar.gz")]) if wheels.is_dir() else []
+        if not found:
+            raise ImagesError(f"{wheels} (container_image_wheels) has no wheels")
+        files.update({f"local/wheels/{path.name}": path for path in found})
+    for name, path in (("local/ca.pem", certificate), ("local/pip.conf", pip_conf)):
+        if path:
+            if not path.is_file():
+                raise ImagesError(f"{path} is no file: correct container_image_ca_file or container_image_pip_conf")
+            files[name] = path
+    return BuildContext(folder, files)
+
+
+def _below(root: Path, place: Path) -> dict[str, Path]:
+    return {
+        path.relative_to(root).as_posix(): path
+        for path in sorted(place.rglob("*"))
+        if path.is_file() and not _LEFT_OUT & set(path.relative_to(root).parts)
+    }

@@ -1,0 +1,264 @@
+"""Container images of a fleet: what is wanted, in which order it is made, and what a node's plan says of it.
+
+`gpuval_images` says by name what is wanted; the catalogue (gpuval.images/1) remembers by reference what was made of it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import MAX_SIGNED_SECONDS, Store, StoreError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import files, schemas
+
+SCHEMA = "gpuval.images/1"
+PREFIX = "images/"
+VENDORS = ("nvidia", "amd", "gaudi", "cpu")
+KEYS = {"reference", "build", "copy", "archive", "id", "folder", "base", "vendor", "arguments"}
+
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+_ID = re.compile(r"sha256:[0-9a-f]{64}")
+_REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]*(@sha256:[0-9a-f]{64})?")
+_MOST_CHARACTERS = 512
+
+
+class ImagesError(StoreError):
+    """The images cannot be had as they are declared; the message says what to change."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One entry of `gpuval_images`.
+
+    `way` is how nodes get it: `build` from `docker/<folder>`, `copy` of a registry's image through the store,
+    `archive`, a tar on the controller, or `registry`, from which each node pulls it.
+    """
+
+    name: str
+    reference: str
+    way: str
+    folder: str = ""
+    base: str = ""
+    vendor: str = ""
+    archive: str = ""
+    id: str | None = None
+    arguments: Mapping[str, str] = field(default_factory=dict)
+
+
+def parse(images: Mapping[str, Any]) -> list[Wanted]:
+    """Return the entries of `gpuval_images`. Raises ``ImagesError`` for one that cannot be meant."""
+    return [_wanted(str(name), said) for name, said in (images or {}).items()]
+
+
+def _wanted(name: str, said: Any) -> Wanted:
+    place = f"gpuval_images.{name}"
+    if not _NAME.fullmatch(name):
+        raise ImagesError(f"{place}: a name is made of small letters, digits, - and _, and starts with a letter")
+    if not isinstance(said, Mapping):
+        raise ImagesError(f"{place}: is {said!r}, but says what the image is: {{reference: ...}}")
+    unknown = set(said) - KEYS
+    if unknown:
+        raise ImagesError(f"{place}: unknown keys {', '.join(sorted(unknown))}; known are {', '.join(sorted(KEYS))}")
+    reference = str(said.get("reference") or "")
+    if not _REFERENCE.fullmatch(reference) or len(reference) > _MOST_CHARACTERS:
+        raise ImagesError(
+            f"{place}.reference: {reference!r} is no image; one is registry.example/name:tag, or name@sha256:..."
+        )
+    ways = [way for way in ("build", "copy", "archive") if _is_true(said.get(way))]
+    if len(ways) > 1:
+        raise ImagesError(f"{place}: {' and '.join(ways)} exclude each other")
+    way = ways[0] if ways else "registry"
+    if way == "build" and "@" in reference:
+        raise ImagesError(f"{place}.reference: the digest of an image that is built is not known before: name a tag")
+    identity = said.get("id") or None
+    if identity is not None and not _ID.fullmatch(str(identity)):
+        raise ImagesError(f"{place}.id: {identity!r} is no id; such as sha256: and 64 digits")
+    vendor = str(said.get("vendor") or "")
+    if vendor and vendor not in VENDORS:
+        raise ImagesError(f"{place}.vendor: {vendor!r} is none of {', '.join(VENDORS)}")
+    arguments = said.get("arguments") or {}
+    if not isinstance(arguments, Mapping):
+        raise ImagesError(f"{place}.arguments: is {arguments!r}, but gives build arguments by name")
+    return Wanted(
+        name=name,
+        reference=reference,
+        way=way,
+        folder=str(said.get("folder") or name) if way == "build" else "",
+        base=str(said.get("base") or ""),
+        vendor=vendor,
+        archive=str(said["archive"]) if way == "archive" else "",
+        id=str(identity) if identity else None,
+        arguments={str(key): str(value) for key, value in arguments.items()},
+    )
+
+
+def _is_true(value: Any) -> bool:
+    return bool(value) and str(value).lower() not in ("false", "no", "0")
+
+
+def merge(maps: Iterable[Mapping[str, Any]]) -> list[Wanted]:
+    """Return what all nodes want together, each reference once. Raises ``ImagesError`` where one means two things."""
+    found: dict[str, Wanted] = {}
+    for images in maps:
+        for wanted in parse(images):
+            known = found.setdefault(wanted.reference, wanted)
+            if known != replace(wanted, name=known.name):
+                raise ImagesError(
+                    f"the image {wanted.reference} is declared in two ways (gpuval_images.{known.name} and "
+                    f"gpuval_images.{wanted.name}): say the same for all nodes, or give them references of their own"
+                )
+    return list(found.values())
+
+
+def with_bases(wanted: Sequence[Wanted], bases: Mapping[str, Any], vendor: str) -> list[Wanted]:
+    """Return what is built or copied, with its base and arguments, each after those that it is built on.
+
+    A base may be the name of another image; `bases` (gpuval.bases/1) says what is taken where none is given.
+    """
+    complete = {item.reference: _with_base(item, wanted, bases, vendor) for item in wanted if item.way != "registry"}
+    ordered: list[Wanted] = []
+    below: list[str] = []
+
+    def add(item: Wanted) -> None:
+        if item in ordered:
+            return
+        if item.reference in below:
+            raise ImagesError(f"these images are built on each other: {', '.join([*below, item.reference])}")
+        below.append(item.reference)
+        if item.base in complete:
+            add(complete[item.base])
+        below.pop()
+        ordered.append(item)
+
+    for item in complete.values():
+        add(item)
+    return ordered
+
+
+def _with_base(item: Wanted, wanted: Sequence[Wanted], bases: Mapping[str, Any], vendor: str) -> Wanted:
+    if item.way != "build":
+        return item
+    vendor = item.vendor or vendor
+    if not vendor and not item.base:
+        raise ImagesError(
+            f"gpuval_images.{item.name}: it is not said for whose accelerators the image is: set "
+            f"container_image_vendor, or vendor of the image, to one of {', '.join(VENDORS)}; or its base"
+        )
+    known = bases["vendors"].get(vendor, {})
+    base, arguments = item.base, dict(known.get(item.folder, {}).get("arguments", {}))
+    if not base:
+        if item.folder not in known:
+            raise ImagesError(
+                f"gpuval_images.{item.name}: no base is known for {item.folder} on {vendor}; "
+                f"give gpuval_images.{item.name}.base"
+            )
+        base = known[item.folder]["base"]
+    for _ in range(len(known) + 1):
+        ours = [other.reference for other in wanted if other.name == base and (other.vendor or vendor) == vendor]
+        if ours:
+            base = ours[0]
+            break
+        if base not in known:
+            break
+        base = known[base]["base"]
+    return Wanted(**{**vars(item), "base": base, "vendor": vendor, "arguments": {**arguments, **item.arguments}})
+
+
+def image_plan(
+    images: Mapping[str, Any],
+    runtime: str,
+    catalogue: Mapping[str, Mapping[str, Any]],
+    references: Iterable[str | None] = (),
+) -> dict[str, Any]:
+    """Return `images` of a plan: by reference, which image it stands for and where the node gets it.
+
+    `references` are the images of the plan's stages; without any, all that are declared are brought. Raises
+    ``ImagesError`` for an image that the store should have and has not.
+    """
+    declared = {wanted.reference: wanted for wanted in parse(images)}
+    if runtime == "host":
+        return {}
+    used = dict.fromkeys(reference for reference in references if reference)
+    return {reference: _planned(reference, declared, catalogue) for reference in (used or declared)}
+
+
+def _planned(
+    reference: str, declared: Mapping[str, Wanted], catalogue: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    wanted = declared.get(reference)
+    if wanted is None or wanted.way == "registry":
+        return {"id": wanted.id if wanted else None, "archive": None}
+    known = catalogue.get(reference)
+    if known is None:
+        raise ImagesError(
+            f"the image {reference} (gpuval_images.{wanted.name}) is not in the store: run the playbook "
+            "gpuval.fleet.build (make build) first"
+        )
+    if known.get("sha256") is None:  # built on the nodes themselves
+        return {"id": None, "archive": None, "pull": False}
+    if wanted.id and wanted.id != known["id"]:
+        raise ImagesError(
+            f"the image {reference} in the store is {known['id'][:19]}, but gpuval_images.{wanted.name}.id is "
+            f"{wanted.id[:19]}: build or take in the right one, or correct the id"
+        )
+    return {"id": known["id"], "archive": {"key": known["key"], "sha256": known["sha256"], "bytes": known["bytes"]}}
+
+
+def archives(plan_images: Mapping[str, Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the archives that a plan's images come from, each once."""
+    found = {image["archive"]["sha256"]: image["archive"] for image in plan_images.values() if image.get("archive")}
+    return list(found.values())
+
+
+def signed_downloads(store: Store, plan_images: Mapping[str, Mapping[str, Any]], seconds: float) -> dict[str, str]:
+    """Return a URL for each archive that a node may read, by its key. Every URL is a secret."""
+    valid = min(int(seconds), MAX_SIGNED_SECONDS)
+    return {archive["key"]: store.sign_get(archive["key"], valid) for archive in archives(plan_images)}
+
+
+def object_keys(name: str, identity: str) -> tuple[str, str]:
+    """Return the keys in the store of an image's archive and of what is said about it."""
+    stem = f"{PREFIX}{name}-{identity.removeprefix('sha256:')[:12]}"
+    return f"{stem}.tar", f"{stem}.json"
+
+
+def catalogue_file(state_dir: Path) -> Path:
+    """Return where the catalogue lies."""
+    return state_dir / "images.json"
+
+
+def archive_file(state_dir: Path, sha256: str) -> Path:
+    """Return where the controller keeps an archive."""
+    return state_dir / "images" / f"{sha256}.tar"
+
+
+def read_catalogue(state_dir: Path) -> dict[str, dict[str, Any]]:
+    """Return by reference what was made; nothing where nothing was. Raises ``ImagesError``."""
+    path = catalogue_file(state_dir)
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        schemas.validate("images", document, what=str(path))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise ImagesError(
+            f"{path} cannot be used: {error}. Remove it and run the playbook gpuval.fleet.build"
+        ) from error
+    return dict(document["images"])
+
+
+def remember(state_dir: Path, entry: Mapping[str, Any]) -> bool:
+    """Put what was made of one image into the catalogue. Returns whether that is new."""
+    known = read_catalogue(state_dir)
+    if known.get(entry["reference"]) == entry:
+        return False
+    document = {"schema": SCHEMA, "images": {**known, entry["reference"]: dict(entry)}}
+    schemas.validate("images", document, what="the catalogue of images")
+    path = catalogue_file(state_dir)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    files.replace(path, f"{json.dumps(document, indent=1)}\n".encode())
+    return True

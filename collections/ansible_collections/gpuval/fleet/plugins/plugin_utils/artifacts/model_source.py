@@ -1,0 +1,228 @@
+"""Where a model comes from, and how its files get into the store.
+
+A source is ``tiny`` (a Llama made on the spot), a hub repository (``org/name`` or ``hf:org/name``, with ``@revision``
+if wanted) or a local folder, which may be one of the hub's own cache. In the store a model is a folder of plain files,
+named as the hub's cache names it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading import manifest
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts.tiny_model import write_tiny_llama
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import find_rclone
+
+TINY = "tiny"
+TINY_FOLDER = "models--gpuval--tiny-llama"
+#: Other forms of the same weights, which no server here reads: Meta's checkpoints double the size of a Llama.
+HUB_IGNORED = ("original/*", "*.pth", ".gitattributes")
+UPLOAD_SECONDS = 6 * 3600
+
+_HUB = re.compile(r"(?P<repository>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(?P<revision>[\w./-]+))?")
+_CACHE_FOLDER = re.compile(r"models--[A-Za-z0-9][\w.-]*")
+_NOT_SAFE = re.compile(r"[^A-Za-z0-9._-]+")
+_SKIPPED_FOLDERS = {".cache", ".git", "__pycache__"}
+_SKIPPED_SUFFIXES = (".lock", ".incomplete", ".partial")
+_HASH_BYTES = 4 * 1024 * 1024
+
+
+class ModelError(StoreError):
+    """The model cannot be had or moved; the message tells what to do next."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model on the controller.
+
+    `folder` is its name in the store, `root` where it lies, `files` the path of each file by its name below the root
+    (links included, to be followed), `origin` where it came from, with the revision if it has one.
+    """
+
+    folder: str
+    root: Path
+    files: Mapping[str, Path]
+    origin: str
+
+
+def folder_name(source: str) -> str:
+    """Return the folder name in the store, without fetching anything. Raises ``ModelError`` for no known form."""
+    if source == TINY:
+        return TINY_FOLDER
+    hub = _hub(source)
+    if hub:
+        return "models--" + hub["repository"].replace("/", "--")
+    if source.startswith("hf:") or not source.strip():
+        raise ModelError(f"{source!r} is not a model: use tiny, org/name[@revision], or the path of a folder")
+    path = Path(source).expanduser().resolve()
+    for folder in (path, *path.parents[:2]):
+        if _CACHE_FOLDER.fullmatch(folder.name):
+            return folder.name
+    return f"models--local--{_NOT_SAFE.sub('-', path.name).strip('-.') or 'model'}"
+
+
+def resolve(source: str, scratch: Path, *, revision: str | None = None, token: str | None = None) -> Model:
+    """Bring the model to the controller, below `scratch` unless it is a local folder already.
+
+    `revision` wins over the one in the source. The network is used for hub sources alone. Raises ``ModelError``.
+    """
+    folder = folder_name(source)
+    if source == TINY:
+        return _model(folder, write_tiny_llama(scratch / folder), "made on the spot, seed 0")
+    hub = _hub(source)
+    if hub:
+        return _download(hub["repository"], revision or hub["revision"], token, scratch / folder, folder)
+    return _local(Path(source).expanduser(), folder, revision)
+
+
+def make_manifest(model: Model) -> str:
+    """Return the text of SHA256SUMS, sorted by name. Reads every byte, several files at a time."""
+    names = sorted(model.files)
+    with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
+        digests = pool.map(_digest, (model.files[name] for name in names))
+        return "".join(f"{digest}  {name}\n" for name, digest in zip(names, digests))
+
+
+def missing(
+    expected: Mapping[str, object], listed: Mapping[str, int], sizes: Mapping[str, int] | None = None
+) -> list[str]:
+    """Return the expected names that a listing (name -> bytes) lacks, or has in another size where `sizes` knows it."""
+    sizes = sizes or {}
+    return sorted(name for name in expected if name not in listed or listed[name] != sizes.get(name, listed[name]))
+
+
+def upload(model: Model, remote: str, config: str, *, transfers: int = 8, ca_file: str | None = None) -> None:
+    """Copy the model's files to `remote` (rclone's notation, ``remote:bucket/prefix``), links followed.
+
+    `config` is the text of an rclone configuration; it lives in a file of mode 0600 while rclone runs. Files that the
+    store has already with the same checksum are not sent again. The manifest is the caller's to put, last. Raises
+    ``ModelError``.
+    """
+    with tempfile.TemporaryDirectory(prefix="gpuval-upload-") as scratch:
+        names = Path(scratch, "files")
+        names.write_text("".join(f"{name}\n" for name in sorted(model.files)), encoding="utf-8")
+        trusted = ["--ca-cert", str(Path(ca_file).expanduser())] if ca_file else []
+        copy = [
+            *trusted,
+            "copy",
+            str(model.root),
+            f"{remote.rstrip('/')}/",
+            "--copy-links",
+            "--checksum",
+            "--transfers",
+            str(transfers),
+        ]
+        rclone([*copy, "--files-from-raw", str(names)], config, Path(scratch))
+
+
+def rclone(arguments: list[str], config: str, scratch: Path) -> None:
+    """Run rclone with that configuration, which lies in `scratch` meanwhile. Raises ``ModelError``."""
+    path = scratch / "rclone.conf"
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as stream:
+        stream.write(config)
+    command = [find_rclone(), "--config", str(path), "--contimeout", "15s", "--low-level-retries", "3", *arguments]
+    try:
+        done = subprocess.run(
+            command,
+            env={key: value for key, value in os.environ.items() if not key.startswith("RCLONE_")},
+            capture_output=True,
+            text=True,
+            timeout=UPLOAD_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ModelError(
+            f"the upload was not done after {UPLOAD_SECONDS} s: run again, it goes on from there"
+        ) from error
+    if done.returncode != 0:
+        words = " ".join(done.stderr.split())[-800:]
+        raise ModelError(
+            f"the upload failed ({words}): check the store's endpoint, keys and free space, then run again"
+        )
+
+
+def _hub(source: str) -> re.Match | None:
+    if source.startswith("hf:"):
+        return _HUB.fullmatch(source[3:])
+    return None if Path(source).expanduser().is_dir() else _HUB.fullmatch(source)
+
+
+def _local(path: Path, folder: str, revision: str | None) -> Model:
+    if not path.is_dir():
+        raise ModelError(f"the model folder {path} does not exist on the controller: give a folder, org/name, or tiny")
+    snapshots = path / "snapshots"
+    if not snapshots.is_dir():
+        return _model(folder, path, f"folder {path}")
+    wanted = revision or "main"
+    reference = path / "refs" / wanted
+    commit = reference.read_text(encoding="utf-8").strip() if reference.is_file() else wanted
+    present = sorted(entry.name for entry in snapshots.iterdir())
+    if commit not in present and not revision and len(present) == 1:
+        commit = present[0]
+    if commit not in present:
+        known = ", ".join(present) or "none"
+        raise ModelError(f"{path} has no snapshot {wanted} (it has {known}): give one of these as the revision")
+    return _model(folder, snapshots / commit, f"folder {path}, revision {commit}")
+
+
+def _download(repository: str, revision: str | None, token: str | None, root: Path, folder: str) -> Model:
+    try:
+        from huggingface_hub import HfApi, errors, snapshot_download  # noqa: PLC0415 - for hub sources alone
+    except ImportError as error:
+        raise ModelError("huggingface_hub is not installed on the controller: `make setup` installs it") from error
+    token, revision = token or None, revision or None
+    try:
+        commit = HfApi(token=token).model_info(repository, revision=revision, timeout=60).sha
+        snapshot_download(repository, revision=commit, token=token, local_dir=root, ignore_patterns=list(HUB_IGNORED))
+    except errors.GatedRepoError as error:
+        raise ModelError(
+            f"{repository} is gated: accept its licence on the hub and give a token of that account (gpuval_hf_token)"
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise ModelError(f"{repository} has no revision {revision!r}: give a branch, tag or commit of it") from error
+    except errors.RepositoryNotFoundError as error:
+        raise ModelError(
+            f"{repository} is not on the hub, or is private: check the name, or give a token (gpuval_hf_token)"
+        ) from error
+    except Exception as error:  # the hub's client raises its transport's own errors, which differ between versions
+        raise ModelError(
+            f"{repository} could not be downloaded ({type(error).__name__}): check the controller's way to the hub "
+            "(HTTPS_PROXY, HF_ENDPOINT) and its free disk space, or download the model elsewhere and give the folder"
+        ) from error
+    return _model(folder, root, f"hub {repository}, revision {commit}")
+
+
+def _model(folder: str, root: Path, origin: str) -> Model:
+    files: dict[str, Path] = {}
+    for where, folders, names in os.walk(root, followlinks=True):
+        folders[:] = sorted(name for name in folders if name not in _SKIPPED_FOLDERS)
+        for name in sorted(names):
+            path = Path(where, name)
+            if name == manifest.NAME or name.endswith(_SKIPPED_SUFFIXES):
+                continue
+            if not path.is_file():
+                raise ModelError(f"{path} is a link that leads nowhere: complete the model's folder")
+            relative = path.relative_to(root).as_posix()
+            if not relative.isprintable() or "\\" in relative:
+                raise ModelError(f"{relative!r}: a model file's name must be printable and have no backslash")
+            files[relative] = path
+    if "config.json" not in files:
+        raise ModelError(f"{root} has no config.json, so it is no model in Hugging Face format")
+    return Model(folder, root, files, origin)
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_HASH_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()

@@ -1,0 +1,97 @@
+"""What travels to a node: the runner and the workloads, each as one reproducible zip file."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import io
+import marshal
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+
+COLLECTION = Path(__file__).resolve().parents[3]
+RUNNER = COLLECTION / "node" / "gpuval_runner"
+WORKLOADS = COLLECTION / "node" / "gpuval_workloads"
+MODULE_UTILS = COLLECTION / "plugins" / "module_utils"
+#: What a node's runner shares with modules, as the package `gpuval_node`.
+SHARED = ("hardware", "node_directory.py", "placement.py")
+
+SHEBANG = b"#!/usr/bin/env python3\n"
+ENTRY_POINT = b"import sys\n\nfrom gpuval_runner.cli import main\n\nsys.exit(main())\n"
+EARLIEST = (1980, 1, 1, 0, 0, 0)  # the zip format knows no earlier date
+LEFT_OUT = {"__pycache__", "tests"}
+#: How PEP 552 marks bytecode that is not compared with its source: the dates in a zip depend on the node's time zone.
+UNCHECKED_HASH = (1).to_bytes(4, "little")
+#: The last version of the format without back references, which differ from process to process.
+REPRODUCIBLE_MARSHAL = 2
+
+Entry = tuple[str, bytes]
+
+
+def runner_pyz() -> bytes:
+    """Return the runner with what it shares with modules as a zip application, compiled for this version of Python too.
+
+    Raises ``FileNotFoundError`` when either is missing.
+    """
+    entries = [*_package(RUNNER, "gpuval_runner"), *_shared(), ("__main__.py", ENTRY_POINT)]
+    return SHEBANG + _zip([*entries, *_bytecode(entries)])
+
+
+def workloads_zip() -> bytes:
+    """Return the workloads as a zip for ``PYTHONPATH``. Raises ``FileNotFoundError`` when the package is missing."""
+    return _zip(_package(WORKLOADS, "gpuval_workloads"))
+
+
+def sha256(data: bytes) -> str:
+    """Return the SHA-256 of data in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def _package(folder: Path, name: str) -> list[Entry]:
+    if not (folder / "__init__.py").is_file():
+        raise FileNotFoundError(f"{folder} is not a Python package: the collection is incomplete, install it again")
+    files = (path for path in folder.rglob("*") if path.is_file())
+    wanted = (path for path in files if not LEFT_OUT & set(path.relative_to(folder).parts) and path.suffix != ".pyc")
+    return [(f"{name}/{path.relative_to(folder).as_posix()}", path.read_bytes()) for path in wanted]
+
+
+def _shared() -> list[Entry]:
+    entries = [("gpuval_node/__init__.py", b"")]
+    for name in SHARED:
+        path = MODULE_UTILS / name
+        entries += (
+            _package(path, f"gpuval_node/{name}") if path.is_dir() else [(f"gpuval_node/{name}", path.read_bytes())]
+        )
+    return entries
+
+
+def _bytecode(entries: Iterable[Entry]) -> list[Entry]:
+    """What Python would compile at each start, as it keeps no bytecode for a zip: half of a start's processor time.
+
+    A node whose Python is another one finds a magic number that is not its own, and compiles the source.
+    """
+    compiled = []
+    for name, source in entries:
+        if not name.endswith(".py") or name == "__main__.py":
+            continue
+        code = compile(source, name, "exec", dont_inherit=True, optimize=0)
+        try:
+            data = marshal.dumps(code, REPRODUCIBLE_MARSHAL)
+        except ValueError:  # a constant that later versions know alone
+            continue
+        header = importlib.util.MAGIC_NUMBER + UNCHECKED_HASH + importlib.util.source_hash(source)
+        compiled.append((f"{name}c", header + data))
+    return compiled
+
+
+def _zip(entries: Iterable[Entry]) -> bytes:
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for name, data in sorted(entries):
+            entry = zipfile.ZipInfo(name, EARLIEST)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.create_system = 3
+            entry.external_attr = 0o100644 << 16
+            archive.writestr(entry, data)
+    return target.getvalue()

@@ -1,0 +1,63 @@
+"""What the collection's action plugins share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError, StoreErrors
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.schemas import Invalid
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import DeliveryError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.baseline import BaselineError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import CriteriaError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunError, RunFolder, resolve
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.node_ids import NodeIdsError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.plans import PlanError
+
+#: Failures whose message is meant for the operator.
+EXPECTED = (
+    *(
+        StoreError,
+        *StoreErrors,
+        BaselineError,
+        CriteriaError,
+        DeliveryError,
+        NodeIdsError,
+        PlanError,
+        RunError,
+        Invalid,
+    ),
+)
+
+RUN_OPTIONS = {
+    "run_id": {"type": "str", "default": ""},
+    "results_dir": {"type": "str", "default": "results"},
+}
+
+
+class ControllerAction(ActionBase):
+    """An action that works on the controller alone: options are checked, expected failures become one clear message."""
+
+    _requires_connection = False
+    OPTIONS: dict[str, Any] = {}
+
+    def run(self, tmp=None, task_vars=None):
+        result = super().run(tmp, task_vars)
+        _checked, options = self.validate_argument_spec(argument_spec=self.OPTIONS)
+        try:
+            return {**result, **self.work(options, task_vars)}
+        except EXPECTED as error:
+            raise AnsibleActionFail(str(error)) from None  # Ansible adds the message of each cause again
+
+    def work(self, options: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
+        raise NotImplementedError
+
+    @property
+    def check_mode(self) -> bool:
+        return bool(self._task.check_mode)
+
+    @staticmethod
+    def folder(options: dict[str, Any]) -> RunFolder:
+        return resolve(project_path(options["results_dir"]), options["run_id"])

@@ -1,0 +1,142 @@
+"""One archive of all that is known of a run: what each node gave, and what the controller has of it."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import secrets
+import tarfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import Redaction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import keys
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as runs_folder
+
+#: Of the results: what people and tools read, evidence, and what the controller remembers of launches and the watch.
+RESULTS = (
+    *("run.json", "report.json", "report.html", "report.md", "junit.xml", "perf.csv", "failed_nodes.txt", "network/*"),
+    *("nodes/*/*.json", "nodes/*/*.log", ".state/*.json", ".state/launches/*.json", ".state/plans/*.json"),
+    *("gangs/gangs.json", "gangs/*/run.json", "gangs/*/nodes/*/*.json", "gangs/*/nodes/*/*.log"),
+    *("gangs/*/.state/*.json", "gangs/*/.state/launches/*.json", "gangs/*/.state/plans/*.json"),
+)
+#: Token and private key of a round, there while it goes on and when its controller was killed: never part of it.
+SECRET_FILES = (keys.FILE,)
+#: Of the embedded store: what its servers said.
+STORE_LOGS = ("writer.log", "reader.log")
+MAX_FILE_BYTES = 64 << 20
+MAX_STORE_LOG_BYTES = 4 << 20
+
+GATHERED = "gathered"
+#: Where logs go as long as there is no run: they are wanted most where none ever came about.
+NO_RUN = "no-run"
+
+
+def run_folder_of(results: Path, run_id: str) -> Path:
+    """The run's folder, also one that does not exist; of `NO_RUN` where none is named and none was ever begun."""
+    if run_id in ("", runs_folder.LATEST) and runs_folder.latest_run_id(results) is None:
+        return results / NO_RUN
+    return runs_folder.resolve(results, run_id).path
+
+
+def logs_folder(run_folder: Path) -> Path:
+    return run_folder / "logs"
+
+
+def state_file(run_folder: Path, node: str) -> Path:
+    """What became of a node's evidence, for whoever puts the bundle together."""
+    return run_folder / ".state" / "logs" / f"{node}.json"
+
+
+def archive_file(run_folder: Path, node: str) -> Path:
+    return logs_folder(run_folder) / f"{node}.tar.gz"
+
+
+def bundle(run_folder: Path, run_id: str, nodes: list[str], store: Path, hidden: set[str]) -> dict[str, Any]:
+    """Write MANIFEST, nodes.json and logs-<run_id>.tar.gz below logs/. Returns path, counts and nodes without evidence.
+
+    `nodes` are those asked for now. A node that gave nothing now keeps what it gave earlier, and is named all the same.
+    """
+    folder = logs_folder(run_folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    told = {node: _told(run_folder, node) for node in sorted(nodes)}
+    runs_folder.write_json(folder / "nodes.json", {"run_id": run_id, "at": runs_folder.now(), "nodes": told})
+    target = folder / f"logs-{run_id}.tar.gz"
+    digests = _pack(target, f"logs-{run_id}", _files(run_folder, target, store, Redaction(hidden)))
+    runs_folder.write_bytes(folder / "MANIFEST", _manifest(digests))
+    without = {node: entry["message"] for node, entry in told.items() if entry["state"] != GATHERED}
+    return {"path": str(target), "bytes": target.stat().st_size, "nodes": len(told), "without": without}
+
+
+def _told(run_folder: Path, node: str) -> Mapping[str, Any]:
+    try:
+        return runs_folder.read_json(state_file(run_folder, node))
+    except (FileNotFoundError, ValueError):
+        return {"state": "unknown", "message": "the node was not asked"}
+
+
+def _clean(data: bytes, redact: Redaction) -> bytes:
+    return redact(data.decode("utf-8", "replace")).encode("utf-8", "replace")
+
+
+def _files(run_folder: Path, target: Path, store: Path, redact: Redaction) -> Iterator[tuple[str, bytes]]:
+    """Names and contents, one at a time: together those of a hundred nodes are more than memory should hold."""
+    folder = logs_folder(run_folder)
+    for path in sorted(folder.glob("*.tar.gz")):
+        if path.name != target.name:
+            yield f"logs/{path.name}", path.read_bytes()
+    yield "nodes.json", (folder / "nodes.json").read_bytes()
+    seen = set()
+    for pattern in RESULTS:
+        for path in sorted(run_folder.glob(pattern)):
+            if (
+                path in seen
+                or path.name in SECRET_FILES
+                or not path.is_file()
+                or path.is_symlink()
+                or path.stat().st_size > MAX_FILE_BYTES
+            ):
+                continue
+            seen.add(path)
+            yield f"results/{path.relative_to(run_folder).as_posix()}", _clean(path.read_bytes(), redact)
+    for name in STORE_LOGS:
+        path = store / name
+        if path.is_file():
+            yield f"store/{name}", _clean(path.read_bytes()[-MAX_STORE_LOG_BYTES:], redact)
+
+
+def _pack(target: Path, top: str, files: Iterator[tuple[str, bytes]]) -> dict[str, str]:
+    """Write the archive, the manifest as its last file. Returns the SHA-256 of each other file."""
+    draft, digests = target.with_name(f".{target.name}.{secrets.token_hex(4)}"), {}
+    try:
+        with tarfile.open(draft, "w:gz", compresslevel=6) as archive:
+            for name, data in files:
+                digests[name] = hashlib.sha256(data).hexdigest()
+                _add(archive, f"{top}/{name}", data)
+            _add(archive, f"{top}/MANIFEST", _manifest(digests))
+        draft.replace(target)
+    finally:
+        draft.unlink(missing_ok=True)
+    return digests
+
+
+def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mtime, entry.mode = len(data), int(time.time()), 0o644
+    archive.addfile(entry, io.BytesIO(data))
+
+
+def _manifest(digests: Mapping[str, str]) -> bytes:
+    return "".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items())).encode()
+
+
+def secrets_of_store(directory: Path) -> set[str]:
+    """Keys of the embedded store, to be hidden wherever they might have got to."""
+    try:
+        state = json.loads((directory / "store.json").read_text())
+        return {state[side]["secret_key"] for side in ("writer", "reader")}
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()

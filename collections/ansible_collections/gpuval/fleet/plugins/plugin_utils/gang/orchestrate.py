@@ -1,0 +1,449 @@
+"""Gangs from their forming to their end: the rounds in their order, and the search where one was not right.
+
+Every step is written down before it is done, so that a controller that died goes on where it stood. How a round gets to
+its nodes is handed in.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.parent_process import AbandonedError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import evidence, forming, keys, rounds
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.forming import Candidate
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.localise import Limits, Search, Topology
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.topology import KINDS
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import sku_catalogue
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
+
+#: What of a node's versions all members of a gang must have alike.
+ALIKE = ("driver", "runtime", "vbios", "nic_firmware")
+CPU, AUTO = "cpu", "auto"
+MAX_REASON = 300
+#: Why a gang is searched that nobody complains of.
+ASKED = "asked for"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How gangs are formed, and how long a round (seconds) and a search may take; a size of 0 is all that are alike."""
+
+    size: int = 0
+    group_by: Sequence[str] = ("sku",)
+    ports: rounds.Ports = field(default_factory=lambda: rounds.Ports(29500, 3022))
+    round_seconds: float = 3600.0
+    search: bool = True
+    search_seconds: float = run_folder.SEARCH_SECONDS
+    search_round_seconds: float = 180.0
+    tapered: bool = False
+    #: What two good nodes reach together on the bus; 0 is not known.
+    expected_bytes_per_second: float = 0.0
+
+
+@dataclass(frozen=True)
+class Placed:
+    """What the inventory says of a node: the address at which the others reach it, processes if it has no GPUs."""
+
+    address: str
+    slots: int
+
+
+@dataclass
+class Ways:
+    """What a placement lends.
+
+    `carry` has a round done; `judge` gives the report on the evidence so far, without that of gangs where it is given
+    no document of them; `keep` tells the store of the document, `say` a person; `address` names a member by the
+    round's id. `repeatable` are the checks whose figures may be measured again.
+    """
+
+    carry: Callable[[RunFolder], None]
+    judge: Callable[[Mapping[str, Any] | None], Mapping[str, Any]]
+    keep: Callable[[Mapping[str, Any]], None]
+    say: Callable[[str], None]
+    address: Callable[[str, Mapping[str, Any]], str] = lambda _run_id, member: member["address"]
+    repeatable: Collection[str] = ()
+
+
+class Gangs:
+    """The gangs of one run."""
+
+    def __init__(self, folder: RunFolder, settings: Settings, ways: Ways) -> None:
+        self.folder, self.settings, self.ways = folder, settings, ways
+        self.run = folder.read_run()
+        self.document = gang_document.read(folder)
+        #: By round of a search and group the size in bytes that was measured.
+        self._sizes: dict[str, dict[str, float | None]] = {}
+
+    @property
+    def stages(self) -> list[str]:
+        """All that any node of the run is to do together with others, in their order."""
+        return list(
+            dict.fromkeys(stage for node in self.run["nodes"].values() for stage in node.get("gang_stages", ()))
+        )
+
+    def carry_out(self, placed: Mapping[str, Placed], properties: Mapping[str, Mapping[str, str]]) -> bool:
+        """Whether anything was done. ``properties``: versions of each node, by what they are of."""
+        if not self.stages or (self.document and self.document["ended_at"]):
+            return False
+        if self.document is None:
+            self._form(placed, properties)
+        for node, reason in self.document["left_out"].items():
+            self.ways.say(f"{node} is left out of the gangs: {reason}")
+        every = {name: list(members) for name, members in self.document["gangs"].items()}
+        work = [stage for stage in self.stages if stage != gang_document.FABRIC]
+        if work:
+            self._round(gang_document.GANGS, every, work, self.settings.round_seconds)
+        unsound = self._unsound(every)
+        if self._closed():
+            self.ways.say("the run was closed by another command: its gangs end here")
+        elif unsound and (self.document["searches"] or self.settings.search or gang_document.FABRIC in self.stages):
+            found = self._search(unsound)
+            if work and not self._closed():
+                self._round(gang_document.AGAIN, self._again(every, found, work), work, self.settings.round_seconds)
+        elif unsound:
+            for name, why in unsound.items():
+                self.ways.say(f"gang {name} is not right: {why}; nobody looks for the node (gpuval_gang_search is off)")
+        self.document["ended_at"] = run_folder.now()
+        self._write()
+        keys.forget_all(self.folder)
+        return True
+
+    def _form(self, placed: Mapping[str, Placed], properties: Mapping[str, Mapping[str, str]]) -> None:
+        report = self.ways.judge(None)
+        nodes = {node["name"]: node for node in report["nodes"]}
+        asked = [name for name, node in self.run["nodes"].items() if node.get("gang_stages")]
+        unknown = Placed("", 1)
+        candidates = [
+            candidate(nodes[name], placed.get(name, unknown), properties.get(name, {}))
+            for name in asked
+            if name in nodes
+        ]
+        here = [one for one in candidates if one.node in placed]
+        formation = forming.form(here, self.settings.size, self.settings.group_by)
+        for name in asked:  # nobody could start its part
+            if name not in placed:
+                joined = self.run["nodes"][name].get("joined_at")
+                formation.left_out[name] = forming.JOINED if joined else forming.NOT_HERE
+        vendors = {name: nodes[name]["accelerator"] for name in asked}
+        self.document = {
+            "schema": gang_document.SCHEMA,
+            "formed_at": run_folder.now(),
+            "gangs": {
+                gang.name: [
+                    {"node": one.node, "address": one.address, "slots": one.slots, "vendor": vendors[one.node]}
+                    for one in gang.members
+                ]
+                for gang in formation.gangs
+            },
+            "left_out": formation.left_out,
+            "alone": forming.alone(candidates, self.settings.group_by),
+            "rounds": [],
+            "searches": {},
+            "findings": {},
+            "ended_at": None,
+        }
+        self._write()
+
+    def _unsound(self, every: Mapping[str, Sequence[Any]]) -> dict[str, str]:
+        """By gang why it is searched. A search that has begun stays one, whatever the rounds after it say by now."""
+        if gang_document.FABRIC in self.stages:
+            return dict.fromkeys(every, ASKED)
+        begun, findings = self.document["searches"], self.document["findings"]
+        if begun and all(name in findings for name in begun):
+            return {name: findings[name]["why"] for name in begun}
+        complaints = self._complaints(self.ways.judge(self.document), self.stages) if every else {}
+        return {name: complaints.get(name, "it was not right when its search began") for name in begun} or complaints
+
+    def _again(
+        self, every: Mapping[str, Sequence[Any]], findings: Mapping[str, Mapping[str, Any]], work: Sequence[str]
+    ) -> dict[str, Sequence[Any]]:
+        """The gangs that run once more, each without whom it is to leave out.
+
+        One that was right, and that the search found nothing against, has no further round.
+        """
+        for item in self.document["rounds"]:
+            if item["kind"] == gang_document.AGAIN:  # decided before this controller began
+                return {
+                    name: [member for member in every[name] if member["node"] in nodes]
+                    for name, nodes in item["gangs"].items()
+                }
+        report = self.ways.judge(self.document)
+        nodes = {node["name"]: node for node in report["nodes"]}
+        complaints = self._complaints(report, work)
+        wanted = {}
+        for name, found in findings.items():
+            members = [nodes[member["node"]] for member in every[name]]
+            condemned = {
+                node["name"]
+                for node in members
+                if any(is_failed(one, [*work, gang_document.FABRIC]) for one in node["checks"])
+            }
+            final = any(is_final(one, node, work, self.ways.repeatable) for node in members for one in node["checks"])
+            left = rounds.again(every[name], found, condemned, once_more=name in complaints and not final)
+            if len(left) == len(every[name]):
+                self.ways.say(f"gang {name}: nobody is to blame for {complaints[name]}; it runs once more")
+            if left:
+                wanted[name] = left
+        return wanted
+
+    def _complaints(self, report: Mapping[str, Any], stages: Sequence[str]) -> dict[str, str]:
+        """By gang what is not right with it, of required checks of these stages."""
+        nodes, found = {node["name"]: node for node in report["nodes"]}, {}
+        for name, members in self.document["gangs"].items():
+            for member in members:
+                check = next((one for one in nodes[member["node"]]["checks"] if is_open(one, stages)), None)
+                if check:
+                    found.setdefault(name, f"{member['node']} {check['name']}: {check['reason']}"[:MAX_REASON])
+        return found
+
+    def _search(self, unsound: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
+        """Rounds of pairs in all gangs that are not right, until each search knows or may not go on."""
+        document, began = self.document, time.monotonic()
+        if all(name in document["findings"] for name in unsound):
+            return document["findings"]
+        for name, why in unsound.items():
+            if name not in document["searches"]:
+                told_why = "looking" if why == ASKED else f"it is not right: {why}; looking"
+                self.ways.say(f"gang {name}: {told_why} for the bad node or link, by pairs")
+                document["searches"][name] = self._begin(name).to_json()
+                document["findings"].pop(name, None)
+        began_at = run_folder.now()
+        searches = {name: Search.from_json(saved) for name, saved in document["searches"].items()}
+        cut = ""
+        while not self._closed() and time.monotonic() - began < self.settings.search_seconds:
+            wanted = {name: round_ for name, search in searches.items() if (round_ := search.next_round()) is not None}
+            if not wanted:
+                break
+            document["searches"] = {name: search.to_json() for name, search in searches.items()}
+            members = {member["node"]: member for gang in document["gangs"].values() for member in gang}
+            groups = {
+                f"{name}.{group.id}": [members[node] for node in group.nodes]
+                for name, round_ in wanted.items()
+                for group in round_.groups
+            }
+            at = time.monotonic()
+            number = self._number_of(groups)
+            records = self._round(
+                gang_document.SEARCH, groups, [gang_document.FABRIC], self.settings.search_round_seconds, number
+            )
+            seconds = time.monotonic() - at
+            self._sizes[rounds.name_of(gang_document.SEARCH, number, list(groups))] = sizes_of(groups, records)
+            for name, round_ in wanted.items():
+                usual = self._usual_size(name)
+                results = {group.id: rounds.result_of(group.nodes, records, usual) for group in round_.groups}
+                searches[name].take(results, seconds)
+            document["searches"] = {name: search.to_json() for name, search in searches.items()}
+            self._write()
+            for name in wanted:
+                self.ways.say(told(name, searches[name]))
+        else:
+            limit = f"the limit of {self.settings.search_seconds:g} s"
+            cut = "the closing of the run by another command" if self._closed() else limit
+        faults, networks = evidence.of_searches(self.folder, document)
+        for name, search in searches.items():
+            found = search.finding().to_json()
+            found["faults"] = {node: faults[node] for node in found["nodes"] if node in faults}
+            found["gang"] = [*rounds.of_other_network(found["nodes"], networks), *found["gang"]]
+            if cut and not found["stopped"]:
+                further = Search.from_json(search.to_json())
+                found["stopped"] = cut if further.next_round() is not None else further.stopped
+            found["expected_bytes_per_second"] = search.limits.floor_bytes_per_second
+            found |= {"name": name, "why": unsound.get(name, ""), "began_at": began_at, "ended_at": run_folder.now()}
+            document["findings"][name] = found
+            for line in lines_of(found):
+                self.ways.say(f"gang {name}: {line}")
+        self._write()
+        return document["findings"]
+
+    def _usual_size(self, gang: str) -> float | None:
+        """At which size most groups of a gang's search were measured, in all its rounds so far."""
+        for item in self.document["rounds"]:
+            if item["kind"] == gang_document.SEARCH and item["ended_at"] and item["name"] not in self._sizes:
+                below = gang_document.round_folder(self.folder, item["name"])  # of an earlier controller
+                records = evidence.records(below, gang_document.FABRIC) if below.run_file.exists() else {}
+                members = {group: [{"node": node} for node in nodes] for group, nodes in item["gangs"].items()}
+                self._sizes[item["name"]] = sizes_of(members, records)
+        of_groups = (each for sizes in self._sizes.values() for each in sizes.items())
+        return rounds.usual_size(size for group, size in of_groups if group.rpartition(".")[0] == gang)
+
+    def _number_of(self, groups: Mapping[str, Any]) -> int:
+        """Which of the search's rounds has these groups, begun or not; a number is never given twice."""
+        past = [item for item in self.document["rounds"] if item["kind"] == gang_document.SEARCH]
+        known = (number for number, item in enumerate(past, 1) if item["gangs"].keys() == groups.keys())
+        return next(known, len(past) + 1)
+
+    def _begin(self, name: str) -> Search:
+        members = [member["node"] for member in self.document["gangs"][name]]
+        places = {}
+        for node in members:
+            labels = self.run["nodes"][node].get("labels", {})
+            places[node] = {kind: labels[kind] for kind in KINDS if labels.get(kind)}
+        limits = Limits(
+            deadline_seconds=self.settings.search_round_seconds,
+            wall_seconds=self.settings.search_seconds,
+            tapered=self.settings.tapered,
+            floor_bytes_per_second=self.settings.expected_bytes_per_second or None,
+        )
+        return Search.start(members, Topology.of(places), limits)
+
+    def _round(
+        self,
+        kind: str,
+        gangs: Mapping[str, Sequence[Mapping[str, Any]]],
+        stages: Sequence[str],
+        seconds: float,
+        number: int = 1,
+    ) -> dict[str, Mapping[str, Any]]:
+        """Have a round done, unless it was; the records of its last stage by node, as its own run has them."""
+        if not gangs or self._closed():
+            return {}
+        name = rounds.name_of(kind, number, list(gangs))
+        listed = {gang: [member["node"] for member in members] for gang, members in gangs.items()}
+        entry = next((item for item in self.document["rounds"] if item["name"] == name), None)
+        if entry is None:
+            entry = {"name": name, "kind": kind, "gangs": listed, "ended_at": None}
+            self.document["rounds"].append(entry)
+            self._write()
+        below = gang_document.round_folder(self.folder, name)
+        if entry["ended_at"] is None:
+            self._carry(below, name, gangs, stages, seconds)
+            entry["ended_at"] = run_folder.now()
+            self._write()
+        return evidence.records(below, stages[-1])
+
+    def _carry(
+        self,
+        below: RunFolder,
+        name: str,
+        gangs: Mapping[str, Sequence[Mapping[str, Any]]],
+        stages: Sequence[str],
+        seconds: float,
+    ) -> None:
+        if not below.run_file.exists():
+            below.write_run(
+                rounds.round_run(
+                    self.run,
+                    name,
+                    gangs,
+                    stages,
+                    ports=self.settings.ports,
+                    seconds=seconds,
+                    created_at=run_folder.now(),
+                    address=self.ways.address,
+                )
+            )
+        if below.read_run()["finished_at"] is not None:  # this controller died between its end and the note of it
+            keys.forget(below)
+            return
+        keys.make(below)
+        count = sum(len(members) for members in gangs.values())
+        self.ways.say(f"round {name}: {count} nodes in {len(gangs)} gang(s), {', '.join(stages)}")
+        try:
+            self.ways.carry(below)
+        except AbandonedError:  # the next controller takes the round up, and needs them
+            raise
+        except Exception:  # the gangs end by it
+            keys.forget(below)
+            raise
+        run = below.read_run()
+        if run["finished_at"] is None:
+            below.write_run({**run, "finished_at": run_folder.now()})
+        keys.forget(below)
+
+    def _closed(self) -> bool:
+        """Whether another command has ended the run."""
+        return self.folder.read_run()["finished_at"] is not None
+
+    def _write(self) -> None:
+        gang_document.write(self.folder, self.document)
+        self.ways.keep(self.document)
+
+
+def candidate(node: Mapping[str, Any], placed: Placed, properties: Mapping[str, str]) -> Candidate:
+    """A node of the report as one that may be part of a gang; its own stages alone count."""
+    is_cpu = node["accelerator"] == CPU
+    gpus = len(node["identity"].get("gpus", ())) or counted(node)
+    sku = node.get("catalogue_sku") or node["sku"]
+    if not has_accelerator(node):  # one whose driver is broken looks like a CPU
+        known = sku_catalogue.named(node["sku"])
+        sku = known.name if known else node["sku"]
+    return Candidate(
+        node=node["name"],
+        verdict=node["verdict"],
+        address=placed.address,
+        slots=placed.slots if is_cpu else gpus,
+        reason=str(node["class"] or ""),
+        labels={**node["labels"], "sku": sku},  # one that is called so exempts nobody
+        software={what: properties[what] for what in ALIKE if properties.get(what)},
+        proven=node["sku"] != AUTO or has_accelerator(node),
+    )
+
+
+def has_accelerator(node: Mapping[str, Any]) -> bool:
+    """Whether the node has the accelerators that it is to have, none among them."""
+    return any(check["name"] == "accelerator" and check["verdict"] == "pass" for check in node["checks"])
+
+
+def counted(node: Mapping[str, Any]) -> int:
+    """The GPUs that the facts count."""
+    figures = (item["value"] for item in node["metrics"].get("facts", ()) if item["name"] == "gpu_count")
+    return int(next(figures, 0) or 0)
+
+
+def is_open(check: Mapping[str, Any], stages: Sequence[str]) -> bool:
+    return check["stage"] in stages and check["severity"] == "required" and check["verdict"] in ("fail", "missing")
+
+
+def is_failed(check: Mapping[str, Any], stages: Sequence[str]) -> bool:
+    """Whether the node itself failed, by what it did in its gang."""
+    return check["stage"] in stages and check["severity"] == "required" and check["verdict"] == "fail"
+
+
+def is_final(
+    check: Mapping[str, Any], node: Mapping[str, Any], stages: Sequence[str], repeatable: Collection[str]
+) -> bool:
+    """Whether a figure does not hold that may not be measured again; one that is missing may be."""
+    if not is_open(check, stages) or check["metric"] is None or check["name"] in repeatable:
+        return False
+    return any(item["name"] == check["metric"] for item in node["metrics"].get(check["stage"], ()))
+
+
+def sizes_of(
+    groups: Mapping[str, Sequence[Mapping[str, Any]]], records: Mapping[str, Mapping[str, Any]]
+) -> dict[str, float | None]:
+    """By group of a round the size in bytes that its figures are of."""
+    return {group: rounds.size_of([one["node"] for one in members], records) for group, members in groups.items()}
+
+
+def told(name: str, search: Search) -> str:
+    """How a search stands, in a line."""
+    found = search.finding()
+    classes = {known: len(found.of_class(known)) for known in ("healthy", "bad", "suspect", "untested")}
+    counts = ", ".join(f"{count} {known}" for known, count in classes.items() if count)
+    return f"gang {name}: {counts} after {found.rounds} round(s) of the search"
+
+
+def lines_of(found: Mapping[str, Any]) -> list[str]:
+    """What a search found, for people."""
+    lines = []
+    for known in ("bad", "suspect", "untested"):
+        for node, named in found["nodes"].items():
+            if named == known:
+                lines.append(f"{node} is {known}: {rounds.sentence(node, found)}")
+    for what, links in (("bad", found["bad_links"]), ("suspect", found["suspect_links"])):
+        for link in links:
+            name = " - ".join(link)
+            lines.append(f"the link {name} is {what}: {'; '.join(found['evidence'].get(name, []))}")
+    links = {" - ".join(link) for link in (*found["bad_links"], *found["suspect_links"])}
+    for name, sentences in found["evidence"].items():  # what is left are boundaries: a rack, a switch
+        if name not in found["nodes"] and name not in links:
+            lines.append(f"{name}: {'; '.join(sentences)}")
+    lines += found["gang"]
+    speed = rounds.untold_speed(found)
+    return [*(lines or ["the search found nothing that is wrong with a node or a link"]), *([speed] if speed else [])]

@@ -1,0 +1,62 @@
+"""What a report says of a run's gangs: who worked with whom, who was left out, what a search found; bounded. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import orchestrate
+
+#: A sentence of a search names measurements; what is more stands in gangs/gangs.json.
+MAX_SENTENCES, MAX_CHARACTERS = 200, 600
+MAX_ROUNDS = 200
+CLASSES = ("healthy", "bad", "suspect", "untested")
+MAX_REASON = 300
+
+
+def of_document(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The report's part (``gangs`` of ``fleet`` in gpuval.report/1) by what gangs.json says.
+
+    Nodes stand under ``node`` and ``names``, never as keys: a delivery puts their ids there.
+    """
+    listed = document["rounds"]
+    return {
+        "formed_at": document["formed_at"],
+        "ended_at": document["ended_at"],
+        "formed": [
+            {"gang": name, "names": [member["node"] for member in members]}
+            for name, members in document["gangs"].items()
+        ],
+        "left_out": [
+            {"node": name, "reason": one_line(reason, MAX_REASON)} for name, reason in document["left_out"].items()
+        ],
+        "alone": {"names": list(document["alone"])},
+        "rounds": [
+            {
+                "name": item["name"],
+                "kind": item["kind"],
+                "gangs": len(item["gangs"]),
+                "nodes": sum(len(nodes) for nodes in item["gangs"].values()),
+                "ended_at": item["ended_at"],
+            }
+            for item in listed[:MAX_ROUNDS]
+        ],
+        "rounds_left_out": max(0, len(listed) - MAX_ROUNDS),
+        "findings": [_finding(found) for found in document["findings"].values()],
+    }
+
+
+def _finding(found: Mapping[str, Any]) -> dict[str, Any]:
+    lines = orchestrate.lines_of(found)
+    classes = list(found["nodes"].values())
+    return {
+        "gang": found["name"],
+        "why": one_line(found["why"], MAX_REASON),
+        "rounds": found["rounds"],
+        "counts": {word: classes.count(word) for word in CLASSES},
+        "bad_links": [{"names": list(link)} for link in found["bad_links"][:MAX_SENTENCES]],
+        "suspect_links": [{"names": list(link)} for link in found["suspect_links"][:MAX_SENTENCES]],
+        "sentences": [one_line(line, MAX_CHARACTERS) for line in lines[:MAX_SENTENCES]],
+        "sentences_left_out": max(0, len(lines) - MAX_SENTENCES),
+    }

@@ -1,0 +1,206 @@
+"""Bigger groups, when all pairs are fine and the gang is not; pure.
+
+Groups of 4, 8, ... nodes until one is bad. That one is run again; then it is halved, and each half filled up with nodes
+of good groups to the same size, until one node is left. Where both halves are good the fault is between them.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Optional
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.statistics import HARD, percent
+
+#: A group is slow from so much on, and so many deviations: groups are few, and of two the faster one is the measure.
+MARGINS, DEVIATIONS = 2.0, 4.0
+#: A sentence on a group is cut after 200 characters, and has to come to its end before.
+MOST_NAMED = 3
+#: Bus bandwidth falls a little with size. More than this is told, and nobody is accused of it.
+FALL = 0.35
+#: One node is bad when it was in so many bad groups of otherwise good nodes, each time with others.
+CONFIRMED = 2
+#: A group without a result is run so often, so many groups of one size are looked into.
+TRIES, AT_ONCE = 2, 4
+
+Nodes = tuple[str, ...]
+
+
+class Ran(NamedTuple):
+    """A group that was run; `value`: logarithm of its speed, HARD, or None for a result that is missing."""
+
+    round: int
+    nodes: Nodes
+    tested: Nodes
+    purpose: str
+    value: Optional[float]
+
+
+class Wanted(NamedTuple):
+    nodes: Nodes
+    tested: Nodes
+    purpose: str
+
+
+class Bounds(NamedTuple):
+    """`margin` and `sigma` relative; `expected`: logarithm of the speed that is expected of two nodes, of no others.
+
+    `paired`: how often two nodes were run as a pair.
+    """
+
+    margin: float
+    sigma: float
+    expected: float
+    paired: Mapping[tuple[str, str], int]
+
+    @property
+    def far(self) -> float:
+        return max(MARGINS * self.margin, DEVIATIONS * self.sigma)
+
+
+@dataclass
+class Climb:
+    """What is to run next; what is known of nodes and, in `groups`, of faults that no node has alone."""
+
+    wanted: list[Wanted] = field(default_factory=list)
+    bad: dict[str, str] = field(default_factory=dict)
+    suspect: dict[str, str] = field(default_factory=dict)
+    groups: list[str] = field(default_factory=list)
+
+
+def climb(line: Sequence[str], ran: Sequence[Ran], bounds: Bounds, left: int) -> Climb:
+    """`line`: the nodes that are healthy in pairs; `ran`: all groups of more than two so far.
+
+    Where fewer rounds are `left` than there are sizes, sizes are left out, and never the whole gang.
+    """
+    sizes = [4 << step for step in range(len(line).bit_length()) if 4 << step < 2 * len(line) and len(line) > 2]
+    before, smaller, notes = bounds.expected, "what is expected of two nodes", []
+    for place, size in enumerate(sizes):
+        known = set(_chunks(line, size))
+        first = [one for one in ran if one.purpose == "climb" and one.nodes in known]
+        if not first and any(_has_run(line, bigger, ran) for bigger in sizes[place + 1 :]):
+            continue
+        if not first:
+            rest = sizes[place:]
+            chosen = rest[-(-len(rest) // max(1, left)) - 1]
+            return Climb([Wanted(nodes, (), "climb") for nodes in _chunks(line, chosen)], groups=notes)
+        look = _Look(ran, first, bounds)
+        if look.found.wanted or look.found.groups or look.found.bad or look.found.suspect:
+            look.found.groups += notes
+            return look.found
+        if look.usual - before < -max(FALL, bounds.far):
+            notes.append(f"groups of {size} are {percent(look.usual - before)} than {smaller}, all alike")
+        before, smaller = look.usual, f"those of {size}"
+    return Climb(groups=notes)
+
+
+def _has_run(line: Sequence[str], size: int, ran: Sequence[Ran]) -> bool:
+    known = set(_chunks(line, size))
+    return any(one.purpose == "climb" and one.nodes in known for one in ran)
+
+
+def _chunks(line: Sequence[str], size: int) -> list[Nodes]:
+    """Groups of neighbours, as even as can be."""
+    count = max(1, len(line) // size)
+    places = [round(len(line) * place / count) for place in range(count + 1)]
+    return [tuple(line[start:end]) for start, end in zip(places, places[1:])]
+
+
+class _Look:
+    """A look into the groups of one size: which of them are bad, and by whom."""
+
+    def __init__(self, ran: Sequence[Ran], first: Sequence[Ran], bounds: Bounds) -> None:
+        self.ran, self.bounds, self.found = ran, bounds, Climb()
+        sizes = {len(one.nodes) for one in first}
+        figures = [one.value for one in ran if len(one.nodes) in sizes and one.value is not None and one.value > HARD]
+        near = max(figures, default=-math.inf) - bounds.far
+        #: Of few groups one may be fast by chance: all that were run of this size tell where good ones lie.
+        self.usual = statistics.median([value for value in figures if value >= near] or [-math.inf])
+        self.fill = [
+            node for one in first if one.value is not None and not self.is_low(one.value) for node in one.nodes
+        ]
+        for group in [one for one in first if one.value is None or self.is_low(one.value)][:AT_ONCE]:
+            self._group(group)
+
+    def is_low(self, value: float | None) -> bool:
+        if value is None or value == HARD:
+            return value == HARD
+        return value - self.usual < -self.bounds.far
+
+    def _group(self, group: Ran) -> None:
+        again = [one for one in self.ran if one.purpose == "again" and one.nodes == group.nodes]
+        known = [one.value for one in again if one.value is not None]
+        count = len(group.nodes)
+        if not known and len(again) < TRIES:
+            self.found.wanted.append(Wanted(group.nodes, group.nodes, "again"))
+        elif not known:
+            self._suspect(group.nodes, f"a group of {count} with it gave no result")
+        elif any(map(self.is_low, known)):
+            self._halve(group.nodes, count, self._how(next(value for value in known if self.is_low(value))))
+        elif group.value == HARD:
+            self._suspect(group.nodes, f"a group of {count} with it failed, and not when it ran again")
+
+    def _halve(self, nodes: Nodes, size: int, how: str) -> None:
+        """Look into nodes that hold the fault: into whichever half is bad among good nodes."""
+        if len(nodes) == 1:
+            self._single(nodes, size, how)
+            return
+        half = len(nodes) // 2
+        halves = (nodes[:half], nodes[half:])
+        outcomes, asked = [], False
+        for part in halves:
+            tests = [one for one in self.ran if one.purpose == "bisect" and one.tested == part]
+            known = [one for one in tests if one.value is not None]
+            outcomes.append(any(self.is_low(one.value) for one in known) if known else None)
+            if not known and len(tests) < TRIES:
+                asked = self._want(part, size, 0) or asked
+        for part, outcome in zip(halves, outcomes):
+            if outcome:
+                self._halve(part, size, how)
+        ends = (nodes[0], nodes[-1])
+        if not asked and not any(outcomes) and outcomes == [False, False] and ends not in self.bounds.paired:
+            self.found.wanted.append(Wanted(ends, ends, "link"))  # of the group's ring the link that no pair had
+        elif not asked and not any(outcomes):
+            clear = outcomes == [False, False]
+            tail = "its halves among good nodes are fine" if clear else "too few good nodes are left to halve it"
+            self._suspect(nodes, f"a group of {size} with it {how}; {tail}")
+
+    def _single(self, nodes: Nodes, size: int, how: str) -> None:
+        tests = [one for one in self.ran if one.purpose == "bisect" and one.tested == nodes and one.value is not None]
+        bad = [one for one in tests if self.is_low(one.value)]
+        beside = [(one.nodes[1], one.nodes[-1]) for one in bad]  # as neighbours in a ring: a link to one may be bad
+        apart = len({node for pair in beside for node in pair}) == 2 * len(bad)
+        if len(bad) >= CONFIRMED and len(bad) == len(tests) and not apart:
+            self._suspect(nodes, f"a group of {size} with it {how}; too few good nodes are left to tell it from a link")
+        elif len(bad) >= CONFIRMED and len(bad) == len(tests):
+            rounds = some_of((one.round + 1 for one in bad), 12)
+            self.found.bad[nodes[0]] = f"every group of {size} with it {how}, good nodes beside it, in round {rounds}"
+        elif len(tests) > len(bad):
+            self._suspect(nodes, f"a group of {size} with it {how}, and not each time")
+        elif not self._want(nodes, size, len(tests)):
+            self._suspect(nodes, f"a group of {size} with it {how}; too few good nodes are left to confirm it")
+
+    def _want(self, part: Nodes, size: int, turn: int) -> bool:
+        """Ask for a group of `part` and good nodes, others at each turn. False when there are too few good ones."""
+        needed = size - len(part)
+        if len(self.fill) < needed:
+            return False
+        taken = {node for one in self.found.wanted for node in one.nodes}
+        free = [node for node in self.fill if node not in taken]
+        if len(free) >= needed and not taken & set(part):
+            start = turn * (needed // 2 + 1) % len(free)
+            chosen = (free[start:] + free[:start])[:needed]
+            self.found.wanted.append(Wanted((*part, *chosen), part, "bisect"))
+        return True  # else in a later round: this one has none left
+
+    def _suspect(self, nodes: Nodes, reason: str) -> None:
+        self.found.suspect.update(dict.fromkeys(nodes, reason))
+        self.found.groups.append(f"{len(nodes)} node(s) ({some_of(nodes, MOST_NAMED)}): {reason}")
+
+    def _how(self, value: float) -> str:
+        if value == HARD:
+            return "fails"
+        return f"is {percent(value - self.usual)} than it should be"

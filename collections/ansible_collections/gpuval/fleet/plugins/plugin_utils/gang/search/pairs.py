@@ -1,0 +1,90 @@
+"""Rounds of disjoint pairs in which no pair comes twice: the circle method, put in order by topology.
+
+Of the circle method's rounds two that follow each other make one ring through all nodes. Nodes are given places so that
+it is the ring of the gang: the first two rounds measure every link of that ring, most of them within a rack, and the
+next ones pair nodes of different racks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.topology import KINDS, Topology
+
+Pair = tuple[str, str]
+
+
+def rounds(line: Sequence[str], topology: Topology, count: int) -> list[list[Pair]]:
+    """The first `count` rounds, fewer where all pairs have been then; with an odd number one node sits out."""
+    places = tuple(tuple(topology.place(node, kind) for kind in KINDS) for node in line)
+    order = _order(len(line), places, min(count, length(len(line))))
+    return [[(line[one], line[two]) for one, two in _matching(len(line), number)] for number in order]
+
+
+def length(count: int) -> int:
+    """How many rounds it takes until each of so many nodes has met each other one."""
+    return 0 if count < 2 else count - 1 + count % 2
+
+
+@lru_cache(maxsize=64)
+def _order(count: int, places: tuple[tuple[str, ...], ...], wanted: int) -> tuple[int, ...]:
+    chosen = list(range(min(2, wanted)))
+    seen: set[tuple[str, str]] = set()
+    left = set(range(length(count))) - set(chosen)
+    while len(chosen) < wanted:
+        best = max(left, key=lambda number: (_across(count, number, places, seen), _far(count, number, chosen), number))
+        left.discard(best)
+        chosen.append(best)
+        seen.update(_between(count, best, places))
+    return tuple(chosen)
+
+
+def _across(count: int, number: int, places: tuple[tuple[str, ...], ...], seen: set[tuple[str, str]]) -> int:
+    """Pairs that cross a boundary, and pairs of racks that have not met."""
+    crossing = sum(
+        sum(a != b for a, b in zip(places[one], places[two], strict=True)) for one, two in _matching(count, number)
+    )
+    return crossing + 2 * len(_between(count, number, places) - seen)
+
+
+def _between(count: int, number: int, places: tuple[tuple[str, ...], ...]) -> set[tuple[str, str]]:
+    racks = ((places[one][0], places[two][0]) for one, two in _matching(count, number))
+    return {(a, b) if a < b else (b, a) for a, b in racks if a != b}
+
+
+def _far(count: int, number: int, chosen: Sequence[int]) -> int:
+    """How far the pairs' distance is from those that were."""
+    rounds_in_all = length(count)
+    return min(min((number - other) % rounds_in_all, (other - number) % rounds_in_all) for other in chosen)
+
+
+@lru_cache(maxsize=2048)
+def _matching(count: int, number: int) -> tuple[tuple[int, int], ...]:
+    """Pairs of places in line: seats of the circle whose sum is `number`, and the one that is left with the hub."""
+    seats = length(count)
+    line_of = _line(count)
+    found = []
+    for seat in range(seats):
+        other = (number - seat) % seats
+        if seat < other:
+            found.append((line_of[seat], line_of[other]))
+        elif seat == other:
+            found.append((line_of[seat], line_of[seats]))
+    return tuple(sorted((min(pair), max(pair)) for pair in found if min(pair) >= 0))
+
+
+@lru_cache(maxsize=64)
+def _line(count: int) -> tuple[int, ...]:
+    """Place in line of each seat of the circle, and of the hub (the last): along the ring of rounds 0 and 1.
+
+    With an odd number of nodes the hub is nobody (-1): whoever is paired with it sits out.
+    """
+    seats = length(count)
+    ring = [seats, 0]
+    for step in range(1, seats // 2 + 1):
+        ring += [step, seats - step]
+    places = [0] * (seats + 1)
+    for place, seat in enumerate(ring):
+        places[seat] = place - count % 2
+    return tuple(places)

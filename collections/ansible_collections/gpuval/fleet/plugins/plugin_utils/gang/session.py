@@ -1,0 +1,197 @@
+"""What actions that carry gangs out have in common: options, what the inventory says of nodes, how they are judged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError, StoreErrors
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.orchestrate import Placed, Settings, Ways
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.rounds import Ports
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import baseline, judging
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.analysis import properties as analysed
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.checks import FACTS
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import Check
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_history import Stood
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunError, RunFolder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import imported_run
+
+OPTIONS = {
+    "size": {"type": "int", "default": 0},
+    "group_by": {"type": "list", "elements": "str", "default": ["sku"]},
+    "port": {"type": "int", "default": 29500},
+    "ssh_port": {"type": "int", "default": 3022},
+    "round_seconds": {"type": "float", "default": 3600.0},
+    "search": {"type": "bool", "default": True},
+    "search_seconds": {"type": "float", "default": run_folder.SEARCH_SECONDS},
+    "search_round_seconds": {"type": "float", "default": 180.0},
+    "tapered": {"type": "bool", "default": False},
+    "expected_bytes_per_second": {"type": "float", "default": 0.0},
+}
+#: All members work at one time, and nothing is tried again behind the others' backs.
+LIMITS = {"retries": 0, "max_nodes_at_once": 0}
+MAX_MESSAGE = 240
+
+
+def settings(options: Mapping[str, Any]) -> Settings:
+    """From an action's options, as OPTIONS declares them. Raises RunError."""
+    if options["size"] < 0 or options["size"] == 1:
+        raise RunError(f"gpuval_gang_size {options['size']}: a gang has two nodes or more; 0 takes all that are alike")
+    port, ssh_port = options["port"], options["ssh_port"]
+    if not 1 <= port <= 65534 or not 1 <= ssh_port <= 65535 or ssh_port in (port, port + 1):
+        raise RunError(
+            f"gpuval_gang_port {port}, gpuval_gang_ssh_port {ssh_port}: members need the first, the one after it, and "
+            "the second, each another one of 1 to 65535"
+        )
+    seconds = ("round_seconds", "search_seconds", "search_round_seconds")
+    wrong = [f"{name} {options[name]:g}" for name in seconds if not options[name] > 0]
+    if wrong:
+        raise RunError(f"{', '.join(wrong)}: times of gangs are above 0 seconds")
+    short = run_folder.search_too_short(options["search_seconds"], options["search_round_seconds"])
+    if short and options["search"]:
+        raise RunError(short)
+    expected = options["expected_bytes_per_second"]
+    if not 0 <= expected < float("inf"):
+        raise RunError(f"gpuval_gang_expected_bytes_per_second {expected:g}: a speed in bytes/s; 0 is not known")
+    return Settings(
+        size=options["size"],
+        group_by=tuple(options["group_by"]),
+        ports=Ports(port, ssh_port),
+        round_seconds=options["round_seconds"],
+        search=options["search"],
+        search_seconds=options["search_seconds"],
+        search_round_seconds=options["search_round_seconds"],
+        tapered=options["tapered"],
+        expected_bytes_per_second=expected,
+    )
+
+
+def begin(folder: RunFolder, settings: Settings) -> None:
+    """Before anything else: how long this may take, for other commands; and no word of an earlier controller's end."""
+    run_folder.write_json(folder.gang_limits_file, {"search_seconds": settings.search_seconds})
+    if folder.problems_file.exists():
+        known = run_folder.read_json(folder.problems_file)
+        kept = [problem for problem in known if not problem["reason"].startswith(gang_document.BROKE_OFF)]
+        if kept != known:
+            run_folder.write_json(folder.problems_file, kept)
+
+
+def broke_off(folder: RunFolder, message: str) -> str:
+    """Record why gangs ended by an error: it is the reason of every stage that has no record. Returns the reason."""
+    reason = f"{gang_document.BROKE_OFF}: {one_line(message, MAX_MESSAGE)}"
+    run = folder.read_run()
+    try:
+        document = gang_document.read(folder)
+    except (RunError, schemas.Invalid):
+        document = None
+    last = evidence.last_rounds(document) if document else {}
+    spared = {*document["left_out"], *document["alone"]} if document else set()
+    problems = [{"node": None, "stage": None, "reason": reason}]
+    for name, node in run["nodes"].items():
+        for stage in () if name in spared else node.get("gang_stages", ()):
+            place = last.get(name)
+            if place is None or not gang_document.round_folder(folder, place).evidence_file(name, stage).exists():
+                problems.append({"node": name, "stage": stage, "reason": reason})
+    known = run_folder.read_json(folder.problems_file) if folder.problems_file.exists() else []
+    earlier = [problem for problem in known if not problem["reason"].startswith(gang_document.BROKE_OFF)]
+    run_folder.write_json(folder.problems_file, [*problems, *earlier])
+    return reason
+
+
+def placed(nodes: Mapping[str, Any], hosts: Collection[str], hostvars: Mapping[str, Any]) -> dict[str, Placed]:
+    """At which address the others reach each node, and its processes where it has no GPUs. Raises RunError.
+
+    Nothing of nodes that are none of the play's ``hosts``: Ansible's hostvars know nothing of those that the inventory
+    has lost.
+    """
+    found = {}
+    known = set(hosts)
+    for name in nodes:
+        if name not in known:
+            continue
+        values = hostvars[name]
+        in_cluster = (values.get("kubernetes_node") or {}).get("addresses") or {}  # its name need not resolve
+        own = in_cluster.get("InternalIP") or values.get("ansible_host") or name
+        addresses = values.get("ssh_keys_addresses") or [own]
+        first = addresses if isinstance(addresses, str) else addresses[0]
+        slots = values.get("gpuval_gang_slots") or 1
+        try:
+            found[name] = Placed(str(values.get("gpuval_gang_address") or first), int(slots))
+        except (TypeError, ValueError):
+            raise RunError(f"{name}: gpuval_gang_slots {slots!r} is not a whole number") from None
+    return found
+
+
+def properties(folder: RunFolder, run: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """The versions of each node by its facts."""
+    records = judging.read_evidence(folder, run).records
+    return {name: analysed.of_node({}, records.get(name, {}).get(FACTS)) for name in run["nodes"]}
+
+
+def judge_of(
+    folder: RunFolder, checks: Sequence[Check], options: Mapping[str, Any]
+) -> Callable[[Mapping[str, Any] | None], dict[str, Any]]:
+    """A function that judges the run as it stands. The options hold criteria and baseline."""
+    _files, held, _remarks = imported_run.judged_by(folder, options["criteria"], options["baseline"])
+    held_against = baseline.read(Path(held)) if held else None
+
+    def judge(gangs: Mapping[str, Any] | None) -> dict[str, Any]:
+        return judging.report_on(
+            folder,
+            folder.read_run(),
+            checks,
+            gangs=gangs,
+            with_gangs=gangs is not None,
+            held_against=held_against,
+            stood=Stood.of(publishing.standings(folder)),
+        )
+
+    return judge
+
+
+def ways(
+    folder: RunFolder,
+    access: StoreAccess,
+    checks: Sequence[Check],
+    options: Mapping[str, Any],
+    carry: Callable[[RunFolder], None],
+    display: Any,
+) -> Ways:
+    """How gangs are judged and told of; ``carry`` is the placement's. The options hold criteria and baseline."""
+
+    def keep(document: Mapping[str, Any]) -> None:
+        try:
+            access.store().put(
+                gang_document.key_of(folder.read_run()), json.dumps(document).encode(), "application/json"
+            )
+        except (StoreError, *StoreErrors) as error:
+            display.warning(f"the store does not know of the gangs yet: {error}")
+
+    return Ways(
+        carry=carry,
+        judge=judge_of(folder, checks, options),
+        keep=keep,
+        say=display.display,
+        repeatable={check.name for check in checks if check.retry},
+    )
+
+
+def summary(document: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What the task returns."""
+    if document is None:
+        return {"gangs": {}, "left_out": {}, "rounds": [], "msg": "no gangs"}
+    return {
+        "gangs": {name: [member["node"] for member in members] for name, members in document["gangs"].items()},
+        "left_out": document["left_out"],
+        "rounds": [item["name"] for item in document["rounds"]],
+        "msg": f"{len(document['gangs'])} gang(s), {len(document['rounds'])} round(s)",
+    }

@@ -1,0 +1,128 @@
+"""Figures of one stage that move together over the fleet, by Spearman's rank correlation. Pure.
+
+Two figures of the same kind of part are compared over all parts that have both, others over nodes (the median of their
+parts). Parts of a node are not independent: chance is told by the number of nodes. Two that are one quantity (its
+percentiles, its duration and rate) say nothing and are only counted.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.analysis import ranks
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.analysis.distribution import Key, Samples, node_medians
+
+MIN_NODES = 8
+LEAST_RHO = 0.7
+FALSE_SHARE = 0.01
+#: Beyond it one figure is made from the other.
+ONE_QUANTITY = 0.995
+#: A figure that fewer than this share of the parts told would leave few that told all.
+TOLD_BY = 0.8
+#: Of one stage; pairs grow with the square.
+MAX_FIGURES = 150
+#: Of more parts as many are drawn: rho is known to 0.02 then, and thousands of pairs take a second.
+MAX_PLACES = 2000
+
+#: Units and statistics of a quantity, as names of metrics have them.
+_SAME_WORDS = re.compile(
+    r"seconds?|bytes?|bits|per|t?flops|tokens|samples|images|requests|ratio|count|celsius|watts|hertz|joules|percent"
+    r"|rate|duration|latency|mean|median|min|max|minimum|maximum|least|greatest|most|average|avg|total|sum|first|last"
+    r"|final|spread|deviation|p[0-9]{1,3}"
+)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """``over`` is the kind of part that was compared, ``count`` how many of them."""
+
+    one: Key
+    other: Key
+    rho: float
+    over: str
+    count: int
+    nodes: int
+    probability: float
+
+
+@dataclass(frozen=True)
+class Correlated:
+    """Strong pairs, the strongest first, and how many more are one quantity twice."""
+
+    pairs: list[Pair]
+    one_quantity: int
+
+
+def correlate(samples: Samples) -> Correlated:
+    """All pairs of figures of a stage on nodes of one kind that are strongly correlated, beyond chance."""
+    stages: dict[tuple[str, str], list[Key]] = defaultdict(list)
+    for key in samples.figures:
+        stages[key.stage, key.kind].append(key)
+    pairs = [pair for keys in stages.values() for pair in _of_stage(keys, samples)]
+    qualities = ranks.benjamini_hochberg([pair.probability for pair in pairs])
+    strong = [
+        pair
+        for pair, quality in zip(pairs, qualities, strict=True)
+        if quality <= FALSE_SHARE and abs(pair.rho) >= LEAST_RHO
+    ]
+    found = [pair for pair in strong if not _one_quantity(pair)]
+    found.sort(key=lambda pair: (-abs(pair.rho), pair.one, pair.other))
+    return Correlated(found, len(strong) - len(found))
+
+
+def _of_stage(keys: Sequence[Key], samples: Samples) -> Iterator[Pair]:
+    figures = {key: dict(_by_place(key, samples)) for key in keys}
+    figures = {key: values for key, values in figures.items() if len({place[0] for place in values}) >= MIN_NODES}
+    by_scope: dict[str, dict[Key, dict[Hashable, float]]] = defaultdict(dict)
+    for key, values in itertools.islice(figures.items(), MAX_FIGURES):
+        by_scope[key.scope][key] = values
+    for scope, its in by_scope.items():
+        yield from _pairs(its, scope, lambda place: place[0], lambda *_: True)
+    if len(by_scope) > 1:
+        medians = {
+            key: dict(node_medians((value, place) for place, value in values.items()))
+            for its in by_scope.values()
+            for key, values in its.items()
+        }
+        yield from _pairs(medians, "node", lambda place: place, lambda one, other: one.scope != other.scope)
+
+
+def _by_place(key: Key, samples: Samples) -> Iterator[tuple[tuple[int, str], float]]:
+    for value, place in samples.figures[key].values:
+        yield place, value
+
+
+def _pairs(figures: Mapping[Key, Mapping], over: str, node_of, wanted) -> Iterator[Pair]:
+    """Over the places that told every figure which most places told."""
+    if len(figures) < 2:
+        return
+    told_by_most = TOLD_BY * max(map(len, figures.values()))
+    usual = {key: values for key, values in figures.items() if len(values) >= told_by_most}
+    places = sorted(set.intersection(*(set(values) for values in usual.values())))
+    if len(places) > MAX_PLACES:
+        places = random.Random(0).sample(places, MAX_PLACES)  # noqa: S311 - always the same ones
+    nodes = len({node_of(place) for place in places})
+    if nodes < MIN_NODES:
+        return
+    centred = {key: ranks.centred([values[place] for place in places]) for key, values in usual.items()}
+    differing = [(key, one) for key, one in centred.items() if one is not None]
+    for (key, one), (other_key, other) in itertools.combinations(differing, 2):
+        if wanted(key, other_key):
+            rho = ranks.spearman(one, other)
+            first, second = sorted((key, other_key))
+            yield Pair(first, second, rho, over, len(places), nodes, ranks.spearman_p(rho, nodes))
+
+
+def _one_quantity(pair: Pair) -> bool:
+    return abs(pair.rho) > ONE_QUANTITY or _quantity(pair.one.metric) == _quantity(pair.other.metric)
+
+
+def _quantity(metric: str) -> tuple[str, ...]:
+    """What a name says less the words for its unit and its statistic; nothing of a name of such words alone."""
+    words = [word for word in re.split("[_.]", metric.lower()) if not _SAME_WORDS.fullmatch(word)]
+    return tuple(words) or (metric,)

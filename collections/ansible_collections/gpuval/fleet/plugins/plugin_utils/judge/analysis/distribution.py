@@ -1,0 +1,213 @@
+"""Each figure of a fleet: its values on all nodes of a kind, how they are spread, and who stands out. Pure.
+
+A figure is one metric of one stage, in one unit, of whole nodes or of their parts (GPUs, ranks, links), on nodes of
+one kind: the same SKU, number of GPUs and workload. Values count from stages that ran to their end.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_statistics import MAD_TO_DEVIATION
+
+#: From so many nodes on a figure is described.
+MIN_NODES = 3
+#: An outlier is further from the median than both: robust deviations, and this part of the median.
+DEVIATIONS = 6.0
+LEAST_DIFFERENCE = 0.02
+#: Squares of figures must be numbers too; nothing that is measured comes near.
+GREATEST = 1e100
+#: Stages that ended otherwise broke off, and so did their figures.
+_ENDED = frozenset({"success", "failure"})
+
+#: Number of the node in the report, and the scope.
+Place = tuple[int, str]
+Value = tuple[float, Place]
+
+
+class Key(NamedTuple):
+    """``scope`` is the kind of part: node, gpu, rank, link."""
+
+    stage: str
+    metric: str
+    scope: str
+    unit: str
+    kind: str
+
+
+@dataclass
+class Sample:
+    """The values of one figure in the order of nodes, and where there was none that is a number."""
+
+    values: list[Value] = field(default_factory=list)
+    not_numbers: list[Place] = field(default_factory=list)
+
+    def missing(self, nodes: Iterable[int]) -> int:
+        """Parts that these nodes, which ran the stage, did not tell; each has as many as most nodes told."""
+        parts = Counter(place[0] for _, place in self.values)
+        parts.update(place[0] for place in self.not_numbers)
+        usual = Counter(parts.values()).most_common(1)[0][0]
+        return sum(max(0, usual - parts[number]) for number in nodes)
+
+
+@dataclass(frozen=True)
+class Samples:
+    """All figures of a fleet; ``asked`` are the nodes of a kind that were asked to run a stage."""
+
+    figures: Mapping[Key, Sample]
+    asked: Mapping[tuple[str, str], Sequence[int]]
+
+    def missing(self, key: Key) -> int:
+        return self.figures[key].missing(self.asked[key.stage, key.kind])
+
+
+def samples(nodes: Sequence[Mapping[str, Any]]) -> Samples:
+    """Every figure that the nodes of a report (``nodes`` of gpuval.report/1) told."""
+    kinds = kinds_of(nodes)
+    scopes: dict[str, str] = {}
+    of_stage: dict[tuple[str, str], dict[tuple[str, str, str], Sample]] = defaultdict(lambda: defaultdict(Sample))
+    asked: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for number, node in enumerate(nodes):
+        places: dict[str, Place] = {}  # one for each part: a fleet has a million values
+        for stage in node["stages"]:
+            name = stage["name"]
+            kind = kinds[number][name]
+            asked[name, kind].append(number)
+            if stage["state"] not in _ENDED:
+                continue
+            figures = of_stage[name, kind]
+            for metric in node["metrics"].get(name, ()):
+                value, part = metric["value"], metric["scope"]
+                place = places.get(part)
+                if place is None:
+                    place = places[part] = (number, part)
+                    scopes.setdefault(part, part.partition(":")[0])
+                sample = figures[metric["name"], scopes[part], metric["unit"]]
+                if type(value) in (int, float) and abs(value) < GREATEST:
+                    sample.values.append((value, place))
+                else:
+                    sample.not_numbers.append(place)
+    return Samples(
+        {
+            Key(stage, metric, scope, unit, kind): sample
+            for (stage, kind), figures in of_stage.items()
+            for (metric, scope, unit), sample in figures.items()
+        },
+        asked,
+    )
+
+
+def kinds_of(nodes: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """For each node by stage what is compared with each other; number of GPUs and workload only where they differ.
+
+    A node without facts is of the kind of all others, where these are of one: it is missing among them.
+    """
+    known = [node for node in nodes if _has_facts(node)]
+    skus = {_sku(node) for node in known}
+    counts: dict[str, set[int]] = defaultdict(set)
+    workloads: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for node in known:
+        counts[_sku(node)].add(_gpus(node))
+        for stage in node["stages"]:
+            if stage.get("workload"):
+                workloads[_sku(node), stage["name"]].add(stage["workload"])
+    found = []
+    for node in nodes:
+        facts = _has_facts(node)
+        sku = min(skus) if not facts and len(skus) == 1 else _sku(node)
+        machine = sku if len(counts[sku]) < 2 else f"{sku} x {_gpus(node)}" if facts else f"{sku}, no facts"
+        found.append(
+            {
+                stage["name"]: machine
+                if len(workloads[sku, stage["name"]]) < 2
+                else f"{machine}, {stage.get('workload') or 'no workload'}"
+                for stage in node["stages"]
+            }
+        )
+    return found
+
+
+def _has_facts(node: Mapping[str, Any]) -> bool:
+    return bool(node.get("catalogue_sku") or node["accelerator"] != "unknown")
+
+
+def _sku(node: Mapping[str, Any]) -> str:
+    return node.get("catalogue_sku") or node["accelerator"]
+
+
+def _gpus(node: Mapping[str, Any]) -> int:
+    return len(node["identity"].get("gpus", ()))
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """``outliers`` are all of them, the furthest first. ``deviation`` is the standard one (n - 1)."""
+
+    count: int
+    nodes: int
+    mean: float
+    deviation: float
+    low: float
+    p01: float
+    p05: float
+    median: float
+    p95: float
+    p99: float
+    high: float
+    #: 1.4826 x the median absolute deviation.
+    spread: float
+    outliers: list[Value]
+
+    @property
+    def variation(self) -> float | None:
+        """Standard deviation by mean; None where the mean is 0."""
+        return self.deviation / abs(self.mean) if self.mean else None
+
+    def distance(self, value: float) -> float | None:
+        """From the median, in robust deviations; None where all the others agree."""
+        return (value - self.median) / self.spread if self.spread else None
+
+    def change(self, value: float) -> float | None:
+        """From the median, relative to it; None where that is 0."""
+        return relative(value, self.median)
+
+
+def relative(value: float, base: float) -> float | None:
+    """How much ``value`` is over ``base``, as a part of it; None where ``base`` is 0 or too small to divide by."""
+    change = (value - base) / abs(base) if base else math.inf
+    return change if math.isfinite(change) else None
+
+
+def distribution(values: Sequence[Value]) -> Distribution:
+    """How the values (at least one) are spread. p01 to p99 are values that were measured (nearest rank)."""
+    numbers = sorted(value for value, _ in values)
+    median = statistics.median(numbers)
+    spread = MAD_TO_DEVIATION * statistics.median(abs(value - median) for value in numbers)
+    mean = math.fsum(numbers) / len(numbers)
+    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in numbers) / max(1, len(numbers) - 1))
+    most = max(DEVIATIONS * spread, LEAST_DIFFERENCE * abs(median))
+    outliers = [one for one in values if abs(one[0] - median) > most]
+    outliers.sort(key=lambda one: -abs(one[0] - median))
+    return Distribution(
+        len(numbers), len({place[0] for _, place in values}), mean, deviation, numbers[0], _percentile(numbers, 0.01),
+        _percentile(numbers, 0.05), median, _percentile(numbers, 0.95), _percentile(numbers, 0.99), numbers[-1], spread,
+        outliers,
+    )  # fmt: skip
+
+
+def _percentile(ordered: Sequence[float], share: float) -> float:
+    """Nearest rank."""
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def node_medians(values: Iterable[Value]) -> dict[int, float]:
+    """By number of the node the median of its parts."""
+    parts: dict[int, list[float]] = defaultdict(list)
+    for value, (number, _) in values:
+        parts[number].append(value)
+    return {number: its[0] if len(its) == 1 else statistics.median(its) for number, its in parts.items()}

@@ -1,0 +1,159 @@
+"""The analysis of a fleet as report.json keeps it (``fleet.analysis``): statistics, groups, findings, correlations."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.analysis import correlation, groups
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.analysis.distribution import (
+    MIN_NODES,
+    Distribution,
+    Key,
+    Sample,
+    Samples,
+    distribution,
+    samples,
+)
+
+MAX_STATISTICS = 4000
+MAX_OUTLIERS = 50
+MAX_FINDINGS = 500
+MAX_GROUPS = 20_000
+MAX_PAIRS = 200
+MAX_NAMES = 64
+
+Nodes = Sequence[Mapping[str, Any]]
+
+
+def analyse(nodes: Nodes, properties: Sequence[Mapping[str, str]]) -> dict[str, Any] | None:
+    """The document of ``nodes`` (those of gpuval.report/1), each with its properties; None below three nodes."""
+    if len(nodes) < MIN_NODES:
+        return None
+    told = samples(nodes)
+    described = {key: sample for key, sample in told.figures.items() if len(_nodes_of(sample)) >= MIN_NODES}
+    if not described:
+        return None
+    told = Samples(described, told.asked)
+    compared = groups.compare(told, properties)
+    correlated = correlation.correlate(told)
+    statistics = [_statistic(key, sample, told, nodes) for key, sample in _first(described, MAX_STATISTICS)]
+    standings = [
+        {**_figure(key), "by": by, "groups": [_standing(one) for one in its]}
+        for (key, by), its in compared.standings.items()
+    ]
+    kept = _within(standings, MAX_GROUPS)
+    return {
+        "statistics": statistics,
+        "groups": kept,
+        "findings": [_finding(one, nodes) for one in compared.findings[:MAX_FINDINGS]],
+        "correlations": [_pair(one) for one in correlated.pairs[:MAX_PAIRS]],
+        "counts": {
+            "comparisons": compared.comparisons,
+            "findings": len(compared.findings),
+            "correlations": len(correlated.pairs),
+            "one_quantity": correlated.one_quantity,
+            "statistics_left_out": len(described) - len(statistics),
+            "groups_left_out": len(standings) - len(kept),
+        },
+    }
+
+
+def _nodes_of(sample: Sample) -> set[int]:
+    return {place[0] for _, place in sample.values}
+
+
+def _first(described: Mapping[Key, Sample], most: int) -> list[tuple[Key, Sample]]:
+    """All, in their order; of too many those that most parts told."""
+    if len(described) <= most:
+        return list(described.items())
+    kept = set(sorted(described, key=lambda key: -len(described[key].values))[:most])
+    return [(key, sample) for key, sample in described.items() if key in kept]
+
+
+def _figure(key: Key) -> dict[str, Any]:
+    return {"stage": key.stage, "metric": key.metric, "scope": key.scope, "unit": key.unit, "kind": key.kind}
+
+
+def _statistic(key: Key, sample: Sample, told: Samples, nodes: Nodes) -> dict[str, Any]:
+    spread: Distribution = distribution(sample.values)
+    return {
+        **_figure(key),
+        "count": spread.count,
+        "nodes": spread.nodes,
+        "missing": told.missing(key),
+        "not_finite": len(sample.not_numbers),
+        "mean": spread.mean,
+        "standard_deviation": spread.deviation,
+        "coefficient_of_variation": spread.variation,
+        "min": spread.low,
+        "p1": spread.p01,
+        "p5": spread.p05,
+        "p50": spread.median,
+        "p95": spread.p95,
+        "p99": spread.p99,
+        "max": spread.high,
+        "robust_deviation": spread.spread,
+        "outlier_count": len(spread.outliers),
+        "outliers": [
+            {"node": nodes[number]["name"], "part": part, "value": value, "relative_difference": spread.change(value)}
+            for value, (number, part) in spread.outliers[:MAX_OUTLIERS]
+        ],
+    }
+
+
+def _standing(one: groups.Standing) -> dict[str, Any]:
+    return {"value": one.group[1], "nodes": one.nodes, "median": one.median, "relative_difference": one.difference}
+
+
+def _within(standings: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
+    kept, count = [], 0
+    for one in standings:
+        count += len(one["groups"])
+        if count > most:
+            break
+        kept.append(one)
+    return kept
+
+
+def _finding(one: groups.Finding, nodes: Nodes) -> dict[str, Any]:
+    by, value = one.standing.group
+    return {
+        **_figure(one.key),
+        "by": by,
+        "value": value,
+        "nodes": len(one.nodes),
+        "names": [nodes[number]["name"] for number in sorted(one.nodes)[:MAX_NAMES]],
+        "others": one.standing.others,
+        "median": one.standing.median,
+        "others_median": one.standing.others_median,
+        "relative_difference": one.standing.difference,
+        "p": one.probability,
+        "q": one.quality,
+        "alike": [{"by": group[0], "value": group[1], "same": its == one.nodes} for group, its in one.alike],
+        "moved": one.moved,
+        "text": one_line(one.text, 600),
+    }
+
+
+def _pair(one: correlation.Pair) -> dict[str, Any]:
+    return {
+        "stage": one.one.stage,
+        "kind": one.one.kind,
+        "one": {"metric": one.one.metric, "scope": one.one.scope},
+        "other": {"metric": one.other.metric, "scope": one.other.scope},
+        "rho": one.rho,
+        "over": one.over,
+        "count": one.count,
+        "nodes": one.nodes,
+    }
+
+
+def by_group(analysis: Mapping[str, Any]) -> list[list[Mapping[str, Any]]]:
+    """Findings of one group on one kind of node together, in the order of the group's strongest."""
+    found: dict[tuple[str, str, str], list[Mapping[str, Any]]] = defaultdict(list)
+    for one in analysis["findings"]:
+        found[one["by"], one["value"], one["kind"]].append(one)
+    return list(found.values())

@@ -1,0 +1,271 @@
+"""Groups of nodes (a rack, a driver) whose figures differ from those of the other nodes of their kind. Pure.
+
+Of each node the median of its parts counts. A group is held against all others by its ranks (Mann-Whitney), which no
+outlier moves. At most ``FALSE_SHARE`` of the groups that are found may be chance, over all comparisons of a fleet, and
+no more of the figures in which they differ; and they must differ by ``LEAST_EFFECT`` of the others' median or more.
+
+Groups that are the same nodes are compared once and named together. What is left of a group without the nodes of one
+that stands out more must stand out by itself, or it is not named: a row is not bad because one rack in it is.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.analysis import ranks
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.analysis.distribution import (
+    Key,
+    Samples,
+    node_medians,
+    relative,
+)
+
+#: The least number of nodes of a group, and of those that it is held against.
+MIN_NODES = 3
+LEAST_EFFECT = 0.02
+FALSE_SHARE = 0.01
+#: Two groups that share this part of their nodes cannot be told apart.
+ALIKE = 0.8
+
+#: Property and value: ("rack", "r12").
+Group = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A group beside the other nodes of its kind; medians in the unit of the figure."""
+
+    group: Group
+    nodes: int
+    median: float
+    others: int
+    others_median: float
+
+    @property
+    def difference(self) -> float | None:
+        """Relative to the others' median; None where that is 0."""
+        return relative(self.median, self.others_median)
+
+    @property
+    def large(self) -> bool:
+        if self.difference is None:
+            return self.median != self.others_median
+        return abs(self.difference) >= LEAST_EFFECT
+
+
+@dataclass(frozen=True)
+class Finding:
+    """``nodes`` are their numbers in the report, ``alike`` other groups that are (nearly) the same nodes."""
+
+    key: Key
+    standing: Standing
+    nodes: frozenset[int]
+    probability: float
+    quality: float
+    alike: tuple[tuple[Group, frozenset[int]], ...] = ()
+
+    @property
+    def text(self) -> str:
+        by, value = self.standing.group
+        also = "".join(f"; {self._alike(group, nodes)}" for group, nodes in self.alike)
+        return (
+            f"{by} {value}: {self.key.metric} {self.moved} the other {self.standing.others} nodes "
+            f"({self.standing.nodes} nodes, {self.key.kind}, q={self.quality:.1g}){also}"
+        )
+
+    @property
+    def moved(self) -> str:
+        """4.8 % below; or both figures where the others' is 0."""
+        one = self.standing
+        if one.difference is None:
+            figures = (units.human(value, self.key.unit) for value in (one.median, one.others_median))
+            return "{}, not {} as".format(*figures)
+        way = "below" if one.difference < 0 else "above"
+        return f"{units.number_text(round(abs(one.difference) * 100, 2))} % {way}"
+
+    def _alike(self, group: Group, nodes: frozenset[int]) -> str:
+        return f"{'' if nodes == self.nodes else 'nearly '}the same nodes as {group[0]} {group[1]}"
+
+
+@dataclass
+class Compared:
+    """``standings`` by figure and property; ``comparisons`` is how many were held against chance."""
+
+    standings: dict[tuple[Key, str], list[Standing]] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    comparisons: int = 0
+
+
+@dataclass(frozen=True)
+class _Test:
+    key: Key
+    standing: Standing
+    nodes: frozenset[int]
+    probability: float
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """The groups among some nodes: by property those that are large enough, and for each set of nodes its names."""
+
+    by: Mapping[str, Mapping[str, frozenset[int]]]
+    names: Mapping[frozenset[int], Sequence[Group]]
+
+
+def compare(samples: Samples, properties: Sequence[Mapping[str, str]]) -> Compared:
+    """Every group beside the others of its kind in every figure; ``properties`` are those of each node."""
+    found = Compared()
+    known: dict[frozenset[int], _Groups] = {}
+    tests: list[_Test] = []
+    medians: dict[Key, dict[int, float]] = {}
+    for key, sample in samples.figures.items():
+        values = node_medians(sample.values)
+        if len(values) < 2 * MIN_NODES or min(values.values()) == max(values.values()):
+            continue
+        medians[key] = values
+        told = frozenset(values)
+        groups = known.get(told)
+        if groups is None:
+            groups = known[told] = _groups(told, properties)
+        tests += _tests(key, values, groups, found)
+    found.comparisons = len(tests)
+    by_key: dict[Key, list[tuple[_Test, float]]] = defaultdict(list)
+    for test, quality in _beyond_chance(tests):
+        if test.standing.large:
+            by_key[test.key].append((test, quality))
+    for key, its in by_key.items():
+        found.findings += _standing_out(its, medians[key], known[frozenset(medians[key])])
+    found.findings.sort(
+        key=lambda one: (one.probability, -abs(one.standing.difference or 1), one.standing.group, one.key)
+    )
+    return found
+
+
+def _beyond_chance(tests: Sequence[_Test]) -> Iterator[tuple[_Test, float]]:
+    """The tests that are, each with its q: first whole groups are chosen, then figures of those that are.
+
+    A bad rack differs in many figures at once. Were all tests corrected together, these would make room for figures of
+    groups that are good (Benjamini, Bogomolov 2014).
+    """
+    by_group: dict[tuple[Group, str], list[_Test]] = defaultdict(list)
+    for test in tests:
+        by_group[test.standing.group, test.key.kind].append(test)
+    within = {group: ranks.benjamini_hochberg([test.probability for test in its]) for group, its in by_group.items()}
+    between = ranks.benjamini_hochberg([min(its) for its in within.values()])
+    chosen = sum(quality <= FALSE_SHARE for quality in between)
+    for (group, qualities), of_group in zip(within.items(), between, strict=True):
+        if of_group > FALSE_SHARE:
+            continue
+        for test, of_figure in zip(by_group[group], qualities, strict=True):
+            quality = of_figure * len(by_group) / chosen
+            if quality <= FALSE_SHARE:
+                yield test, quality
+
+
+def _groups(told: frozenset[int], properties: Sequence[Mapping[str, str]]) -> _Groups:
+    by: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+    for number in sorted(told):
+        for name, value in properties[number].items():
+            by[name][value].add(number)
+    large = {
+        name: {
+            value: frozenset(nodes)
+            for value, nodes in sorted(values.items())
+            if MIN_NODES <= len(nodes) <= len(told) - MIN_NODES
+        }
+        for name, values in sorted(by.items())
+    }
+    large = {name: values for name, values in large.items() if values}
+    names: dict[frozenset[int], list[Group]] = defaultdict(list)
+    for name, values in large.items():
+        for value, nodes in values.items():
+            names[nodes].append((name, value))
+    return _Groups(large, names)
+
+
+def _tests(key: Key, values: Mapping[int, float], groups: _Groups, found: Compared) -> Iterator[_Test]:
+    """One for each set of nodes; of two that are all nodes between them, one, that of fewer nodes."""
+    if not groups.by:
+        return
+    numbers = list(values)
+    rank = dict(zip(numbers, ranks.midranks([values[number] for number in numbers]), strict=True))
+    done: dict[frozenset[int], Standing] = {}
+    for name, its in groups.by.items():
+        standings = []
+        for value, nodes in its.items():
+            others = values.keys() - nodes
+            if len(others) < MIN_NODES:
+                continue
+            known = done.get(nodes)
+            standing = _standing((name, value), nodes, others, values, known)
+            standings.append(standing)
+            complement = frozenset(others)
+            if known is not None or (complement in groups.names and _second(nodes, complement)):
+                continue
+            done[nodes] = standing
+            if ranks.least_p(len(nodes), len(values)) > FALSE_SHARE:
+                continue
+            probability = ranks.mann_whitney(sum(rank[number] for number in nodes), len(nodes), len(values))
+            yield _Test(key, standing, nodes, probability)
+        if standings:
+            found.standings[key, name] = standings
+
+
+def _second(nodes: frozenset[int], complement: frozenset[int]) -> bool:
+    return (len(nodes), sorted(nodes)) > (len(complement), sorted(complement))
+
+
+def _standing(
+    group: Group, nodes: frozenset[int], others: set[int], values: Mapping[int, float], known: Standing | None = None
+) -> Standing:
+    if known is not None:
+        return Standing(group, known.nodes, known.median, known.others, known.others_median)
+    return Standing(
+        group,
+        len(nodes),
+        statistics.median(values[number] for number in nodes),
+        len(others),
+        statistics.median(values[number] for number in others),
+    )
+
+
+def _standing_out(
+    candidates: Sequence[tuple[_Test, float]], values: Mapping[int, float], groups: _Groups
+) -> Iterator[Finding]:
+    """The candidates of one figure that do so without the nodes of those before them."""
+    ordered = sorted(
+        candidates, key=lambda one: (one[0].probability, -abs(one[0].standing.difference or 1), one[0].standing.group)
+    )
+    taken: set[int] = set()
+    for test, quality in ordered:
+        if taken & test.nodes and not _still(test, taken, values):
+            continue
+        taken |= test.nodes
+        yield Finding(test.key, test.standing, test.nodes, test.probability, quality, _alike(test, groups))
+
+
+def _still(test: _Test, taken: set[int], values: Mapping[int, float]) -> bool:
+    """Whether the group differs without the nodes that are taken, and from others of which none is."""
+    nodes = test.nodes - taken
+    others = values.keys() - test.nodes - taken
+    if len(nodes) < MIN_NODES or len(others) < MIN_NODES:
+        return False
+    standing = _standing(test.standing.group, nodes, others, values)
+    numbers = [*nodes, *others]
+    rank = ranks.midranks([values[number] for number in numbers])
+    probability = ranks.mann_whitney(sum(rank[: len(nodes)]), len(nodes), len(numbers))
+    same_way = (standing.median > standing.others_median) == (test.standing.median > test.standing.others_median)
+    return same_way and standing.large and probability <= FALSE_SHARE
+
+
+def _alike(test: _Test, groups: _Groups) -> tuple[tuple[Group, frozenset[int]], ...]:
+    """Other groups that are the same nodes, or nearly."""
+    found = []
+    for nodes, names in groups.names.items():
+        if len(nodes & test.nodes) >= ALIKE * len(nodes | test.nodes):
+            found += [(name, nodes) for name in names if name != test.standing.group]
+    return tuple(sorted(found, key=lambda one: (one[1] != test.nodes, one[0])))

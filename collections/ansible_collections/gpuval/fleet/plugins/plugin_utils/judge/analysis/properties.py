@@ -1,0 +1,25 @@
+"""What nodes are grouped by: the versions that their facts tell, and the labels of the inventory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.versions import KINDS
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import environment
+
+MAX_TEXT = 120
+LABEL = "label "
+
+
+def of_node(labels: Mapping[str, str], facts: Mapping[str, Any] | None) -> dict[str, str]:
+    """By property its value; a label that is called as a version is keeps its kind before its name."""
+    found = {}
+    for name, version in KINDS.items() if facts else ():
+        texts = sorted(set(environment.texts(facts["environment"], version.path)))
+        if texts:
+            found[name] = one_line(", ".join(texts), MAX_TEXT)
+    for name, value in labels.items():
+        found[LABEL + name if name in KINDS else name] = value
+    return found

@@ -1,0 +1,104 @@
+"""Which metrics no criterion looks at, and which criteria look at what nobody reports. Advice, never a verdict.
+
+A metric is covered when a check of its stage judges it or needs it, or a list declares it informational, with a reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import Check, Informational
+
+ANY = "any"
+MAX_SHOWN = 100
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """unjudged: ``stage/metric``. unreported: ``check (stage/metric)``. Both sorted."""
+
+    unjudged: tuple[str, ...]
+    unreported: tuple[str, ...]
+
+    @property
+    def complete(self) -> bool:
+        return not self.unjudged and not self.unreported
+
+    def document(self) -> dict[str, list[str]]:
+        """As the report holds it; names come from nodes, so there is a bound."""
+        return {"unjudged": _bounded(self.unjudged), "unreported": _bounded(self.unreported)}
+
+
+def compare(
+    reported: Mapping[str, Iterable[str]], checks: Iterable[Check], informational: Iterable[Informational] = ()
+) -> Coverage:
+    """The gaps between what stages report (stage -> names of metrics and fingerprints) and what checks look at."""
+    reported = {stage: set(names) for stage, names in reported.items()}
+    checks = list(checks)
+    looked_at: dict[str, set[str]] = defaultdict(set)
+    for check in checks:
+        looked_at[check.stage] |= needed(check)
+    patterns = {stage: _patterns(stage, informational) for stage in reported}
+    unjudged = {
+        f"{stage}/{name}"
+        for stage, names in reported.items()
+        for name in names - looked_at[stage]
+        if not any(pattern.fullmatch(name) for pattern in patterns[stage])
+    }
+    unreported = {
+        f"{check.name} ({check.stage}/{name})"
+        for check in checks
+        for name in needed(check) - reported.get(check.stage, set())
+    }
+    return Coverage(tuple(sorted(unjudged)), tuple(sorted(unreported)))
+
+
+def of_report(
+    nodes: Sequence[Mapping[str, Any]], checks: Iterable[Check], informational: Iterable[Informational] = ()
+) -> Coverage:
+    """The gaps of a run: of its nodes' reports (``metrics``, ``checks``, ``stages``).
+
+    A check counts as unreported where it applied to a stage that ended well.
+    """
+    reported: dict[str, set[str]] = defaultdict(set)
+    applied: set[str] = set()
+    for node in nodes:
+        ended_well = {stage["name"] for stage in node["stages"] if stage["state"] == "success"}
+        for stage, metrics in node["metrics"].items():
+            reported[stage] |= {metric["name"] for metric in metrics}
+        applied |= {
+            check["name"] for check in node["checks"] if check["verdict"] != "skipped" and check["stage"] in ended_well
+        }
+    checks = list(checks)
+    gaps = compare(reported, checks, informational)
+    counted = [check for check in checks if check.name in applied and _is_of_metrics(check)]
+    return Coverage(gaps.unjudged, compare(reported, counted).unreported)
+
+
+def needed(check: Check) -> set[str]:
+    """The metrics that a check reads in the records of its stage; none where it reads the environment."""
+    if not _is_of_metrics(check):
+        return set()
+    return {check.metric, check.baseline_metric, check.parts_from, check.spread_from} - {None}
+
+
+def _is_of_metrics(check: Check) -> bool:
+    return check.kind != "same" and not isinstance(check.value, str)
+
+
+def _patterns(stage: str, informational: Iterable[Informational]) -> list[re.Pattern[str]]:
+    return [
+        re.compile(".*".join(re.escape(piece) for piece in name.split("*")))
+        for one in informational
+        if one.stage in (stage, ANY)
+        for name in one.metrics
+    ]
+
+
+def _bounded(names: Sequence[str]) -> list[str]:
+    more = len(names) - MAX_SHOWN
+    return [*names[:MAX_SHOWN], *([f"and {more} more"] if more > 0 else [])]

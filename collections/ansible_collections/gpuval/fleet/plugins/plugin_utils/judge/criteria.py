@@ -1,0 +1,280 @@
+"""Criteria: YAML files of checks, and those of the SKU catalogue, read into dataclasses. Data, never code."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+
+COLLECTION = Path(__file__).resolve().parents[3]
+CRITERIA_SCHEMA = "gpuval.criteria/1"
+SKU_SCHEMA = "gpuval.skus/1"
+#: What a baseline keeps figures apart by, where their records tell it.
+BASELINE_SETUPS = ("torch", "fingerprints.training_setup")
+
+
+class CriteriaError(ValueError):
+    """A criteria file that cannot be used; the message names the file and the check."""
+
+
+@dataclass(frozen=True)
+class Applies:
+    """Where a check is declared applicable; an empty tuple is everywhere."""
+
+    accelerator: tuple[str, ...] = ()
+    sku: tuple[str, ...] = ()
+    profile: tuple[str, ...] = ()
+    workload: tuple[str, ...] = ()
+    gpu_count: tuple[int, ...] = ()
+    gpus_at_least: int = 0
+    fingerprints: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+@dataclass(frozen=True)
+class Check:
+    """One criterion; see ``schemas/criteria.schema.json`` for the meaning of each field."""
+
+    name: str
+    stage: str
+    metric: str
+    kind: str
+    severity: str
+    source: str
+    remedy: str
+    scope: str = "node"
+    parts_from: str | None = None
+    unit: str | None = None
+    value: float | str | None = None
+    value_from: str | None = None
+    low: float | None = None
+    high: float | None = None
+    baseline_metric: str | None = None
+    direction: str | None = None
+    min_change: float | None = None
+    peers: str = "fleet"
+    max_below: float | None = None
+    max_above: float | None = None
+    deviations: float = 6
+    #: Of ``peers: fleet``: how many other nodes there must be, and what else they are held by; see standing.py.
+    min_peers: int = 7
+    relative_to: str | None = None
+    same_part: bool = False
+    spread_from: str | None = None
+    repeats: int = 1
+    alike: tuple[str, ...] = ()
+    path: str | None = None
+    group_by: tuple[str, ...] = ()
+    requires: tuple[str, ...] = ()
+    excused_by: tuple[str, ...] = ()
+    applies: Applies = Applies()
+    retry: bool = False
+    of_gang: bool = False
+    tells_message: bool = False
+    #: The SKU of the catalogue that brings the check; nodes of another are not told that it does not apply.
+    catalogue_sku: str | None = None
+
+    @property
+    def required(self) -> bool:
+        return self.severity == "required"
+
+
+@dataclass(frozen=True)
+class Informational:
+    """Metrics of a stage (or of any) that are shown and not judged; names may hold ``*``."""
+
+    stage: str
+    metrics: tuple[str, ...]
+    reason: str
+
+
+class Criteria(Sequence[Check]):
+    """Checks, and the metrics that are declared to need none."""
+
+    def __init__(self, checks: Iterable[Check], informational: Iterable[Informational] = ()) -> None:
+        self._checks = tuple(checks)
+        self.informational = tuple(informational)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._checks[index]
+
+    def __len__(self) -> int:
+        return len(self._checks)
+
+
+def shipped_files() -> list[Path]:
+    """The criteria files of the collection's own roles, and the SKU catalogue."""
+    return [*sorted(COLLECTION.glob("roles/*/files/criteria*.yml")), *sku_files()]
+
+
+def sku_files() -> list[Path]:
+    return sorted(COLLECTION.glob("skus/*.yml"))
+
+
+def load(paths: Iterable[str | Path]) -> Criteria:
+    """The criteria of all files; a later file replaces a check of the same name. Raises CriteriaError."""
+    files = [read_file(Path(path)) for path in paths]
+    return Criteria(merge(files), (one for file in files for one in file.informational))
+
+
+def merge(files: Iterable[Sequence[Check]]) -> list[Check]:
+    """One list in which a later check of the same name has replaced the earlier one in its place."""
+    checks: dict[str, Check] = {}
+    for file in files:
+        checks.update((check.name, check) for check in file)
+    return list(checks.values())
+
+
+def read_file(path: Path) -> Criteria:
+    """The criteria of one file, be it one of criteria or of the SKU catalogue. Raises CriteriaError."""
+    document = read_document(path)
+    try:
+        if isinstance(document, dict) and document.get("schema") == SKU_SCHEMA:
+            return Criteria(sku_checks(document))
+        checks = parse(document)
+    except CriteriaError as error:
+        raise CriteriaError(f"{path}: {error}") from error
+    informational = (
+        Informational(one["stage"], tuple(one["metrics"]), one["reason"]) for one in document.get("informational", ())
+    )
+    return Criteria(checks, informational)
+
+
+def read_document(path: Path) -> Any:
+    """What a YAML file holds, in which no key may stand twice. Raises CriteriaError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CriteriaError(f"{path}: cannot be read: {error}") from error
+    try:
+        return yaml.load(text, Loader=_StrictLoader)  # noqa: S506  (a safe loader that also refuses duplicate keys)
+    except yaml.YAMLError as error:
+        raise CriteriaError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+
+
+def parse(document: Any) -> list[Check]:
+    """The checks of a criteria document. Raises CriteriaError."""
+    try:
+        schemas.validate("criteria", document, what="criteria")
+    except schemas.Invalid as error:
+        raise CriteriaError(_explained(document, error)) from error
+    checks = [_check(one) for entry in document["checks"] for one in _of_each_stage(entry)]
+    names = [check.name for check in checks]
+    for name in names:
+        if names.count(name) > 1:
+            raise CriteriaError(f"check '{name}' stands twice in one file")
+    return checks
+
+
+def sku_checks(document: Any) -> list[Check]:
+    """The checks of a document of the SKU catalogue; they apply to that SKU alone. Raises CriteriaError."""
+    try:
+        schemas.validate("skus", document, what="SKU")
+    except schemas.Invalid as error:
+        raise CriteriaError(str(error)) from error
+    sku = document["name"]
+    checks = []
+    for check in parse({"schema": CRITERIA_SCHEMA, "checks": document["checks"]}):
+        if not check.name.endswith(f"_{sku}"):
+            raise CriteriaError(f"check '{check.name}': the name must end with _{sku}, or it replaces that of others")
+        checks.append(replace(check, applies=replace(check.applies, sku=(sku,)), catalogue_sku=sku))
+    return checks
+
+
+def _of_each_stage(entry: dict[str, Any]) -> list[dict[str, Any]]:
+    """The entry, and a copy for each stage of ``also`` with that stage's name in front. Raises CriteriaError."""
+    own, also = entry["stage"], entry.get("also", ())
+    made = [{key: value for key, value in entry.items() if key != "also"}]
+    if also and not entry["name"].startswith(f"{own}_"):
+        raise CriteriaError(f"check '{entry['name']}': also needs a name that begins with {own}_")
+    made += [{**made[0], "stage": stage, "name": stage + entry["name"].removeprefix(own)} for stage in also]
+    return made
+
+
+def _check(entry: dict[str, Any]) -> Check:
+    fields = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+    check = Check(**{**fields, "applies": _applies(entry.get("applies", {}))})
+    problem = _problem(check)
+    if problem:
+        raise CriteriaError(f"check '{check.name}': {problem}")
+    return check
+
+
+def _applies(entry: dict[str, Any]) -> Applies:
+    others = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in entry.items() if key != "fingerprints"
+    }
+    fingerprints = entry.get("fingerprints", {})
+    return Applies(**others, fingerprints=tuple((name, tuple(values)) for name, values in fingerprints.items()))
+
+
+def _problem(check: Check) -> str | None:
+    """What the schema cannot see."""
+    limits = (check.value, check.low, check.high, check.min_change, check.max_below, check.max_above, check.deviations)
+    if any(isinstance(limit, float) and not math.isfinite(limit) for limit in limits):
+        return "a limit must be a finite number"
+    if check.kind == "within" and check.low is not None and check.high is not None and check.low > check.high:
+        return f"low {check.low} is above high {check.high}"
+    if isinstance(check.value, str) and _is_number(check.value):
+        return f"value '{check.value}' is text: write the number without quotes, and an exponent as 1.0e+9"
+    if isinstance(check.value, str) and (check.scope != "node" or check.unit is not None):
+        return "a text value is held against a fingerprint of the node: it takes neither scope nor unit"
+    if check.scope in ("rank", "link") and check.parts_from is None:
+        return f"scope {check.scope} needs parts_from, the metric that says how many of them must report"
+    if check.kind == "same" and check.peers == "node" and (check.path is None or check.path.count("[]") != 1):
+        return "the parts of a node need a path with one list: gpus[].firmware_version"
+    if check.kind == "outlier" and check.peers == "node" and _of_the_fleet(check):
+        return f"{_of_the_fleet(check)} is for peers: fleet"
+    if check.relative_to == "node" and check.scope == "node":
+        return "relative_to: node compares the parts of a node with each other: it needs a scope of parts"
+    if check.kind == "baseline" and check.same_part and check.scope != "gpu":
+        return "same_part: a baseline tells GPUs apart, and no other parts"
+    if check.kind == "baseline":
+        unknown = [path for path in check.group_by if path not in BASELINE_SETUPS]
+        if unknown:
+            return f"group_by {unknown[0]}: a baseline keeps figures apart by {' and '.join(BASELINE_SETUPS)} alone"
+    if check.of_gang and check.kind in ("outlier", "same", "baseline"):
+        return f"of_gang is for figures held against a limit, not for kind {check.kind}"
+    if check.name in check.requires:
+        return "a check cannot require itself"
+    return None
+
+
+def _of_the_fleet(check: Check) -> str:
+    keys = ("relative_to", "same_part", "spread_from", "alike", "group_by")
+    return next((key for key in keys if getattr(check, key)), "")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _explained(document: Any, error: schemas.Invalid) -> str:
+    path = error.path
+    if len(path) >= 2 and path[0] == "checks" and isinstance(path[1], int):
+        entry = document["checks"][path[1]]
+        name = entry.get("name", f"number {path[1] + 1}") if isinstance(entry, dict) else f"number {path[1] + 1}"
+        place = ".".join(str(key) for key in path[2:])
+        return f"check '{name}': {place + ': ' if place else ''}{error.problem}"
+    return str(error)
+
+
+class _StrictLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # libyaml's takes a tenth of the time
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key_node, _ in node.value:
+            if isinstance(key_node, yaml.ScalarNode) and key_node.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key '{key_node.value}' stands twice", key_node.start_mark
+                )
+            if isinstance(key_node, yaml.ScalarNode):
+                seen.add(key_node.value)
+        return super().construct_mapping(node, deep)

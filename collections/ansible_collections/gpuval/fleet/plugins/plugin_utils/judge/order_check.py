@@ -1,0 +1,77 @@
+"""Whether a node is the machine that was ordered, with as many GPUs as such a machine has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import sku_catalogue
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.checks import (
+    FACTS,
+    GPU_VENDORS,
+    Entry,
+    Subject,
+    own_entry,
+)
+
+
+def checks(subject: Subject, has_facts: bool, models: Sequence[str]) -> list[Entry]:
+    """The entries of the SKU; ``models`` are those of the GPUs, by the facts, if there are any."""
+    if subject.sku == sku_catalogue.CPU or (has_facts and subject.accelerator not in GPU_VENDORS):
+        return []  # the accelerator's own check says what there is to say
+    ordered = sku_catalogue.named(subject.sku)
+    told = ", ".join(sorted(set(models))[:8])
+    fields: dict[str, Any] = {"value": told or None, "expected": f"sku {subject.sku}"}
+    sources = {"source": "gpuval_sku of the inventory, and the models that the facts tell"}
+    if not models:
+        reason = "no facts tell the models of the GPUs"
+        remedy = "let the facts stage run and succeed; see what the vendor's tool says of the GPUs"
+        return [own_entry("sku", FACTS, "identity", "missing", reason=reason, remedy=remedy, **fields, **sources)]
+    found = next((sku for sku in sku_catalogue.shipped() if sku.name == subject.catalogue_sku), None)
+    hinted = sku_catalogue.hinted(subject.sku) if ordered is None else None
+    if (ordered is not None and found is not ordered) or (found and hinted and found is not hinted):
+        ordered = ordered or hinted
+        reason = f"{ordered.title} was ordered, the facts tell {told}"
+        remedy = "the wrong machine was delivered, or gpuval_sku is wrong: compare with the order"
+        return [own_entry("sku", FACTS, "identity", "fail", reason=reason, remedy=remedy, **fields, **sources)]
+    if found is None:
+        several = len({sku.name if sku else None for sku in map(sku_catalogue.of_model, models)}) > 1
+        reason = f"{'several models' if several else 'not in the catalogue'}: {told}; held against the general criteria"
+        if several and subject.sku in (sku_catalogue.AUTO, *sku_catalogue.VENDORS):
+            remedy = (
+                "see which GPU is not the one that was ordered; a mixed machine that was ordered so has a name of its "
+                "own in gpuval_sku"
+            )
+            return [own_entry("sku", FACTS, "identity", "fail", reason=reason, remedy=remedy, **fields, **sources)]
+        verdict = "warn" if several else "skipped"
+        return [own_entry("sku", FACTS, "identity", verdict, severity="advisory", reason=reason, **fields, **sources)]
+    said = own_entry("sku", FACTS, "identity", "pass", reason=f"{told}: {found.title}", **fields, **sources)
+    return [said, *_node_size_check(subject, found, ordered=ordered is not None)]
+
+
+def _node_size_check(subject: Subject, sku: sku_catalogue.Sku, *, ordered: bool) -> list[Entry]:
+    """How many GPUs such a node has, where nobody declared it.
+
+    Who orders an H200 node means a whole one. Where the SKU is only found, a part of a node is what virtual machines
+    are sold as; but no machine is sold with seven of eight GPUs.
+    """
+    if subject.declared_gpus is not None or sku.node_gpus is None:
+        return []
+    count = subject.detected_gpus
+    fields: dict[str, Any] = {
+        "value": count, "unit": "count", "expected": units.number_text(sku.node_gpus), "metric": "gpu_count",
+        "source": f"SKU catalogue: {sku.title}",
+        "remedy": "look for the missing GPU on the PCI bus and in the kernel log (XID 79); a machine that was ordered "
+        "with fewer declares gpuval_gpu_count",
+    }  # fmt: skip
+    if count is None:
+        return [
+            own_entry("sku_gpu_count", FACTS, "identity", "missing", reason="the facts have no gpu_count", **fields)
+        ]
+    reason = f"{units.number_text(count)} GPUs; a node of {sku.title} has {sku.node_gpus}"
+    if count == sku.node_gpus:
+        return [own_entry("sku_gpu_count", FACTS, "identity", "pass", reason=reason, **fields)]
+    if ordered or count not in sku.part_gpus:
+        return [own_entry("sku_gpu_count", FACTS, "identity", "fail", reason=reason, **fields)]
+    return [own_entry("sku_gpu_count", FACTS, "identity", "warn", severity="advisory", reason=reason, **fields)]

@@ -1,0 +1,105 @@
+"""The SKU catalogue: which model of node a node is, by its facts, and what its maker says of it."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import Check, CriteriaError
+
+CPU = "cpu"
+AUTO = "auto"
+#: Words of gpuval_sku that name no model.
+VENDORS = ("nvidia", "amd", "gaudi")
+
+
+@dataclass(frozen=True)
+class Sku:
+    """One model of node; ``schemas/skus.schema.json`` says what each field means. Bytes, bytes/s, watts, TFLOP/s."""
+
+    name: str
+    title: str
+    vendor: str
+    models: tuple[str, ...]
+    node_gpus: int | None = None
+    part_gpus: tuple[int, ...] = ()
+    gpu: dict[str, Any] = field(default_factory=dict, hash=False)
+    links: dict[str, Any] = field(default_factory=dict, hash=False)
+    checks: tuple[Check, ...] = ()
+
+    def is_model(self, model: str) -> bool:
+        """Whether the vendor's tool calls the GPUs of this SKU ``model``."""
+        return any(_pattern(known).fullmatch(_plain(model)) for known in self.models)
+
+
+def read(path: Path) -> Sku:
+    """The SKU of one file of the catalogue. Raises CriteriaError."""
+    document = criteria.read_document(path)
+    try:
+        checks = criteria.sku_checks(document)
+    except CriteriaError as error:
+        raise CriteriaError(f"{path}: {error}") from error
+    if document["name"] != path.stem:
+        raise CriteriaError(f"{path}: holds the SKU {document['name']}, which belongs into {document['name']}.yml")
+    count = document.get("gpu_count", {})
+    return Sku(
+        name=document["name"],
+        title=document["title"],
+        vendor=document["vendor"],
+        models=tuple(document["models"]),
+        node_gpus=count.get("node"),
+        part_gpus=tuple(count.get("part", ())),
+        gpu=document.get("gpu", {}),
+        links=document.get("links", {}),
+        checks=tuple(checks),
+    )
+
+
+@functools.cache
+def shipped() -> tuple[Sku, ...]:
+    """The catalogue of the collection."""
+    return tuple(read(path) for path in criteria.sku_files())
+
+
+def of_model(model: str, skus: Iterable[Sku] | None = None) -> Sku | None:
+    """The SKU whose GPUs the vendor's tool calls ``model``."""
+    return next((sku for sku in (shipped() if skus is None else skus) if sku.is_model(model)), None)
+
+
+def of_models(models: Sequence[str], skus: Iterable[Sku] | None = None) -> Sku | None:
+    """The SKU of a node with GPUs of these models; None when they are of several, or one is not in the catalogue."""
+    known = tuple(shipped() if skus is None else skus)
+    found = {of_model(model, known) for model in models}
+    return found.pop() if len(found) == 1 else None
+
+
+def named(declared: str, skus: Iterable[Sku] | None = None) -> Sku | None:
+    """The SKU that ``gpuval_sku`` means: the name of one, or of its GPU (H200, NVIDIA H200); None for any other."""
+    known = tuple(shipped() if skus is None else skus)
+    wanted = _plain(declared)
+    return next((sku for sku in known if sku.name == wanted), None) or of_model(declared, known)
+
+
+def hinted(declared: str) -> Sku | None:
+    """The SKU whose name a site's own name holds (hgx-h200, h100-80gb-hbm3), the longest one; None without any."""
+    wanted = "".join(char for char in declared.casefold() if char.isalnum())
+    return max(
+        (sku for sku in shipped() if sku.name in wanted and sku.name != CPU),
+        key=lambda sku: len(sku.name),
+        default=None,
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def _plain(model: str) -> str:
+    return " ".join(re.sub("[-_]", " ", model.casefold()).split())
+
+
+@functools.lru_cache(maxsize=1024)
+def _pattern(known: str) -> re.Pattern[str]:
+    return re.compile(".*".join(re.escape(piece) for piece in _plain(known).split("*")))

@@ -1,0 +1,115 @@
+"""Versions that must be on a node, as its owner declares them (``gpuval_versions``), held against its facts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.checks import Entry, own_entry
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import environment
+
+
+@dataclass(frozen=True)
+class Version:
+    """Where the facts tell a version, and what is done where it is another."""
+
+    path: str
+    metric: str
+    what: str
+    remedy: str
+
+
+KINDS: Mapping[str, Version] = {
+    "driver": Version(
+        "gpus[].driver_version", "gpu_driver_version", "the GPU driver",
+        "install the declared driver and reboot, or correct gpuval_versions",
+    ),
+    "runtime": Version(
+        "gpus[].runtime_version", "gpu_runtime_version", "CUDA or ROCm of the driver",
+        "install the driver that brings the declared CUDA or ROCm, or correct gpuval_versions",
+    ),
+    "vbios": Version(
+        "gpus[].firmware_version", "gpu_firmware_version", "VBIOS or firmware of the GPU",
+        "flash the declared firmware, or have the GPU replaced by one that carries it",
+    ),
+    "kernel": Version("os.kernel", "kernel_version", "the kernel", "boot the declared kernel"),
+    "os": Version("os.version", "os_version", "the operating system", "install the declared release"),
+    "bios": Version("firmware.bios_version", "bios_version", "the BIOS", "flash the declared BIOS and reboot"),
+    "nic_firmware": Version(
+        "nics[].firmware_version", "nic_firmware_version", "firmware of the RDMA devices",
+        "flash the declared firmware and reset the device",
+    ),
+}  # fmt: skip
+
+
+class VersionsError(ValueError):
+    """A gpuval_versions that cannot be used; the message says why."""
+
+
+def declared(value: Any) -> dict[str, list[str]]:
+    """``gpuval_versions`` as run.json keeps it: a list of texts for each kind. Raises VersionsError."""
+    if not value:
+        return {}
+    if not isinstance(value, Mapping):
+        raise VersionsError("gpuval_versions is a dictionary, such as {driver: 580.159.04}")
+    found = {}
+    for key, wanted in value.items():
+        if key not in KINDS:
+            raise VersionsError(f"gpuval_versions has the key {key!r}: known are {', '.join(KINDS)}")
+        if any(isinstance(text, float) for text in (wanted if isinstance(wanted, list) else [wanted])):
+            raise VersionsError(
+                f"gpuval_versions: {key} is a number to YAML (580.10 would be 580.1): write it in quotes"
+            )
+        one = isinstance(wanted, (str, int)) and not isinstance(wanted, bool)
+        texts = [" ".join(str(text).split()) for text in ([wanted] if one else wanted or [])]
+        if not texts or not all(texts):
+            raise VersionsError(f"gpuval_versions: {key} names no version")
+        found[str(key)] = texts
+    return found
+
+
+def checks(wanted: Mapping[str, list[str]], facts: Mapping[str, Any] | None, stage: str) -> list[Entry]:
+    """The entries of every declared version; a part with another version has one of its own."""
+    found: list[Entry] = []
+    for kind, texts in wanted.items():
+        found += _checks(kind, KINDS[kind], texts, facts, stage)
+    return found
+
+
+def _checks(kind: str, version: Version, texts: list[str], facts: Mapping[str, Any] | None, stage: str) -> list[Entry]:
+    expected = " or ".join(texts)
+
+    def entry(verdict: str, reason: str, part: str = "node", value: str | None = None) -> Entry:
+        return own_entry(
+            f"versions_{kind}", stage, "equal", verdict, metric=version.metric, part=part, value=value,
+            expected=expected, reason=reason, source=f"gpuval_versions of the inventory: {kind}", remedy=version.remedy,
+        )  # fmt: skip
+
+    if facts is None:
+        return [entry("missing", "no facts say what the node has")]
+    pairs = environment.members(facts["environment"], version.path)
+    if not pairs:
+        return [entry("missing", f"the facts do not tell the version of {version.what}")]
+    wrong = [(member, text) for member, text in pairs if not any(_fits(text, one) for one in texts)]
+    entries = []
+    for member, text in wrong:
+        part = part_of(member)
+        entries.append(entry("fail", f"{version.what} is {text}, not {expected}", part, text))
+        if part == "node":  # one of a list without indexes: once is enough
+            break
+    gpus = len(environment.members(facts["environment"], "gpus[].index"))
+    if version.path.startswith("gpus[]") and len(pairs) < gpus:
+        entries.append(entry("missing", f"{gpus - len(pairs)} of {gpus} GPUs do not tell {version.what}"))
+    return entries or [entry("pass", f"{version.what} is {', '.join(sorted({text for _, text in pairs}))}")]
+
+
+def part_of(member: Mapping[str, Any]) -> str:
+    """gpu:3 for the GPU with that index; the node for anything else."""
+    index = member.get("index")
+    return f"gpu:{index}" if type(index) is int and 0 <= index < 10_000 else "node"
+
+
+def _fits(text: str, wanted: str) -> bool:
+    return re.fullmatch(".*".join(re.escape(piece) for piece in wanted.split("*")), text) is not None

@@ -1,0 +1,272 @@
+"""Evidence: what nodes reported, taken in with suspicion.
+
+A record is read only when it is small enough, strict JSON, follows its schema and names the run, node and stage of the
+key it was found under. Its text is cleaned once, here. What is refused is kept as a problem that says why: it is never
+evidence, and never silent.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import clean_text, one_line, safe_name
+
+__all__ = ["Evidence", "Refused", "accept_record", "accept_series", "gather", "parse_key", "safe_name", "take_record"]
+
+MAX_RECORD_BYTES = 1 << 20
+MAX_SERIES_BYTES = 8 << 20
+MAX_DEPTH = 32
+MAX_INTEGER_DIGITS = 32
+MAX_WORD = 96
+
+_KINDS = {"records": ".json", "series": ".json", "logs": ".log"}
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}", re.ASCII)
+_STAGE = re.compile(r"[a-z][a-z0-9_]{0,31}", re.ASCII)
+_METRIC_NAME = re.compile(r"[a-z][a-z0-9_]{0,95}", re.ASCII)
+_SCOPE = re.compile(r"node|gpu:\d{1,4}|rank:\d{1,6}|link:[A-Za-z0-9._:>-]{1,64}", re.ASCII)
+_METRIC_KEYS = {"name", "value", "unit", "scope"}
+_BARE = frozenset((int, float, bool, type(None)))
+
+
+class Refused(ValueError):  # noqa: N818  (what happened to the document)
+    """A document that is not evidence; the message says why."""
+
+
+@dataclass
+class Evidence:
+    """What is known of a run's nodes.
+
+    records: by node and stage, as accept_record returned them. launches: by node, ``{"state": ..., "message": ...}``
+    with state started, finished, unreachable, refused, failed or unknown. problems: ``{"node", "stage", "reason"}``.
+    contacts: by node and stage of gangs why its round could not ask the node (None: it could).
+    """
+
+    records: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    launches: dict[str, dict[str, str]] = field(default_factory=dict)
+    problems: list[dict[str, str | None]] = field(default_factory=list)
+    contacts: dict[str, dict[str, Mapping[str, Any] | None]] = field(default_factory=dict)
+
+    def contact_of(self, node: str, stage: str) -> Mapping[str, Any] | None:
+        """Why the node could not be asked for its record of the stage: a stage of gangs has a launch of its own."""
+        of_rounds = self.contacts.get(node, {})
+        return of_rounds[stage] if stage in of_rounds else (self.launches.get(node) or {}).get("contact")
+
+    def add_problem(self, reason: str, *, node: str | None = None, stage: str | None = None) -> None:
+        problem = {"node": node, "stage": stage, "reason": one_line(reason)}
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+
+def parse_key(folder: str, key: str) -> tuple[str, str, str] | None:
+    """``<folder>/records/<stage>/<node>.json`` -> ("records", stage, node); None for any other key.
+
+    Kinds are records, series and logs.
+    """
+    prefix = f"{folder.strip('/')}/" if folder.strip("/") else ""
+    if not key.startswith(prefix):
+        return None
+    parts = key[len(prefix) :].split("/")
+    if len(parts) != 3 or parts[0] not in _KINDS or not parts[2].endswith(_KINDS[parts[0]]):
+        return None
+    kind, stage = parts[0], parts[1]
+    node = parts[2][: -len(_KINDS[kind])]
+    if not _STAGE.fullmatch(stage) or not _NODE.fullmatch(node):
+        return None
+    return kind, stage, node
+
+
+def accept_record(
+    raw: bytes, *, run_id: str, node: str, stage: str, max_bytes: int = MAX_RECORD_BYTES
+) -> dict[str, Any]:
+    """The record in ``raw``, checked and with its text cleaned; raises Refused."""
+    record = _load(raw, max_bytes)
+    _check_record_schema(record)
+    _check_identity(record, run_id=run_id, node=node, stage=stage)
+    for earlier in record["attempts"]:
+        _check_identity(earlier, run_id=run_id, node=node, stage=stage)
+        if earlier["attempts"]:
+            raise Refused("an earlier attempt carries attempts of its own")
+        if earlier["attempt"] > record["attempt"]:  # the same where a stage was cut off and run again
+            raise Refused(f"attempt {earlier['attempt']} is listed as earlier than attempt {record['attempt']}")
+    return _cleaned(record)
+
+
+def accept_series(
+    raw: bytes, *, run_id: str, node: str, stage: str, max_bytes: int = MAX_SERIES_BYTES
+) -> dict[str, Any]:
+    """The series document in ``raw``, checked and with its text cleaned; raises Refused."""
+    document = _load(raw, max_bytes)
+    try:
+        schemas.validate("series", document, what="series")
+    except schemas.Invalid as error:
+        raise Refused(one_line(str(error))) from error
+    _check_identity(document, run_id=run_id, node=node, stage=stage)
+    for curve in document["series"]:
+        if len(curve["x"]) != len(curve["y"]):
+            raise Refused(f"series {curve['name']}: {len(curve['x'])} x values and {len(curve['y'])} y values")
+    return _cleaned(document)
+
+
+def take_record(evidence: Evidence, run: Mapping[str, Any], key: str, raw: bytes) -> dict[str, Any] | None:
+    """Put the record found under ``key`` into ``evidence``; what is refused becomes a problem and None is returned."""
+    place = parse_key(run["folder"], key)
+    if place is None or place[0] != "records":
+        evidence.add_problem(f"the key {key!r} is not that of a record of this run")
+        return None
+    _, stage, node = place
+    expected = run["nodes"].get(node)
+    if expected is None:
+        evidence.add_problem(f"a record of the node {node!r}, which is not part of the run")
+        return None
+    if stage not in expected["stages"]:
+        evidence.add_problem("a record of a stage that the node was not asked to run", node=node, stage=stage)
+        return None
+    try:
+        record = accept_record(raw, run_id=run["run_id"], node=node, stage=stage)
+    except Refused as refusal:
+        evidence.add_problem(f"record refused: {refusal}", node=node, stage=stage)
+        return None
+    evidence.records.setdefault(node, {})[stage] = record
+    return record
+
+
+def gather(
+    run: Mapping[str, Any],
+    objects: Iterable[tuple[str, bytes]],
+    launches: Mapping[str, Mapping[str, str]] | None = None,
+) -> Evidence:
+    """Evidence from (key, bytes) of every record found, and from what is known of the launches."""
+    evidence = Evidence(launches={node: dict(launch) for node, launch in (launches or {}).items()})
+    for key, raw in objects:
+        take_record(evidence, run, key, raw)
+    return evidence
+
+
+def _load(raw: bytes, max_bytes: int) -> dict[str, Any]:
+    if len(raw) > max_bytes:
+        raise Refused(f"{len(raw):,} bytes, over the limit of {max_bytes:,}")
+    try:
+        document = json.loads(
+            raw.decode("utf-8"),
+            object_pairs_hook=_object,
+            parse_constant=_constant,
+            parse_int=_integer,
+        )
+    except Refused:
+        raise
+    except RecursionError as error:
+        raise Refused("nested too deeply") from error
+    except ValueError as error:
+        raise Refused(f"not JSON in UTF-8: {one_line(str(error), 120)}") from error
+    if not isinstance(document, dict):
+        raise Refused("not a JSON object")
+    _check_values(document)
+    return document
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise Refused(f"the key {one_line(twice, 60)!r} stands twice in one object")
+    return result
+
+
+def _constant(name: str) -> None:
+    raise Refused(f"{name} is not a JSON number: null stands for it")
+
+
+def _check_values(document: dict[str, Any]) -> None:
+    """Depth and range, level by level; lists of numbers, most of a series, without a loop in Python."""
+    level: list[Any] = [document]
+    for _ in range(MAX_DEPTH):
+        children: list[Any] = []
+        for container in level:
+            values = container.values() if type(container) is dict else container
+            kinds = set(map(type, values))
+            if float in kinds and (math.inf in values or -math.inf in values):
+                raise Refused("a number is out of range")
+            if dict in kinds or list in kinds:
+                children.extend(value for value in values if type(value) in (dict, list))
+        if not children:
+            return
+        level = children
+    raise Refused(f"nested deeper than {MAX_DEPTH} levels")
+
+
+def _integer(text: str) -> int:
+    if len(text) > MAX_INTEGER_DIGITS:
+        raise Refused(f"an integer of {len(text)} digits")
+    return int(text)
+
+
+def _check_record_schema(record: dict[str, Any]) -> None:
+    """Metrics are most of a record: plain ones are seen by a direct test, and only the others by the slow validator."""
+    subject = record
+    metrics = record.get("metrics")
+    if isinstance(metrics, list) and len(metrics) <= 20000 and all(map(_is_plain_metric, metrics)):
+        subject = {**record, "metrics": []}
+    try:
+        schemas.validate("record", subject, what="record")
+    except schemas.Invalid as error:
+        raise Refused(one_line(str(error))) from error
+
+
+def _is_plain_metric(metric: Any) -> bool:
+    """Whether a metric follows the schema; False only sends it to the schema's own validator."""
+    if type(metric) is not dict or metric.keys() != _METRIC_KEYS:
+        return False
+    name, value, unit, scope = metric["name"], metric["value"], metric["unit"], metric["scope"]
+    return (
+        (value is None or type(value) in (int, float))
+        and type(name) is str
+        and type(unit) is str
+        and type(scope) is str
+        and len(unit) <= 32
+        and _is_metric_name(name)
+        and _is_scope(scope)
+    )
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _is_metric_name(name: str) -> bool:
+    return _METRIC_NAME.fullmatch(name) is not None
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _is_scope(scope: str) -> bool:
+    return _SCOPE.fullmatch(scope) is not None
+
+
+def _check_identity(document: Mapping[str, Any], *, run_id: str, node: str, stage: str) -> None:
+    for what, expected in (("run_id", run_id), ("node", node), ("stage", stage)):
+        if document[what] != expected:
+            raise Refused(f"{what} is {one_line(document[what], 80)!r}, but it was found under {expected!r}")
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, str):
+        return _cleaned_word(value) if len(value) <= MAX_WORD else clean_text(value)
+    if isinstance(value, list):
+        return value if _BARE.issuperset(map(type, value)) else [_cleaned(item) for item in value]
+    if isinstance(value, dict):
+        if _is_plain_metric(value):  # most of a record; each of its texts is kept once
+            word = _cleaned_word
+            name, unit, scope = word(value["name"]), word(value["unit"]), word(value["scope"])
+            return {"name": name, "value": value["value"], "unit": unit, "scope": scope}
+        return {clean_text(key): _cleaned(item) for key, item in value.items()}
+    return value
+
+
+@functools.lru_cache(maxsize=1 << 15)
+def _cleaned_word(word: str) -> str:
+    """Names, units and scopes stand in the records of a fleet by the million: each is cleaned, and kept, once."""
+    return clean_text(word)

@@ -1,0 +1,59 @@
+"""One line for each stage that a node has done, as acceptance logs have them:
+``Node: X, Training Time: 811.93 seconds``. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.2f} seconds" if value >= 100 else f"{value:.3g} seconds"
+
+
+def _bytes(value: float) -> str:
+    return f"{value / 1e9:.2f} GB" if value >= 1e9 else f"{value / 1e6:.2f} MB"
+
+
+def _bits(value: float) -> str:
+    return f"{value * 8 / 1e9:.2f} Gbps" if value * 8 >= 1e9 else f"{value * 8 / 1e6:.2f} Mbps"
+
+
+def _count(value: float) -> str:
+    return f"{value:.0f}"
+
+
+#: By stage what is said, of which metric, and how.
+LINES: Mapping[str, tuple[tuple[str, str, Callable[[float], str]], ...]] = {
+    "training": (("Training Time", "training_duration_seconds", _seconds),),
+    "loading": (
+        ("Data Size", "loading_bytes", _bytes),
+        ("Duration", "loading_duration_seconds", _seconds),
+        ("Throughput", "loading_bytes_per_second", _bits),
+    ),
+    "inference": (
+        ("Startup Time", "inference_startup_seconds", _seconds),
+        ("Running Time", "inference_running_seconds", _seconds),
+        ("Inference Number", "inference_requests_done_count", _count),
+        ("Generated Token Number", "inference_generated_tokens_count", _count),
+    ),
+}
+#: What of a record the lines need.
+METRICS = frozenset(metric for parts in LINES.values() for _, metric, _ in parts)
+
+
+def stage_line(node: str, stage: str, figures: Mapping[str, Any], duration_seconds: float | None) -> str:
+    """The line of a stage that succeeded. `figures`: its node-wide metrics by name, in base units.
+
+    A stage without a line of its own says how long it took.
+    """
+    said = [
+        f"{title}: {form(float(figures[metric]))}"
+        for title, metric, form in LINES.get(stage, ())
+        if isinstance(figures.get(metric), (int, float))
+    ]
+    if not said and duration_seconds is not None:
+        said = [f"{stage.replace('_', ' ').capitalize()} Time: {_seconds(duration_seconds)}"]
+    return ", ".join([f"Node: {one_line(node, 253)}", *said])

@@ -1,0 +1,180 @@
+"""The lines of the FINAL ACCEPTANCE block: how many nodes, which of them are bad and why, what was measured."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import console
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.checks import GPU_VENDORS
+
+MAX_NODE_LINES = 20
+
+#: Checks of what a search found of one node.
+FOUND = ("fabric_suspect", "fabric_untested", "fabric_bad_links")
+
+#: The figures that tell most about a stage, and how each is said.
+HEADLINES: Mapping[str, Mapping[str, str]] = {
+    "training": {
+        "training_duration_seconds": "{}",
+        "training_tokens_per_second": "{}",
+        "training_samples_per_second": "{}",
+        "training_model_tflops": "{}",
+    },
+    "loading": {"loading_bytes": "{}", "loading_duration_seconds": "{}", "loading_bytes_per_second": "{}"},
+    "inference": {
+        "inference_startup_seconds": "start-up {}",
+        "inference_running_seconds": "running {}",
+        "inference_requests_done_count": "{} requests done",
+        "inference_tokens_per_second": "{}",
+    },
+}
+
+
+def summary_lines(report: Mapping[str, Any]) -> list[str]:
+    """The lines after the verdict itself, plain text, one line each."""
+    counts, nodes = report["counts"], report["nodes"]
+    verdicts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in ("PASS", "FAIL", "INCOMPLETE"))
+    lines = [f"Nodes: {counts['expected']} expected, {verdicts}"]
+    bad = sorted((node for node in nodes if node["verdict"] != "PASS"), key=lambda node: node["verdict"] != "FAIL")
+    lines += [node_line(node) for node in bad[:MAX_NODE_LINES]]
+    if len(bad) > MAX_NODE_LINES:
+        lines.append(f"... and {len(bad) - MAX_NODE_LINES} more: see report.html")
+    if not nodes:
+        lines.append("No node was expected: check the inventory and --limit")
+    if report["verdict"] in ("PASS", "PARTIAL"):
+        lines += _measured(nodes)
+    lines += _not_started(nodes)
+    gangs = report["fleet"].get("gangs")
+    if gangs:
+        lines += console.lines(gangs, {node["name"]: node["verdict"] for node in nodes})
+    lines += _remarks(report)
+    return [one_line(line, 700) for line in lines]
+
+
+def _not_started(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How many nodes were not started for which reason: at a hundred nodes the pattern tells more than the names."""
+    counted = Counter(
+        check["value"]
+        for node in nodes
+        for check in node["checks"]
+        if check["kind"] == "launch" and check["verdict"] == "missing"
+    )
+    if counted.total() < 2:
+        return []
+    return ["Not started: " + ", ".join(f"{count} {word}" for word, count in counted.most_common())]
+
+
+def headline(node: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The check that decided against the node: the first required one that failed, else the first that is missing.
+
+    Of those that are missing what a search found of this very node comes before what all members of its gang share.
+    """
+    required = [check for check in node["checks"] if check["severity"] == "required"]
+    failed = [check for check in required if check["verdict"] == "fail"]
+    missing = [check for check in required if check["verdict"] == "missing"]
+    found = [check for check in missing if check["name"] in FOUND and check["value"] is not None]
+    return next(iter([*failed, *found, *missing]), None)
+
+
+def node_line(node: Mapping[str, Any]) -> str:
+    """``node-042 FAIL training: <what> (gpu:3, serial ..., 0000:9d:00.0): <remedy>``."""
+    check = headline(node)
+    if check is None:
+        return f"{node['name']} {node['verdict']}: no required check was passed"
+    stage = f" {check['stage']}" if check["stage"] else f" {check['name']}"
+    part = part_text(node, check["part"])
+    line = f"{node['name']} {node['verdict']}{stage}: {one_line(check['reason'], 320)}"
+    if part:
+        line += f" ({part})"
+    if check["remedy"]:
+        line += f": {one_line(check['remedy'], 240)}"
+    return line
+
+
+def part_text(node: Mapping[str, Any], part: str) -> str:
+    """A part with what is printed on it: serial and PCI address; empty for the whole node."""
+    if part == "node":
+        return ""
+    kind, _, index = part.partition(":")
+    if kind != "gpu":
+        return part
+    for gpu in node["identity"].get("gpus", []):
+        if str(gpu["index"]) == index:
+            serial = f"serial {gpu['serial']}" if "serial" in gpu else ""
+            return ", ".join(text for text in (part, serial, gpu.get("pci", "")) if text)
+    return part
+
+
+def metric_value(node: Mapping[str, Any], stage: str, name: str) -> Mapping[str, Any] | None:
+    """The node-wide metric of that name, if it is a number."""
+    for metric in node["metrics"].get(stage, []):
+        if metric["name"] == name and metric["scope"] == "node" and metric["value"] is not None:
+            return metric
+    return None
+
+
+def _measured(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
+    lines = []
+    for stage, phrases in HEADLINES.items():
+        figures, most = [], 0
+        for name, phrase in phrases.items():
+            found = [metric for metric in (metric_value(node, stage, name) for node in nodes) if metric is not None]
+            same = [metric["value"] for metric in found if metric["unit"] == found[0]["unit"]]
+            if same:
+                most = max(most, len(same))
+                figures.append(phrase.format(units.human(statistics.median(same), found[0]["unit"])))
+        if figures:
+            of = f" (median of {most} nodes)" if most > 1 else ""
+            lines.append(f"{stage}{of}: {', '.join(figures)}")
+    if not lines:
+        stages = dict.fromkeys(stage["name"] for node in nodes for stage in node["stages"])
+        lines.append(f"Done: {', '.join(stages)}")
+    return lines
+
+
+def _remarks(report: Mapping[str, Any]) -> list[str]:
+    nodes = report["nodes"]
+    lines = []
+    flaky = [node["name"] for node in nodes if node["flaky"]]
+    if flaky:
+        lines.append(f"Flaky, passed only when run again: {some_of(flaky)}")
+    undeclared = [
+        node["name"]
+        for node in nodes
+        if node["accelerator"] in GPU_VENDORS
+        and any(check["verdict"] == "skipped" and check["reason"] == "count not declared" for check in node["checks"])
+    ]
+    if undeclared:
+        lines.append(f"GPU count not declared: {some_of(undeclared)}; set gpuval_gpu_count to have it checked")
+    untested = [node["name"] for node in nodes if node["sku"] == "cpu" and _hardware(node)]
+    if untested:
+        lines.append(f"Has GPUs that were not tested, since gpuval_sku is cpu: {some_of(untested)}")
+    warned = [node["name"] for node in nodes if any(check["verdict"] == "warn" for check in node["checks"])]
+    if warned:
+        lines.append(f"Warnings: {some_of(warned)}; see report.html")
+    problems = report["fleet"]["problems"]
+    if problems:
+        first = problems[0]
+        where = " ".join(text for text in (first["node"], first["stage"]) if text)
+        more = f", and {len(problems) - 1} more: see report.html" if len(problems) > 1 else ""
+        lines.append(f"Not taken as evidence: {where + ': ' if where else ''}{one_line(first['reason'], 200)}{more}")
+    accepted = report["verdict"] in ("PASS", "PARTIAL")
+    if accepted and len(nodes) > 1 and report["run"]["profile"] == "custom" and not report["fleet"].get("gangs"):
+        lines.append("The nodes did not work together: gpuval_stages has no gangs, gpuval_profiles keeps a profile's")
+    if report["run"]["narrowed_by"]:
+        named = {"stages": "stages that are no whole profile"}
+        options = " and ".join(named.get(option, f"--{option}") for option in report["run"]["narrowed_by"])
+        lines.append(f"Narrowed by {options}: PARTIAL at best")
+    return lines
+
+
+def _hardware(node: Mapping[str, Any]) -> bool:
+    """Whether the facts found a GPU on the bus, used or not."""
+    found = metric_value(node, "facts", "gpu_hardware_count")
+    return bool(found and found["value"])

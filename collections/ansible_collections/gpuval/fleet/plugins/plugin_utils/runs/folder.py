@@ -1,0 +1,392 @@
+"""Runs on the controller: their identity, their folder under results/, and what is remembered between commands."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import files, schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
+
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
+
+#: What a search for a bad node may take by default, and more for each node.
+SEARCH_SECONDS, SEARCH_SECONDS_EACH = 3060.0, 5.0
+#: By default it holds so many rounds though each lasts to its end, as with a node that hangs: the four of pairs, and
+#: two that confirm. Half of them is the least: a round is begun only where its whole time is left, and one that goes
+#: well takes a fifth of that, or a third where the measurement is long.
+SEARCH_ROUNDS, LEAST_SEARCH_ROUNDS = 6, 3
+
+LATEST = "latest"
+NEW = "new"
+#: Beside the runs' folders in the bucket, or on the nodes.
+SHARED_FOLDERS = ("models", "images", "network")
+#: In a run's folder; another run may have a folder beside them.
+OWN_FOLDERS = ("records", "logs", "series", "plans", "gangs", "report", "images", "evidence")
+
+
+class RunError(Exception):
+    """The run cannot be opened or found; the message says what to do."""
+
+
+def now() -> str:
+    """RFC 3339, UTC."""
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def seconds_since(time: str) -> float:
+    return (datetime.now(timezone.utc) - datetime.fromisoformat(time.replace("Z", "+00:00"))).total_seconds()
+
+
+def new_run_id() -> str:
+    return datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(2)
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """`results/<run_id>/`: what the controller keeps of a run.
+
+    nodes/<node>/<stage>.json, .log, .series.json   evidence
+    report.*, junit.xml, perf.csv, ...               what is made of it
+    .state/                                          plans, launches, the watch's memory
+    """
+
+    path: Path
+
+    @property
+    def run_file(self) -> Path:
+        return self.path / "run.json"
+
+    @property
+    def state(self) -> Path:
+        return self.path / ".state"
+
+    @property
+    def problems_file(self) -> Path:
+        return self.state / "problems.json"
+
+    @property
+    def copied_file(self) -> Path:
+        """There in a folder that another controller's run was copied to, from the store."""
+        return self.state / "from_store.json"
+
+    @property
+    def is_copy(self) -> bool:
+        """The run is another controller's: it is read and judged here, never started, ended or cleaned."""
+        return self.copied_file.exists()
+
+    @property
+    def gangs_file(self) -> Path:
+        """What became of the run's gangs: there from their forming on."""
+        return self.path / "gangs" / "gangs.json"
+
+    @property
+    def gang_limits_file(self) -> Path:
+        """How long the gangs of this controller may take, while they are at work."""
+        return self.state / "gang_limits.json"
+
+    @property
+    def cleaned_file(self) -> Path:
+        return self.state / "cleaned.json"
+
+    def plan_file(self, node: str) -> Path:
+        return self.state / "plans" / f"{node}.json"
+
+    def launch_file(self, node: str) -> Path:
+        return self.state / "launches" / f"{node}.json"
+
+    def evidence_file(self, node: str, stage: str, kind: str = "records") -> Path:
+        suffix = {"records": ".json", "logs": ".log", "series": ".series.json"}[kind]
+        return self.path / "nodes" / node / f"{stage}{suffix}"
+
+    def read_run(self) -> dict[str, Any]:
+        try:
+            run = json.loads(self.run_file.read_text())
+        except FileNotFoundError:
+            raise RunError(f"no run in {self.path}: run `make validate` first, or give -e gpuval_run_id=") from None
+        except ValueError as error:
+            raise RunError(f"{self.run_file} is damaged: {error}") from error
+        schemas.validate("run", run, what=str(self.run_file))
+        return run
+
+    def write_run(self, run: Mapping[str, Any]) -> None:
+        schemas.validate("run", run, what="run.json")
+        write_json(self.run_file, run)
+
+    def read_plan(self, node: str) -> dict[str, Any]:
+        try:
+            return json.loads(self.plan_file(node).read_text())
+        except (FileNotFoundError, ValueError) as error:
+            raise RunError(
+                f"the plan of {node} is missing or damaged ({error}): validate again under a new run id"
+            ) from error
+
+    def read_plans(self) -> dict[str, dict[str, Any]]:
+        return {path.stem: json.loads(path.read_text()) for path in sorted((self.state / "plans").glob("*.json"))}
+
+    def begun_at(self, run: Mapping[str, Any]) -> str:
+        """When the run's deadline began to count: for a node with its plan, which follows upon opening and preloading,
+        and later still for nodes that join."""
+        joined = (node["joined_at"] for node in run["nodes"].values() if node.get("joined_at"))
+        return max([run["created_at"], *joined, *(plan["created_at"] for plan in self.read_plans().values())])
+
+    def read_launch(self, node: str) -> dict[str, Any]:
+        """What is known of the node's last launch; nothing before the first."""
+        path = self.launch_file(node)
+        return read_json(path) if path.exists() else {}
+
+    def read_launches(self) -> dict[str, dict[str, Any]]:
+        return {path.stem: json.loads(path.read_text()) for path in sorted((self.state / "launches").glob("*.json"))}
+
+    def read_cleaned(self) -> dict[str, str]:
+        """When each node was last cleaned of this run, as far as it was."""
+        try:
+            return dict(read_json(self.cleaned_file))
+        except (FileNotFoundError, ValueError):
+            return {}
+
+
+def read_report(folder: RunFolder) -> dict[str, Any]:
+    path = folder.path / "report.json"
+    try:
+        report = report_file.read(path)
+    except FileNotFoundError:
+        raise RunError(f"{path} is missing: the run was not judged yet, `make report` does it") from None
+    except ValueError as error:
+        raise RunError(f"{path} is damaged ({error}): `make report` writes it again") from error
+    schemas.validate("report", report, what=str(path))
+    return report
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Atomically: a reader sees the old file or the new one, whole."""
+    write_bytes(path, json_bytes(value))
+
+
+def json_bytes(value: Any) -> bytes:
+    return (json.dumps(value, indent=1, sort_keys=False) + "\n").encode()
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.replace(path, data)
+
+
+def latest_run_id(results: Path) -> str | None:
+    """The run that `results/latest` points to."""
+    link = results / LATEST
+    if link.is_symlink():
+        return link.readlink().name
+    return None
+
+
+def known_run_ids(results: Path) -> list[str]:
+    """Runs of this controller with a folder in results/."""
+    return sorted(
+        path.parent.name
+        for path in results.glob("*/run.json")
+        if not path.parent.is_symlink() and not RunFolder(path.parent).is_copy
+    )
+
+
+def goes_on(folder: RunFolder, run: Mapping[str, Any]) -> bool:
+    """Whether it is neither finished nor past its deadline, as it counts for the nodes that began last.
+
+    A run with gangs has until the deadline of its last round, and the time of a search after it: the controller forms
+    gangs when the nodes' own stages are over, and plans each round when it has the last one's results. Raises
+    RunError, schemas.Invalid, ValueError for what is damaged.
+    """
+    if run["finished_at"] is not None:
+        return False
+    left = run["deadline_seconds"] - seconds_since(folder.begun_at(run))
+    if left > 0 or not any(node.get("gang_stages") for node in run["nodes"].values()):
+        return left > 0
+    for path in folder.gangs_file.parent.glob("*/run.json"):
+        its = RunFolder(path.parent).read_run()  # its plans follow at once, and of a thousand nodes they are many
+        left = max(left, its["deadline_seconds"] - seconds_since(its["created_at"]))
+    try:
+        search_seconds = float(read_json(folder.gang_limits_file)["search_seconds"])
+    except (OSError, ValueError, KeyError, TypeError):
+        search_seconds = usual_search_seconds(len(run["nodes"]))
+    return left + search_seconds > 0
+
+
+def usual_search_seconds(nodes: int, round_seconds: float | str = 0.0) -> float:
+    """What a search for a bad node among so many may take, a round of it `round_seconds`, unless the operator says
+    otherwise."""
+    return max(SEARCH_SECONDS + SEARCH_SECONDS_EACH * nodes, SEARCH_ROUNDS * float(round_seconds))
+
+
+def search_too_short(search_seconds: float, round_seconds: float) -> str:
+    """Why a search of so many seconds cannot be; empty where it can."""
+    least = LEAST_SEARCH_ROUNDS * round_seconds
+    if search_seconds >= least:
+        return ""
+    return (
+        f"gpuval_gang_search_seconds {search_seconds:g}: a search needs {least:g} at least, {LEAST_SEARCH_ROUNDS} times"
+        f" what a round of it may take (run_gang_search_round_seconds {round_seconds:g}, more with fabric_seconds)"
+    )
+
+
+def active_run_ids(results: Path) -> list[str]:
+    """Runs that go on."""
+    found = []
+    for run_id in known_run_ids(results):
+        folder = RunFolder(results / run_id)
+        try:
+            run = folder.read_run()
+            active = goes_on(folder, run)
+        except (RunError, schemas.Invalid, ValueError):
+            continue
+        if active:
+            found.append(run["run_id"])
+    return found
+
+
+def remember(results: Path, run_id: str) -> None:
+    """Point `results/latest` at the run."""
+    results.mkdir(parents=True, exist_ok=True)
+    draft = results / f".{LATEST}.{secrets.token_hex(4)}"
+    draft.symlink_to(run_id)
+    draft.replace(results / LATEST)
+
+
+def resolve(results: Path, run_id: str) -> RunFolder:
+    """The folder of an existing run: by id, or the latest one for an empty id or `latest`. Raises RunError."""
+    chosen = latest_run_id(results) if run_id in ("", LATEST) else run_id
+    if not chosen:
+        raise RunError(f"there is no run in {results} yet: run `make validate` first, or give -e gpuval_run_id=")
+    check_run_id(chosen)
+    return RunFolder(results / chosen)
+
+
+def own(results: Path, run_id: str, in_bucket: str = "") -> RunFolder | None:
+    """The folder of a run of this controller: by id, or the latest one; None if it has no such run, or that one lies in
+    another folder of the bucket than `in_bucket`. Raises RunError."""
+    chosen = latest_run_id(results) if run_id in ("", LATEST) else run_id
+    if not chosen:
+        return None
+    check_run_id(chosen)
+    folder = RunFolder(results / chosen)
+    if not folder.run_file.exists() or folder.is_copy:
+        return None
+    return folder if not in_bucket or folder.read_run()["folder"] == check_folder(in_bucket) else None
+
+
+def check_run_id(run_id: str) -> None:
+    if not RUN_ID.fullmatch(run_id):
+        raise RunError(f"gpuval_run_id {run_id!r}: letters, digits, '.', '_' and '-' only, at most 63, no leading sign")
+    if run_id in (LATEST, NEW, *SHARED_FOLDERS):
+        raise RunError(f"gpuval_run_id {run_id!r} is a word with another meaning: give another one")
+
+
+def check_folder(folder: str) -> str:
+    """The run's folder in the bucket without slashes around it; what `clean` deletes must be the run's own."""
+    folder = folder.strip("/")
+    first, *others = folder.split("/")
+    if not FOLDER.fullmatch(folder) or first in SHARED_FOLDERS or not {*others}.isdisjoint(OWN_FOLDERS):
+        raise RunError(
+            f"gpuval_folder {folder!r}: names of letters, digits, '.', '_' and '-', joined by '/', and not below "
+            + " or ".join(SHARED_FOLDERS)
+            + "; behind a '/' none of "
+            + ", ".join(OWN_FOLDERS)
+        )
+    return folder
+
+
+def choose_run_id(results: Path, requested: str, nodes: Mapping[str, Any], profile: str, narrowed_by: list[str]) -> str:
+    """The id to validate under: the requested one (`latest` by its own id); or an unfinished latest run that asks the
+    same of the same nodes (a controller that died is started again); or a new one (also for the word `new`)."""
+    latest = latest_run_id(results)
+    if latest and RunFolder(results / latest).is_copy:
+        latest = None
+    if requested == LATEST:
+        requested = latest or NEW
+    if requested and requested != NEW:
+        check_run_id(requested)
+        return requested
+    if requested != NEW and latest:
+        folder = RunFolder(results / latest)
+        try:
+            run = folder.read_run()
+            active = goes_on(folder, run)
+        except (RunError, schemas.Invalid, ValueError):
+            return new_run_id()
+        same = (
+            active
+            and _asked(_less_joined(run["nodes"], nodes)) == _asked(nodes)
+            and run["profile"] == profile
+            and run["narrowed_by"] == narrowed_by
+        )
+        if same:
+            return latest
+    return new_run_id()
+
+
+def _asked(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """What is expected of whom, whenever they joined, wherever they stand."""
+    return {
+        name: {key: value for key, value in node.items() if key not in ("joined_at", "labels")}
+        for name, node in nodes.items()
+    }
+
+
+def _less_joined(known: Mapping[str, Mapping[str, Any]], nodes: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Without those that joined while the run was watched and that the inventory still does not list."""
+    return {name: node for name, node in known.items() if name in nodes or not node.get("joined_at")}
+
+
+def merge(
+    run: dict[str, Any] | None, wanted: dict[str, Any], *, gangs_formed: bool = False
+) -> tuple[dict[str, Any], list[str]]:
+    """The frozen run with the nodes of `wanted` that are new to it, and their names. Known ones stay as they are, but
+    for gangs: a run that was opened with one node has company now.
+
+    Raises RunError for a finished run that nobody joins: its evidence would pass for that of today; and for nodes that
+    join one whose gangs were formed: they would be part of none, and never accepted.
+    """
+    if run is None:
+        return wanted, sorted(wanted["nodes"])
+    if run["profile"] != wanted["profile"]:
+        raise RunError(
+            f"run {run['run_id']} has the profile {run['profile']}: give another gpuval_run_id for {wanted['profile']}"
+        )
+    joined = sorted(set(wanted["nodes"]) - set(run["nodes"]))
+    if not joined and run["finished_at"] is not None:
+        raise RunError(
+            f"run {run['run_id']} ended at {run['finished_at']}: `make report` shows its verdict; to validate again, "
+            "give another gpuval_run_id, or none"
+        )
+    if not joined:
+        return run, []
+    if gangs_formed:
+        raise RunError(
+            f"run {run['run_id']} has formed its gangs, and {some_of(joined)} would be in none: validate all nodes "
+            "that are to work together under another gpuval_run_id, or none"
+        )
+    nodes = {
+        **run["nodes"],
+        **{name: {**wanted["nodes"][name], "joined_at": wanted["created_at"]} for name in joined},
+    }
+    # Who was alone, or comes alone, has company now.
+    of_nodes = (node["gang_stages"] for node in nodes.values() if node.get("gang_stages"))
+    gang_stages = next(of_nodes, None) or run.get("gang_stages") or wanted.get("gang_stages")
+    if gang_stages:
+        nodes = {name: {**node, "gang_stages": node.get("gang_stages") or gang_stages} for name, node in nodes.items()}
+    # --limit leaves out nothing that the run expects; the others leave out stages of those who join
+    made_good = {"limit", "stages"} if gang_stages and wanted.get("gang_stages") else {"limit"}
+    narrowed = sorted({*run["narrowed_by"], *(set(wanted["narrowed_by"]) - made_good)})
+    return {**run, "nodes": nodes, "narrowed_by": narrowed, "finished_at": None}, joined

@@ -1,0 +1,59 @@
+"""Labels of a node: short texts that say where it stands (rack, row, power), for the analysis to group by."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}")
+MAX_TEXT = 120
+MAX_LABELS = 32
+
+
+class LabelsError(ValueError):
+    """A gpuval_labels that cannot be used; the message says why."""
+
+
+def of_host(hostvars: Mapping[str, Any]) -> dict[str, str]:
+    """The labels of a host by its variables: rack of a list of nodes, those of its cluster, then gpuval_labels, the
+    last one over the others. Raises LabelsError."""
+    rack = hostvars.get("rack")
+    told = isinstance(rack, (str, int)) and not isinstance(rack, bool)
+    found = declared({"rack": str(rack)}) if told else {}
+    cluster = hostvars.get("kubernetes_labels")
+    return {**found, **(declared(cluster) if cluster else {}), **declared(hostvars.get("gpuval_labels"))}
+
+
+def declared(value: Any) -> dict[str, str]:
+    """``gpuval_labels`` as run.json keeps it. Empty values are none. Raises LabelsError."""
+    if not value:
+        return {}
+    if not isinstance(value, Mapping):
+        raise LabelsError("gpuval_labels is a dictionary of short texts, such as {rack: r12, row: b}")
+    found = {}
+    for key, text in value.items():
+        if not NAME.fullmatch(str(key)):
+            raise LabelsError(f"gpuval_labels: the name {str(key)[:80]!r} is not letters, digits, '.', '_', '-', '/'")
+        if isinstance(text, (bool, float, int)):  # 010 is 8 to YAML, 1:20 is 80
+            raise LabelsError(f"gpuval_labels: {key} is {text!r} to YAML, not a text: write it in quotes")
+        if text is not None and not isinstance(text, str):
+            raise LabelsError(f"gpuval_labels: {key} is no text")
+        line = "" if text is None else one_line(str(text), MAX_TEXT)
+        if line:
+            found[str(key)] = line
+    if len(found) > MAX_LABELS:
+        raise LabelsError(f"gpuval_labels has {len(found)} labels; {MAX_LABELS} are possible")
+    return found
+
+
+def of_cluster(labels: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
+    """By our name the first label of a cluster's node that ``wanted`` (label: our name) maps to it."""
+    found: dict[str, str] = {}
+    for label, name in wanted.items():
+        ours = re.sub(r"[^A-Za-z0-9._/-]+", "_", str(name)).strip("._/-")[:63]
+        if labels.get(label) and ours and len(found) < MAX_LABELS:
+            found.setdefault(ours, one_line(labels[label], MAX_TEXT))
+    return found

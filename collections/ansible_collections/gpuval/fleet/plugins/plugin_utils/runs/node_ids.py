@@ -1,0 +1,269 @@
+"""Unique ids of nodes, by worker: the name that a node has in the inventory and in the results.
+
+A mapping is a dictionary, or a file: a table with columns between bars (``| id | worker | uniqueid |``), CSV with a
+header, YAML or JSON. What is wrong in it is told all at once; nothing is taken from a mapping with an error.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
+
+MAX_FILE_BYTES = 16 << 20
+MAX_ID = 120
+MAX_TOLD = 20
+#: An id becomes the name of files, on any file system.
+ID = re.compile(rf"[A-Za-z0-9](?:[A-Za-z0-9._-]{{0,{MAX_ID - 2}}}[A-Za-z0-9_-])?", re.ASCII)
+_RESERVED = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?", re.ASCII | re.IGNORECASE)
+_WORKER = frozenset({"worker", "workername", "node", "nodename", "host", "hostname"})
+_UNIQUE = frozenset({"uniqueid"})
+_BORDER = re.compile(r"[\s|+:=-]+")
+
+
+class NodeIdsError(ValueError):
+    """The mapping cannot be used; the message says what to change."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """A mapping held against the nodes of a run."""
+
+    ids: dict[str, str]
+    unmapped: list[str]
+    unknown: list[str]
+
+
+class Reader:
+    """Makes mappings out of what ``gpuval_node_ids`` may be; reads a file once, however many nodes name it."""
+
+    def __init__(self, place: Callable[[str], Path]) -> None:
+        self._place = place
+        self._files: dict[str, dict[str, str]] = {}
+
+    def __call__(self, value: Any) -> dict[str, str]:
+        """The mapping itself, or that of the file at a path. Raises NodeIdsError."""
+        if not isinstance(value, str) or not value:
+            return _of_variable(value)
+        if value not in self._files:
+            self._files[value] = read(self._place(str(value)))
+        return self._files[value]
+
+
+def _of_variable(value: Any) -> dict[str, str]:
+    if value in (None, "", {}):
+        return {}
+    if not isinstance(value, Mapping):
+        raise NodeIdsError("gpuval_node_ids is a mapping of worker to unique id, or the path of a file with one")
+    return checked(_entries(value, "gpuval_node_ids"), "gpuval_node_ids")
+
+
+def read(path: Path) -> dict[str, str]:
+    """The mapping in a file. Raises NodeIdsError."""
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise NodeIdsError(f"the mapping of node ids cannot be read: {error}") from None
+    if len(data) > MAX_FILE_BYTES:
+        raise NodeIdsError(f"{path} is larger than {MAX_FILE_BYTES >> 20} MiB, which no mapping of node ids is")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise NodeIdsError(f"{path} is not UTF-8: save it again as CSV in UTF-8") from None
+    return parse(text, path.name)
+
+
+def parse(text: str, name: str) -> dict[str, str]:
+    """The mapping in a file's text; the end of its ``name`` tells YAML and JSON apart from tables. Raises
+    NodeIdsError."""
+    text = text.removeprefix("\ufeff")
+    suffix = Path(name).suffix.lower()
+    first = next((line for line in text.splitlines() if line.strip() and not _is_comment(line)), "")
+    if suffix in (".yml", ".yaml", ".json") or first.lstrip().startswith(("{", "[", "---")):
+        entries = _document(text, name)
+    elif suffix not in (".csv", ".tsv") and "|" in text:
+        entries = _rows(_table(text), name)
+    else:
+        entries = _rows(_csv(text, first, name), name)
+    return checked(entries, name)
+
+
+def checked(entries: Iterable[tuple[str, str]], what: str) -> dict[str, str]:
+    """The entries as a mapping: every worker once, every id once and safe as the name of a file. Raises NodeIdsError,
+    which names all that is wrong."""
+    problems, ids, owners = [], {}, {}
+    for worker, identity in entries:
+        if not worker:
+            problems.append(f"the id {identity!r} has no worker")
+            continue
+        wrong = unsafe(identity)
+        if wrong:
+            problems.append(f"the id {identity[:MAX_ID]!r} of {worker} {wrong}")
+            continue
+        if worker in ids:
+            problems.append(f"the worker {worker} is there twice: {ids[worker]} and {identity}")
+            continue
+        ids[worker] = identity
+        owner = owners.setdefault(identity.casefold(), worker)
+        if owner != worker:
+            same = "the same" if ids[owner] == identity else f"but for case the same as {ids[owner]}"
+            problems.append(f"the id {identity} of {worker} is {same}, that of {owner}")
+    if problems:
+        raise NodeIdsError(f"{what}: {some_of(problems, MAX_TOLD, '; ')}")
+    return ids
+
+
+def unsafe(identity: str) -> str:
+    """Why an id cannot be the name of a file; empty where it can."""
+    if not identity:
+        return "is empty"
+    if len(identity) > MAX_ID:
+        return f"is longer than {MAX_ID} characters"
+    if not ID.fullmatch(identity):
+        return "is not made of letters, digits, '.', '_' and '-', begun by a letter or digit and not ended by '.'"
+    if ".." in identity:
+        return "has '..' in it"
+    return "is a name that some systems keep for devices" if _RESERVED.fullmatch(identity) else ""
+
+
+def merged(mappings: Iterable[Mapping[str, str]], what: str = "gpuval_node_ids") -> dict[str, str]:
+    """Several mappings as one; they may say the same of a worker, but not two things. Raises NodeIdsError."""
+    pairs = dict.fromkeys(pair for mapping in mappings for pair in mapping.items())
+    return checked(pairs, what)
+
+
+def held(mapping: Mapping[str, str], nodes: Iterable[str]) -> Held:
+    """A mapping beside the nodes of a run: their ids, nodes without one, and workers that are not in the run."""
+    names = list(nodes)
+    known = set(names)
+    return Held(
+        ids={name: mapping[name] for name in names if name in mapping},
+        unmapped=[name for name in names if name not in mapping],
+        unknown=sorted(worker for worker in mapping if worker not in known),
+    )
+
+
+def _is_comment(line: str) -> bool:
+    return line.lstrip().startswith("#")
+
+
+def _table(text: str) -> list[tuple[int, list[str]]]:
+    """Rows between bars; borders, comments and lines without a bar are none."""
+    rows = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if "|" not in line or _BORDER.fullmatch(line) or _is_comment(line):
+            continue
+        cells = [cell.strip().strip("`*").strip() for cell in line.strip().split("|")]
+        if line.strip().startswith("|"):
+            cells = cells[1:]
+        if line.strip().endswith("|"):
+            cells = cells[:-1]
+        rows.append((number, cells))
+    return rows
+
+
+def _csv(text: str, first: str, name: str) -> list[tuple[int, list[str]]]:
+    delimiter = max(",;\t", key=first.count)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True, strict=True)
+    rows = []
+    try:
+        for cells in reader:
+            stripped = [cell.strip() for cell in cells]
+            if any(stripped) and not stripped[0].startswith("#"):
+                rows.append((reader.line_num, stripped))
+    except csv.Error as error:
+        raise NodeIdsError(f"{name} line {reader.line_num} is no CSV: {error}") from None
+    return rows
+
+
+def _rows(rows: list[tuple[int, list[str]]], name: str) -> Iterable[tuple[str, str]]:
+    """Worker and id of each row after the header, which may name its columns in any order."""
+    header = [re.sub(r"[^a-z]", "", cell.lower()) for cell in rows[0][1]] if rows else []
+    workers = [index for index, cell in enumerate(header) if cell in _WORKER]
+    unique = [index for index, cell in enumerate(header) if cell in _UNIQUE]
+    if len(workers) != 1 or len(unique) != 1:
+        raise NodeIdsError(
+            f"{name}: its first row must name the columns, one of them worker and one uniqueid, as in "
+            "| id | worker | uniqueid | or worker,uniqueid"
+        )
+    entries = []
+    for number, cells in rows[1:]:
+        if len(cells) != len(header):
+            raise NodeIdsError(f"{name} line {number} has {len(cells)} columns, and its header {len(header)}")
+        entries.append((cells[workers[0]], cells[unique[0]]))
+    return entries
+
+
+def _entries(document: Any, name: str) -> list[tuple[str, str]]:
+    if isinstance(document, Mapping):
+        pairs = list(document.items())
+    elif isinstance(document, list) and all(isinstance(entry, Mapping) for entry in document):
+        keys = [{re.sub(r"[^a-z]", "", str(key).lower()): value for key, value in entry.items()} for entry in document]
+        pairs = [
+            (
+                next((entry[key] for key in sorted(_WORKER) if key in entry), ""),
+                next((entry[key] for key in sorted(_UNIQUE) if key in entry), ""),
+            )
+            for entry in keys
+        ]
+    else:
+        raise NodeIdsError(f"{name}: it is no mapping of worker to unique id, nor a list with worker and uniqueid")
+    numbers = [str(part)[:MAX_ID] for pair in pairs for part in pair if not isinstance(part, str)]
+    if numbers:  # YAML has changed them by now: 0123456 to 42798, 1_0 to 10
+        raise NodeIdsError(
+            f"{name}: a worker and a unique id are text; write each in quotes, YAML took for none: "
+            f"{some_of(numbers, MAX_TOLD)}"
+        )
+    return [(worker.strip(), identity.strip()) for worker, identity in pairs]
+
+
+def _document(text: str, name: str) -> list[tuple[str, str]]:
+    try:
+        if Path(name).suffix.lower() == ".json" or text.lstrip().startswith("{"):
+            return _entries(json.loads(text, object_pairs_hook=_once, parse_int=str, parse_float=str), name)
+        return _entries(yaml.load(text, Loader=_Loader), name)  # noqa: S506  (a BaseLoader makes text and nothing else)
+    except NodeIdsError as error:
+        message = str(error)
+        raise NodeIdsError(message if message.startswith(name) else f"{name}: {message}") from None
+    except (ValueError, TypeError, RecursionError, yaml.YAMLError) as error:
+        raise NodeIdsError(f"{name} cannot be read as YAML or JSON: {' '.join(str(error).split())[:200]}") from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise NodeIdsError(f"the worker {key} is there twice: {found[key]} and {value}")
+        found[key] = value
+    return found
+
+
+class _Loader(yaml.BaseLoader):
+    """All scalars as the text that they are: 0123 stays 0123. A key that is there twice is an error, and so is an
+    alias, which can make a small file very large."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise NodeIdsError("aliases (*name) are not taken in a mapping of node ids")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[str, Any]:
+        return _once(
+            [(self.construct_object(key, True), self.construct_object(value, True)) for key, value in node.value]
+        )
+
+
+def _make_mapping(loader: _Loader, node: Any) -> dict[str, Any]:
+    return loader.construct_mapping(node)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:map", _make_mapping)

@@ -1,0 +1,295 @@
+"""What a run's controller puts into the store beside run.json and the plans, so that the store alone tells the run.
+
+Records tell of nodes that work. Of one that was refused or not reached, of what waits for its turn, and of what was not
+taken as evidence, only the controller knows: that is `run_watch.json`. What the run is held against is
+`run_criteria.json`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import Redaction
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import brief
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import parse_key
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import FINAL_STATES
+
+RUN_FILE, WATCH_FILE, CRITERIA_FILE = "run.json", "run_watch.json", "run_criteria.json"
+VERDICT_FILE = "verdict.json"
+PROGRESS_FILE = "run_progress.json"
+
+#: While it watches, a controller gives a sign at least this often, in seconds.
+SIGN_SECONDS = 60.0
+#: Larger files of criteria are not shared: `report` on another machine is to be given them.
+MAX_JUDGING_BYTES = 64 << 20
+#: So many runs are looked at for the one that a narrowed run is a part of.
+MAX_RUNS_BEFORE = 50
+
+_LAUNCH = ("node", "state", "class", "message", "remedy", "at", "attempt", "stages", "store_reachable", "twin")
+_CONTACT = ("class", "message", "remedy")
+_MESSAGE_CHARACTERS = 4000
+
+_hidden = Redaction()
+
+
+@dataclass(frozen=True)
+class NodeTold:
+    """What is told of one node; `launch` is None before its first, `plan` before its plan was made."""
+
+    plan: Mapping[str, Any] | None
+    launch: Mapping[str, Any] | None
+    waits: bool = False
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds: since the run was opened, and since its deadline counts."""
+
+    run_seconds: float
+    begun_seconds: float
+
+
+def watch_document(
+    run: Mapping[str, Any],
+    nodes: Mapping[str, NodeTold],
+    problems: Sequence[Mapping[str, Any]],
+    times: Times,
+    *,
+    window: tuple[int, int],
+    silence_seconds: float,
+    ended: bool,
+) -> dict[str, Any]:
+    """gpuval.watch/1. `window`: how many nodes at once, and bringing images."""
+    plans: list[dict[str, Any]] = []
+    places: dict[str, int] = {}
+    told = {}
+    for name, node in nodes.items():
+        place = None
+        if node.plan is not None and "heartbeat_seconds" in node.plan:
+            expects = _expects(node.plan)
+            place = places.setdefault(json.dumps(expects), len(plans))
+            if place == len(plans):
+                plans.append(expects)
+        told[name] = {"plan": place, "waits": node.waits, "launch": launch_told(node.launch)}
+    return {
+        "schema": "gpuval.watch/1",
+        "run_id": run["run_id"],
+        "state": "ended" if ended else "watching",
+        "updated_at": run_folder.now(),
+        "run_seconds": round(max(0.0, times.run_seconds), 1),
+        "begun_seconds": round(max(0.0, times.begun_seconds), 1),
+        "silence_seconds": silence_seconds,
+        "window": {"nodes": window[0], "transfers": window[1]},
+        "plans": plans,
+        "nodes": told,
+        "problems": _problems(problems),
+    }
+
+
+def _expects(plan: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "heartbeat_seconds": plan["heartbeat_seconds"],
+        "stages": {stage["name"]: stage["expected_seconds"] for stage in plan["stages"]},
+    }
+
+
+def launch_told(launch: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Of a launch what a verdict and people need: no folder, command, address of a store or secret."""
+    if not launch or "state" not in launch:
+        return None
+    told = {key: _plain(launch[key]) for key in _LAUNCH if key in launch}
+    contact = launch.get("contact")
+    if contact:
+        told["contact"] = {key: _plain(contact[key]) for key in _CONTACT if key in contact}
+    return told
+
+
+def _plain(value: Any) -> Any:
+    return one_line(_hidden(value), _MESSAGE_CHARACTERS) if isinstance(value, str) else value
+
+
+def _problems(problems: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [{**problem, "reason": _hidden(problem["reason"])} for problem in problems]
+
+
+@dataclass
+class Publisher:
+    """Puts the watch's document into the store when it says something new, and as a sign of life.
+
+    The last one is kept in the run's folder, for the commands that come after the watch.
+    """
+
+    folder: run_folder.RunFolder
+    _said: dict[str, Any] = field(default_factory=dict)
+    _at: float = float("-inf")
+
+    def publish(self, store: Store, run: Mapping[str, Any], document: Mapping[str, Any], now: float) -> bool:
+        """Returns whether it was put. `now`: seconds of a monotonic clock. Raises StoreError and StoreErrors."""
+        said = {key: document[key] for key in ("state", "window", "plans", "nodes", "problems")}
+        if said == self._said and now - self._at < SIGN_SECONDS:
+            return False
+        schemas.validate("watch", document, what=WATCH_FILE)
+        run_folder.write_json(watch_file(self.folder), document)
+        put(store, run, WATCH_FILE, document)
+        self._said, self._at = said, now
+        return True
+
+
+@dataclass
+class Progress:
+    """What the watch has read, told in one object: a reader of a thousand nodes need not read seven thousand again.
+
+    Only last records are told: others change with every heartbeat.
+    """
+
+    _records: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _new: bool = False
+
+    def note(self, run: Mapping[str, Any], key: str, stamp: str | None, record: Mapping[str, Any] | None) -> None:
+        """What was found under a key: `record` is None for what was refused, `stamp` for what is not known to be what
+        the store has."""
+        place = parse_key(run["folder"], key)
+        if place is None:
+            return
+        name = f"{place[1]}/{place[2]}"
+        if record is None or stamp is None or record["state"] not in FINAL_STATES:
+            self._new |= self._records.pop(name, None) is not None
+            return
+        told = brief.fields(record)
+        self._records[name] = {"stamp": stamp, **told, "message": _hidden(told["message"])}
+        self._new = True
+
+    def publish(self, store: Store, run: Mapping[str, Any]) -> None:
+        """Raises StoreError and StoreErrors."""
+        if not self._new:
+            return
+        document = {"schema": "gpuval.progress/1", "run_id": run["run_id"], "records": self._records}
+        put(store, run, PROGRESS_FILE, document)
+        self._new = False
+
+
+def watch_file(folder: run_folder.RunFolder) -> Path:
+    return folder.state / WATCH_FILE
+
+
+def criteria_file(folder: run_folder.RunFolder) -> Path:
+    return folder.state / CRITERIA_FILE
+
+
+def verdict_file(folder: run_folder.RunFolder) -> Path:
+    return folder.state / VERDICT_FILE
+
+
+def renewed(
+    document: Mapping[str, Any],
+    launches: Mapping[str, Mapping[str, Any]],
+    problems: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    """The last document of a watch with what became known since: collecting asks nodes, and refuses records."""
+    passed = max(0.0, run_folder.seconds_since(document["updated_at"]))
+    nodes = {
+        name: {**node, "launch": launch_told(launches.get(name)) or node["launch"]}
+        for name, node in document["nodes"].items()
+    }
+    return {
+        **document,
+        "updated_at": run_folder.now(),
+        "run_seconds": round(document["run_seconds"] + passed, 1),
+        "begun_seconds": round(document["begun_seconds"] + passed, 1),
+        "nodes": nodes,
+        "problems": _problems(problems),
+    }
+
+
+def put(store: Store, run: Mapping[str, Any], name: str, document: Mapping[str, Any]) -> None:
+    """Write one of the run's own objects."""
+    store.put(f"{run['folder']}/{name}", json.dumps(document).encode(), "application/json")
+
+
+def standings(folder: run_folder.RunFolder) -> list[dict[str, Any]]:
+    """Where the nodes of the run, or of the one that it is a part of, lay when they were judged before."""
+    path = criteria_file(folder)
+    return list(run_folder.read_json(path).get("standings", ())) if path.exists() else []
+
+
+def standings_before(results: Path, run: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The standings of the latest run of the same profile that has all nodes of this one, which is narrowed."""
+    newest = sorted(
+        (
+            run_folder.RunFolder(results / run_id)
+            for run_id in run_folder.known_run_ids(results)
+            if run_id != run["run_id"]
+        ),
+        key=lambda folder: folder.run_file.stat().st_mtime,
+        reverse=True,
+    )
+    for folder in newest[:MAX_RUNS_BEFORE]:
+        try:
+            before = folder.read_run()
+        except (run_folder.RunError, schemas.Invalid):
+            continue
+        if before["profile"] == run["profile"] and run["nodes"].keys() <= before["nodes"].keys():
+            found = standings(folder)
+            if found:
+                return found
+    return []
+
+
+def keep_criteria(
+    folder: run_folder.RunFolder,
+    criteria: Sequence[str],
+    baseline: str,
+    stood: Sequence[Mapping[str, Any]] = (),
+) -> None:
+    """Remember in the run's folder what it is held against, whole: the files may change, and others have not got them.
+
+    What is not given stays as it was: who judges again without the baseline holds the run against the same one.
+    Raises OSError for a file that cannot be read, RunError for files that are too large to keep.
+    """
+    path = criteria_file(folder)
+    kept = run_folder.read_json(path) if path.exists() else {"criteria": [], "baseline": None}
+    document = {
+        "schema": "gpuval.judging/1",
+        "criteria": [_file(Path(path)) for path in criteria] or kept["criteria"],
+        "baseline": _file(Path(baseline)) if baseline else kept["baseline"],
+    }
+    placed = list(stood) or kept.get("standings", [])
+    if placed:
+        document["standings"] = placed
+    data = (json.dumps(document) + "\n").encode()
+    if len(data) > MAX_JUDGING_BYTES:
+        raise run_folder.RunError(
+            f"gpuval_criteria and gpuval_baseline take {len(data):,} bytes, a run keeps {MAX_JUDGING_BYTES:,} of them: "
+            "make the baseline of fewer figures"
+        )
+    if not path.exists() or path.read_bytes() != data:
+        run_folder.write_bytes(path, data)
+
+
+def _file(path: Path) -> dict[str, str]:
+    data = path.read_bytes()
+    return {"name": path.name, "sha256": hashlib.sha256(data).hexdigest(), "text": data.decode()}
+
+
+def keep_verdict(folder: run_folder.RunFolder, report: Mapping[str, Any]) -> Path:
+    """Write the least of a report, a fraction of it in size. Returns the file."""
+    document = {
+        "schema": "gpuval.verdict/1",
+        "run_id": report["run"]["run_id"],
+        "judged_at": report["run"]["judged_at"],
+        "verdict": report["verdict"],
+        "counts": report["counts"],
+        "nodes": {node["name"]: node["verdict"] for node in report["nodes"]},
+    }
+    schemas.validate("verdict", document, what=VERDICT_FILE)
+    run_folder.write_json(verdict_file(folder), document)
+    return verdict_file(folder)

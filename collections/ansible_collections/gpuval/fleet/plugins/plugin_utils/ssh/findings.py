@@ -1,0 +1,390 @@
+"""What a probe of a node means: trust in its host key, what OpenSSH said, and the summary. Pure."""
+
+from __future__ import annotations
+
+import errno
+import re
+import shlex
+import socket
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.launch_errors import classify
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.known_hosts import HostKey, Known, host_id, parse_key
+
+REACHABLE = "reachable"
+#: How a summary puts them in order; a state that is not here comes last.
+STATES = (
+    REACHABLE,
+    "wrong_host_key",
+    "unknown_host_key",
+    "login_denied",
+    "booting",
+    "unknown_name",
+    "refused",
+    "no_route",
+    "timeout",
+    "hung",
+    "no_ssh",
+    "jump_host",
+    "ssh_error",
+)
+MESSAGE_CHARACTERS = 500
+#: How many nodes, or new keys, a summary names before it counts the rest.
+SHOWN = 12
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What became of the probe of one node."""
+
+    state: str
+    message: str
+    remedy: str = ""
+    seconds: float = 0.0
+    #: Fingerprint of the key that the node showed.
+    fingerprint: str = ""
+    #: The key was not known before, and is pinned now.
+    new: bool = False
+    #: Key lines to pin as (name, marker, key); not for the record.
+    pins: tuple[tuple[str, str, HostKey], ...] = field(default=(), repr=False)
+    #: Names whose other pins are to go.
+    replaced: tuple[str, ...] = field(default=(), repr=False)
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "state": self.state,
+            "message": one_line(self.message, MESSAGE_CHARACTERS),
+            "remedy": self.remedy,
+            "seconds": round(self.seconds, 3),
+            "fingerprint": self.fingerprint,
+        }
+
+
+@dataclass(frozen=True)
+class Where:
+    """A node as ssh sees it: the effective settings of `ssh -G` behind Ansible's own."""
+
+    node: str
+    host: str
+    port: int
+    user: str
+    alias: str = ""
+    proxy: str = ""
+    settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """How known_hosts files name it."""
+        return self.alias.lower() or host_id(self.host, self.port)
+
+    @property
+    def address(self) -> str:
+        return f"{self.host} port {self.port}"
+
+
+def effective(text: str) -> dict[str, tuple[str, ...]]:
+    """What `ssh -G` printed: the values of each keyword, in order."""
+    found: dict[str, tuple[str, ...]] = {}
+    for line in text.splitlines():
+        key, _, value = line.strip().partition(" ")
+        if key:
+            found[key.lower()] = (*found.get(key.lower(), ()), value)
+    return found
+
+
+def where(node: str, settings: Mapping[str, tuple[str, ...]]) -> Where:
+    def one(key: str, default: str = "") -> str:
+        value = settings.get(key, (default,))[0]
+        return "" if value == "none" else value
+
+    return Where(
+        node=node,
+        host=one("hostname", node),
+        port=int(one("port", "22")),
+        user=one("user"),
+        alias=one("hostkeyalias"),
+        proxy=one("proxyjump") or one("proxycommand"),
+        settings=settings,
+    )
+
+
+def key_files(settings: Mapping[str, tuple[str, ...]], key: str) -> list[Path]:
+    """The files of UserKnownHostsFile or GlobalKnownHostsFile."""
+    names = [name for value in settings.get(key, ()) for name in _words(value)]
+    return [Path(name).expanduser() for name in names if name not in ("none", "/dev/null")]
+
+
+def _words(value: str) -> list[str]:
+    try:
+        return shlex.split(value)
+    except ValueError:
+        return value.split()
+
+
+# --- trust -----------------------------------------------------------------------------------------------------------
+
+
+NOTHING = Known()
+SHOW_KEY = "ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub"
+CHANGED = (
+    "another machine answers at this address, or the node was installed again. Only if the fingerprint is that of the "
+    f"node ({SHOW_KEY}) forget the old one"
+)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What is known of a node's host key before it is asked."""
+
+    pinned: Known = NOTHING
+    #: From the operator's own known_hosts files.
+    own: Known = NOTHING
+    #: The same for the plain name, which OpenSSH takes for a port of its own as well: it can prove, never refute.
+    plain: Known = NOTHING
+    #: From the inventory: keys as in a .pub file, or SHA256 fingerprints.
+    declared: tuple[str, ...] = ()
+    accept_new: bool = True
+    pin_file: Path = Path("known_hosts")
+
+    @property
+    def kinds(self) -> list[str]:
+        """Types of keys to ask the node for first."""
+        if self.declared:
+            return [text.split()[0] for text in self.declared if not text.startswith("SHA256:")]
+        return [entry.key.kind for entry in self.pinned.keys or (*self.own.keys, *self.plain.keys)]
+
+    @property
+    def by_authority(self) -> bool:
+        """Whether only a certificate can prove the host key."""
+        known = self.pinned or self.own or self.plain
+        return not self.declared and not known.keys and bool(known.authorities)
+
+
+def check_declared(texts: Iterable[str]) -> tuple[str, ...]:
+    """Declared host keys, checked. Raises HostKeyError."""
+    checked = []
+    for text in texts:
+        line = " ".join(str(text).split())
+        if not re.fullmatch(r"SHA256:[A-Za-z0-9+/]{43}", line.rstrip("=")):
+            line = str(parse_key(line))
+        checked.append(line.rstrip("=") if line.startswith("SHA256:") else line)
+    return tuple(checked)
+
+
+def trust(shown: HostKey, policy: Policy, at: Where) -> Finding:
+    """Whether the key that a node showed is its own: a finding `reachable` so far, or why not."""
+    revoked = [entry for known in (policy.pinned, policy.own) for entry in known.revoked if entry.key == shown]
+    if revoked:
+        return _wrong(
+            shown, at, f"that is revoked in {revoked[0].place}", "the machine at this address is not to be used"
+        )
+    if policy.declared:
+        return _by_declaration(shown, policy, at)
+    for known in (policy.pinned, policy.own):
+        if any(entry.key == shown for entry in known.keys):
+            pins = () if known is policy.pinned else ((at.name, "", shown),)
+            return Finding(REACHABLE, "", fingerprint=shown.fingerprint, pins=pins)
+        if known.keys:
+            same = [entry for entry in known.keys if entry.key.kind == shown.kind] or list(known.keys)
+            old = same[0]
+            return _wrong(
+                shown,
+                at,
+                f"but {old.key.fingerprint} ({old.key.kind}) stands in {old.place}",
+                f"{CHANGED} and accept the new key: {forget(at, old.file)}",
+            )
+    if any(entry.key == shown for entry in policy.plain.keys):
+        return Finding(REACHABLE, "", fingerprint=shown.fingerprint, pins=((at.name, "", shown),))
+    if policy.accept_new:
+        return Finding(REACHABLE, "", fingerprint=shown.fingerprint, new=True, pins=((at.name, "", shown),))
+    return Finding(
+        "unknown_host_key",
+        f"{at.address} shows the host key {shown.fingerprint} ({shown.kind}), which is not known",
+        f"compare the fingerprint on the node ({SHOW_KEY}) and declare it as "
+        f"gpuval_host_keys of {at.node}, or log in once by hand (ssh {at.host}), or allow first contact with "
+        "-e gpuval_accept_new_host_keys=true",
+        fingerprint=shown.fingerprint,
+    )
+
+
+def forget(at: Where, file: Path) -> str:
+    """The command that makes a key unknown again."""
+    return shlex.join(["ssh-keygen", "-R", at.name, "-f", str(file)])
+
+
+def _by_declaration(shown: HostKey, policy: Policy, at: Where) -> Finding:
+    if str(shown) in policy.declared or shown.fingerprint in policy.declared:
+        pins = ((at.name, "", shown),)
+        return Finding(REACHABLE, "", fingerprint=shown.fingerprint, pins=pins, replaced=(at.name,))
+    expected = ", ".join(_fingerprint(text) for text in policy.declared)
+    return _wrong(
+        shown,
+        at,
+        f"but the inventory declares {expected} (gpuval_host_keys)",
+        f"{CHANGED} and change gpuval_host_keys in the inventory",
+    )
+
+
+def _fingerprint(declared: str) -> str:
+    return declared if declared.startswith("SHA256:") else parse_key(declared).fingerprint
+
+
+def _wrong(shown: HostKey, at: Where, against: str, remedy: str) -> Finding:
+    return Finding(
+        "wrong_host_key",
+        f"{at.address} shows the host key {shown.fingerprint} ({shown.kind}), {against}",
+        remedy,
+        fingerprint=shown.fingerprint,
+    )
+
+
+# --- failures --------------------------------------------------------------------------------------------------------
+
+
+def of_socket_error(error: OSError, at: Where, seconds: float) -> Finding:
+    """Why no TCP connection came about."""
+    if isinstance(error, socket.gaierror):
+        return Finding(
+            "unknown_name",
+            f"the name {at.host} cannot be resolved: {error.strerror}",
+            "set ansible_host to an address, or add the name to DNS or /etc/hosts of the controller",
+        )
+    if isinstance(error, ConnectionRefusedError):
+        return Finding(
+            "refused",
+            f"{at.address} refused the connection",
+            "start sshd on the node, or set ansible_port to its port; a firewall that rejects looks the same",
+        )
+    if isinstance(error, (TimeoutError, socket.timeout)) or error.errno == errno.ETIMEDOUT:
+        return Finding(
+            "timeout",
+            f"{at.address} did not answer within {seconds:g} s",
+            "see that the node is powered on and the address right, and that no firewall drops the packets; "
+            "gpuval_probe_timeout_seconds gives it longer",
+        )
+    if error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN):
+        return Finding(
+            "no_route",
+            f"{at.address} cannot be reached: {error.strerror}",
+            "check the address, the cable, the switch port and the controller's routes to it",
+        )
+    return Finding("ssh_error", f"{at.address}: {error.strerror or error}", "mend what the message names")
+
+
+def hung(at: Where, seconds: float, doing: str) -> Finding:
+    return Finding(
+        "hung",
+        f"{at.address} takes connections, but {doing} within {seconds:g} s",
+        "it hangs or is overloaded, or sshd waits for something (a name server, a full disk): look at its console",
+    )
+
+
+def no_ssh(at: Where, said: bytes) -> Finding:
+    shown = one_line(said.decode(errors="replace"), 60)
+    return Finding(
+        "no_ssh",
+        f"something else than an SSH server listens at {at.address}: it said {shown!r}",
+        "set ansible_port to the port of sshd",
+    )
+
+
+def closed(at: Where) -> Finding:
+    return Finding(
+        "refused",
+        f"{at.address} closed the connection before it said anything",
+        "sshd turns the controller away: look at MaxStartups, hosts.deny and the log of sshd on the node",
+    )
+
+
+def denied(at: Where, detail: str) -> Finding:
+    return Finding(
+        "login_denied",
+        f"{at.user}@{at.address}: {detail}",
+        "check ansible_user, that the key (ansible_ssh_private_key_file, or one of your agent) is in the node's "
+        f"authorized_keys, and that the account may log in: ssh -p {at.port} {at.user}@{at.host}",
+    )
+
+
+_NOISE = re.compile(
+    r"^(?:Warning: Permanently added .*|\*\* .*|debug\d: .*|@+|.*post-quantum.*|Connection closed by UNKNOWN port 65535"
+    r"|.*stdio forwarding failed.*|Killed by signal \d+\.?)\s*$"
+)
+
+
+def of_ssh_output(stderr: str, at: Where, seconds: float) -> Finding:
+    """Why OpenSSH did not get in, from what it wrote. The host key was judged before, where it could be seen."""
+    lines = [line.strip() for line in stderr.replace("\r", "\n").splitlines() if line.strip()]
+    told = [line for line in lines if not _NOISE.match(line)] or lines
+    last = one_line(told[-1] if told else "ssh ended without a word", 300)
+    through = f" (through {at.proxy})" if at.proxy else ""
+    if at.proxy and "timed out during banner exchange" in stderr:
+        return Finding(
+            "timeout",
+            f"{at.address}{through}: no SSH greeting within {seconds:g} s",
+            "see that the node is powered on, and that the jump host reaches it",
+        )
+    if at.proxy and "UNKNOWN port 65535" in stderr and "open failed" not in stderr:
+        return Finding(
+            "jump_host",
+            f"ssh did not get through {at.proxy}: {last}",
+            f"log in to the jump host by hand (ssh {at.proxy}), also for a new host key: only nodes' are pinned",
+        )
+    if re.search(r"timed out during banner exchange|banner line contains invalid", stderr):
+        return hung(at, seconds, "sent no SSH greeting")
+    known = classify("unreachable", stderr).name
+    if known in ("unreachable", "connection_lost") or known not in STATES:
+        known = "ssh_error"
+    if known == "login_denied":
+        reasons = [line for line in told[:-1] if re.search(r"identity|UNPROTECTED|bad permissions|Load key", line)]
+        last = one_line("; ".join([*reasons, last]), 400)
+        return replace(denied(at, last), message=f"{at.user}@{at.address}{through}: {last}")
+    remedies = {
+        "booting": "wait until the node is up; one that stays so hangs in its boot (or has /etc/nologin)",
+        "refused": "start sshd on the node, or set ansible_port to the port it listens on",
+        "timeout": "see that the node is powered on and the address right, and that no firewall drops the packets",
+        "no_route": "check the address, the switch port and the routes to it",
+        "unknown_name": "set ansible_host to an address, or mend the name service",
+        "wrong_host_key": "another machine answers there, or the node was installed again: compare fingerprints",
+        "unknown_host_key": "log in once by hand to accept the host key, or declare it as gpuval_host_keys",
+    }
+    return Finding(
+        known,
+        f"{at.address}{through}: {last}",
+        remedies.get(known, f"try it by hand: ssh -v -p {at.port} {at.user}@{at.host}"),
+    )
+
+
+# --- summary ---------------------------------------------------------------------------------------------------------
+
+
+def summary(findings: Mapping[str, Finding], seconds: float, pin_file: Path) -> list[str]:
+    """What the operator is told: counts, then each state with its nodes, the first message and the remedy."""
+    reachable = sum(finding.state == REACHABLE for finding in findings.values())
+    lines = [f"probe: {reachable} of {len(findings)} node(s) reachable, {seconds:.1f} s"]
+    groups: dict[str, list[str]] = {}
+    for node, finding in findings.items():
+        groups.setdefault(finding.state, []).append(node)
+    order = {state: number for number, state in enumerate(STATES)}
+    for state in sorted(groups, key=lambda name: order.get(name, len(order))):
+        if state == REACHABLE:
+            continue
+        nodes = groups[state]
+        lines.append(f"  {state} ({len(nodes)}): {some_of(nodes, SHOWN)}")
+        remedies: dict[str, str] = {}
+        for node in nodes:
+            remedies.setdefault(findings[node].remedy, node)
+        for remedy, node in list(remedies.items())[:3]:
+            lines.append(f"    {node}: {one_line(findings[node].message, MESSAGE_CHARACTERS)}")
+            lines.append(f"      -> {remedy}")
+    new = [(node, finding.fingerprint) for node, finding in findings.items() if finding.new]
+    if new:
+        lines.append(f"  {len(new)} host key(s) seen for the first time, pinned in {pin_file}:")
+        lines += [f"    {node} {fingerprint}" for node, fingerprint in new[:SHOWN]]
+        if len(new) > SHOWN:
+            lines.append(f"    and {len(new) - SHOWN} more: ssh-keygen -lf {shlex.quote(str(pin_file))}")
+    return lines

@@ -1,0 +1,533 @@
+"""Probing nodes over SSH: paramiko where a node is reached directly, OpenSSH itself through a proxy or a certificate.
+
+Nothing here outlives `probe_all`: every connection is closed, every ssh is ended with what it started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+try:
+    import paramiko
+except ImportError:  # a controller of local nodes may lack it; OpenSSH does all of it, slower
+    paramiko = None
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import findings, known_hosts
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.findings import REACHABLE, Finding, Policy, Where
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.known_hosts import CA, HostKey, Known, Pins
+
+#: Nodes whose connection is awaited at once; of these, how many log in, and how many ssh run on the controller.
+AT_ONCE, LOGINS, CLIENTS = 128, 16, 8
+#: A node that took the connection is slow rather than gone: it has this many times the connect timeout for each step.
+PATIENCE = 3
+#: A shell may be slow on a busy node; one that never comes would hold up Ansible's tasks on all nodes.
+COMMAND_SECONDS = 30
+#: Public keys to offer; a server gives up on a client after six.
+OFFERED = 5
+RSA = ("rsa-sha2-512", "rsa-sha2-256")
+#: Quick ones first; the login of a probe hides nothing that a recording of it would give away.
+QUICK_KEX = ("curve25519-sha256@libssh.org",)
+
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
+logging.getLogger("paramiko").propagate = False
+
+
+@dataclass(frozen=True)
+class Target:
+    """A node and Ansible's own settings of its connection."""
+
+    node: str
+    #: False: no SSH connection (local, docker, ...), so nothing to probe.
+    ssh: bool = True
+    connection: str = "ssh"
+    host: str = ""
+    executable: str = "ssh"
+    #: What Ansible puts on ssh's command line, in its order.
+    options: tuple[str, ...] = ()
+    password: str = ""
+    #: The private key comes from a variable: only Ansible has it.
+    key_in_variable: bool = False
+    declared: tuple[str, ...] = ()
+
+
+class ProbeError(Exception):
+    """The probe ends here with this finding."""
+
+    def __init__(self, finding: Finding):
+        super().__init__(finding.message)
+        self.finding = finding
+
+
+class UndecidedError(Exception):
+    """paramiko cannot tell; OpenSSH decides."""
+
+
+class Prober:
+    """Probes nodes against the pins of an inventory."""
+
+    def __init__(self, pins: Pins, timeout: float, accept_new: bool):
+        self.pins = pins
+        self.timeout = timeout
+        self.accept_new = accept_new
+        self._pinned = pins.entries()
+        #: Effective settings of each node that was probed.
+        self.settings: list[Mapping[str, tuple[str, ...]]] = []
+        self._own: dict[tuple[Path, ...], list[known_hosts.Entry]] = {}
+        self._lock = threading.Lock()
+        self._logins = threading.BoundedSemaphore(LOGINS)
+        self._clients = threading.BoundedSemaphore(CLIENTS)
+
+    def probe_all(self, targets: Iterable[Target]) -> dict[str, Finding]:
+        targets = list(targets)
+        if not targets:
+            return {}
+        with ThreadPoolExecutor(min(AT_ONCE, len(targets)), thread_name_prefix="gpuval-probe") as pool:
+            return dict(zip((target.node for target in targets), pool.map(self.probe, targets)))
+
+    def probe(self, target: Target) -> Finding:
+        began = time.monotonic()
+        if not target.ssh:
+            return Finding(REACHABLE, f"not probed: connection {target.connection}")
+        try:
+            finding = self._probe(target)
+        except ProbeError as failed:
+            finding = failed.finding
+        except Exception as error:  # a node whose probe breaks must not take the others with it
+            text = f"the probe itself failed: {type(error).__name__}: {error}"
+            finding = Finding("ssh_error", text, f"try it by hand: ssh {target.host}")
+        return replace(finding, seconds=time.monotonic() - began)
+
+    def _probe(self, target: Target) -> Finding:
+        at = self._effective(target)
+        policy = self._policy(at, target)
+        if at.proxy or policy.by_authority or self._needs_openssh(at, policy):
+            with self._clients:
+                return self._by_openssh(target, at, policy)
+        connection = self._connect(at)
+        with contextlib.closing(connection):
+            await_greeting(connection, at, self.timeout * PATIENCE)
+            with self._logins:
+                try:
+                    return self._by_paramiko(connection, target, at, policy)
+                except UndecidedError:
+                    pass
+        with self._clients:
+            return self._by_openssh(target, at, policy)
+
+    # --- what is known before ---
+
+    def _effective(self, target: Target) -> Where:
+        with self._clients:
+            done = run_ssh([target.executable, "-G", *target.options, target.host], 10)
+        if done.code != 0:
+            told = findings.one_line(done.stderr.strip() or "no output", 300)
+            remedy = "mend ssh_config, or the ansible_ssh_*_args of this node"
+            raise ProbeError(Finding("ssh_error", f"ssh does not take its settings: {told}", remedy))
+        settings = findings.effective(done.stdout)
+        self.settings.append(settings)
+        return findings.where(target.node, settings)
+
+    def _policy(self, at: Where, target: Target) -> Policy:
+        own = self._own_entries(at)
+        exact = known_hosts.lookup(own, at.host, at.port, at.alias)
+        plain = Known() if exact else known_hosts.lookup_with_plain_name(own, at.host, at.port, at.alias)
+        return Policy(
+            pinned=known_hosts.lookup(self._pinned, at.host, at.port, at.alias),
+            own=exact,
+            plain=plain,
+            declared=target.declared,
+            accept_new=self.accept_new,
+            pin_file=self.pins.path,
+        )
+
+    def _own_entries(self, at: Where) -> list[known_hosts.Entry]:
+        """The operator's own known_hosts files, which hold for this node."""
+        names = ("userknownhostsfile", "globalknownhostsfile")
+        files = tuple(path for name in names for path in findings.key_files(at.settings, name))
+        with self._lock:
+            if files not in self._own:
+                self._own[files] = known_hosts.read(file for file in files if file != self.pins.path)
+            return self._own[files]
+
+    @staticmethod
+    def _needs_openssh(at: Where, policy: Policy) -> bool:
+        """Whether the connection depends on something that paramiko does not have."""
+        for setting in ("bindaddress", "bindinterface"):
+            if at.settings.get(setting, ("none",))[0] not in ("none", ""):
+                return True
+        if paramiko is None:
+            return True
+        kinds = {name for kind in policy.kinds for name in (RSA if kind == "ssh-rsa" else (kind,))}
+        return bool(kinds) and not kinds & set(paramiko.Transport._preferred_keys)
+
+    # --- directly ---
+
+    def _connect(self, at: Where) -> socket.socket:
+        deadline = time.monotonic() + self.timeout
+        error: OSError = TimeoutError()
+        for family, kind, protocol, _, address in self._resolve(at):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                break
+            connection = socket.socket(family, kind, protocol)
+            try:
+                connection.settimeout(left)
+                connection.connect(address)
+            except OSError as failure:
+                connection.close()
+                error = failure
+                continue
+            return connection
+        raise ProbeError(findings.of_socket_error(error, at, self.timeout))
+
+    def _resolve(self, at: Where) -> list[tuple]:
+        """The addresses of a name; a name service that hangs is not waited for."""
+        family = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}.get(
+            at.settings.get("addressfamily", ("any",))[0], 0
+        )
+        found: list = []
+
+        def resolve() -> None:
+            try:
+                found.append(socket.getaddrinfo(at.host, at.port, family, socket.SOCK_STREAM))
+            except (OSError, UnicodeError) as error:
+                found.append(error if isinstance(error, OSError) else socket.gaierror(0, str(error)))
+
+        resolver = threading.Thread(target=resolve, daemon=True, name="gpuval-resolve")  # getaddrinfo has no deadline
+        resolver.start()
+        resolver.join(self.timeout)
+        if not found:
+            found.append(socket.gaierror(0, f"the name service did not answer within {self.timeout:g} s"))
+        if isinstance(found[0], OSError):
+            raise ProbeError(findings.of_socket_error(found[0], at, self.timeout))
+        return found[0]
+
+    def _by_paramiko(self, connection: socket.socket, target: Target, at: Where, policy: Policy) -> Finding:
+        with transport(connection) as line:
+            options = line.get_security_options()
+            options.kex = _first(QUICK_KEX, options.kex)
+            wanted = [name for kind in policy.kinds for name in (RSA if kind == "ssh-rsa" else (kind,))]
+            options.key_types = _first(wanted, options.key_types)
+            line.banner_timeout = line.handshake_timeout = line.auth_timeout = self.timeout * PATIENCE
+            try:
+                line.start_client(timeout=self.timeout * PATIENCE)
+                shown = line.get_remote_server_key()
+            except EOFError:
+                raise ProbeError(findings.closed(at)) from None
+            except (paramiko.SSHException, OSError) as error:
+                if not line.is_active() and "negotiation" not in str(error).lower():
+                    raise UndecidedError from error
+                raise ProbeError(findings.hung(at, self.timeout * PATIENCE, "did not agree on keys")) from None
+            finding = findings.trust(HostKey(shown.get_name(), shown.asbytes()), policy, at)
+            if finding.state != REACHABLE:
+                if target.declared and finding.state == "wrong_host_key":
+                    raise UndecidedError  # a declared fingerprint may be that of another of its keys
+                return finding
+            if target.key_in_variable:
+                return replace(finding, message=f"{at.address} is itself; the login was not tried")
+            try:
+                self._login(line, target, at)
+            except ProbeError as failed:
+                return _with_pins(failed.finding, finding)
+            return replace(finding, message=f"{at.user}@{at.address}")
+
+    def _login(self, line: paramiko.Transport, target: Target, at: Where) -> None:
+        """Log in and run nothing, as Ansible would begin. Whatever is not plain success is OpenSSH's to judge."""
+        try:
+            for key in _keys(at):
+                with contextlib.suppress(paramiko.AuthenticationException):
+                    line.auth_publickey(at.user, key)
+                if line.is_authenticated():
+                    return self._command(line, at)
+            if target.password:
+                line.auth_password(at.user, target.password)
+                if line.is_authenticated():
+                    return self._command(line, at)
+        except paramiko.AuthenticationException as error:
+            raise ProbeError(findings.denied(at, f"password and keys were refused ({error})")) from None
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            raise UndecidedError from error
+        if target.password:
+            raise ProbeError(findings.denied(at, "the password alone is not enough"))
+        raise UndecidedError
+
+    def _command(self, line: paramiko.Transport, at: Where) -> None:
+        try:
+            channel = line.open_session(timeout=COMMAND_SECONDS)
+            channel.settimeout(COMMAND_SECONDS)
+            channel.exec_command("true")
+            if not channel.status_event.wait(COMMAND_SECONDS):
+                raise ProbeError(findings.hung(at, COMMAND_SECONDS, "a command did not end after the login"))
+            code = channel.recv_exit_status()
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            raise UndecidedError from error
+        if code != 0:
+            raise UndecidedError
+
+    # --- by OpenSSH ---
+
+    def _by_openssh(self, target: Target, at: Where, policy: Policy) -> Finding:
+        """Let ssh itself try. It writes the key that it sees into a file of its own."""
+        with tempfile.TemporaryDirectory(prefix="gpuval-probe-") as folder:
+            file = Path(folder) / "known_hosts"
+            if not policy.declared and policy.by_authority:
+                return self._with_authority(target, at, policy, file)
+            # first look at the key alone: no login is offered to a host that is not known to be the right one
+            first = self._ssh(target, at, file, "accept-new", login=False, kinds=policy.kinds)
+            shown = [entry.key for entry in known_hosts.read([file])]
+            if not shown and first.code is None:
+                return findings.hung(at, self.timeout * (PATIENCE + 1), "ssh did not get as far as its host key")
+            if not shown:
+                return findings.of_ssh_output(first.stderr, at, self.timeout)
+            finding = findings.trust(shown[0], policy, at)
+            if finding.state == "wrong_host_key" and policy.declared:
+                finding = self._other_kinds(target, at, policy, file, finding)
+            if finding.state != REACHABLE:
+                return finding
+            if target.password or target.key_in_variable:
+                return replace(finding, message=f"{at.address} is itself; the login was not tried")
+            done = self._ssh(target, at, file, "yes", kinds=[entry.key.kind for entry in known_hosts.read([file])])
+            if done.code == 0:
+                return replace(finding, message=f"{at.user}@{at.address}")
+            return self._refused(done, at, finding)
+
+    def _other_kinds(self, target: Target, at: Where, policy: Policy, file: Path, finding: Finding) -> Finding:
+        """The finding for another key of the node, if one of those is declared."""
+        tried = {entry.key.kind for entry in known_hosts.read([file])}
+        for kind in ("ssh-ed25519", "ecdsa-sha2-nistp256", "ssh-rsa"):
+            if kind in tried:
+                continue
+            file.unlink(missing_ok=True)
+            self._ssh(target, at, file, "accept-new", login=False, kinds=[kind], only=True)
+            for entry in known_hosts.read([file]):
+                other = findings.trust(entry.key, policy, at)
+                if other.state == REACHABLE:
+                    return other
+        return finding
+
+    def _with_authority(self, target: Target, at: Where, policy: Policy, file: Path) -> Finding:
+        known = policy.pinned or policy.own or policy.plain
+        lines = [(CA, at.name, entry.key) for entry in known.authorities]
+        file.write_text("".join(f"{marker} {name} {key}\n" for marker, name, key in lines))
+        done = self._ssh(target, at, file, "yes", login=not (target.password or target.key_in_variable))
+        pins = tuple((name, marker, key) for marker, name, key in lines) if not policy.pinned else ()
+        if done.code == 0:
+            return Finding(REACHABLE, f"{at.user}@{at.address}, known by a certificate authority", pins=pins)
+        return self._refused(done, at, Finding(REACHABLE, ""))
+
+    def _refused(self, done: Done, at: Where, finding: Finding) -> Finding:
+        if done.code is None:
+            refused = findings.hung(at, self.timeout * PATIENCE, "the login did not end")
+        elif done.code != 255:
+            words = findings.one_line(f"{done.stdout} {done.stderr}".strip(), 200) or "no reason given"
+            refused = findings.denied(at, f"the login works, but a command ends with status {done.code}: {words}")
+        else:
+            refused = findings.of_ssh_output(done.stderr, at, self.timeout)
+        return _with_pins(refused, finding)
+
+    def _ssh(self, target, at, file, strict, login=True, kinds=(), only=False) -> Done:
+        options = {
+            "BatchMode": "yes",
+            "StrictHostKeyChecking": strict,
+            "UserKnownHostsFile": _quoted(file),
+            "GlobalKnownHostsFile": "none",
+            "HashKnownHosts": "no",
+            "UpdateHostKeys": "no",
+            "VerifyHostKeyDNS": "no",
+            "CheckHostIP": "no",
+            "ControlMaster": "no",
+            "ControlPath": "none",
+            "ClearAllForwardings": "yes",
+            "ForwardAgent": "no",
+            "PermitLocalCommand": "no",
+            "RequestTTY": "no",
+            "ConnectTimeout": str(max(1, round(self.timeout))),
+            "ConnectionAttempts": "1",
+            "NumberOfPasswordPrompts": "0",
+            "LogLevel": "INFO",
+        }
+        if not login:
+            options["PreferredAuthentications"] = "none"
+        names = [name for kind in kinds for name in ((*RSA, kind) if kind == "ssh-rsa" else (kind,))]
+        if names:
+            options["HostKeyAlgorithms"] = ("" if only else "^") + ",".join(dict.fromkeys(names))
+        words = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
+        command = [target.executable, "-n", "-T", *words, *target.options, target.host, "true"]
+        return run_ssh(command, self.timeout * (PATIENCE + 1) + (COMMAND_SECONDS if login else 0))
+
+
+@dataclass(frozen=True)
+class Done:
+    """An ssh that ended; no code if it had to be ended."""
+
+    code: int | None
+    stdout: str
+    stderr: str
+
+
+def run_ssh(command: list[str], seconds: float) -> Done:
+    """Run ssh in a session of its own, so that it cannot ask the terminal and its proxies end with it."""
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+            env={**os.environ, "LC_ALL": "C", "SSH_ASKPASS_REQUIRE": "never"},
+        )
+    except OSError as error:
+        remedy = "install the OpenSSH client on the controller, or set ansible_ssh_executable"
+        raise ProbeError(Finding("ssh_error", f"{command[0]} cannot be run: {error.strerror}", remedy)) from None
+    try:
+        stdout, stderr = process.communicate(timeout=seconds)
+        code = process.returncode
+    except subprocess.TimeoutExpired:
+        code, stdout, stderr = None, "", ""
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        for stream in (process.stdout, process.stderr):
+            stream.close()
+    return Done(code, stdout, stderr)
+
+
+def await_greeting(connection: socket.socket, at: Where, seconds: float) -> None:
+    """Wait until the server's SSH greeting can be read, and leave it there. Raises ProbeError."""
+    deadline = time.monotonic() + seconds
+    said = b""
+    while True:
+        connection.settimeout(max(0.01, deadline - time.monotonic()))
+        try:
+            peeked = connection.recv(512, socket.MSG_PEEK)
+        except TimeoutError:
+            if said:
+                raise ProbeError(findings.no_ssh(at, said)) from None
+            raise ProbeError(findings.hung(at, seconds, "sent no SSH greeting")) from None
+        except OSError:
+            raise ProbeError(findings.closed(at)) from None
+        if not peeked:
+            raise ProbeError(findings.closed(at))
+        if any(line.startswith(b"SSH-") for line in peeked.splitlines()):
+            return
+        grown, said = len(peeked) > len(said), peeked
+        if len(peeked) >= 512 or (said.startswith((b"HTTP/", b"220", b"\x15\x03", b"RFB "))):
+            raise ProbeError(findings.no_ssh(at, said))
+        if not grown:  # a greeting may follow other lines
+            if time.monotonic() > deadline - 0.5:
+                raise ProbeError(findings.no_ssh(at, said))
+            time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def transport(connection: socket.socket) -> Iterator[paramiko.Transport]:
+    line = paramiko.Transport(connection)
+    try:
+        yield line
+    finally:
+        line.close()
+        line.join(5)
+
+
+def _with_pins(refused: Finding, trusted: Finding) -> Finding:
+    """The host key was right although the login failed: pinned, so that the next contact is with the same machine."""
+    return replace(
+        refused, fingerprint=trusted.fingerprint, pins=trusted.pins, new=trusted.new, replaced=trusted.replaced
+    )
+
+
+def _first(wanted: Iterable[str], offered: Iterable[str]) -> tuple[str, ...]:
+    offered = tuple(offered)
+    chosen = tuple(dict.fromkeys(name for name in wanted if name in offered))
+    return chosen + tuple(name for name in offered if name not in chosen)
+
+
+def _quoted(path: Path) -> str:
+    return '"' + str(path).replace("%", "%%") + '"'
+
+
+def _keys(at: Where) -> Iterator[paramiko.PKey]:
+    """Keys in the order of ssh: named files, the agent, the files that are there by default."""
+    if at.settings.get("pubkeyauthentication", ("yes",))[0] in ("no", "false") or any(
+        at.settings.get("certificatefile", ())
+    ):
+        return
+    offered = 0
+    for source in (_files(at), _agent(at)):
+        for key in source:
+            yield key
+            offered += 1
+            if offered >= OFFERED:
+                return
+
+
+def _files(at: Where) -> Iterator[paramiko.PKey]:
+    for name in at.settings.get("identityfile", ()):
+        path = Path(name).expanduser()
+        if "%" in name or not path.is_file() or Path(f"{path}-cert.pub").exists():
+            continue
+        with contextlib.suppress(paramiko.SSHException, OSError, ValueError, TypeError):
+            yield paramiko.PKey.from_path(path)
+
+
+def _agent(at: Where) -> Iterator[paramiko.PKey]:
+    if at.settings.get("identitiesonly", ("no",))[0] == "yes" or at.settings.get("identityagent", ("SSH_AUTH_SOCK",))[
+        0
+    ] not in (
+        "SSH_AUTH_SOCK",
+        os.environ.get("SSH_AUTH_SOCK", ""),
+    ):
+        return
+    agent = None
+    with contextlib.suppress(paramiko.SSHException, OSError):
+        agent = paramiko.Agent()
+    if agent is None:
+        return
+    try:
+        yield from agent.get_keys()
+    finally:
+        agent.close()
+
+
+def kex_options(executable: str, settings: Iterable[Mapping[str, tuple[str, ...]]]) -> list[str]:
+    """Options that make connections cheap, where the operator left the choice of the key exchange to OpenSSH.
+
+    The default of OpenSSH costs 75 ms of CPU for each connection, curve25519 12 ms; the rest stays as fallback.
+    """
+    plain = findings.effective(run_ssh([executable, "-F", "none", "-G", "localhost"], 10).stdout)
+    default = plain.get("kexalgorithms")
+    if not default or "curve25519-sha256" not in default[0].split(","):
+        return []
+    if any(one.get("kexalgorithms") != default for one in settings):
+        return []
+    options = ["-o", "KexAlgorithms=^curve25519-sha256"]
+    return [*options, "-o", "WarnWeakCrypto=no"] if "warnweakcrypto" in plain else options
+
+
+def ssh_options(get: Callable[[str], object]) -> tuple[str, ...]:
+    """What Ansible's ssh connection puts on the command line, from its options; the host key's own excepted."""
+    words: list[str] = shlex.split(str(get("ssh_args") or ""))
+    if get("port") is not None:
+        words += ["-o", f"Port={get('port')}"]
+    if get("private_key_file"):
+        words += ["-o", f'IdentityFile="{Path(str(get("private_key_file"))).expanduser()}"']
+    if get("remote_user"):
+        words += ["-o", f'User="{get("remote_user")}"']
+    for name in ("ssh_common_args", "ssh_extra_args"):
+        words += shlex.split(str(get(name) or ""))
+    return tuple(words)

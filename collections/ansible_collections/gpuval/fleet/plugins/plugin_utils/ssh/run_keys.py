@@ -1,0 +1,229 @@
+"""SSH keys for the multi-node work of one run: a pair to log in with, a host key for each node, files around them.
+
+They are made on the controller and never enter the store. A run's keys open nothing but the sshd that a stage starts in
+its own container from the files made here; no account of a node knows them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import json
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import files
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.known_hosts import host_id
+
+try:
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    CRYPTOGRAPHY_ERROR = None
+except ImportError as error:  # reported with the name of the library, where keys are made; removing them needs none
+    CRYPTOGRAPHY_ERROR = error
+
+#: Where a container finds the folder, mounted read-only.
+INSIDE = "/opt/gpuval/ssh"
+LOCK_SECONDS = 30
+RESOLVE_SECONDS = 10
+
+
+class RunKeysError(Exception):
+    """The keys cannot be made; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    private: str
+    public: str
+
+
+def make_pair() -> Pair:
+    if CRYPTOGRAPHY_ERROR:
+        raise RunKeysError(f"keys are made with the Python library cryptography: {CRYPTOGRAPHY_ERROR}. Install it.")
+    key = Ed25519PrivateKey.generate()
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+    )
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    return Pair(private.decode(), public.decode())
+
+
+class RunKeys:
+    """The keys of a run in `results/<run_id>/.state/ssh`, for this user alone."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def login(self) -> Pair:
+        return self._pair(self.folder / "id_ed25519")
+
+    def host(self, node: str) -> Pair:
+        return self._pair(self.folder / "hosts" / node)
+
+    def remove(self) -> bool:
+        """Whether there was anything to remove."""
+        if not self.folder.exists():
+            return False
+        shutil.rmtree(self.folder)
+        return True
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nodes are served in parallel; the first makes the keys for all."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = self.folder / "lock"
+        late = RunKeysError(f"{lock} is held since {LOCK_SECONDS} s: end the other gpuval")
+        with files.locked(lock, LOCK_SECONDS, late):
+            yield
+
+    def resolved(self, wanted: Mapping[str, list[str]]) -> dict[str, list[str]]:
+        """Addresses of the nodes; names are looked up once for all nodes. Raises RunKeysError."""
+        file = self.folder / "addresses.json"
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            known = json.loads(file.read_text())
+            if known["wanted"] == wanted:
+                return known["addresses"]
+        addresses = resolve(wanted)
+        text = json.dumps({"wanted": wanted, "addresses": addresses}, indent=1)
+        files.replace(file, text.encode(), files.PRIVATE)
+        return addresses
+
+    def _pair(self, path: Path) -> Pair:
+        public = path.with_name(f"{path.name}.pub")
+        if not (path.exists() and public.exists()):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            pair = make_pair()
+            files.replace(path, pair.private.encode(), files.PRIVATE)
+            files.replace(public, f"{pair.public}\n".encode(), files.PRIVATE)
+        return Pair(path.read_text(), public.read_text().strip())
+
+
+def resolve(wanted: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    """Numeric addresses for each node's names and addresses: from= goes by what a connection comes from."""
+    found: dict[str, list[str]] = {node: [] for node in wanted}
+    failed: dict[str, str] = {}
+
+    def look(node: str, name: str) -> None:
+        try:
+            entries = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            failed[node] = f"{name}: {getattr(error, 'strerror', None) or error}"
+            return
+        found[node] += [entry[4][0] for entry in entries]
+
+    names = [(node, name) for node, all_names in wanted.items() for name in all_names]
+    threads = []
+    for node, name in names:
+        if is_address(name):
+            found[node].append(name)
+            continue
+        threads.append((node, name, threading.Thread(target=look, args=(node, name), daemon=True)))
+    deadline = time.monotonic() + RESOLVE_SECONDS
+    for _, _, thread in threads:
+        thread.start()
+    for node, name, thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+        if thread.is_alive():
+            failed.setdefault(node, f"{name}: the name service did not answer within {RESOLVE_SECONDS} s")
+    if failed:
+        node, reason = next(iter(failed.items()))
+        raise RunKeysError(
+            f"{node} has no address that other nodes could see ({reason}): set ssh_keys_addresses of the node to its "
+            f"addresses in the network of the multi-node work ({len(failed)} node(s) like this)"
+        )
+    return {node: list(dict.fromkeys(addresses)) for node, addresses in found.items()}
+
+
+def is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def node_files(run_id: str, node: str, keys: RunKeys, addresses: Mapping[str, list[str]], port: int) -> dict[str, str]:
+    """The files of a node's `ssh` folder. Paths in them are those inside a container."""
+    login, host = keys.login(), keys.host(node)
+    return {
+        "gpuval.json": json.dumps({"schema": "gpuval.keys/1", "run_id": run_id, "node": node}) + "\n",
+        "id_ed25519": login.private,
+        "id_ed25519.pub": f"{login.public} gpuval-{run_id}\n",
+        "authorized_keys": authorized(login.public, run_id, addresses),
+        "ssh_host_ed25519_key": host.private,
+        "ssh_host_ed25519_key.pub": f"{host.public} {node}\n",
+        "known_hosts": "".join(
+            f"{','.join(host_id(name, port) for name in dict.fromkeys([one, *listed]))} {keys.host(one).public}\n"
+            for one, listed in addresses.items()
+        ),
+        "sshd_config": SSHD_CONFIG.format(inside=INSIDE, port=port),
+        "ssh_config": ssh_config(addresses, port),
+    }
+
+
+def authorized(public: str, run_id: str, addresses: Mapping[str, list[str]]) -> str:
+    """The line that lets the run's nodes in, and nobody else; it forwards nothing and has no terminal."""
+    sources = list(dict.fromkeys(address for listed in addresses.values() for address in listed))
+    return f'restrict,from="{",".join(sources)}" {public} gpuval-{run_id}\n'
+
+
+def ssh_config(addresses: Mapping[str, list[str]], port: int) -> str:
+    hosts = "".join(f"Host {node}\n  HostName {listed[0]}\n" for node, listed in addresses.items())
+    return hosts + SSH_CONFIG.format(inside=INSIDE, port=port)
+
+
+SSHD_CONFIG = """\
+# For a stage's container: mkdir -p /run/sshd && /usr/sbin/sshd -D -e -f {inside}/sshd_config
+Port {port}
+HostKey {inside}/ssh_host_ed25519_key
+AuthorizedKeysFile {inside}/authorized_keys
+PidFile none
+AuthenticationMethods publickey
+PubkeyAuthentication yes
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PermitEmptyPasswords no
+PermitRootLogin prohibit-password
+UsePAM no
+# The folder is the node user's and mounted read-only: its owner is often not the user inside.
+StrictModes no
+UseDNS no
+AllowTcpForwarding no
+AllowAgentForwarding no
+AllowStreamLocalForwarding no
+X11Forwarding no
+PermitTunnel no
+PermitUserEnvironment no
+PermitUserRC no
+PrintMotd no
+LoginGraceTime 30
+MaxStartups 200:30:1000
+MaxSessions 200
+ClientAliveInterval 15
+ClientAliveCountMax 4
+"""
+
+SSH_CONFIG = """\
+# ssh -F {inside}/ssh_config NODE
+Host *
+  Port {port}
+  IdentityFile {inside}/id_ed25519
+  IdentitiesOnly yes
+  UserKnownHostsFile {inside}/known_hosts
+  GlobalKnownHostsFile none
+  StrictHostKeyChecking yes
+  UpdateHostKeys no
+  BatchMode yes
+  PreferredAuthentications publickey
+  ForwardAgent no
+  ConnectTimeout 10
+  ServerAliveInterval 15
+  ServerAliveCountMax 4
+"""

@@ -1,0 +1,60 @@
+"""From a host's variables to what is probed, and what a probe found to the pins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ansible import constants
+from ansible.plugins.loader import connection_loader
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import findings as ssh_findings
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import prober
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.known_hosts import HostKeyError, Pins
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.trust import pin_file
+
+SSH = ("ssh", "ansible.builtin.ssh", "smart")
+
+
+def of(name: str, variables: Mapping[str, Any], default_connection: str | None) -> prober.Target:
+    """The target of a host with these variables; the default is that of play, command line and configuration."""
+    connection = str(variables.get("ansible_connection") or default_connection or "ssh")
+    if connection not in SSH:
+        return prober.Target(node=name, ssh=False, connection=connection)
+    connection_loader.get("ssh", class_only=True)  # makes its options known
+    known = constants.config.get_plugin_vars("connection", "ssh")
+    given = {key: variables[key] for key in known if "[" not in key and key in variables}
+    chosen = constants.config.get_plugin_options("connection", "ssh", variables=given)
+    declared = variables.get("gpuval_host_keys") or []
+    try:
+        checked = ssh_findings.check_declared([declared] if isinstance(declared, str) else declared)
+    except HostKeyError as error:
+        raise HostKeyError(f"gpuval_host_keys of {name}: {error}") from None
+    return prober.Target(
+        node=name,
+        host=str(chosen.get("host") or name),
+        executable=str(chosen.get("ssh_executable") or "ssh"),
+        options=prober.ssh_options(chosen.get),
+        password=str(chosen.get("password") or ""),
+        key_in_variable=bool(chosen.get("private_key")),
+        declared=checked,
+    )
+
+
+def pin(pins: Pins, findings: Mapping[str, ssh_findings.Finding]) -> bool:
+    """Keep the host keys that a probe accepted. Returns whether any is new."""
+    pins.make()
+    new = [key for finding in findings.values() for key in finding.pins]
+    replaced = [name for finding in findings.values() for name in finding.replaced]
+    return bool(pins.add(new, replaced)) if new else False
+
+
+def again(
+    target: prober.Target, state_dir: str, sources: Iterable[str], *, timeout: float, accept_new: bool
+) -> ssh_findings.Finding:
+    """Probe one node that was away: it may have come up, and its host key is not known yet. Raises ``HostKeyError``."""
+    pins = Pins(pin_file(project_path(state_dir), sources))
+    finding = prober.Prober(pins, timeout, accept_new).probe(target)
+    if target.ssh:
+        pin(pins, {target.node: finding})
+    return finding

@@ -1,0 +1,196 @@
+"""Reads of the store what tells where a run stands: one LIST a look, and of the objects only those that changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import Entry, Store
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.brief import StageBrief, brief
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import (
+    MAX_RECORD_BYTES,
+    Evidence,
+    parse_key,
+    take_record,
+)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.status.status import Known
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import stored_runs
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.reading import read_all
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.stored_runs import Damaged
+
+#: What all keys that are looked at begin with, below the run's folder: records/, report/, run.json, run_watch.json.
+COMMON = "r"
+
+
+class StatusReader:
+    """Of one run, as often as is asked."""
+
+    def __init__(self, store: Store, run: Mapping[str, Any]) -> None:
+        self._store = store
+        self._run = run
+        self._folder = run["folder"]
+        self._seen: dict[str, str] = {}
+        self._briefs: dict[str, dict[str, StageBrief]] = {}
+        self._refused: dict[str, list[str]] = {}
+        self._documents: dict[str, tuple[dict[str, Any], datetime]] = {}
+        self._gangs: tuple[dict[str, Any], datetime] | None = None
+        self._seen_gangs: str | None = None
+        self._round: StatusReader | None = None
+        self._progress = f"{self._folder}/{publishing.PROGRESS_FILE}"
+        self._schemas = {
+            f"{self._folder}/{publishing.RUN_FILE}": "run",
+            f"{self._folder}/{publishing.WATCH_FILE}": "watch",
+            f"{self._folder}/report/{publishing.VERDICT_FILE}": "verdict",
+        }
+
+    def look(self) -> Known:
+        """What the store has now, of the run and of the newest round of its gangs.
+
+        Raises RunError, StoreError and StoreErrors; what was read before is kept then.
+        """
+        known = self._look()
+        if not any(node.get("gang_stages") for node in self._run["nodes"].values()):
+            return known
+        refused = list(known.refused)
+        try:
+            self._look_at_gangs()
+        except Damaged as error:
+            refused.append(f"refused: {error}")
+        document, modified = self._gangs if self._gangs else (None, None)
+        of_round = self._round.look() if self._round else None
+        if of_round:
+            refused += of_round.refused
+        return replace(known, gangs=document, gangs_modified=modified, round=of_round, refused=refused)
+
+    def _look_at_gangs(self) -> None:
+        key = gang_document.key_of(self._run)
+        entry = next((one for one in self._store.listing(key)[0] if one.key == key), None)
+        if entry is None:
+            self._gangs = self._seen_gangs = self._round = None
+            return
+        if self._seen_gangs != entry.stamp:
+            raw = self._store.get_if_there(key, max_bytes=stored_runs.MAX_DOCUMENT_BYTES)
+            if raw is None:
+                return
+            self._gangs = (stored_runs.read_document(raw, "gangs", key), entry.modified)
+            self._seen_gangs = entry.stamp
+        rounds = self._gangs[0]["rounds"] if self._gangs else []
+        folder = f"{self._folder}/{gang_document.FOLDER}/{rounds[-1]['name']}" if rounds else ""
+        if self._round is None or self._round._folder != folder:
+            run = stored_runs.read_run(self._store, folder) if folder else None
+            self._round = StatusReader(self._store, run) if run else None
+
+    def _look(self) -> Known:
+        entries, moment = self._store.listing(f"{self._folder}/{COMMON}")
+        wanted = {entry.key: entry for entry in entries if entry.key in self._schemas or self._is_record(entry.key)}
+        if not self._seen and any(entry.key == self._progress for entry in entries):
+            self._take_progress(wanted)
+        self._forget((set(self._seen) | set(self._refused)) - set(wanted))
+        changed = [entry for key, entry in wanted.items() if self._seen.get(key) != entry.stamp]
+        # run.json first: records of nodes that joined are told by it
+        changed.sort(key=lambda entry: entry.key not in self._schemas)
+        for entry, raw in read_all(self._store, changed, self._limit):
+            self._take(entry, raw)
+        document, modified = self._documents.get(f"{self._folder}/{publishing.WATCH_FILE}", (None, None))
+        verdict, _ = self._documents.get(f"{self._folder}/report/{publishing.VERDICT_FILE}", (None, None))
+        return Known(
+            run=self._run,
+            moment=moment or datetime.now(timezone.utc),
+            briefs={node: dict(stages) for node, stages in self._briefs.items()},
+            watch=document,
+            watch_modified=modified,
+            verdict=verdict,
+            refused=[line for lines in self._refused.values() for line in lines],
+        )
+
+    def _is_record(self, key: str) -> bool:
+        return key.startswith(f"{self._folder}/records/")
+
+    def _limit(self, entry: Entry) -> int:
+        return MAX_RECORD_BYTES if self._is_record(entry.key) else stored_runs.MAX_DOCUMENT_BYTES
+
+    def _take(self, entry: Entry, raw: bytes | None) -> None:
+        key = entry.key
+        if raw is None:
+            self._forget({key})
+            return
+        schema = self._schemas.get(key)
+        self._drop(key)
+        try:
+            self._take_kind(entry, raw, schema)
+        except Damaged as error:  # what was read before counts, and it is read again
+            self._refused[key] = [f"refused: {error}"]
+            return
+        self._seen[key] = entry.stamp
+
+    def _take_kind(self, entry: Entry, raw: bytes, schema: str | None) -> None:
+        key = entry.key
+        if schema == "run":
+            run = stored_runs.take_run(raw, self._folder)
+            if run["run_id"] != self._run["run_id"]:
+                raise run_folder.RunError(f"the folder {self._folder} has another run now: {run['run_id']}")
+            self._again_refused(run)
+            self._run = run
+        elif schema:
+            document = stored_runs.read_document(raw, schema, key)
+            if document["run_id"] != self._run["run_id"]:
+                raise run_folder.RunError(f"{key} in the store is that of another run")
+            self._documents[key] = (document, entry.modified)
+        else:
+            self._take_record(entry, raw)
+
+    def _take_progress(self, wanted: Mapping[str, Entry]) -> None:
+        """What the controller told of the records it took in, as far as they are the same still."""
+        raw = self._store.get_if_there(self._progress, max_bytes=stored_runs.MAX_DOCUMENT_BYTES)
+        if raw is None:
+            return
+        try:
+            told = stored_runs.read_document(raw, "progress", self._progress)
+        except Damaged:  # then the records themselves are read
+            return
+        if told["run_id"] != self._run["run_id"]:
+            return
+        for key, entry in wanted.items():
+            place = parse_key(self._folder, key)
+            known = told["records"].get(f"{place[1]}/{place[2]}") if place else None
+            if known is None or known["stamp"] != entry.stamp or not self._expected(place[1], place[2]):
+                continue
+            told_fields = {name: value for name, value in known.items() if name != "stamp"}
+            self._briefs.setdefault(place[2], {})[place[1]] = StageBrief(**told_fields, modified=entry.modified)
+            self._seen[key] = entry.stamp
+
+    def _expected(self, stage: str, node: str) -> bool:
+        return stage in self._run["nodes"].get(node, {"stages": []})["stages"]
+
+    def _take_record(self, entry: Entry, raw: bytes) -> None:
+        evidence = Evidence()
+        record = take_record(evidence, self._run, entry.key, raw)
+        if record is not None:
+            self._briefs.setdefault(record["node"], {})[record["stage"]] = brief(record, entry.modified)
+            return
+        self._refused[entry.key] = [
+            f"refused: {problem['node'] or ''} {problem['stage'] or ''}: {problem['reason']}"
+            for problem in evidence.problems
+        ]
+
+    def _again_refused(self, run: Mapping[str, Any]) -> None:
+        """A record of a node that has joined since is read again."""
+        if run["nodes"].keys() != self._run["nodes"].keys():
+            self._forget(set(self._refused))
+
+    def _forget(self, keys: set[str]) -> None:
+        for key in keys:
+            self._seen.pop(key, None)
+            self._documents.pop(key, None)
+            self._drop(key)
+
+    def _drop(self, key: str) -> None:
+        self._refused.pop(key, None)
+        place = parse_key(self._folder, key)
+        if place:
+            self._briefs.get(place[2], {}).pop(place[1], None)

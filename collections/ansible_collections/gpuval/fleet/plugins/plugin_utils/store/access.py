@@ -1,0 +1,207 @@
+"""The `store` option that several actions share: an S3 service by endpoint and keys, or the embedded store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import (
+    BOTO3_ERROR,
+    MAX_SIGNED_SECONDS,
+    Connection,
+    Store,
+    StoreError,
+    descriptions,
+)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
+
+if BOTO3_ERROR is None:
+    descriptions()  # with the import, which is before Ansible forks a worker for each task that needs them
+
+#: The store's certificate authority, beside store.json and rclone.conf on a node.
+CA_FILE = "ca.pem"
+
+#: A run of some thousand nodes has a tenth of that.
+MAX_RUN_BYTES = 64 << 20
+
+#: Argument spec of the option.
+STORE_OPTION = {
+    "type": "dict",
+    "required": True,
+    "no_log": True,
+    "options": {
+        "bucket": {"type": "str", "required": True},
+        "endpoint": {"type": "str", "default": ""},
+        "region": {"type": "str", "default": "us-east-1"},
+        "access_key": {"type": "str", "no_log": True, "default": ""},
+        "secret_key": {"type": "str", "no_log": True, "default": ""},
+        "session_token": {"type": "str", "no_log": True, "default": ""},
+        "read_access_key": {"type": "str", "no_log": True, "default": ""},
+        "read_secret_key": {"type": "str", "no_log": True, "default": ""},
+        "ca_file": {"type": "str", "default": ""},
+        "state_dir": {"type": "str", "default": ".gpuval"},
+        "address": {"type": "str", "default": ""},
+        "port": {"type": "int", "default": 0},
+    },
+}
+
+
+@dataclass(frozen=True)
+class StoreAccess:
+    """Both sides of the store: the controller's connection and what nodes may read models with."""
+
+    options: Mapping[str, Any]
+
+    @property
+    def embedded(self) -> EmbeddedStore | None:
+        if self.options["endpoint"]:
+            return None
+        options = self.options
+        directory = project_path(options["state_dir"]) / "store"
+        return EmbeddedStore(directory, options["bucket"], options["address"], options["port"])
+
+    def reachable_from_nodes(self, transport: str) -> bool:
+        """Whether the store may be reached from a node with such a connection: the loopback is this machine's alone."""
+        return self.embedded is None or transport == "local" or bool(self.embedded.address())
+
+    def firewall_hint(self) -> str:
+        """What to look at when a node says that the store does not answer; empty for a service of its own."""
+        if self.embedded is None or not self.embedded.address():
+            return ""
+        writer, reader = self.embedded.ports()
+        return f"does the controller's firewall let TCP {writer} and {reader} to {self.embedded.address()} in?"
+
+    def connection(self) -> Connection:
+        if self.embedded:
+            return self.embedded.writer()
+        options = self.options
+        return Connection(
+            bucket=options["bucket"],
+            endpoint=options["endpoint"],
+            region=options["region"],
+            access_key=options["access_key"] or None,
+            secret_key=options["secret_key"] or None,
+            session_token=options["session_token"] or None,
+            ca_file=options["ca_file"] or None,
+        )
+
+    def store(self) -> Store:
+        return Store(self.connection())
+
+    def ca(self) -> str:
+        """Text of the certificate authority that nodes need to trust the store; empty for the system's own."""
+        path = self.connection().ca_file
+        try:
+            return Path(path).expanduser().read_text(encoding="utf-8") if path else ""
+        except (OSError, UnicodeDecodeError) as error:
+            raise StoreError(f"gpuval_s3_ca_file {path} cannot be read: {error}") from error
+
+    def reader(self) -> Connection:
+        """What nodes read models with; never a key that may write."""
+        if self.embedded:
+            return self.embedded.reader()
+        if not self.options["read_access_key"]:
+            raise StoreError(
+                "nodes load models with a read-only key, and none is given: make one that may only read "
+                "models/ in the bucket and set gpuval_s3_read_access_key and gpuval_s3_read_secret_key"
+            )
+        own = self.connection()
+        return Connection(
+            bucket=own.bucket,
+            endpoint=own.endpoint,
+            region=own.region,
+            access_key=self.options["read_access_key"],
+            secret_key=self.options["read_secret_key"],
+            ca_file=own.ca_file,
+        )
+
+
+def rclone_config(connection: Connection, name: str = "models") -> str:
+    """An rclone configuration with one remote. Holds keys: for a file of mode 0600 only."""
+    lines = [
+        f"[{name}]",
+        "type = s3",
+        "provider = Other",
+        f"endpoint = {connection.endpoint or ''}",
+        f"region = {connection.region}",
+        "force_path_style = true",
+        "no_check_bucket = true",
+    ]
+    if connection.access_key:
+        lines += [f"access_key_id = {connection.access_key}", f"secret_access_key = {connection.secret_key}"]
+        if connection.session_token:
+            lines.append(f"session_token = {connection.session_token}")
+    else:
+        lines.append("env_auth = true")
+    return "\n".join(lines) + "\n"
+
+
+def object_key(folder: str, kind: str, stage: str, node: str) -> str:
+    """Key of one object of a run: kind is records, logs or series."""
+    suffix = "log" if kind == "logs" else "json"
+    return f"{folder}/{kind}/{stage}/{node}.{suffix}"
+
+
+def put_run(store: Store, run: Mapping[str, Any]) -> None:
+    """The run as the store has it, for whoever has no results/ of it."""
+    store.put(_run_key(run), json.dumps(run, indent=1).encode(), "application/json")
+
+
+def _run_key(run: Mapping[str, Any]) -> str:
+    return f"{run['folder']}/run.json"
+
+
+def see_that_it_is_the_same(store: Store, run: Mapping[str, Any]) -> None:
+    """Raises RunError where the store has a run of this name, in this folder, that was opened another time.
+
+    Its records would pass for evidence of this one: another controller's, or of this one before its results went away.
+    """
+    key = _run_key(run)
+    raw = store.get_if_there(key, max_bytes=MAX_RUN_BYTES)
+    if raw is None:
+        return
+    try:
+        there = json.loads(raw)
+        run_id, opened = there.get("run_id"), there.get("created_at")
+    except (ValueError, RecursionError, AttributeError):
+        run_id, opened = run["run_id"], "a time that cannot be read"
+    if run_id == run["run_id"] and opened != run["created_at"]:
+        raise RunError(
+            f"the store has a run {run['run_id']} already, in {run['folder']}/ of bucket {run['bucket']}, opened at "
+            f"{opened}: its records would count for this one. Give another gpuval_run_id, or none; to go on with that "
+            "run, bring back its folder in gpuval_results_dir"
+        )
+
+
+def signed_urls(store: Store, folder: str, node: str, stages: list[str], seconds: float) -> dict[str, Any]:
+    """What one node may write, and nothing else: the document `store.json` (gpuval.store/1). Every URL is a secret."""
+    valid = min(int(seconds), MAX_SIGNED_SECONDS)
+    expires = datetime.now(timezone.utc) + timedelta(seconds=valid)
+    return {
+        "schema": "gpuval.store/1",
+        "expires_at": expires.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "ca_file": CA_FILE if store.connection.ca_file else None,
+        "put": {
+            f"{kind}/{stage}": store.sign_put(object_key(folder, kind, stage, node), valid)
+            for stage in stages
+            for kind in ("records", "logs", "series")
+        },
+    }
+
+
+def credentials_outlive(store: Store, seconds: float) -> bool:
+    """Whether the signing credentials live as long as the URLs they sign; unknown counts as yes."""
+    credentials = store.client._request_signer._credentials
+    expiry = getattr(credentials, "_expiry_time", None)
+    return expiry is None or expiry >= datetime.now(timezone.utc) + timedelta(seconds=seconds)
+
+
+def models_prefix(bucket: str) -> str:
+    """Where models lie, as an rclone path below the remote."""
+    return f"{bucket}/models"

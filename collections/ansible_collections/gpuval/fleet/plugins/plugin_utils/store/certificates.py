@@ -1,0 +1,186 @@
+"""The embedded store's own certificate authority, and the server certificate that it signs (ECDSA P-256).
+
+Made for one store and trusted by nobody but its nodes and its controller. Its key never leaves the controller.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import MAX_SIGNED_SECONDS, StoreError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import files
+
+try:
+    from cryptography import x509
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+    CRYPTOGRAPHY_ERROR = None
+except ImportError as error:  # reported with the name of the library, where a certificate is needed
+    CRYPTOGRAPHY_ERROR = error
+
+#: A node whose clock is this far behind still takes the certificates for valid.
+CLOCK_SLACK = timedelta(days=2)
+AUTHORITY_LIFE = timedelta(days=400)
+SERVER_LIFE = timedelta(days=90)
+#: What is left of a certificate when it is used: longer than any signed URL can live, and the slack of a clock ahead.
+NEEDED = timedelta(seconds=MAX_SIGNED_SECONDS) + CLOCK_SLACK
+
+#: The controller reaches the store by these, whatever the nodes call it.
+LOOPBACK_NAMES = ("127.0.0.1", "::1", "localhost")
+
+
+@dataclass(frozen=True)
+class CertificateFiles:
+    """Where the certificates of one store lie."""
+
+    directory: Path
+
+    @property
+    def authority(self) -> Path:
+        return self.directory / "ca.pem"
+
+    @property
+    def authority_key(self) -> Path:
+        return self.directory / "ca.key"
+
+    @property
+    def server(self) -> Path:
+        return self.directory / "server.pem"
+
+    @property
+    def server_key(self) -> Path:
+        return self.directory / "server.key"
+
+    def all(self) -> tuple[Path, ...]:
+        return self.authority, self.authority_key, self.server, self.server_key
+
+    def remove(self) -> bool:
+        """Forget authority and certificate. Returns whether there was one."""
+        present = [path for path in self.all() if path.exists()]
+        for path in present:
+            path.unlink()
+        return bool(present)
+
+
+def ensure(files: CertificateFiles, names: Iterable[str], now: datetime | None = None) -> bool:
+    """See that there is an authority, and a server certificate of it for `names` and the loopback, valid for long.
+
+    What is there and good is kept: nodes at work trust it. Returns whether the server certificate is a new one.
+    Raises StoreError.
+    """
+    if CRYPTOGRAPHY_ERROR is not None:
+        raise StoreError(
+            f"cryptography is needed on the controller for gpuval_store_address: pip install cryptography "
+            f"({CRYPTOGRAPHY_ERROR})"
+        )
+    now = now or datetime.now(timezone.utc)
+    wanted = list(dict.fromkeys(str(_general_name(name).value) for name in (*names, *LOOPBACK_NAMES)))
+    authority = _load(files.authority, files.authority_key)
+    if authority is None or not _lasts(authority[0], now):
+        authority = _make_authority(now)
+        _write_pair(files.authority, files.authority_key, *authority)
+    server = _load(files.server, files.server_key)
+    if server and _lasts(server[0], now) and _issued_by(server[0], authority[0]) and _names(server[0]) == set(wanted):
+        return False
+    _write_pair(files.server, files.server_key, *_make_server(*authority, wanted, now))
+    return True
+
+
+def _make_authority(now):
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gpuval embedded store")])
+    builder = (
+        _builder(name, name, key.public_key(), now, AUTHORITY_LIFE)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(key_cert_sign=True, crl_sign=True), critical=True)
+    )
+    return builder.sign(key, hashes.SHA256()), key
+
+
+def _make_server(authority, authority_key, names, now):
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gpuval store")])
+    life = min(now + SERVER_LIFE, authority.not_valid_after_utc) - now
+    issuer_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
+    builder = (
+        _builder(subject, authority.subject, key.public_key(), now, life)
+        .add_extension(x509.SubjectAlternativeName([_general_name(name) for name in names]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(digital_signature=True), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(issuer_id, critical=False)
+    )
+    return builder.sign(authority_key, hashes.SHA256()), key
+
+
+def _builder(subject, issuer, public_key, now, life):
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public_key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - CLOCK_SLACK)
+        .not_valid_after(now + life)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
+    )
+
+
+def _usage(**given):
+    names = (
+        *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement"),
+        *("key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
+    )
+    return x509.KeyUsage(**{name: given.get(name, False) for name in names})
+
+
+def _general_name(name):
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _names(certificate):
+    try:
+        entries = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return set()
+    return {str(entry.value) for entry in entries}
+
+
+def _lasts(certificate, now):
+    return certificate.not_valid_before_utc <= now and certificate.not_valid_after_utc >= now + NEEDED
+
+
+def _issued_by(certificate, authority):
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def _load(certificate_file, key_file):
+    """Certificate and key where both are whole and belong together, else None."""
+    try:
+        certificate = x509.load_pem_x509_certificate(certificate_file.read_bytes())
+        key = serialization.load_pem_private_key(key_file.read_bytes(), password=None)
+    except (OSError, ValueError, TypeError):
+        return None
+    return (certificate, key) if key.public_key() == certificate.public_key() else None
+
+
+def _write_pair(certificate_file, key_file, certificate, key):
+    secret = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    files.replace(key_file, secret, files.PRIVATE)
+    files.replace(certificate_file, certificate.public_bytes(serialization.Encoding.PEM), 0o644)

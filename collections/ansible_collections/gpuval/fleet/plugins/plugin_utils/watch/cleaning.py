@@ -1,0 +1,136 @@
+"""What came of a clean, from what each node answered: the last lines on the console and whether all is gone. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.verdict import natural_order
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
+
+#: States of a node after a clean.
+CLEAN = "clean"
+LEFT = "left"  # it answered, and something could not be removed
+NOT_REACHED = "not reached"
+NOT_IN_INVENTORY = "not in the inventory"
+LEFT_OUT = "left out by --limit"
+#: What somebody still has to see to. A node that the operator left out is named, and no fault.
+OPEN = (LEFT, NOT_REACHED, NOT_IN_INVENTORY)
+
+#: Lists that a node answers with, and how one or several entries are called.
+COUNTED = {
+    "removed": ("path", "paths"),
+    "killed": ("process or container", "processes and containers"),
+    "images": ("image", "images"),
+    "restored": ("network change put back", "network changes put back"),
+}
+KEPT = "kept"
+MAX_LINES, MAX_NAMED = 40, 3
+_AGAIN = "then clean again with --limit {node}"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """`lines` for the console, `counts` of nodes by state, `open` the nodes that are not clean."""
+
+    lines: list[str]
+    counts: dict[str, int]
+    open: list[str]
+
+
+def answered(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """A node's outcome from the result of the module clean_node."""
+    lists = {name: list(answer[name]) for name in (*COUNTED, KEPT) if isinstance(answer.get(name), list)}
+    if not answer.get("failed"):
+        return {"state": CLEAN, "message": "", **lists}
+    detail = f"{answer.get('msg', 'the clean failed')} {answer.get('module_stderr') or ''}".strip()
+    known = launch_errors.classify("", detail)
+    told = launch_errors.plain(detail)
+    if known.name == "not_started":  # nothing more is known than what it says
+        return {"state": LEFT, "message": told, **lists}
+    state = NOT_REACHED if known.name in launch_errors.BEFORE_LOGIN else LEFT
+    return {"state": state, "class": known.name, "message": told, "remedy": _remedy(known), **lists}
+
+
+def _remedy(known: launch_errors.LaunchClass) -> str:
+    return known.remedy.replace(launch_errors.AGAIN, _AGAIN)
+
+
+def unreached(message: str, name: str = "", remedy: str = "") -> dict[str, Any]:
+    """The outcome of a node that was not reached; `name` is the class that a probe gave it, with its own remedy."""
+    told = launch_errors.contact(message)
+    known = launch_errors.named(name or told["class"])
+    mend = f"{remedy}, {_AGAIN}" if remedy else _remedy(known) if known else _AGAIN
+    return {"state": NOT_REACHED, "class": name or told["class"], "message": told["message"], "remedy": mend}
+
+
+def may_hold(launch: Mapping[str, Any], cleaned_at: str | None) -> bool:
+    """Whether a run may have left something on a node, by its last launch and the time of its last clean."""
+    if not launch or (cleaned_at is not None and str(launch.get("at", "")) <= cleaned_at):
+        return False
+    if launch.get("directory") or launch.get("attempt", 1) > 1:
+        return True
+    return launch_errors.described(launch)["class"] not in launch_errors.BEFORE_LOGIN
+
+
+def absent(expected: Iterable[str], played: Iterable[str], inventory: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Outcomes of the run's nodes that this play has not: left out by the operator, or gone from the inventory."""
+    known = set(inventory)
+    outcomes = {}
+    for name in set(expected) - set(played):
+        if name in known:
+            outcomes[name] = {"state": LEFT_OUT, "message": "what the run left on it stays"}
+        else:
+            outcomes[name] = {
+                "state": NOT_IN_INVENTORY,
+                "message": "the run has it, the inventory has not, so what the run left on it stays",
+                "remedy": f"put it back into the inventory, {_AGAIN}",
+            }
+    return outcomes
+
+
+def summarize(run_ids: Sequence[str], outcomes: Mapping[str, Mapping[str, Any]], *, trial: bool = False) -> Summary:
+    """The last word on a clean of these runs (none: of all that are found); `trial` when nothing was done."""
+    names = sorted(outcomes, key=natural_order)
+    counts = Counter(outcomes[name]["state"] for name in names)
+    still = [name for name in names if outcomes[name]["state"] in OPEN]
+    asked = [name for name in names if outcomes[name]["state"] != LEFT_OUT]
+    what = _runs(run_ids)
+    if trial:
+        head = f"CLEAN (check mode, nothing was removed): {what}"
+    elif still:
+        head = f"CLEAN: {what}: {len(asked) - len(still)} of {len(asked)} nodes are clean, {len(still)} are not"
+    else:
+        head = f"CLEAN: {what}: all of {len(asked)} nodes are clean"
+    removed = [
+        f"{count} {words[count > 1]}"
+        for name, words in COUNTED.items()
+        if (count := sum(len(outcome.get(name, ())) for outcome in outcomes.values()))
+    ]
+    lines = [head, f"- {'To be removed' if trial else 'Removed'}: {', '.join(removed) or 'nothing was there'}"]
+    kept = [f"{name}: {entry}" for name in names for entry in outcomes[name].get(KEPT, ())]
+    if kept:
+        lines.append(f"- Left alone on purpose: {some_of(kept, MAX_NAMED, '; ')}")
+    told = [*still, *(name for name in names if outcomes[name]["state"] == LEFT_OUT)]
+    lines += [_line(name, outcomes[name]) for name in told[:MAX_LINES]]
+    if len(told) > MAX_LINES:
+        lines.append(f"- and {len(told) - MAX_LINES} more: {', '.join(told[MAX_LINES:])}")
+    return Summary([one_line(line, 2000) for line in lines], dict(counts), still)
+
+
+def _runs(run_ids: Sequence[str]) -> str:
+    if not run_ids:
+        return "all runs"
+    return f"{'run' if len(run_ids) == 1 else 'runs'} {some_of(run_ids, MAX_NAMED)}"
+
+
+def _line(name: str, outcome: Mapping[str, Any]) -> str:
+    word = f" ({outcome['class']})" if outcome.get("class") else ""
+    line = f"- {name} {outcome['state']}{word}: {one_line(outcome['message'], 400)}"
+    if outcome.get("remedy"):
+        line += f": {one_line(outcome['remedy'], 600)}"
+    return line.replace("{node}", name)

@@ -1,0 +1,44 @@
+"""What is still missing of a node's evidence once the store was read. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import FINAL_STATES
+
+#: The runner's last words in a stage's log; `curves` says that there is a series as well.
+LAST_LINE = r"{stage} attempt {attempt} ended: {state} after [^\n,]*(?P<curves>, with \d+ curves?)?\s*$"
+TAIL_CHARACTERS = 4000
+
+
+def lacks(
+    expected: Mapping[str, Any],
+    records: Mapping[str, Mapping[str, Any]],
+    log_of: Callable[[str], str | None],
+    series_of: Callable[[str], Mapping[str, Any] | None],
+) -> bool:
+    """Whether a node that was launched may hold evidence that is not in the results: a record that is not the last one,
+    a log without its last line, or the curves that this line announces."""
+    return any(_stage_lacks(stage, records.get(stage), log_of, series_of) for stage in expected["stages"])
+
+
+def _stage_lacks(
+    stage: str,
+    record: Mapping[str, Any] | None,
+    log_of: Callable[[str], str | None],
+    series_of: Callable[[str], Mapping[str, Any] | None],
+) -> bool:
+    if record is None or record["state"] not in FINAL_STATES:
+        return True
+    if not record["started_at"] or record["state"] in ("skipped", "cancelled"):
+        return False
+    words = {"stage": re.escape(stage), "attempt": record["attempt"], "state": record["state"]}
+    last = re.search(LAST_LINE.format(**words), (log_of(stage) or "")[-TAIL_CHARACTERS:])
+    if last is None:
+        return True
+    if not last["curves"]:
+        return False
+    series = series_of(stage)
+    return series is None or series.get("attempt", record["attempt"]) != record["attempt"]

@@ -1,0 +1,205 @@
+"""Another controller's run, brought from the store into a results folder, so that it can be judged here."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line, safe_name
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import rounds
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import stored_runs
+
+#: Criteria and baseline that the run was judged by, as files.
+JUDGING = "judging"
+#: What begins the reason for which a copy has nothing of the run's gangs.
+UNREAD = "what became of the gangs cannot be read"
+
+
+def bring(store: Store, run: dict[str, Any], results: Path) -> run_folder.RunFolder:
+    """Make or renew the copy: who was expected, how the launches went, what the run is held against. Raises RunError.
+
+    Records, logs and series are for collect_run to bring.
+    """
+    folder = run_folder.RunFolder(results / run["run_id"])
+    if folder.run_file.exists() and not folder.is_copy:
+        raise run_folder.RunError(f"{folder.path} is a run of this controller: nothing is brought over it")
+    if folder.run_file.exists():
+        _check_same(folder, run, store)
+    run_folder.write_json(folder.copied_file, _source(store, run))
+    folder.write_run(run)
+    _launches(store, run, folder)
+    _judging(store, run, folder)
+    _gangs(store, run, folder)
+    if run_folder.latest_run_id(results) is None or run_folder.own(results, "") is None:
+        run_folder.remember(results, run["run_id"])
+    return folder
+
+
+def _source(store: Store, run: dict[str, Any]) -> dict[str, str]:
+    return {"bucket": store.connection.bucket, "folder": run["folder"], "created_at": run["created_at"]}
+
+
+def _check_same(folder: run_folder.RunFolder, run: dict[str, Any], store: Store) -> None:
+    known = run_folder.read_json(folder.copied_file)
+    if known != _source(store, run):
+        raise run_folder.RunError(
+            f"{folder.path} is a copy of another run of this id (bucket {known.get('bucket')}, folder "
+            f"{known.get('folder')}, opened {known.get('created_at')}): remove it, or give another gpuval_results_dir"
+        )
+
+
+def _read(store: Store, run: dict[str, Any], name: str, schema: str, max_bytes: int) -> dict[str, Any] | None:
+    key = f"{run['folder']}/{name}"
+    raw = store.get_if_there(key, max_bytes=max_bytes)
+    return None if raw is None else stored_runs.read_document(raw, schema, key, max_bytes)
+
+
+def _launches(store: Store, run: dict[str, Any], folder: run_folder.RunFolder) -> None:
+    document = _read(store, run, publishing.WATCH_FILE, "watch", stored_runs.MAX_DOCUMENT_BYTES)
+    if document is None:
+        return
+    if document["run_id"] != run["run_id"]:
+        raise run_folder.RunError(f"{run['folder']}/{publishing.WATCH_FILE} in the store is that of another run")
+    for name, node in document["nodes"].items():
+        if name not in run["nodes"]:
+            continue
+        path = folder.launch_file(name)
+        if node["launch"] is None:
+            path.unlink(missing_ok=True)
+        else:
+            run_folder.write_json(path, node["launch"])
+    known = run_folder.read_json(folder.problems_file) if folder.problems_file.exists() else []
+    known = [problem for problem in known if not problem["reason"].startswith((UNREAD, gang_document.BROKE_OFF))]
+    theirs = document["problems"]
+    run_folder.write_json(folder.problems_file, [*theirs, *(problem for problem in known if problem not in theirs)])
+
+
+def _gangs(store: Store, run: dict[str, Any], folder: run_folder.RunFolder) -> None:
+    """What became of the run's gangs, and the copies of their rounds, which are runs of their own.
+
+    What cannot be read is told as the reason for which nothing of the gangs is judged.
+    """
+    asked = {name: node["gang_stages"] for name, node in run["nodes"].items() if node.get("gang_stages")}
+    file = gang_document.file_of(folder)
+    if not asked:
+        file.unlink(missing_ok=True)
+        return
+    try:
+        document = _read(
+            store, run, f"{gang_document.FOLDER}/{gang_document.FILE}", "gangs", stored_runs.MAX_DOCUMENT_BYTES
+        )
+        if document is not None:
+            _check_gangs(run, document)
+            for item in document["rounds"]:
+                _round(store, run, folder, item)
+    except stored_runs.Damaged as error:
+        file.unlink(missing_ok=True)
+        _problem(folder, asked, f"{UNREAD}: {error}")
+        return
+    if document is None:
+        file.unlink(missing_ok=True)
+        key = gang_document.key_of(run)
+        _problem(folder, asked, f"{UNREAD}: the store has no {key}: none was formed before the run ended, "
+                 "or its controller could not write it")  # fmt: skip
+    else:
+        gang_document.write(folder, document)
+
+
+def _check_gangs(run: dict[str, Any], document: dict[str, Any]) -> None:
+    """All that it names are nodes of the run: names become paths."""
+    named = {member["node"] for members in document["gangs"].values() for member in members}
+    named |= document["left_out"].keys() | set(document["alone"])
+    named |= {node for item in document["rounds"] for nodes in item["gangs"].values() for node in nodes}
+    named |= {node for found in document["findings"].values() for node in found["nodes"]}
+    strangers = sorted(named - run["nodes"].keys())
+    if strangers:
+        told = one_line(", ".join(strangers), 120)
+        raise stored_runs.Damaged(f"{gang_document.key_of(run)} in the store names what is no node of the run: {told}")
+
+
+def _round(store: Store, run: dict[str, Any], folder: run_folder.RunFolder, item: dict[str, Any]) -> None:
+    """The copy of a round; none of one that never reached the store."""
+    below = gang_document.round_folder(folder, item["name"])
+    place = f"{run['folder']}/{gang_document.FOLDER}/{item['name']}"
+    found = stored_runs.read_run(store, place)
+    if found is None:
+        below.run_file.unlink(missing_ok=True)
+        return
+    members = {node for nodes in item["gangs"].values() for node in nodes}
+    if found["run_id"] != rounds.run_id_of(run["run_id"], item["name"]) or not found["nodes"].keys() <= members:
+        raise stored_runs.Damaged(f"{place}/{publishing.RUN_FILE} in the store is that of another round")
+    run_folder.write_json(below.copied_file, _source(store, found))
+    below.write_run(found)
+    _launches(store, found, below)
+
+
+def _problem(folder: run_folder.RunFolder, asked: dict[str, list[str]], reason: str) -> None:
+    """Why nothing of their gangs is judged, for each node and stage."""
+    known = run_folder.read_json(folder.problems_file) if folder.problems_file.exists() else []
+    new = [{"node": name, "stage": stage, "reason": reason} for name, stages in asked.items() for stage in stages]
+    run_folder.write_json(folder.problems_file, [*(problem for problem in known if problem not in new), *new])
+
+
+def _judging(store: Store, run: dict[str, Any], folder: run_folder.RunFolder) -> None:
+    limit = publishing.MAX_JUDGING_BYTES
+    document = _read(store, run, publishing.CRITERIA_FILE, "judging", limit)
+    if document is None:
+        publishing.criteria_file(folder).unlink(missing_ok=True)
+        return
+    baseline = document["baseline"]
+    for file in [*document["criteria"], *([baseline] if baseline else [])]:
+        if hashlib.sha256(file["text"].encode()).hexdigest() != file["sha256"]:
+            raise run_folder.RunError(
+                f"{run['folder']}/{publishing.CRITERIA_FILE} in the store: {file['name']} is damaged"
+            )
+    run_folder.write_json(publishing.criteria_file(folder), document)
+
+
+def judged_by(
+    folder: run_folder.RunFolder, criteria: Sequence[str], baseline: str
+) -> tuple[Sequence[str], str, list[str]]:
+    """What to hold a run against here: files of criteria, the baseline's file, and remarks.
+
+    That is what the run was held against before, by this controller or, for a copy, its own, unless something was
+    given here, which counts and is told.
+    """
+    path = publishing.criteria_file(folder)
+    whose = "of the run's own controller" if folder.is_copy else "that the run was held against before"
+    if not path.exists():
+        remark = (
+            "the store does not say what the run was held against beside the criteria that ship: if its controller had "
+            "gpuval_criteria or gpuval_baseline, give them here too"
+        )
+        return criteria, baseline, [remark] if folder.is_copy and not (criteria or baseline) else []
+    document = run_folder.read_json(path)
+    theirs = [file["sha256"] for file in document["criteria"]]
+    remarks = []
+    if criteria:
+        if [_digest(file) for file in criteria] != theirs:
+            remarks.append(f"gpuval_criteria differ from those {whose}: so may the verdict")
+    else:
+        criteria = [
+            str(_written(folder, f"{number}-", file)) for number, file in enumerate(document["criteria"], start=1)
+        ]
+    if baseline:
+        if document["baseline"] is None or _digest(baseline) != document["baseline"]["sha256"]:
+            remarks.append(f"gpuval_baseline differs from the one {whose}: so may the verdict")
+    elif document["baseline"]:
+        baseline = str(_written(folder, "", document["baseline"]))
+    return criteria, baseline, remarks
+
+
+def _written(folder: run_folder.RunFolder, number: str, file: dict[str, str]) -> Path:
+    path = folder.state / JUDGING / f"{number}{safe_name(file['name'])}"
+    run_folder.write_bytes(path, file["text"].encode())
+    return path
+
+
+def _digest(path: str) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()

@@ -1,0 +1,109 @@
+"""What every launch of a run shares, made once by the action that starts them all and inherited by its workers."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, Store
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import target
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.known_hosts import HostKeyError
+
+#: Where the reason lies why a node was not even tried.
+PROBE_FILE = "probe.json"
+REACHABLE = "reachable"
+#: A node may still write this long after the run's deadline: what it cancels then is evidence too.
+SIGNED_SLACK_SECONDS = 3600
+
+#: Said before the node is blamed for a model that it cannot get.
+NO_MODEL = (
+    "the embedded store answers on the controller's own loopback only, so this node cannot load the model: set "
+    "gpuval_store_address to the address by which the nodes reach this controller, or gpuval_s3_endpoint to an S3 "
+    "service that both reach, or leave loading and inference out with --skip-tags"
+)
+#: What an action needs to probe a node again.
+PROBE_OPTIONS = {
+    "probe_timeout_seconds": {"type": "float", "default": 4.0},
+    "accept_new_host_keys": {"type": "bool", "default": True},
+}
+
+
+@cache
+def archives() -> dict[str, bytes]:
+    """The runner and the workloads, by the names that the module's arguments have."""
+    return {"runner": payload.runner_pyz(), "workloads": payload.workloads_zip()}
+
+
+def encoded_archives() -> dict[str, str]:
+    """The same as base64, for a module's arguments."""
+    return {name: base64.b64encode(data).decode() for name, data in archives().items()}
+
+
+@cache
+def client(connection: Connection) -> Store:
+    """A client that no request was sent with before the fork: two processes must not share an open connection."""
+    return Store(connection)
+
+
+def warm(connection: Connection) -> None:
+    """Do before the workers are forked what each of them would do for itself."""
+    archives()
+    client(connection).sign_put("warm", 60)  # opens no connection; the first signature costs as much as ten others
+    warm_schema()
+
+
+def warm_schema() -> None:
+    """A schema is checked itself when it is first used, which takes longer than any plan."""
+    schemas.validator("plan")
+
+
+def away(probed: Mapping[str, Any], node: str) -> dict[str, Any] | None:
+    """Why the node is not to be touched, by the probe (gpuval.probe/1); None when it answers or was not probed."""
+    found = probed.get("nodes", {}).get(node)
+    if not found or found.get("state") == REACHABLE:
+        return None
+    known = {"state": "unreachable", "class": str(found["state"]), "message": str(found.get("message") or "")}
+    return {**known, "remedy": str(found["remedy"])} if found.get("remedy") else known
+
+
+def still_away(
+    folder: RunFolder, node: str, options: Mapping[str, Any], task_vars: Mapping[str, Any], connection: str
+) -> dict[str, Any] | None:
+    """Why a node that the run's probe did not reach is not touched now either, as part of a launch; None when it may.
+
+    One that comes up late is probed as the others were: Ansible's own connection takes no new host key. The options
+    hold PROBE_OPTIONS and the store's.
+    """
+    probe_file = folder.state / PROBE_FILE
+    if away(run_folder.read_json(probe_file) if probe_file.exists() else {}, node) is None:
+        return None
+    try:
+        finding = target.again(
+            target.of(node, task_vars["hostvars"][node], connection),
+            options["store"]["state_dir"],
+            task_vars.get("ansible_inventory_sources") or [],
+            timeout=options["probe_timeout_seconds"],
+            accept_new=options["accept_new_host_keys"],
+        )
+    except HostKeyError as error:
+        return {"state": "failed", "message": str(error)}
+    return away({"nodes": {node: finding.document()}}, node)
+
+
+def remaining_seconds(run: Mapping[str, Any], begun_seconds_ago: float) -> float:
+    """What is left of the run's time for a node whose turn comes now."""
+    return float(run["deadline_seconds"]) - max(0.0, begun_seconds_ago)
+
+
+def shown(plan: Mapping[str, Any]) -> str:
+    """A plan for people, a line for each stage."""
+    return "".join(
+        f"{stage['name']}: {' '.join(stage['command'])} (at most {stage['timeout_seconds']} s)\n"
+        for stage in plan["stages"]
+    )

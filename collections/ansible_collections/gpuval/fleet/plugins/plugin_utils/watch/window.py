@@ -1,0 +1,52 @@
+"""How many nodes of a run work at once, changed while it is watched (`make window`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+
+
+@dataclass(frozen=True)
+class Window:
+    """How many nodes are at work, and how many of them bring images; 0 is no limit."""
+
+    nodes: int
+    transfers: int
+
+    def told(self) -> str:
+        return f"{self.nodes or 'all'} node(s) at once, {self.transfers or 'all'} of them bringing images"
+
+
+def file_of(folder: run_folder.RunFolder) -> Path:
+    return folder.state / "window.json"
+
+
+def write(folder: run_folder.RunFolder, nodes: int | None, transfers: int | None) -> dict[str, Any]:
+    """Set what is not None; what was set earlier stays. Returns the file's content."""
+    content = {**_content(file_of(folder)), "at": run_folder.now()}
+    content |= {key: value for key, value in (("nodes", nodes), ("transfers", transfers)) if value is not None}
+    run_folder.write_json(file_of(folder), content)
+    return content
+
+
+def read(folder: run_folder.RunFolder, otherwise: Window) -> Window:
+    """The window that was set for the run; what was not set, or is damaged, is as the watch was begun with."""
+    content = _content(file_of(folder))
+    nodes, transfers = content.get("nodes"), content.get("transfers")
+    return Window(_number(nodes, otherwise.nodes), _number(transfers, otherwise.transfers))
+
+
+def _content(path: Path) -> Mapping[str, Any]:
+    try:
+        content = run_folder.read_json(path)
+    except (FileNotFoundError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _number(value: Any, otherwise: int) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else otherwise

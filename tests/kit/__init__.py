@@ -1,0 +1,1 @@
+"""What tests share: fleets, clusters, builders of records, servers."""

@@ -1,0 +1,184 @@
+"""Small makers of runs, records, evidence and checks."""
+
+import copy
+import json
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, verdict
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence, accept_record
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_file, write_forms
+
+RUN_ID = "run-1"
+TIME = "2026-11-02T10:00:00Z"
+STAGES = ["facts", "training", "loading", "inference"]
+
+
+def make_run(nodes=("node-1",), *, stages=STAGES, sku="auto", gpu_count=None, **fields):
+    return {
+        "schema": "gpuval.run/1",
+        "run_id": RUN_ID,
+        "folder": "folder",
+        "bucket": "bucket",
+        "profile": "quick",
+        "created_at": TIME,
+        "finished_at": None,
+        "deadline_seconds": 600,
+        "narrowed_by": [],
+        "nodes": {name: {"stages": list(stages), "sku": sku, "gpu_count": gpu_count} for name in nodes},
+        **fields,
+    }
+
+
+def metric(name, value, unit="count", scope="node"):
+    return {"name": name, "value": value, "unit": unit, "scope": scope}
+
+
+def make_record(node="node-1", stage="training", *, state="success", metrics=(), **fields):
+    return {
+        "schema": "gpuval.record/1",
+        "run_id": RUN_ID,
+        "node": node,
+        "stage": stage,
+        "workload": stage,
+        "attempt": 1,
+        "state": state,
+        "message": "",
+        "started_at": TIME,
+        "updated_at": TIME,
+        "finished_at": TIME,
+        "duration_seconds": 12.5,
+        "command": ["true"],
+        "image": None,
+        "exit_code": 0,
+        "signal": None,
+        "metrics": list(metrics),
+        "fingerprints": {},
+        "environment": {},
+        "artifacts": [],
+        "attempts": [],
+        **fields,
+    }
+
+
+def facts_record(node="node-1", *, vendor="nvidia", gpus=8, hardware=None, **fields):
+    environment = {
+        "accelerator": {"vendor": vendor, "count": gpus},
+        "identity": {
+            "machine_id": f"machine-of-{node}",
+            "serial": f"S-{node}",
+            "gpu_uuids": [f"GPU-{node}-{index}" for index in range(gpus)],
+        },
+        "gpus": [
+            {"index": index, "name": "H200", "serial": f"16549{index}", "pci_address": f"0000:9{index}:00.0"}
+            for index in range(gpus)
+        ],
+    }
+    metrics = [metric("gpu_count", gpus), metric("gpu_hardware_count", gpus if hardware is None else hardware)]
+    return make_record(node, "facts", metrics=metrics, environment=environment, **fields)
+
+
+def training_metrics(gpus=8, tflops=700.0):
+    return [
+        metric("training_duration_seconds", 811.93, "seconds"),
+        metric("training_loss_first", 8.0, "loss"),
+        metric("training_loss_last", 4.0, "loss"),
+        metric("training_tokens_per_second", 56000.0, "tokens_per_second"),
+        metric("training_processes_count", gpus),
+        *(metric("training_model_tflops", tflops + index, "TFLOP/s", f"gpu:{index}") for index in range(gpus)),
+        *(metric("training_step_p99_seconds", 0.2, "seconds", f"rank:{index}") for index in range(gpus)),
+    ]
+
+
+def healthy_records(node="node-1", *, gpus=8, vendor="nvidia"):
+    return {
+        "facts": facts_record(node, gpus=gpus, vendor=vendor),
+        "training": make_record(node, "training", metrics=training_metrics(max(gpus, 1))),
+        "loading": make_record(
+            node,
+            "loading",
+            metrics=[
+                metric("loading_bytes", 16_070_000_000, "bytes"),
+                metric("loading_duration_seconds", 22.2, "seconds"),
+                metric("loading_bytes_per_second", 5.79e9 / 8, "bytes_per_second"),
+            ],
+        ),
+        "inference": make_record(
+            node,
+            "inference",
+            metrics=[
+                metric("inference_startup_seconds", 65.0, "seconds"),
+                metric("inference_running_seconds", 120.0, "seconds"),
+                metric("inference_requests_done_count", 640),
+                metric("inference_requests_failed_count", 0),
+                metric("inference_generated_tokens_count", 64000),
+            ],
+        ),
+    }
+
+
+def healthy(run, *, gpus=8, vendor="nvidia"):
+    return Evidence(
+        records={node: healthy_records(node, gpus=gpus, vendor=vendor) for node in run["nodes"]},
+        launches={node: {"state": "started", "message": ""} for node in run["nodes"]},
+    )
+
+
+def check(name="speed", **fields):
+    entry = {
+        "name": name,
+        "stage": "training",
+        "metric": "training_tokens_per_second",
+        "kind": "min",
+        "severity": "required",
+        "source": "measured",
+        "remedy": "look at the clocks",
+        **fields,
+    }
+    if entry["kind"] in ("min", "max") and "value" not in entry:
+        entry["value"] = 1000
+    return criteria.parse({"schema": "gpuval.criteria/1", "checks": [entry]})[0]
+
+
+def standard_checks():
+    return [
+        check("gpus", stage="facts", metric="gpu_count", kind="equal", value_from="gpu_count",
+              applies={"accelerator": ["gpu"]}),
+        check("loss", metric="training_loss_last", kind="trend", baseline_metric="training_loss_first",
+              direction="falling", min_change=0.05),
+        check("speed"),
+        check("tflops", metric="training_model_tflops", scope="gpu", value=600, unit="TFLOP/s", retry=True,
+              applies={"accelerator": ["gpu"]}),
+        check("steps", metric="training_step_p99_seconds", scope="rank", parts_from="training_processes_count",
+              kind="max", value=500, unit="ms", severity="advisory"),
+        check("failed_requests", stage="inference", metric="inference_requests_failed_count", kind="max", value=0),
+        check("load_speed", stage="loading", metric="loading_bytes_per_second", value=1, unit="Gbps"),
+    ]  # fmt: skip
+
+
+def judge(run, evidence, checks=None):
+    return verdict.judge(run, evidence, standard_checks() if checks is None else checks, judged_at=TIME)
+
+
+def judge_metric(check, metrics, *, gpus=8, gpu_count=None, sku="auto", vendor="nvidia", **record):
+    """The entries of one check for a node whose training reported ``metrics``."""
+    run = make_run(gpu_count=gpu_count, sku=sku)
+    evidence = healthy(run, gpus=gpus, vendor=vendor)
+    evidence.records["node-1"]["training"] = make_record(metrics=metrics, **record)
+    node = judge(run, evidence, [check])["nodes"][0]
+    return [entry for entry in node["checks"] if entry["name"] == check.name]
+
+
+def accepted(record):
+    """The record after it went through intake, as the judge sees it."""
+    record = copy.deepcopy(record)
+    return accept_record(
+        json.dumps(record).encode(), run_id=record["run_id"], node=record["node"], stage=record["stage"]
+    )
+
+
+def write_report(report, directory):
+    """What a run leaves of its report: the forms, and the judge's report.json; the paths by file name."""
+    paths = write_forms(report, directory)
+    paths["report.json"] = directory / "report.json"
+    write_file(paths["report.json"], report_file.lines(report))
+    return paths

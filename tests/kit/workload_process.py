@@ -1,0 +1,82 @@
+"""Start workloads as the runner does: a process with an environment and a result file."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+COLLECTION = Path(__file__).resolve().parents[2] / "collections" / "ansible_collections" / "gpuval" / "fleet"
+NODE = COLLECTION / "node"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a workload ended and what it left; ``result`` is None without a result file."""
+
+    code: int
+    out: str
+    err: str
+    result: dict | None
+
+    def metric(self, name: str, scope: str = "node") -> float:
+        return next(m["value"] for m in self.result["metrics"] if (m["name"], m["scope"]) == (name, scope))
+
+
+class Workload:
+    """A workload that is running."""
+
+    def __init__(self, directory: Path, module: str, *arguments: str, **variables: str) -> None:
+        self._result = directory / "result.json"
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("GPUVAL_")}
+        environment.pop("OMP_NUM_THREADS", None)
+        environment.update(
+            GPUVAL_RESULT_FILE=str(self._result),
+            GPUVAL_WORK_DIR=str(directory),
+            GPUVAL_ACCELERATOR="cpu",
+            PYTHONPATH=f"{NODE}:{directory}",
+            PYTHONUNBUFFERED="1",
+            TMPDIR=str(directory),
+        )
+        environment.update(variables)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def wait_for_line(self, start: str) -> None:
+        """Read the output up to a line that begins so; the workload's own end bounds the wait."""
+        for line in self.process.stdout:
+            if line.startswith(start):
+                return
+        raise AssertionError(f"no line {start!r}; standard error: {self.process.stderr.read()}")
+
+    def ranks(self) -> list[int]:
+        """Return the process ids of the ranks, in no order."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        return [int(pid) for pid in children.split()]
+
+    def end(self) -> Ended:
+        out, err = self.process.communicate(timeout=120)
+        result = json.loads(self._result.read_text()) if self._result.exists() else None
+        return Ended(self.process.returncode, out, err, result)
+
+
+def rank_of(pid: int) -> int:
+    """Return the rank that torchrun gave a process."""
+    variables = dict(item.split("=", 1) for item in Path(f"/proc/{pid}/environ").read_text().split("\0") if "=" in item)
+    return int(variables["RANK"])
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"

@@ -1,0 +1,167 @@
+"""Where models come from, and their way into a real store."""
+
+import hashlib
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import model_source
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts.model_source import ModelError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import rclone_config
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
+from gpuval_workloads.loading import manifest
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture
+def hub_cache(tmp_path):
+    """A model as the hub's cache keeps it: snapshots of links into blobs."""
+    root = tmp_path / "models--acme--Rocket-7B"
+    snapshot = root / "snapshots" / COMMIT
+    (root / "blobs").mkdir(parents=True)
+    (root / "refs").mkdir()
+    (root / "refs" / "main").write_text(COMMIT)
+    for index, (name, content) in enumerate({"config.json": b"{}", "sub/model.safetensors": b"weights"}.items()):
+        blob = root / "blobs" / f"blob{index}"
+        blob.write_bytes(content)
+        link = snapshot / name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(os.path.relpath(blob, link.parent))
+    (snapshot / "model.lock").write_text("")
+    (snapshot / ".cache").mkdir()
+    (snapshot / ".cache" / "junk").write_text("")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("source", "folder"),
+    [
+        ("tiny", "models--gpuval--tiny-llama"),
+        ("meta-llama/Llama-3.1-8B-Instruct", "models--meta-llama--Llama-3.1-8B-Instruct"),
+        ("hf:meta-llama/Llama-3.1-8B-Instruct@main", "models--meta-llama--Llama-3.1-8B-Instruct"),
+        ("/data/models--acme--Rocket-7B", "models--acme--Rocket-7B"),
+        (f"/data/models--acme--Rocket-7B/snapshots/{COMMIT}", "models--acme--Rocket-7B"),
+        ("/data/my model (new)", "models--local--my-model-new"),
+    ],
+)
+def test_folders_are_named_as_the_hubs_cache_does(source, folder):
+    assert model_source.folder_name(source) == folder
+
+
+@pytest.mark.parametrize("source", ["", " ", "hf:nonsense", "hf:a/b/c"])
+def test_no_known_form_is_an_error_that_names_them(source):
+    with pytest.raises(ModelError, match="use tiny, org/name"):
+        model_source.folder_name(source)
+
+
+def test_links_are_followed_and_caches_left_out(hub_cache, tmp_path):
+    model = model_source.resolve(str(hub_cache), tmp_path / "scratch")
+    assert model.folder == "models--acme--Rocket-7B"
+    assert sorted(model.files) == ["config.json", "sub/model.safetensors"]
+    assert COMMIT in model.origin
+    assert model_source.make_manifest(model) == "".join(
+        f"{hashlib.sha256(content).hexdigest()}  {name}\n"
+        for name, content in (("config.json", b"{}"), ("sub/model.safetensors", b"weights"))
+    )
+
+
+def test_a_manifest_is_what_sha256sum_says_and_nodes_accept(tmp_path):
+    model = model_source.resolve("tiny", tmp_path)
+    text = model_source.make_manifest(model)
+    checked = subprocess.run(["sha256sum", "-c", "--strict"], input=text, cwd=model.root, text=True, check=False)
+    assert checked.returncode == 0
+    assert set(manifest.parse(text)) == set(model.files)
+
+
+def test_a_revision_that_is_not_there(hub_cache, tmp_path):
+    with pytest.raises(ModelError, match=f"no snapshot v2 .it has {COMMIT}"):
+        model_source.resolve(str(hub_cache), tmp_path, revision="v2")
+
+
+def test_a_broken_link_is_named(hub_cache, tmp_path):
+    (hub_cache / "blobs" / "blob1").unlink()
+    with pytest.raises(ModelError, match=r"model\.safetensors is a link that leads nowhere"):
+        model_source.resolve(str(hub_cache), tmp_path)
+
+
+@pytest.mark.parametrize(("made", "words"), [(False, "does not exist"), (True, r"no config\.json")])
+def test_a_folder_that_is_no_model(tmp_path, made, words):
+    folder = tmp_path / "thing"
+    if made:
+        folder.mkdir()
+    with pytest.raises(ModelError, match=words):
+        model_source.resolve(str(folder), tmp_path / "scratch")
+
+
+def test_a_hub_that_cannot_be_reached(tmp_path, monkeypatch):
+    constants = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(ModelError, match="could not be downloaded") as caught:
+        model_source.resolve("hf:acme/rocket", tmp_path, token="hf_planted")
+    assert "hf_planted" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("listed", "sizes", "missing"),
+    [
+        ({"a": 1, "b": 2}, None, []),
+        ({"a": 1}, None, ["b"]),
+        ({}, None, ["a", "b"]),
+        ({"a": 1, "b": 2}, {"a": 1, "b": 3}, ["b"]),
+        ({"a": 1, "b": 2, "more": 3}, {"a": 1}, []),
+    ],
+)
+def test_missing_goes_by_name_and_by_size_where_it_is_known(listed, sizes, missing):
+    assert model_source.missing({"a": "x", "b": "y"}, listed, sizes) == missing
+
+
+@pytest.fixture
+def store(tmp_path):
+    embedded = EmbeddedStore(tmp_path / "store", "gpuval")
+    embedded.start()
+    yield embedded
+    embedded.stop()
+
+
+def test_a_model_is_uploaded_whole_with_links_resolved(hub_cache, tmp_path, store):
+    model = model_source.resolve(str(hub_cache), tmp_path / "scratch")
+    model_source.upload(model, f"models:gpuval/models/{model.folder}", rclone_config(store.writer()))
+    listed = {entry.key: entry.size for entry in Store(store.writer()).list(f"models/{model.folder}/")}
+    assert listed == {
+        f"models/{model.folder}/config.json": 2,
+        f"models/{model.folder}/sub/model.safetensors": 7,
+    }
+    copy = store.data / "gpuval" / "models" / model.folder / "sub" / "model.safetensors"
+    assert copy.read_bytes() == b"weights"
+    assert not copy.is_symlink()
+
+
+@pytest.mark.slow
+def test_the_read_only_side_refuses_an_upload(hub_cache, tmp_path, store):
+    model = model_source.resolve(str(hub_cache), tmp_path / "scratch")
+    reader = store.reader()
+    with pytest.raises(ModelError, match="the upload failed") as caught:
+        model_source.upload(model, f"models:gpuval/models/{model.folder}", rclone_config(reader))
+    assert reader.secret_key not in str(caught.value)
+
+
+def test_keys_are_in_no_argument_and_in_no_file_afterwards(hub_cache, tmp_path, store, monkeypatch):
+    seen = []
+    real = subprocess.run
+
+    def spy(command, **options):
+        config = Path(command[command.index("--config") + 1])
+        seen.append((command, config, config.stat().st_mode & 0o777))
+        return real(command, **options)
+
+    monkeypatch.setattr(model_source.subprocess, "run", spy)
+    model = model_source.resolve(str(hub_cache), tmp_path / "scratch")
+    connection = store.writer()
+    model_source.upload(model, f"models:gpuval/models/{model.folder}", rclone_config(connection))
+    ((command, config, mode),) = seen
+    assert connection.secret_key not in " ".join(command)
+    assert mode == 0o600
+    assert not config.exists()

@@ -1,0 +1,65 @@
+"""Files of the controller are replaced whole, and changed by one process at a time."""
+
+import multiprocessing
+import os
+import stat
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import files
+
+
+def mode_of(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_file_is_replaced_with_the_mode_asked_for(tmp_path):
+    path = tmp_path / "key"
+    path.write_bytes(b"old")
+    path.chmod(0o644)
+    files.replace(path, b"new", files.PRIVATE)
+    assert path.read_bytes() == b"new"
+    assert mode_of(path) == 0o600
+    assert [entry.name for entry in tmp_path.iterdir()] == ["key"]
+
+
+def test_without_a_mode_the_umask_decides(tmp_path):
+    before = os.umask(0o027)
+    try:
+        files.replace(tmp_path / "report", b"text")
+    finally:
+        os.umask(before)
+    assert mode_of(tmp_path / "report") == 0o640
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_draft(tmp_path):
+    path = tmp_path / "state"
+    path.mkdir()
+    with pytest.raises(IsADirectoryError):
+        files.replace(path, b"new")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["state"]
+
+
+def hold(path, taken, end):
+    with files.locked(path, 5, TimeoutError("not in the test")):
+        taken.set()
+        end.wait(30)
+
+
+def test_a_lock_is_waited_for_and_then_refused(tmp_path):
+    context = multiprocessing.get_context("fork")
+    taken, end = context.Event(), context.Event()
+    holder = context.Process(target=hold, args=(tmp_path / "lock", taken, end))
+    holder.start()
+    try:
+        assert taken.wait(30)
+        with (
+            pytest.raises(TimeoutError, match="end the other"),
+            files.locked(tmp_path / "lock", 0.2, TimeoutError("end the other")),
+        ):
+            pytest.fail("two processes hold one lock")
+        end.set()
+        with files.locked(tmp_path / "lock", 30, TimeoutError("never let go")):
+            pass
+    finally:
+        end.set()
+        holder.join(30)

@@ -1,0 +1,401 @@
+"""The bad node, link or boundary is found, nobody else is accused, and every search ends."""
+
+import json
+import math
+import random
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.localise import Limits, Result, Search
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.topology import Topology
+from gangs import USUAL, Fault, build, find, search
+from localisation_kinds import KINDS
+
+FAULTS = [Fault("slow", 0.9), Fault("slow", 0.1), Fault("wrong"), Fault("timeout"), Fault("crash")]
+SMALL = Limits(climb=False)
+
+
+def others(finding, *nodes):
+    return {name: known for name, known in finding.nodes.items() if name not in nodes and known != "healthy"}
+
+
+def carry(search, answer):
+    """Carry a search through; `answer(nodes)` is a Result."""
+    while (round_ := search.next_round()) is not None:
+        search.take({group.id: answer(group.nodes) for group in round_.groups}, 1.0)
+    return search.finding()
+
+
+def right(factor=1.0):
+    return Result("ok", bus_bytes_per_second=USUAL * factor)
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 8, 9, 16, 33, 64, 232])
+def test_nobody_of_a_clean_gang_is_accused(count):
+    for seed in range(3):
+        finding = find(build(count, seed))
+        assert finding.clean, finding
+        assert finding.rounds <= 20
+        assert finding.stopped == ""
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.state}-{fault.factor}")
+@pytest.mark.parametrize("count", [3, 4, 5, 8, 16, 64, 232])
+def test_a_bad_node_is_found_and_nobody_else(count, fault):
+    for seed in range(4):
+        gang = build(count, seed)
+        bad = gang.nodes[(7 * seed + 2) % count]
+        gang.bad = {bad: fault}
+        finding = find(gang)
+        assert finding.nodes[bad] == "bad", (seed, finding)
+        assert others(finding, bad) == {}
+        assert (finding.bad_links, finding.bad_boundaries, finding.gang) == ([], [], [])
+        assert finding.rounds <= 20
+
+
+def test_the_evidence_names_rounds_partners_and_figures():
+    gang = build(16, 1)
+    gang.bad = {"node-003": Fault("slow", 0.1)}
+    (sentence,) = find(gang).evidence["node-003"]
+    assert "slower than good pairs with node-00" in sentence
+    assert "in round 1, 2, 3, 4, 5, 6, known to be good" in sentence
+
+
+def test_an_accusation_has_fresh_results_with_different_good_partners():
+    gang = build(16, 1)
+    gang.bad = {"node-003": Fault("wrong")}
+    done = search(gang)
+    tests = [group.nodes for round_ in done.rounds for group in round_.groups if group.tested == ("node-003",)]
+    partners = {node for nodes in tests for node in nodes} - {"node-003"}
+    assert len(partners) >= 2
+    assert all(done.finding().nodes[partner] == "healthy" for partner in partners)
+
+
+def test_three_nodes_tell_a_bad_one():
+    finding = carry(Search.start(["a", "b", "c"]), lambda nodes: Result("timeout") if "b" in nodes else right())
+    assert finding.nodes == {"a": "healthy", "b": "bad", "c": "healthy"}
+
+
+@pytest.mark.parametrize("state", ["wrong", "timeout", "crash", "slow"])
+def test_two_nodes_cannot_be_told_apart(state):
+    finding = carry(Search.start(["a", "b"]), lambda nodes: Result(state, culprits=("a",)))
+    assert finding.nodes == {"a": "suspect", "b": "suspect"}
+    assert finding.gang == ["no pair worked: look for what all have in common"]
+
+
+def test_two_slow_nodes_are_suspect_by_the_expected_figure():
+    limits = Limits(floor_bytes_per_second=USUAL)
+    finding = carry(Search.start(["a", "b"], limits=limits), lambda nodes: right(0.5))
+    assert finding.nodes == {"a": "suspect", "b": "suspect"}
+    assert "50 % slower than what is expected" in finding.gang[0]
+    assert carry(Search.start(["a", "b"], limits=limits), lambda nodes: right()).clean
+
+
+def test_one_node_or_none_is_untested():
+    finding = carry(Search.start(["a"]), lambda nodes: right())
+    assert (finding.nodes, finding.clean) == ({"a": "untested"}, False)
+    assert not carry(Search.start([]), lambda nodes: right()).clean
+
+
+def test_a_gang_that_is_slow_as_a_whole_accuses_nobody():
+    limits = Limits(floor_bytes_per_second=USUAL)
+    finding = carry(Search.start([f"n{one}" for one in range(8)], limits=limits), lambda nodes: right(0.6))
+    assert finding.of_class("bad") == []
+    assert set(finding.nodes.values()) == {"suspect"}
+    assert "40 % slower" in finding.gang[0]
+
+
+def test_a_gang_in_which_nothing_works_accuses_nobody():
+    finding = carry(Search.start([f"n{one}" for one in range(8)]), lambda nodes: Result("timeout"))
+    assert finding.of_class("bad") == []
+    assert finding.of_class("healthy") == []
+    assert finding.gang
+
+
+@pytest.mark.parametrize("fault", [Fault("slow", 0.8), Fault("slow", 0.1), Fault("timeout"), Fault("wrong")])
+@pytest.mark.parametrize("count", [4, 8, 64])
+def test_a_bad_link_between_good_nodes(count, fault):
+    for seed in range(3):
+        gang = build(count, seed)
+        pair = gang.nodes[1:3]
+        gang.links = {frozenset(pair): fault}
+        finding = find(gang)
+        assert finding.bad_links == [tuple(pair)], (seed, finding)
+        assert others(finding) == {}
+        assert finding.evidence[" - ".join(pair)]
+
+
+@pytest.mark.parametrize("fault", [Fault("slow", 0.8), Fault("slow", 0.2), Fault("timeout")])
+@pytest.mark.parametrize(
+    ("count", "names", "scope"), [(8, ("r1", "r2"), "between"), (16, ("r2",), "around"), (64, ("r2",), "around")]
+)
+def test_a_bad_switch_is_a_boundary_and_no_node(count, names, scope, fault):
+    for seed in range(3):
+        gang = build(count, seed)
+        gang.racks = {"r2": fault}
+        finding = find(gang)
+        assert [(one.kind, one.names, one.scope) for one in finding.bad_boundaries] == [("rack", names, scope)], finding
+        assert others(finding) == {}
+
+
+def test_a_rack_that_is_bad_as_a_whole_is_seen_before_its_nodes():
+    gang = build(32, 1)
+    gang.bad = {node: Fault("slow", 0.5) for node in gang.nodes[8:16]}
+    finding = find(gang)
+    assert [(one.names, one.scope) for one in finding.bad_boundaries] == [(("r2",), "inside")]
+    assert finding.of_class("suspect") == gang.nodes[8:16]
+    assert others(finding, *gang.nodes[8:16]) == {}
+
+
+def test_racks_that_are_slower_apart_by_design():
+    gang = build(32, 1)
+    places = gang.topology
+
+    def answer(nodes):
+        apart = len({places.place(node, "rack") for node in nodes}) > 1
+        return right((0.5 if apart else 1.0) * (0.5 if "node-003" in nodes else 1.0) * gang.random.uniform(0.97, 1.03))
+
+    told = carry(Search.start(gang.nodes, places, SMALL), answer)
+    assert [(one.scope, one in told.suspect_boundaries) for one in told.suspect_boundaries] == [("apart", True)]
+    assert (told.of_class("bad"), others(told, "node-003")) == (["node-003"], {})
+    tapered = carry(Search.start(gang.nodes, places, Limits(climb=False, tapered=True)), answer)
+    assert (tapered.suspect_boundaries, tapered.of_class("bad")) == ([], ["node-003"])
+
+
+def test_several_bad_nodes():
+    for seed in range(5):
+        gang = build(64, seed)
+        gang.bad = {gang.nodes[place]: FAULTS[place % len(FAULTS)] for place in (0, 11, 12, 43, 63)}
+        finding = find(gang)
+        assert finding.of_class("bad") == sorted(gang.bad), (seed, finding)
+        assert others(finding, *gang.bad) == {}
+
+
+def test_a_node_that_fails_now_and_then_is_at_least_suspect():
+    seen = 0
+    for seed in range(20):
+        gang = build(16, seed)
+        gang.bad = {"node-005": Fault("wrong", rate=0.5)}
+        finding = find(gang)
+        seen += finding.nodes["node-005"] in ("bad", "suspect")
+        assert set(finding.of_class("bad")) <= {"node-005"}
+    assert seen >= 18  # of 20: one in 16 is right in all four rounds of pairs
+
+
+def test_most_of_a_gang_slow_accuses_none_of_them():
+    gang = build(16, 1)
+    gang.bad = {node: Fault("slow", 0.5) for node in gang.nodes[:10]}
+    finding = find(gang)
+    assert finding.of_class("bad") == []
+    assert finding.of_class("suspect") == gang.nodes[:10]
+    assert not finding.clean
+
+
+def test_most_of_a_gang_hanging_is_told_by_the_few_that_work():
+    gang = build(8, 1)
+    gang.bad = {gang.nodes[place]: Fault("timeout") for place in (0, 2, 4, 5, 7)}
+    finding = find(gang)
+    assert finding.of_class("bad") == list(gang.bad)
+    assert others(finding, *gang.bad) == {}
+
+
+def test_a_node_that_never_answers_is_untested_and_its_partners_are_healthy():
+    gang = build(16, 1)
+    gang.silent = {"node-004"}
+    finding = find(gang)
+    assert finding.nodes["node-004"] == "untested"
+    assert "silent" in finding.evidence["node-004"][0]
+    assert others(finding, "node-004") == {}
+
+
+def test_a_missing_result_is_run_again_and_else_leaves_both_untested():
+    lost = []
+
+    def once(nodes):
+        if set(nodes) == {"n1", "n2"} and not lost:
+            lost.append(nodes)
+            return Result("missing")
+        return right()
+
+    names = [f"n{one}" for one in range(8)]
+    assert carry(Search.start(names, limits=SMALL), once).clean
+    always = carry(
+        Search.start(names, limits=SMALL), lambda nodes: Result("missing") if set(nodes) == {"n1", "n2"} else right()
+    )
+    assert (always.nodes["n1"], always.nodes["n2"]) == ("untested", "untested")
+    assert others(always, "n1", "n2") == {}
+
+
+def test_right_without_a_figure_is_no_evidence_where_others_have_one():
+    names = [f"n{one}" for one in range(8)]
+    finding = carry(Search.start(names), lambda nodes: Result("ok") if "n3" in nodes else right())
+    assert finding.nodes["n3"] == "untested"
+    assert carry(Search.start(names), lambda nodes: Result("ok")).clean
+
+
+@pytest.mark.parametrize("figure", [math.nan, math.inf, -1.0, 0, "9e9", True, None])
+def test_figures_that_cannot_be_are_none(figure):
+    assert Result.take_in({"state": "ok", "bus_bytes_per_second": figure}, ["a", "b"]).bus_bytes_per_second is None
+
+
+def test_latencies_are_compared_where_there_is_no_bandwidth():
+    names = [f"n{one}" for one in range(8)]
+    finding = carry(
+        Search.start(names, limits=SMALL), lambda nodes: Result("ok", latency_seconds=9e-5 if "n3" in nodes else 2e-5)
+    )
+    assert finding.of_class("bad") == ["n3"]
+    assert finding.centre_bytes_per_second is None
+
+
+def test_what_a_run_tells_of_culprits_is_cleaned_and_proves_nothing():
+    taken = Result.take_in(
+        {"state": "timeout", "culprits": ["x", "a", "a"], "message": "\x1b[31mno\nway" * 200}, ["a", "b"]
+    )
+    assert taken.culprits == ("a",)
+    assert "\x1b" not in taken.message
+    assert len(taken.message) <= 300
+    names = [f"n{one}" for one in range(8)]
+
+    def slander(nodes):
+        return Result("timeout", culprits=(min(nodes),)) if "n7" in nodes else right()
+
+    assert carry(Search.start(names), slander).of_class("bad") == ["n7"]
+
+
+@pytest.mark.parametrize("state", ["timeout", "slow"])
+def test_a_fault_that_shows_in_groups_only(state):
+    for seed in range(5):
+        gang = build(32, seed)
+        gang.bad = {"node-005": Fault(state, 0.5, least=8)}
+        finding = find(gang)
+        assert finding.of_class("bad") == ["node-005"], (seed, finding)
+        assert "every group of 8 with it" in finding.evidence["node-005"][0]
+        assert others(finding, "node-005") == {}
+
+
+def test_a_fault_of_the_whole_gang_alone_is_told_and_nobody_is_accused():
+    gang = build(16, 1)
+    gang.bad = {"node-005": Fault("timeout", least=16)}
+    finding = find(gang)
+    assert finding.of_class("bad") == []
+    assert not finding.clean
+    assert finding.gang
+    gang.bad = {"node-005": Fault("slow", 0.5, least=16)}
+    assert "groups of 16 are" in find(gang).gang[0]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "1 bad link anywhere"])
+def test_rounds_after_those_of_pairs_are_few(kind):
+    for size in (16, 64):
+        gang = build(size, 5)
+        for plant in KINDS[kind]:
+            plant(gang, random.Random(5))
+        done = search(gang)
+        confirming = [
+            round_ for round_ in done.rounds if round_.groups[0].purpose not in ("pair", "climb", "again", "bisect")
+        ]
+        assert len(confirming) <= 4 + 2 * math.ceil(math.log2(size))
+        assert len(done.rounds) <= 20
+
+
+def test_every_round_is_disjoint_has_a_deadline_and_pairs_come_once_in_the_first_rounds():
+    gang = build(33, 3)
+    gang.bad = {"node-007": Fault("wrong", rate=0.5)}
+    done = search(gang, Limits(deadline_seconds=77))
+    first = []
+    for number, round_ in enumerate(done.rounds, 1):
+        nodes = [node for group in round_.groups for node in group.nodes]
+        assert len(nodes) == len(set(nodes))
+        assert (round_.number, round_.deadline_seconds) == (number, 77)
+        assert len({group.id for group in round_.groups}) == len(round_.groups)
+        first += [frozenset(group.nodes) for group in round_.groups if group.purpose == "pair"]
+    assert len(first) == len(set(first))
+
+
+def test_limits_of_rounds_and_wall_end_the_search_and_are_told():
+    gang = build(16, 1)
+    gang.bad = {"node-003": Fault("timeout")}
+    finding = find(gang, Limits(rounds=4))
+    assert (finding.rounds, finding.stopped) == (4, "the limit of 4 rounds")
+    assert finding.nodes["node-003"] == "suspect"
+    walled = find(gang, Limits(deadline_seconds=120, wall_seconds=400))
+    assert walled.seconds <= 400
+    assert walled.stopped == "the limit of 400 s"
+    with pytest.raises(ValueError, match="above 0"):
+        Limits(rounds=0)
+
+
+def test_a_search_goes_on_from_its_saved_state():
+    def carried(saved_between):
+        gang = build(16, 4)
+        gang.bad = {"node-003": Fault("slow", 0.9), "node-009": Fault("wrong", rate=0.5)}
+        one = Search.start(gang.nodes, gang.topology)
+        while one.next_round() is not None:
+            if saved_between:
+                one = Search.from_json(json.loads(json.dumps(one.to_json())))
+            one.take(*gang.run(one.next_round()))
+            if saved_between:
+                one = Search.from_json(json.loads(json.dumps(one.to_json())))
+        return one.finding()
+
+    assert carried(True) == carried(False)
+
+
+def test_a_saved_state_that_is_none_is_refused():
+    document = build_document()
+    with pytest.raises(schemas.Invalid):
+        Search.from_json({**document, "schema": "gpuval.localisation/9"})
+    document["rounds"][0]["groups"][0]["purpose"] = "; rm -rf"
+    with pytest.raises(schemas.Invalid):
+        Search.from_json(document)
+
+
+def build_document():
+    one = Search.start(["a", "b", "c"], Topology.of({"a": {"rack": "r1"}}))
+    one.next_round()
+    return json.loads(json.dumps(one.to_json()))
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda saved: saved["rounds"][0]["groups"][0].update(nodes=["a", "x"]), "x: not in the search"),
+        (lambda saved: saved["rounds"][0].update(results={}), "result"),
+        (lambda saved: saved["rounds"].append(dict(saved["rounds"][0], number=2)), "awaited"),
+        (lambda saved: saved["rounds"][0].update(number=5), "number"),
+    ],
+)
+def test_a_saved_state_that_does_not_fit_together_is_refused(change, told):
+    document = build_document()
+    change(document)
+    with pytest.raises(ValueError, match=told):
+        Search.from_json(document)
+
+
+def test_the_same_round_is_given_until_its_results_are_taken():
+    one = Search.start(["a", "b", "c", "d"])
+    round_ = one.next_round()
+    assert one.next_round() is round_
+    with pytest.raises(ValueError, match="r09-g001: no group of round 1"):
+        one.take({"r09-g001": right()})
+    with pytest.raises(ValueError, match="a result is one of ok"):
+        one.take({round_.groups[0].id: {"state": "good"}})
+    with pytest.raises(ValueError, match="None: a result is one of"):
+        one.take({round_.groups[0].id: {"culprits": 7}})
+    one.take({group.id: right() for group in round_.groups})
+    with pytest.raises(ValueError, match="no round is awaited"):
+        one.take({})
+    assert one.next_round().number == 2
+
+
+def test_names_that_come_twice_are_refused():
+    with pytest.raises(ValueError, match="name of its own"):
+        Search.start(["a", "a"])
+
+
+def test_a_finding_can_be_had_at_any_time():
+    one = Search.start(["a", "b", "c", "d"])
+    assert set(one.finding().nodes.values()) == {"untested"}
+    one.next_round()
+    assert set(one.finding().nodes.values()) == {"untested"}
+    assert json.dumps(one.finding().to_json())

@@ -1,0 +1,80 @@
+"""The order of nodes does not matter; taking results away never makes a node healthy; nobody good is accused."""
+
+import random
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.localise import Limits, Result, Search
+from gangs import Fault, build, search
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+CLEAR = [Fault("slow", 0.5), Fault("slow", 0.1), Fault("wrong"), Fault("timeout"), Fault("crash")]
+NOW_AND_THEN = [Fault("wrong", rate=0.5), Fault("timeout", rate=0.7)]
+
+
+@st.composite
+def gangs(draw, faults=tuple(CLEAR)):
+    count = draw(st.sampled_from([6, 8, 11, 16, 24]))
+    gang = build(count, draw(st.integers(0, 10_000)), rack=draw(st.sampled_from([0, 4])))
+    bad = draw(st.lists(st.sampled_from(gang.nodes), max_size=max(1, count // 5), unique=True))
+    gang.bad = {node: draw(st.sampled_from(faults)) for node in bad}
+    return gang
+
+
+@given(gangs(), st.integers(0, 1000))
+@settings(max_examples=30)
+def test_the_order_of_nodes_does_not_matter(gang, seed):
+    def find(nodes):
+        gang.random.seed(seed)
+        found = Search.start(nodes, gang.topology)
+        while (round_ := found.next_round()) is not None:
+            found.take(*gang.run(round_))
+        return found.finding()
+
+    shuffled = random.Random(seed).sample(gang.nodes, len(gang.nodes))
+    assert find(gang.nodes) == find(shuffled)
+
+
+@given(gangs(faults=(*CLEAR, *NOW_AND_THEN)))
+@settings(max_examples=80)
+def test_nobody_good_is_called_bad(gang):
+    assert set(search(gang).finding().of_class("bad")) <= set(gang.bad)
+
+
+@given(gangs())
+@settings(max_examples=80)
+def test_everyone_bad_is_found(gang):
+    finding = search(gang).finding()
+    assert set(gang.bad) <= {*finding.of_class("bad"), *finding.of_class("suspect")}
+
+
+@given(gangs(faults=(*CLEAR, *NOW_AND_THEN)), st.data())
+@settings(max_examples=100)
+def test_taking_results_away_makes_nobody_healthy(gang, data):
+    done = search(gang, Limits(climb=False))
+    before = done.finding()
+    names = [group.id for round_ in done.rounds for group in round_.groups]
+    gone = set(data.draw(st.lists(st.sampled_from(names), min_size=1, max_size=12, unique=True)))
+    less = Search.start(gang.nodes, gang.topology, done.limits)
+    less.rounds = done.rounds
+    less.results = [
+        {name: Result("missing") if name in gone else result for name, result in (results or {}).items()}
+        for results in done.results
+    ]
+    after = less.finding()
+    healthy = set(after.of_class("healthy")) - set(before.of_class("healthy"))
+    assert not healthy & {*before.of_class("bad"), *before.of_class("suspect")}
+
+
+@given(gangs(), st.data())
+@settings(max_examples=20)
+def test_every_search_ends_whatever_comes(gang, data):
+    states = st.sampled_from(["ok", "ok", "ok", "slow", "wrong", "timeout", "crash", "missing"])
+    figures = st.one_of(st.none(), st.floats(1e6, 1e11))
+    found = Search.start(gang.nodes, gang.topology, Limits(rounds=30))
+    while (round_ := found.next_round()) is not None:
+        assert len(found.rounds) <= 30
+        nodes = [node for group in round_.groups for node in group.nodes]
+        assert len(nodes) == len(set(nodes))
+        found.take({group.id: Result(data.draw(states), data.draw(figures)) for group in round_.groups})
+        found.finding()
+    assert set(found.finding().nodes) == set(gang.nodes)

@@ -1,0 +1,274 @@
+"""The SKU catalogue as it ships, and what a node's SKU means for its verdict."""
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.module_utils.hardware import amd, gaudi, nvidia
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, sku_catalogue
+
+from tests.kit.builders import check as make_check
+from tests.kit.builders import facts_record, healthy, judge, make_run
+
+GPU_SKUS = [sku for sku in sku_catalogue.shipped() if sku.name != "cpu"]
+TITLES = {"h100", "h200", "b200", "mi300x", "mi325x", "mi350x", "gaudi2", "gaudi3", "cpu"}
+#: What every SKU says how fast it has to be, whether as a demand or as advice.
+SPEEDS = {
+    "diagnostics_matmul_bf16_tflops", "diagnostics_memory_bytes_per_second",
+    "diagnostics_host_to_device_bytes_per_second", "diagnostics_device_to_host_bytes_per_second",
+    "diagnostics_host_to_device_together_bytes_per_second", "diagnostics_device_to_host_together_bytes_per_second",
+    "diagnostics_peer_bytes_per_second", "training_model_tflops", "gpu_memory_bytes",
+    *(f"diagnostics_{name}_bus_bytes_per_second"
+      for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")),
+}  # fmt: skip
+
+
+def test_all_skus_ship():
+    assert {sku.name for sku in sku_catalogue.shipped()} == TITLES
+
+
+@pytest.mark.parametrize("sku", GPU_SKUS, ids=lambda sku: sku.name)
+def test_every_speed_has_a_criterion(sku):
+    assert {check.metric for check in sku.checks} >= SPEEDS
+    precisions = {"bf16", *(("fp16", "fp8") if sku.vendor != "gaudi" else ()), *(("tf32",) * (sku.vendor == "nvidia"))}
+    judged = {
+        match[1] for check in sku.checks if (match := re.fullmatch(r"diagnostics_matmul_(\w+)_tflops", check.metric))
+    }
+    assert judged == precisions
+
+
+@pytest.mark.parametrize("sku", GPU_SKUS, ids=lambda sku: sku.name)
+def test_no_floor_is_above_what_the_maker_says(sku):
+    one_way = sku.links["bytes_per_second"] / 2
+    for check in sku.checks:
+        precision = re.fullmatch(r"diagnostics_matmul_(\w+)_tflops", check.metric)
+        if precision:
+            assert 0.3 < check.value / sku.gpu["peak_tflops"][precision[1]] < 0.85, check.name
+        elif check.metric == "diagnostics_memory_bytes_per_second":
+            assert 0.5 < check.value / sku.gpu["memory_bytes_per_second"] < 0.95, check.name
+        elif check.metric == "gpu_memory_bytes":
+            assert check.value == sku.gpu["memory_bytes"]
+        elif check.metric == "gpu_power_limit_watts":
+            assert check.value == sku.gpu["power_limit_watts"]
+        elif check.metric.endswith("_bus_bytes_per_second") and "nvls" not in check.name:
+            # NVLS adds in the switch, so that its bus bandwidth may exceed a link's.
+            assert 0.1 < check.value / one_way < 1, check.name
+        elif check.metric == "diagnostics_peer_bytes_per_second":
+            assert check.value < one_way
+        if check.unit:
+            assert units.compatible(check.unit, check.unit)
+
+
+@pytest.mark.parametrize("sku", GPU_SKUS, ids=lambda sku: sku.name)
+def test_what_nobody_measured_is_advice(sku):
+    for check in sku.checks:
+        if re.search(r"not measured", check.source, re.IGNORECASE):
+            assert check.severity == "advisory", check.name
+        if check.of_gang:
+            assert check.severity == "advisory", check.name
+            assert dict(check.applies.fingerprints).keys() == {"gang_shape", "gang_network"}, check.name
+        elif check.metric.endswith("_bus_bytes_per_second"):
+            assert check.applies.gpu_count == (8,), check.name
+            assert "diagnostics_processes" in check.requires, check.name
+            assert check.retry
+
+
+def test_measured_figures_of_the_h200_are_required():
+    required = {check.metric for sku in GPU_SKUS if sku.name == "h200" for check in sku.checks if check.required}
+    assert required >= {
+        "diagnostics_matmul_bf16_tflops", "diagnostics_matmul_fp8_tflops", "diagnostics_memory_bytes_per_second",
+        "diagnostics_all_reduce_bus_bytes_per_second", "diagnostics_all_to_all_bus_bytes_per_second",
+        "diagnostics_transport", "gpu_memory_bytes",
+    }  # fmt: skip
+
+
+def test_names_do_not_collide_and_requirements_exist():
+    checks = criteria.load(criteria.shipped_files())
+    files = [criteria.read_file(path) for path in criteria.shipped_files()]
+    assert len(checks) == sum(map(len, files))
+    names = {check.name for check in checks}
+    assert all(set(check.requires) <= names for check in checks)
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("NVIDIA H200", "h200"),
+        ("nvidia  h200", "h200"),
+        ("H200 SXM5 141GB", "h200"),
+        ("NVIDIA H200 NVL", None),
+        ("NVIDIA GH200 480GB", None),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA H100 PCIe", None),
+        ("NVIDIA B200", "b200"),
+        ("NVIDIA GB200", None),
+        ("AMD Instinct MI300X", "mi300x"),
+        ("AMD Instinct MI300X VF", "mi300x"),
+        ("AMD Instinct MI325X", "mi325x"),
+        ("AMD Instinct MI350X", "mi350x"),
+        ("AMD Instinct MI355X", None),
+        ("HL-225", "gaudi2"),
+        ("HL-325L", "gaudi3"),
+        ("", None),
+    ],
+)
+def test_models_as_the_tools_tell_them(model, name):
+    found = sku_catalogue.of_model(model)
+    assert (found.name if found else None) == name
+
+
+OUTPUTS = Path(__file__).resolve().parents[1] / "hardware" / "data"
+
+
+def _gpus_of(file):
+    text = (OUTPUTS / file).read_text()
+    if file.endswith(".xml"):
+        return nvidia.parse(text)[0]
+    if file.endswith(".csv"):
+        return gaudi.parse(text, gaudi.FULL_QUERY)
+    return amd.parse_amd_smi(json.loads(text), None, None)
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("nvidia_smi_v13_h200.xml", "h200"),
+        ("amd_smi_24_static.json", "mi300x"),
+        ("amd_smi_26_static.json", "mi350x"),
+        ("hl_smi_gaudi2.csv", "gaudi2"),
+    ],
+)
+def test_what_real_tools_tell_is_in_the_catalogue(file, name):
+    """Names, and memory that is no less than the data sheet's."""
+    gpus = _gpus_of(file)
+    sku = sku_catalogue.of_models([gpu.name for gpu in gpus])
+    assert sku.name == name
+    assert gpus[0].vendor == sku.vendor
+    assert all(gpu.memory_bytes is None or gpu.memory_bytes >= sku.gpu["memory_bytes"] for gpu in gpus)
+    for actual, wanted in ((gpus[0].pcie_generation_max, "pcie_generation"), (gpus[0].pcie_width_max, "pcie_width")):
+        assert actual in (None, sku.gpu[wanted])
+    assert gpus[0].power_limit_watts in (None, sku.gpu["power_limit_watts"])
+
+
+def test_a_node_of_several_models_is_of_none():
+    assert sku_catalogue.of_models([]) is None
+    assert sku_catalogue.of_models(["NVIDIA H200", "NVIDIA H200"]).name == "h200"
+    assert sku_catalogue.of_models(["NVIDIA H200", "NVIDIA B200"]) is None
+    assert sku_catalogue.of_models(["NVIDIA H200", "Tesla T4"]) is None
+
+
+def test_a_file_of_another_name_or_a_check_of_another_sku_is_refused(tmp_path):
+    text = (criteria.COLLECTION / "skus" / "h200.yml").read_text()
+    path = tmp_path / "h201.yml"
+    path.write_text(text)
+    with pytest.raises(criteria.CriteriaError, match="belongs into h200"):
+        sku_catalogue.read(path)
+    path = tmp_path / "h200.yml"
+    path.write_text(text.replace("facts_gpu_memory_h200", "facts_gpu_memory"))
+    with pytest.raises(criteria.CriteriaError, match="must end with _h200"):
+        sku_catalogue.read(path)
+    path.write_text(text.replace("vendor: nvidia", "vendor: somebody"))
+    with pytest.raises(criteria.CriteriaError, match="vendor"):
+        sku_catalogue.read(path)
+
+
+def judged(model="NVIDIA H200", *, sku="auto", gpus=8, gpu_count=None, checks=(), vendor="nvidia"):
+    run = make_run(stages=["facts"], sku=sku, gpu_count=gpu_count)
+    evidence = healthy(run)
+    evidence.records["node-1"] = {"facts": facts_record(gpus=gpus, vendor=vendor)}
+    models = [model] * gpus if isinstance(model, (str, type(None))) else model
+    for gpu, name in zip(evidence.records["node-1"]["facts"]["environment"]["gpus"], models, strict=True):
+        gpu["name"] = name
+    return judge(run, evidence, list(checks))["nodes"][0]
+
+
+def entries(node, *names):
+    return {entry["name"]: entry["verdict"] for entry in node["checks"] if entry["name"] in names}
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected", "verdict"),
+    [
+        ({}, {"sku": "pass", "sku_gpu_count": "pass"}, "PASS"),
+        ({"sku": "h200"}, {"sku": "pass", "sku_gpu_count": "pass"}, "PASS"),
+        ({"sku": "H200 SXM"}, {"sku": "pass", "sku_gpu_count": "pass"}, "PASS"),
+        ({"sku": "h100"}, {"sku": "fail"}, "FAIL"),  # the wrong machine was delivered
+        ({"sku": "h200", "model": "NVIDIA H200 NVL"}, {"sku": "fail"}, "FAIL"),
+        ({"sku": "h200", "model": ["NVIDIA H200"] * 7 + ["NVIDIA H100 80GB HBM3"]}, {"sku": "fail"}, "FAIL"),
+        ({"model": ["NVIDIA H200"] * 7 + ["NVIDIA H100 80GB HBM3"]}, {"sku": "fail"}, "FAIL"),
+        ({"model": ["NVIDIA H200"] * 7 + ["NVIDIA H200 NVL"]}, {"sku": "fail"}, "FAIL"),
+        ({"sku": "mixed", "model": ["NVIDIA H200"] * 7 + ["NVIDIA H200 NVL"]}, {"sku": "warn"}, "PASS"),
+        ({"sku": "our-own-name"}, {"sku": "pass", "sku_gpu_count": "pass"}, "PASS"),
+        ({"sku": "h200-sxm"}, {"sku": "pass", "sku_gpu_count": "pass"}, "PASS"),
+        ({"sku": "hgx-h200"}, {"sku": "pass", "sku_gpu_count": "pass"}, "PASS"),
+        ({"sku": "h200-sxm", "model": "NVIDIA H100 80GB HBM3"}, {"sku": "fail"}, "FAIL"),
+        ({"sku": "hgx-h200", "model": "NVIDIA H100 80GB HBM3"}, {"sku": "fail"}, "FAIL"),
+        ({"sku": "H200 141GB", "model": "NVIDIA H100 80GB HBM3"}, {"sku": "fail"}, "FAIL"),
+        ({"sku": "h100-80gb-hbm3"}, {"sku": "fail"}, "FAIL"),  # H200 was delivered
+        ({"sku": "hpc-purple"}, {"sku": "pass", "sku_gpu_count": "pass"}, "PASS"),
+        ({"model": "NVIDIA A100-SXM4-80GB"}, {"sku": "skipped"}, "PASS"),
+        ({"model": None}, {"sku": "missing"}, "INCOMPLETE"),
+        # A part of a node is what virtual machines are sold as; who ordered a node by its name ordered a whole one.
+        ({"gpus": 4}, {"sku": "pass", "sku_gpu_count": "warn"}, "PASS"),
+        ({"gpus": 4, "gpu_count": 4}, {"sku": "pass"}, "PASS"),
+        ({"gpus": 4, "gpu_count": 4, "sku": "h200"}, {"sku": "pass"}, "PASS"),
+        ({"gpus": 4, "sku": "h200"}, {"sku": "pass", "sku_gpu_count": "fail"}, "FAIL"),
+        ({"gpus": 7}, {"sku": "pass", "sku_gpu_count": "fail"}, "FAIL"),
+        ({"gpus": 7, "gpu_count": 7}, {"sku": "pass"}, "PASS"),
+        ({"gpus": 0, "vendor": "cpu"}, {}, "PASS"),
+        ({"sku": "cpu"}, {}, "PASS"),
+    ],
+)
+def test_what_was_ordered_is_held_against_what_is_there(fields, expected, verdict):
+    there = make_check("there", stage="facts", metric="gpu_count", kind="min", value=0)
+    node = judged(**fields, checks=[there])
+    assert entries(node, "sku", "sku_gpu_count") == expected
+    assert node["verdict"] == verdict
+
+
+def test_criteria_of_a_sku_are_for_its_nodes_alone():
+    found = {check.name: check for sku in sku_catalogue.shipped() for check in sku.checks}
+    mine, other = found["facts_gpu_memory_h200"], found["facts_gpu_memory_b200"]
+    node = judged(checks=[mine, other])
+    assert entries(node, mine.name, other.name) == {mine.name: "missing"}
+    assert node["catalogue_sku"] == "h200"
+    # A check of one's own says where it does not apply, and replaces a shipped one by its name.
+    own = dataclasses.replace(other, catalogue_sku=None)
+    assert entries(judged(checks=[own]), own.name) == {own.name: "skipped"}
+
+
+def test_a_smaller_gpu_is_found():
+    check = next(one for one in sku_catalogue.named("h200").checks if one.name == "facts_gpu_memory_h200")
+    run = make_run(stages=["facts"])
+    evidence = healthy(run)
+    facts = facts_record(gpus=2)
+    facts["metrics"] += [
+        {"name": "gpu_memory_bytes", "value": value, "unit": "bytes", "scope": f"gpu:{index}"}
+        for index, value in enumerate((150_754_820_096, 85_520_809_984))
+    ]
+    evidence.records["node-1"] = {"facts": facts}
+    node = judge(run, evidence, [check])["nodes"][0]
+    (entry,) = [entry for entry in node["checks"] if entry["name"] == check.name]
+    assert (entry["part"], entry["verdict"]) == ("gpu:1", "fail")
+
+
+def test_the_page_tells_the_floors_of_the_files():
+    """A supplier who is turned away looks them up."""
+    page = (Path(__file__).parents[3] / "docs" / "skus.md").read_text()
+    floors = {check.name: check.value for check in sku_catalogue.named("h200").checks}
+    for name, scale, told in (
+        ("diagnostics_matmul_bf16_speed_h200", 1, "| 617 TFLOP/s |"),
+        ("diagnostics_matmul_fp16_speed_h200", 1, "| 597 / 327 / 1,147 TFLOP/s |"),
+        ("diagnostics_host_to_device_speed_h200", 1e9, "| 44 GB/s |"),
+        ("diagnostics_device_to_host_speed_h200", 1e9, "| 44 GB/s |"),
+        ("diagnostics_memory_speed_h200", 1e9, "| 3,985 GB/s |"),
+        ("diagnostics_peer_speed_h200", 1e9, "| 300 GB/s |"),
+        ("diagnostics_all_gather_speed_h200", 1e9, "| 300 GB/s |"),
+        ("diagnostics_all_reduce_speed_h200", 1e9, "| 348 GB/s |"),
+        ("training_speed_h200", 1, "| 405 TFLOP/s |"),
+    ):
+        assert f"{floors[name] / scale:,.0f}" in told, name
+        assert told in page, name

@@ -1,0 +1,187 @@
+"""The shipped criteria on a whole H200 node, healthy and with one thing wrong: found, classed and localised."""
+
+import copy
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
+
+from tests.kit.builders import judge, make_run
+from tests.kit.h200 import STAGES, diagnostics, records, telemetry
+
+SHIPPED = criteria.load(criteria.shipped_files())
+
+
+def judged(change=None, *, gpus=8, sku="auto", gpu_count=None, nodes=("node-1",)):
+    run = make_run(nodes, stages=STAGES, sku=sku, gpu_count=gpu_count)
+    evidence = Evidence(
+        records={name: copy.deepcopy(records(name, gpus)) for name in nodes},
+        launches={name: {"state": "started", "message": ""} for name in nodes},
+    )
+    for number, name in enumerate(nodes):
+        for gpu in evidence.records[name]["facts"]["environment"]["gpus"]:
+            gpu["serial"] = f"16549{number}{gpu['index']}"
+    if change:
+        change(evidence.records["node-1"])
+    report = judge(run, evidence, SHIPPED)
+    schemas.validate("report", report, what="report")
+    return report
+
+
+def change_metric(stage, name, value, scope="node"):
+    def change(by_stage):
+        found = [one for one in by_stage[stage]["metrics"] if (one["name"], one["scope"]) == (name, scope)]
+        assert len(found) == 1
+        found[0]["value"] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("gpus", "fields", "warned"),
+    [
+        (8, {"sku": "h200", "gpu_count": 8}, set()),
+        (8, {}, set()),
+        (4, {"gpu_count": 4}, set()),
+        (4, {}, {"sku_gpu_count"}),
+        (2, {"gpu_count": 2}, set()),
+        (1, {"gpu_count": 1}, set()),
+    ],
+)
+def test_a_healthy_node_passes_without_a_word(gpus, fields, warned):
+    report = judged(gpus=gpus, **fields)
+    odd = {entry["name"] for node in report["nodes"] for entry in node["checks"]
+           if entry["verdict"] not in ("pass", "skipped")}  # fmt: skip
+    assert odd == warned
+    assert report["verdict"] == "PASS"
+    assert report["fleet"].get("coverage", {}).get("unjudged", []) == []
+
+
+def test_floors_of_eight_are_not_held_against_four():
+    report = judged(change_metric("diagnostics", "diagnostics_all_reduce_bus_bytes_per_second", 250e9), gpus=4)
+    (entry,) = [one for one in report["nodes"][0]["checks"] if one["name"] == "diagnostics_all_reduce_speed_h200"]
+    assert entry["verdict"] == "skipped"
+    assert entry["reason"] == "applies to 8 GPUs, this node has 4"
+
+
+def nvls_on(by_stage):
+    by_stage["diagnostics"]["fingerprints"]["diagnostics_nvls"] = "on"
+
+
+def over_shared_memory(by_stage):
+    by_stage["diagnostics"]["fingerprints"]["diagnostics_transport"] = "SHM"
+    change_metric("diagnostics", "diagnostics_all_reduce_bus_bytes_per_second", 40e9)(by_stage)
+
+
+def one_of_eight_hidden(by_stage):
+    by_stage["diagnostics"]["metrics"] = [*diagnostics(7), *telemetry()]
+    change_metric("diagnostics", "diagnostics_all_reduce_bus_bytes_per_second", 460e9)(by_stage)
+    nvls_on(by_stage)
+
+
+def fell_off_the_bus(by_stage):
+    change_metric("training", "kernel_xid_critical_count", 1)(by_stage)
+    change_metric("training", "gpu_xid_critical_count", 1, "gpu:6")(by_stage)
+    change_metric("training", "gpu_lost_count", 1)(by_stage)
+
+
+@pytest.mark.parametrize(
+    ("change", "word", "part"),
+    [
+        (change_metric("diagnostics", "diagnostics_matmul_bf16_tflops", 400, "gpu:3"),
+         "diagnostics_matmul_outlier", "gpu:3"),
+        (change_metric("diagnostics", "diagnostics_matmul_bf16_tflops", 690, "gpu:3"),
+         "diagnostics_matmul_outlier", "gpu:3"),
+        (change_metric("diagnostics", "diagnostics_matmul_fp8_tflops", 900, "gpu:1"),
+         "diagnostics_matmul_fp8_speed_h200", "gpu:1"),
+        (change_metric("diagnostics", "diagnostics_matmul_bf16_error_ratio", 0.02, "gpu:5"),
+         "diagnostics_matmul_bf16_error_per_gpu", "gpu:5"),
+        (change_metric("diagnostics", "diagnostics_memory_bytes_per_second", 3.9e12, "gpu:0"),
+         "diagnostics_memory_outlier", "gpu:0"),
+        (change_metric("diagnostics", "diagnostics_memory_pattern_error_count", 3, "gpu:7"),
+         "diagnostics_memory_pattern_errors_per_gpu", "gpu:7"),
+        (change_metric("diagnostics", "diagnostics_memory_tested_ratio", 0.4, "gpu:2"),
+         "diagnostics_memory_tested_h200", "gpu:2"),
+        (change_metric("diagnostics", "diagnostics_host_to_device_bytes_per_second", 12e9, "gpu:4"),
+         "diagnostics_host_to_device_outlier", "gpu:4"),
+        (change_metric("diagnostics", "diagnostics_peer_bytes_per_second", 190e9, "link:gpu2>gpu5"),
+         "diagnostics_peer_outlier", "link:gpu2>gpu5"),
+        (change_metric("diagnostics", "diagnostics_peer_error_count", 2, "link:gpu2>gpu5"),
+         "diagnostics_peer_errors", "link:gpu2>gpu5"),
+        (change_metric("diagnostics", "diagnostics_all_reduce_bus_bytes_per_second", 300e9),
+         "diagnostics_all_reduce_speed_h200", "node"),
+        (nvls_on, "diagnostics_all_reduce_nvls_speed_h200", "node"),  # 366 GB/s is well without NVLS only
+        (over_shared_memory, "diagnostics_transport_h200", "node"),
+        (one_of_eight_hidden, "diagnostics_processes", "node"),
+        (change_metric("fingerprint", "fingerprint_mismatch_count", 1, "gpu:1"),
+         "fingerprint_mismatch_per_gpu", "gpu:1"),
+        (change_metric("training", "training_model_tflops", 201, "gpu:3"), "training_speed_h200", "gpu:3"),
+        (change_metric("training", "training_compute_ratio", 1.4, "gpu:3"), "training_compute_slow", "gpu:3"),
+        (change_metric("training", "training_compute_p50_seconds", 0.4, "gpu:3"),
+         "training_compute_outlier", "gpu:3"),
+        (change_metric("fingerprint", "gpu_xid_critical_count", 1, "gpu:6"), "fingerprint_xid_per_gpu", "gpu:6"),
+        (change_metric("training", "gpu_ecc_uncorrected_new_count", 1, "gpu:6"),
+         "training_gpu_ecc_uncorrected", "gpu:6"),
+        (fell_off_the_bus, "training_xid_per_gpu", "gpu:6"),
+        (change_metric("facts", "gpu_memory_bytes", 85_520_809_984, "gpu:6"), "facts_gpu_memory_h200", "gpu:6"),
+    ],
+)  # fmt: skip
+def test_one_thing_wrong_is_found_classed_and_localised(change, word, part):
+    report = judged(change)
+    node = report["nodes"][0]
+    failed = [entry for entry in node["checks"] if entry["verdict"] == "fail"]
+    assert node["verdict"] == "FAIL"
+    assert (word, part) in [(entry["name"], entry["part"]) for entry in failed]
+    assert {entry["part"] for entry in failed} <= {part, "node"}  # nobody else is accused
+    if part.startswith("gpu:"):
+        assert f"({part}, serial 165490{part[-1]}, 0000:9{part[-1]}:00.0)" in report["summary"][1]
+
+
+def test_seven_gpus_that_are_faster_than_the_floor_of_eight_do_not_pass():
+    node = judged(one_of_eight_hidden)["nodes"][0]
+    (entry,) = [one for one in node["checks"] if one["name"] == "diagnostics_all_reduce_nvls_speed_h200"]
+    assert entry["verdict"] == "missing"
+    assert "judged only when diagnostics_processes passes" in entry["reason"]
+
+
+def test_a_wrong_bit_on_one_of_three_nodes():
+    def change(by_stage):
+        by_stage["fingerprint"]["fingerprints"]["fingerprint_training_sha256"] = "0" * 64
+
+    report = judged(change, nodes=("node-1", "node-2", "node-3"))
+    assert [node["verdict"] for node in report["nodes"]] == ["FAIL", "PASS", "PASS"]
+    assert report["nodes"][0]["class"] == "fingerprint_training_agrees"
+
+
+def test_a_pod_that_may_not_read_the_kernels_log_passes_with_a_warning():
+    def change(by_stage):
+        for stage in ("diagnostics", "training"):
+            record = by_stage[stage]
+            record["metrics"] = [
+                one for one in record["metrics"] if "kernel_" not in one["name"] and "_xid" not in one["name"]
+            ]
+            record["environment"]["telemetry"] = {"absent": {"kernel_log": "not permitted"}}
+
+    report = judged(change)
+    assert report["verdict"] == "PASS"
+    assert any("not permitted" in entry["reason"] for entry in report["nodes"][0]["checks"])
+
+    def silently(by_stage):
+        change(by_stage)
+        by_stage["training"]["environment"].clear()
+
+    assert judged(silently)["verdict"] == "INCOMPLETE"
+
+
+def test_a_node_that_fell_back_to_training_without_compiling_is_not_accepted():
+    def fallen(by_stage):
+        by_stage["training"]["fingerprints"]["training_setup"] = "llama-1b 8x2048 bf16 slow"
+        change_metric("training", "training_compile_failed_count", 1)(by_stage)
+
+    report = judged(fallen, nodes=tuple(f"node-{number}" for number in range(1, 11)))
+    assert [node["verdict"] for node in report["nodes"]] == ["FAIL", *["PASS"] * 9]
+    checks = {one["name"]: one["verdict"] for one in report["nodes"][0]["checks"]}
+    assert checks["training_setup_agrees"] == "fail"
+    assert checks["training_speed_fleet"] == "missing"
+    assert checks["training_compiled"] == "warn"

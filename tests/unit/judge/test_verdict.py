@@ -1,0 +1,569 @@
+import copy
+import json
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.module_utils import placement
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import verdict
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
+
+from tests.kit.builders import (
+    STAGES,
+    accepted,
+    check,
+    facts_record,
+    healthy,
+    judge,
+    judge_metric,
+    make_record,
+    make_run,
+    metric,
+    standard_checks,
+    training_metrics,
+)
+
+
+def entries(report, name, node=0):
+    return [entry for entry in report["nodes"][node]["checks"] if entry["name"] == name]
+
+
+def only(report, name, node=0):
+    (entry,) = entries(report, name, node)
+    return entry
+
+
+def test_healthy_fleet_passes_and_follows_the_schema():
+    run = make_run(["node-2", "node-10", "node-1"], gpu_count=8)
+    report = judge(run, healthy(run))
+    schemas.validate("report", report, what="report")
+    assert report["verdict"] == "PASS"
+    assert report["counts"] == {"expected": 3, "PASS": 3, "FAIL": 0, "INCOMPLETE": 0, "flaky": 0}
+    assert [node["name"] for node in report["nodes"]] == ["node-1", "node-2", "node-10"]
+    assert report["summary"][0] == "Nodes: 3 expected, 3 PASS, 0 FAIL, 0 INCOMPLETE"
+    assert any(
+        line.startswith("training (median of 3 nodes): 13 min 32 s, 56,000 tokens/s") for line in report["summary"]
+    )
+
+
+@pytest.mark.parametrize("state", ["unreachable", "refused", "failed", "unknown", None])
+def test_node_that_never_started_is_incomplete_and_stays_in_the_report(state):
+    run = make_run(["node-1", "node-2"])
+    evidence = healthy(run)
+    del evidence.records["node-2"]
+    del evidence.launches["node-2"]
+    if state:
+        evidence.launches["node-2"] = {"state": state, "message": "No route to host"}
+    report = judge(run, evidence)
+    assert report["verdict"] == "INCOMPLETE"
+    assert report["nodes"][1]["verdict"] == "INCOMPLETE"
+    assert only(report, "launch", 1)["verdict"] == "missing"
+    line = report["summary"][1]
+    assert line.startswith("node-2 INCOMPLETE launch: ")
+    assert ("No route to host" in line) == bool(state)
+    assert len(entries(report, "training_state", 1)) == 1
+
+
+def test_records_prove_a_launch_whose_connection_was_lost():
+    run = make_run()
+    evidence = healthy(run)
+    evidence.launches["node-1"] = {"state": "unreachable", "message": "timed out"}
+    assert judge(run, evidence)["verdict"] == "PASS"
+
+
+@pytest.mark.parametrize(
+    ("state", "check_verdict", "node_verdict"),
+    [
+        ("failure", "fail", "FAIL"),
+        ("crash", "fail", "FAIL"),
+        ("timeout", "fail", "FAIL"),
+        ("cancelled", "missing", "INCOMPLETE"),
+        ("skipped", "missing", "INCOMPLETE"),
+        ("pending", "missing", "INCOMPLETE"),
+        ("running", "missing", "INCOMPLETE"),
+    ],
+)
+def test_state_of_a_stage(state, check_verdict, node_verdict):
+    run = make_run()
+    evidence = healthy(run)
+    evidence.records["node-1"]["training"] = make_record(state=state, message="killed by SIGKILL")
+    report = judge(run, evidence)
+    entry = only(report, "training_state")
+    assert entry["verdict"] == check_verdict
+    assert entry["reason"] == f"{state}: killed by SIGKILL"
+    assert "--limit node-1" in entry["remedy"] or state == "timeout"
+    assert report["verdict"] == node_verdict
+    assert report["summary"][1].startswith(f"node-1 {node_verdict} training: {state}: killed by SIGKILL")
+
+
+def test_failed_stage_keeps_its_figures_judged_and_the_state_as_headline():
+    run = make_run()
+    evidence = healthy(run)
+    evidence.records["node-1"]["inference"] = make_record(
+        stage="inference",
+        state="failure",
+        message="3 requests failed",
+        metrics=[metric("inference_requests_failed_count", 3)],
+    )
+    report = judge(run, evidence)
+    assert only(report, "failed_requests")["verdict"] == "fail"
+    assert "inference: failure: 3 requests failed" in report["summary"][1]
+
+
+def test_figures_of_a_running_stage_prove_nothing():
+    (entry,) = judge_metric(check(), training_metrics(), state="running")
+    assert (entry["verdict"], entry["reason"]) == ("missing", "training has not ended")
+
+
+@pytest.mark.parametrize(
+    ("fields", "value", "unit", "expected"),
+    [
+        ({"kind": "min", "value": 10}, 10, "count", "pass"),
+        ({"kind": "min", "value": 10}, 9.999999999, "count", "fail"),
+        ({"kind": "max", "value": 100, "unit": "ms"}, 0.1, "seconds", "pass"),
+        ({"kind": "max", "value": 100, "unit": "ms"}, 0.1000001, "seconds", "fail"),
+        ({"kind": "min", "value": 5.79, "unit": "Gbps"}, 723750000, "bytes_per_second", "pass"),
+        ({"kind": "min", "value": 5.79, "unit": "Gbps"}, 723749999, "bytes_per_second", "fail"),
+        ({"kind": "within", "low": 1, "high": 2}, 2, "count", "pass"),
+        ({"kind": "within", "low": 1, "high": 2}, 2.5, "count", "fail"),
+        ({"kind": "equal", "value": 8}, 8, "count", "pass"),
+        ({"kind": "equal", "value": 8}, 7, "count", "fail"),
+        ({"kind": "max", "value": 1, "unit": "GB"}, 1, "seconds", "missing"),
+        ({"kind": "max", "value": 1, "unit": "GB"}, 1, "parsecs", "missing"),
+        ({"kind": "max", "value": 1}, None, "seconds", "fail"),
+    ],
+)
+def test_kinds_and_units(fields, value, unit, expected):
+    (entry,) = judge_metric(check(metric="m", **fields), [metric("m", value, unit)])
+    assert entry["verdict"] == expected, entry
+    if expected == "fail":
+        assert "m" in entry["reason"]
+        assert entry["remedy"] == "look at the clocks"
+    if value is None:
+        assert "not a number" in entry["reason"]
+
+
+def test_reason_shows_the_difference_when_rounded_figures_look_alike():
+    (entry,) = judge_metric(check(metric="m", value=900), [metric("m", 899.9996, "count")])
+    assert "899.9996" in entry["reason"]
+    assert "900" in entry["reason"]
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "direction", "expected"),
+    [
+        (8.0, 4.0, "falling", "pass"),
+        (8.0, 7.9, "falling", "fail"),
+        (8.0, 9.0, "falling", "fail"),
+        (8.0, 9.0, "rising", "pass"),
+        (-2.0, -4.0, "falling", "pass"),
+        (8.0, 8.0, "falling", "fail"),
+        (0.0, 1.0, "rising", "missing"),
+        (None, 1.0, "rising", "fail"),
+        (8.0, None, "falling", "fail"),
+    ],
+)
+def test_trend(first, last, direction, expected):
+    rule = check(kind="trend", metric="b", baseline_metric="a", direction=direction, min_change=0.05)
+    (entry,) = judge_metric(rule, [metric("a", first, "loss"), metric("b", last, "loss")])
+    assert entry["verdict"] == expected
+
+
+def test_trend_without_its_baseline_is_missing():
+    rule = check(kind="trend", metric="b", baseline_metric="a", direction="falling", min_change=0)
+    (entry,) = judge_metric(rule, [metric("b", 1.0)])
+    assert (entry["verdict"], entry["reason"]) == ("missing", "training reported no a")
+
+
+def test_trend_of_a_crashed_stage_waits_for_its_last_figure():
+    rule = check(kind="trend", metric="b", baseline_metric="a", direction="falling", min_change=0.05)
+    (entry,) = judge_metric(rule, [metric("a", 8.0), metric("b", 8.0)], state="crash")
+    assert entry["verdict"] == "missing"
+
+
+TFLOPS = check("tflops", metric="training_model_tflops", scope="gpu", value=600)
+
+
+@pytest.mark.parametrize(("gpu_count", "detected"), [(8, 8), (8, 7), (None, 8)])
+def test_missing_parts_are_named(gpu_count, detected):
+    metrics = [one for one in training_metrics() if one["scope"] not in ("gpu:5", "gpu:7")]
+    (entry,) = judge_metric(TFLOPS, metrics, gpu_count=gpu_count, gpus=detected)
+    assert entry["verdict"] == "missing"
+    assert entry["part"] == "gpu:5"
+    assert "gpu:5" in entry["reason"]
+    assert "8 expected" in entry["reason"] or detected == 7
+
+
+def test_each_failing_part_has_an_entry_and_passing_parts_collapse_to_the_worst():
+    assert [(entry["verdict"], entry["part"]) for entry in judge_metric(TFLOPS, training_metrics())] == [
+        ("pass", "gpu:0")
+    ]
+    metrics = [{**one, "value": 1.0} if one["scope"] in ("gpu:3", "gpu:4") else one for one in training_metrics()]
+    found = judge_metric(TFLOPS, metrics)
+    assert [(entry["verdict"], entry["part"]) for entry in found] == [("fail", "gpu:3"), ("fail", "gpu:4")]
+
+
+def test_part_in_the_summary_carries_serial_and_address():
+    run = make_run()
+    evidence = healthy(run)
+    evidence.records["node-1"]["training"]["metrics"] = [
+        {**one, "value": 1.0} if one["scope"] == "gpu:3" else one for one in training_metrics()
+    ]
+    line = judge(run, evidence)["summary"][1]
+    assert line == (
+        "node-1 FAIL training: training_model_tflops 1 TFLOP/s, under the limit of 600 TFLOP/s "
+        "(gpu:3, serial 165493, 0000:93:00.0): look at the clocks"
+    )
+
+
+def test_parts_from_says_how_many_ranks_report():
+    rule = check(
+        "p99", metric="training_step_p99_seconds", scope="rank", kind="max", parts_from="training_processes_count"
+    )
+    metrics = [one for one in training_metrics() if one["scope"] != "rank:6"]
+    assert "rank:6" in judge_metric(rule, metrics)[0]["reason"]
+    without = [one for one in training_metrics() if one["name"] != "training_processes_count"]
+    assert judge_metric(rule, without)[0]["verdict"] == "missing"
+    absurd = [{**one, "value": 1e300} if one["name"] == "training_processes_count" else one for one in metrics]
+    assert judge_metric(rule, absurd)[0]["verdict"] == "missing"
+
+
+@pytest.mark.parametrize(
+    ("sku", "vendor", "hardware", "gpu_count", "expected"),
+    [
+        ("cpu", "cpu", 0, None, "pass"),
+        ("cpu", "nvidia", 8, None, "pass"),
+        ("auto", "cpu", 0, None, "pass"),
+        ("auto", "cpu", 1, None, "fail"),
+        ("auto", "cpu", None, None, "missing"),
+        ("auto", "cpu", 0, 8, "fail"),
+        ("h200", "cpu", 0, None, "fail"),
+        ("h200", "nvidia", 8, None, "pass"),
+        ("h200", "something", 8, None, "missing"),
+        ("auto", "nvidia", 8, None, "pass"),
+    ],
+)
+def test_cpu_never_stands_in_for_a_gpu(sku, vendor, hardware, gpu_count, expected):
+    run = make_run(sku=sku, gpu_count=gpu_count)
+    evidence = healthy(run)
+    facts = facts_record(vendor=vendor, gpus=8 if vendor != "cpu" else 0, hardware=hardware or 0)
+    if hardware is None:
+        facts["metrics"] = [one for one in facts["metrics"] if one["name"] != "gpu_hardware_count"]
+    evidence.records["node-1"]["facts"] = facts
+    report = judge(run, evidence, [])
+    assert only(report, "accelerator")["verdict"] == expected
+    assert report["verdict"] == {"pass": "PASS", "fail": "FAIL", "missing": "INCOMPLETE"}[expected]
+
+
+def test_cpu_node_skips_gpu_criteria_and_says_why():
+    run = make_run(sku="cpu")
+    evidence = healthy(run, gpus=0, vendor="cpu")
+    report = judge(run, evidence)
+    assert only(report, "tflops")["verdict"] == "skipped"
+    assert "this is cpu" in only(report, "tflops")["reason"]
+    assert report["verdict"] == "PASS"
+
+
+def test_criteria_for_an_accelerator_are_missing_without_facts():
+    run = make_run(stages=["training"])
+    report = judge(run, healthy(run))
+    assert only(report, "tflops")["verdict"] == "missing"
+    assert report["verdict"] == "INCOMPLETE"
+
+
+@pytest.mark.parametrize(("declared", "verdict_of_check"), [(8, "pass"), (4, "fail"), (None, "skipped")])
+def test_gpu_count_as_declared(declared, verdict_of_check):
+    run = make_run(gpu_count=declared)
+    report = judge(run, healthy(run))
+    entry = only(report, "gpus")
+    assert entry["verdict"] == verdict_of_check
+    said = any(line.startswith("GPU count not declared: node-1") for line in report["summary"])
+    assert said == (declared is None)
+    assert (entry["reason"] == "count not declared") == (declared is None)
+
+
+def test_gpus_that_are_declared_away_are_said():
+    run = make_run(sku="cpu", stages=["facts"])
+    evidence = healthy(run, vendor="cpu", gpus=0)
+    said = "Has GPUs that were not tested, since gpuval_sku is cpu: node-1"
+    assert said not in judge(run, evidence, [])["summary"]
+    evidence.records["node-1"]["facts"]["metrics"].append(metric("gpu_hardware_count", 8))
+    evidence.records["node-1"]["facts"]["metrics"] = [
+        item for item in evidence.records["node-1"]["facts"]["metrics"]
+        if (item["name"], item["value"]) != ("gpu_hardware_count", 0)
+    ]  # fmt: skip
+    assert said in judge(run, evidence, [])["summary"]
+
+
+def test_a_stage_cut_off_in_the_same_attempt_and_passed_then_is_flaky():
+    run = make_run()
+    evidence = healthy(run)
+    record = evidence.records["node-1"]["training"]
+    record["attempts"] = [{**record, "state": "crash", "attempts": []}]
+    accepted(record)
+    assert judge(run, evidence)["nodes"][0]["flaky"]
+
+
+@pytest.mark.parametrize(
+    ("applies", "expected"),
+    [
+        ({"profile": ["burnin"]}, "skipped"),
+        ({"profile": ["quick"]}, "pass"),
+        ({"sku": ["h100"]}, "skipped"),
+        ({"accelerator": ["amd"]}, "skipped"),
+        ({"accelerator": ["nvidia"]}, "pass"),
+        ({"workload": ["training_validation"]}, "skipped"),
+        ({"workload": ["training"]}, "pass"),
+    ],
+)
+def test_applies(applies, expected):
+    assert judge_metric(check(applies=applies), training_metrics())[0]["verdict"] == expected
+
+
+def test_criteria_of_a_stage_that_was_not_asked_for_are_left_out():
+    run = make_run(stages=["facts", "loading"])
+    evidence = healthy(run)
+    report = judge(run, evidence)
+    assert not entries(report, "speed")
+    reasons = {(one["node"], one["stage"]): one["reason"] for one in report["fleet"]["problems"]}
+    assert "not asked to run" in reasons["node-1", "training"]
+
+
+def test_advice_that_fails_or_is_missing_does_not_decide():
+    run = make_run()
+    evidence = healthy(run)
+    metrics = evidence.records["node-1"]["training"]["metrics"]
+    slow = [{**one, "value": 9.0} if one["name"] == "training_step_p99_seconds" else one for one in metrics]
+    evidence.records["node-1"]["training"]["metrics"] = slow
+    report = judge(run, evidence)
+    assert {entry["verdict"] for entry in entries(report, "steps")} == {"warn"}
+    assert report["verdict"] == "PASS"
+    assert "Warnings: node-1; see report.html" in report["summary"]
+    evidence.records["node-1"]["training"]["metrics"] = [one for one in metrics if not one["scope"].startswith("rank")]
+    report = judge(run, evidence)
+    assert only(report, "steps")["verdict"] == "missing"
+    assert report["verdict"] == "PASS"
+
+
+@pytest.mark.parametrize("what", ["machine_id", "serial", "gpu_uuids"])
+def test_one_machine_listed_twice(what):
+    run = make_run(["a", "b", "c"])
+    evidence = healthy(run)
+    first, second = (evidence.records[name]["facts"]["environment"]["identity"] for name in "ab")
+    second[what] = [first[what][3], "GPU-other"] if what == "gpu_uuids" else first[what].upper()
+    report = judge(run, evidence)
+    assert [node["verdict"] for node in report["nodes"]] == ["FAIL", "FAIL", "PASS"]
+    assert "one machine listed twice: b has the same" in only(report, "identity", 0)["reason"]
+    assert "one machine listed twice: a has the same" in only(report, "identity", 1)["reason"]
+
+
+def refused_as_twin(run, evidence, name, twin):
+    """The launch of a name whose machine is in the run as another, as launch_plan leaves it."""
+    evidence.records.pop(name)
+    message = placement.TWICE.format(name=twin)
+    evidence.launches[name] = {"state": "refused", "class": "same_machine_twice", "twin": twin, "message": message}
+
+
+@pytest.mark.parametrize("stages", [["facts", "training"], ["training"]])
+def test_a_machine_that_refused_a_second_name_fails_under_both(stages):
+    run = make_run(["a", "b", "c"], stages=stages)
+    evidence = healthy(run)
+    refused_as_twin(run, evidence, "b", "a")
+    report = judge(run, evidence)
+    assert [node["verdict"] for node in report["nodes"]][:2] == ["FAIL", "FAIL"]
+    assert "identity" not in [check["name"] for check in report["nodes"][2]["checks"] if check["verdict"] == "fail"]
+    assert [node["class"] for node in report["nodes"][:2]] == ["same_machine_twice"] * 2
+    for index, other in ((0, "b"), (1, "a")):
+        check = only(report, "identity", index)
+        assert check["reason"].startswith(f"one machine listed twice: {other} is the same machine")
+        assert check["value"] == other
+        assert "inventory" in check["remedy"]
+    assert report["verdict"] == "FAIL"
+
+
+def test_three_names_of_one_machine_fail_all():
+    run = make_run(["a", "b", "c"])
+    evidence = healthy(run)
+    refused_as_twin(run, evidence, "b", "a")
+    refused_as_twin(run, evidence, "c", "a")
+    assert [node["verdict"] for node in judge(run, evidence)["nodes"]] == ["FAIL"] * 3
+
+
+@pytest.mark.parametrize("twin", ["b", "gone", None, ["a"]])
+def test_only_another_node_of_the_run_is_a_twin(twin):
+    run = make_run(["a", "b"])
+    evidence = healthy(run)
+    refused_as_twin(run, evidence, "b", twin)
+    assert [node["verdict"] for node in judge(run, evidence)["nodes"]] == ["PASS", "INCOMPLETE"]
+
+
+def test_names_launched_one_after_the_other_are_told_by_their_facts():
+    run = make_run(["a", "b"])
+    evidence = healthy(run)
+    for name, began in (("a", "2026-11-02T10:00:00Z"), ("b", "2026-11-02T11:00:00Z")):
+        evidence.records[name]["facts"].update(started_at=began, finished_at=began)
+        evidence.records[name]["facts"]["environment"]["identity"] = {"machine_id": "4f", "serial": None}
+    evidence.records["b"]["facts"]["environment"]["identity"]["serial"] = "S-other-board"
+    report = judge(run, evidence)
+    assert [node["class"] for node in report["nodes"]] == ["same_machine_twice"] * 2
+
+
+@pytest.mark.parametrize(
+    "useless", ["", "None", "0", "Not Specified", "To be filled by O.E.M.", "00000000-0000", "  ", None, 7]
+)
+def test_useless_serials_are_no_identity(useless):
+    run = make_run(["a", "b"])
+    evidence = healthy(run)
+    for name in "ab":
+        evidence.records[name]["facts"]["environment"]["identity"]["serial"] = useless
+    assert judge(run, evidence)["verdict"] == "PASS"
+
+
+@pytest.mark.parametrize(
+    "environment", [{}, {"accelerator": "x", "identity": [], "gpus": {}}, {"gpus": [None, 3, {"index": "x"}]}]
+)
+def test_environment_of_any_form_is_survived(environment):
+    run = make_run()
+    evidence = healthy(run)
+    evidence.records["node-1"]["facts"]["environment"] = environment
+    report = judge(run, evidence)
+    schemas.validate("report", report, what="report")
+    assert report["verdict"] == "INCOMPLETE"
+
+
+def test_node_without_stages_and_run_without_nodes_are_incomplete():
+    run = make_run(stages=[])
+    report = judge(run, healthy(run))
+    assert report["verdict"] == "INCOMPLETE"
+    assert "no stage" in report["summary"][1]
+    empty = judge(make_run([]), Evidence())
+    assert empty["verdict"] == "INCOMPLETE"
+    assert empty["summary"][0] == "Nodes: 0 expected, 0 PASS, 0 FAIL, 0 INCOMPLETE"
+
+
+def test_narrowed_run_is_partial_at_best():
+    run = make_run(narrowed_by=["limit"])
+    report = judge(run, healthy(run))
+    assert report["verdict"] == "PARTIAL"
+    assert "Narrowed by --limit: PARTIAL at best" in report["summary"]
+    assert verdict.run_verdict(["PASS", "FAIL", "INCOMPLETE"], narrowed=True) == "FAIL"
+    assert verdict.run_verdict(["PASS", "INCOMPLETE"], narrowed=True) == "INCOMPLETE"
+
+
+def test_pass_on_the_second_attempt_is_flaky():
+    run = make_run()
+    evidence = healthy(run)
+    record = evidence.records["node-1"]["training"]
+    record["attempts"] = [make_record(state="crash", metrics=[])]
+    record["attempt"] = 2
+    report = judge(run, evidence)
+    assert report["verdict"] == "PASS"
+    assert report["counts"]["flaky"] == 1
+    assert "Flaky, passed only when run again: node-1" in report["summary"]
+
+
+def test_wrong_result_is_not_retried_into_pass():
+    run = make_run()
+    evidence = healthy(run)
+    record = evidence.records["node-1"]["inference"]
+    record["attempts"] = [
+        make_record(stage="inference", state="failure", metrics=[metric("inference_requests_failed_count", 2)])
+    ]
+    record["attempt"] = 2
+    report = judge(run, evidence)
+    assert report["verdict"] == "FAIL"
+    assert "attempt 1" in only(report, "failed_requests")["reason"]
+
+
+def test_slow_first_attempt_may_pass_when_measured_again():
+    run = make_run()
+    evidence = healthy(run)
+    record = evidence.records["node-1"]["training"]
+    record["attempts"] = [make_record(metrics=training_metrics(tflops=100.0))]
+    record["attempt"] = 2
+    report = judge(run, evidence)
+    assert (report["verdict"], report["counts"]["flaky"]) == ("PASS", 1)
+
+
+def test_slow_in_both_attempts_is_fail_and_not_flaky():
+    run = make_run()
+    evidence = healthy(run)
+    record = evidence.records["node-1"]["training"]
+    record["metrics"] = training_metrics(tflops=100.0)
+    record["attempts"] = [make_record(metrics=training_metrics(tflops=100.0))]
+    record["attempt"] = 2
+    report = judge(run, evidence)
+    assert (report["verdict"], report["counts"]["flaky"]) == ("FAIL", 0)
+
+
+def test_fingerprint_is_held_against_a_text_value():
+    rule = check(kind="equal", metric="firmware", value="1.2.3")
+    assert judge_metric(rule, [], fingerprints={"firmware": "1.2.3"})[0]["verdict"] == "pass"
+    assert "firmware is 1.2.2, not 1.2.3" in judge_metric(rule, [], fingerprints={"firmware": "1.2.2"})[0]["reason"]
+    assert judge_metric(rule, [])[0]["verdict"] == "missing"
+
+
+def test_summary_is_bounded_and_puts_failures_first():
+    run = make_run([f"node-{index}" for index in range(60)])
+    evidence = healthy(run)
+    for index in range(30):
+        del evidence.records[f"node-{index}"]
+    evidence.records["node-40"]["training"]["state"] = "timeout"
+    lines = judge(run, evidence)["summary"]
+    assert lines[0] == "Nodes: 60 expected, 29 PASS, 1 FAIL, 30 INCOMPLETE"
+    assert lines[1].startswith("node-40 FAIL training: timeout")
+    assert lines[21] == "... and 11 more: see report.html"
+
+
+def test_failed_criteria_are_what_a_retry_decides_on():
+    run = make_run()
+    evidence = healthy(run)
+    evidence.records["node-1"]["training"]["metrics"] = training_metrics(tflops=1.0)
+    node = judge(run, evidence)["nodes"][0]
+    assert [rule.name for rule in verdict.failed_criteria(node, standard_checks())] == ["tflops"]
+
+
+def test_judging_leaves_its_input_alone_and_survives_json():
+    run = make_run(["a", "b"])
+    evidence = healthy(run)
+    before = copy.deepcopy(evidence)
+    report = judge(run, evidence)
+    assert evidence == before
+    assert json.loads(json.dumps(report, allow_nan=False)) == report
+    assert [stage["name"] for stage in report["nodes"][0]["stages"]] == STAGES
+
+
+@pytest.mark.parametrize(
+    ("stage", "state", "fault", "node"),
+    [
+        ("image", "crash", "delivery", "INCOMPLETE"),
+        ("image", "crash", "disk", "FAIL"),
+        ("image", "crash", None, "FAIL"),
+        ("image", "timeout", "delivery", "FAIL"),
+        ("image", "failure", "delivery", "FAIL"),
+        ("training", "crash", "delivery", "FAIL"),
+    ],
+)
+def test_an_image_that_nobody_could_deliver_is_no_fault_of_the_node(stage, state, fault, node):
+    run = make_run(stages=["facts", "image", "training"])
+    evidence = healthy(run)
+    records = evidence.records["node-1"]
+    records["image"] = make_record(stage="image")
+    records[stage] = make_record(stage=stage, state=state, environment={"fault": fault}, message="the store is away")
+    if stage == "image":
+        records["training"] = make_record(state="skipped", started_at=None)
+    found = judge(run, evidence)["nodes"][0]
+    assert found["verdict"] == node
+    (check,) = [one for one in found["checks"] if one["name"] == f"{stage}_state"]
+    assert check["value"] == state
+    assert "the store is away" in check["reason"]
+    assert check["remedy"].endswith("--limit node-1") or node == "FAIL"
+
+
+def test_a_fault_of_the_delivery_never_hides_another():
+    run = make_run(stages=["facts", "image", "training"])
+    evidence = healthy(run)
+    evidence.records["node-1"]["image"] = make_record(stage="image", state="crash", environment={"fault": "delivery"})
+    evidence.records["node-1"]["training"] = make_record(state="failure")
+    assert judge(run, evidence)["nodes"][0]["verdict"] == "FAIL"
+    evidence.records["node-1"]["training"] = make_record(state="success")
+    assert judge(run, evidence)["nodes"][0]["verdict"] == "INCOMPLETE"

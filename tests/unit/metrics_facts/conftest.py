@@ -1,6 +1,0 @@
-"""Share the makers of the verdict's tests."""
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "verdict"))

@@ -1,0 +1,225 @@
+import json
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import (
+    Refused,
+    accept_record,
+    accept_series,
+    parse_key,
+)
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tests.kit.builders import RUN_ID, accepted, facts_record, healthy_records, make_record, make_run, metric
+
+KEY = {"run_id": RUN_ID, "node": "node-1", "stage": "training"}
+
+
+def accept(raw, **fields):
+    raw = raw if isinstance(raw, bytes) else json.dumps(raw).encode()
+    return accept_record(raw, **{**KEY, **fields})
+
+
+@pytest.mark.parametrize("stage", ["facts", "training", "loading", "inference"])
+def test_sound_records_are_taken_whole(stage):
+    record = healthy_records()[stage]
+    assert accept(record, stage=stage) == record
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (b"x" * ((1 << 20) + 1), "over the limit"),
+        (b"", "not JSON"),
+        (b"\xff\xfe{}", "not JSON"),
+        (b"[]", "not a JSON object"),
+        (b'{"a": 1, "a": 2}', "stands twice"),
+        (b'{"a": NaN}', "NaN"),
+        (b'{"a": -Infinity}', "Infinity"),
+        (b'{"a": 1e999}', "out of range"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "5000 digits"),
+        (b'{"a": ' + b"[" * 200_000 + b"]" * 200_000 + b"}", "nested"),
+        (b'{"a": ' + b"[" * 50 + b"]" * 50 + b"}", "deeper than 32"),
+        (b"{}", "required property"),
+    ],
+)
+def test_what_is_no_record_is_refused(raw, said):
+    with pytest.raises(Refused, match=said):
+        accept(raw)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"run_id": "run-2"}, "run_id is 'run-2'"),
+        ({"node": "node-2"}, "node is 'node-2'"),
+        ({"node": "node-1\n"}, "node"),
+        ({"node": "../../etc/passwd"}, "node"),
+        ({"stage": "loading"}, "stage is 'loading'"),
+        ({"state": "great"}, "state"),
+        ({"extra": 1}, "extra"),
+        ({"schema": "gpuval.record/2"}, "schema"),
+        ({"attempts": [make_record("node-2")], "attempt": 2}, "node is 'node-2'"),
+        ({"attempts": [make_record(attempt=2)]}, "listed as earlier"),
+        ({"attempts": [make_record(attempts=[make_record()], attempt=2)], "attempt": 3}, "attempts of its own"),
+        ({"metrics": [metric("ok", 1), metric("Bad", 1)]}, "metrics"),
+        ({"metrics": [metric("ok\n", 1)]}, "metrics"),
+        ({"metrics": [metric("ok", True)]}, "metrics"),
+        ({"metrics": [metric("ok", "1")]}, "metrics"),
+        ({"metrics": [metric("ok", 1, scope="gpu:\u0663")]}, "metrics"),
+        ({"metrics": [{**metric("ok", 1), "more": 1}]}, "metrics"),
+        ({"metrics": {"ok": 1}}, "metrics"),
+        ({"message": "x" * 5000}, "message"),
+    ],
+)
+def test_forged_records_are_refused(fields, said):
+    with pytest.raises(Refused, match=said):
+        accept(make_record(**fields))
+
+
+def test_text_is_cleaned_everywhere():
+    bad = "a\x1b[31mred\x1b]0;title\x07\u202ereversed\x00\u200b\x9b2Jend\r\nline"
+    good = "aredreversedend\nline"
+    record = make_record(
+        message=bad,
+        command=[bad],
+        fingerprints={"k" + bad: bad},
+        environment={"deep": [{"x": bad}]},
+        artifacts=[bad],
+        metrics=[metric("m", 1, "\x1b[1mcount")],
+    )
+    taken = accept(record)
+    assert taken["message"] == good
+    assert taken["command"] == [good]
+    assert taken["fingerprints"] == {"k" + good: good}
+    assert taken["environment"] == {"deep": [{"x": good}]}
+    assert taken["metrics"][0]["unit"] == "count"
+
+
+def test_lone_surrogates_become_writable():
+    taken = accept(json.dumps(make_record(message="\ud800")).encode())
+    assert taken["message"].encode() == b"\xef\xbf\xbd"
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4), st.lists, max_leaves=3
+)
+metric_like = st.fixed_dictionaries(
+    {
+        "name": st.sampled_from(["a", "a_b", "A", "", "a\n", "a" * 97, "\u00e9"]) | json_values,
+        "value": st.none() | st.floats(allow_nan=False) | st.integers() | json_values,
+        "unit": st.sampled_from(["count", "", "u" * 33]) | json_values,
+        "scope": st.sampled_from(["node", "gpu:0", "gpu:12345", "rank:1", "link:a>b", "gpu:\u0661", "node\n"])
+        | json_values,
+    },
+    optional={"more": json_values},
+)
+
+
+@given(metric_like)
+@example({"name": "a", "value": 1, "unit": "count", "scope": "node"})
+@example({"name": "a", "value": True, "unit": "count", "scope": "node"})
+def test_direct_test_of_a_metric_agrees_with_the_schema(value):
+    record = make_record(metrics=[value])
+    if evidence._is_plain_metric(value):
+        schemas.validate("record", record, what="record")
+    else:
+        with pytest.raises(schemas.Invalid):
+            schemas.validate("record", record, what="record")
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_refused_or_taken_never_more(raw):
+    with pytest.raises(Refused):
+        accept(raw)
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        ("folder/records/training/node-1.json", ("records", "training", "node-1")),
+        ("folder/series/training/node.1.json", ("series", "training", "node.1")),
+        ("folder/logs/training/node-1.log", ("logs", "training", "node-1")),
+        ("folder/records/training/node-1.log", None),
+        ("folder/records/training/../x.json", None),
+        ("folder/records/training/..json", None),
+        ("folder/records/training/.json", None),
+        ("folder/records/training/a/b.json", None),
+        ("folder/records/Training/node-1.json", None),
+        ("folder/records/training/node-1\n.json", None),
+        ("folder/plans/node-1.json", None),
+        ("folder/run.json", None),
+        ("other/records/training/node-1.json", None),
+        ("folderx/records/training/node-1.json", None),
+    ],
+)
+def test_parse_key(key, expected):
+    assert parse_key("folder", key) == expected
+    assert parse_key("folder/", key) == expected
+
+
+def test_parse_key_of_a_deep_folder():
+    assert parse_key("a/b", "a/b/records/facts/n.json") == ("records", "facts", "n")
+
+
+def test_series():
+    document = {
+        "schema": "gpuval.series/1",
+        **KEY,
+        "attempt": 1,
+        "series": [
+            {"name": "training_loss", "unit": "loss", "scope": "node", "x_unit": "step", "x": [1, 2], "y": [3.5, None]}
+        ],
+    }
+    raw = json.dumps(document).encode()
+    assert accept_series(raw, **KEY) == document
+    with pytest.raises(Refused, match="node is"):
+        accept_series(raw, **{**KEY, "node": "node-2"})
+    document["series"][0]["x"] = [1]
+    with pytest.raises(Refused, match="1 x values and 2 y values"):
+        accept_series(json.dumps(document).encode(), **KEY)
+
+
+def test_gather_sorts_evidence_from_problems():
+    run = make_run(["node-1"], stages=["facts", "training"])
+    found = evidence.gather(
+        run,
+        [
+            ("folder/records/facts/node-1.json", json.dumps(facts_record()).encode()),
+            ("folder/records/training/node-1.json", b"{"),
+            ("folder/records/loading/node-1.json", json.dumps(make_record(stage="loading")).encode()),
+            ("folder/records/training/stranger.json", json.dumps(make_record("stranger")).encode()),
+            ("folder/records/training/../../../etc/x.json", b"{}"),
+        ],
+        {"node-1": {"state": "started", "message": ""}},
+    )
+    assert found.records == {"node-1": {"facts": accepted(facts_record())}}
+    reasons = [problem["reason"] for problem in found.problems]
+    assert [(problem["node"], problem["stage"]) for problem in found.problems] == [
+        ("node-1", "training"),
+        ("node-1", "loading"),
+        (None, None),
+        (None, None),
+    ]
+    assert "record refused: not JSON" in reasons[0]
+    assert "'stranger'" in reasons[2]
+    assert "etc/x.json" in reasons[3]
+
+
+@pytest.mark.parametrize("name", ["node-1", "a.b_c-d", "10.0.0.1"])
+def test_safe_names_stay(name):
+    assert evidence.safe_name(name) == name
+
+
+@given(st.text(min_size=1, max_size=300), st.text(min_size=1, max_size=300))
+@example("../../etc/passwd", "..")
+@example("fe80::1", "user@host:22")
+def test_safe_names_are_safe_and_keep_nodes_apart(one, other):
+    assert parse_key("f", f"f/records/facts/{evidence.safe_name(one)}.json") == (
+        "records",
+        "facts",
+        evidence.safe_name(one),
+    )
+    assert (evidence.safe_name(one) == evidence.safe_name(other)) == (one == other)

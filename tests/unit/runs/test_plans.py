@@ -1,0 +1,149 @@
+"""Which stages run, and what the plan says of them."""
+
+from dataclasses import replace
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
+
+PROFILE = ["facts", "training", "loading", "inference"]
+DECLARATIONS = {
+    "facts": {"command": ["{runner}", "facts"]},
+    "training": {"command": ["{python}", "-m", "train"], "needs": ["facts"], "tags": ["pyt"]},
+    "loading": {"command": ["load"]},
+    "inference": {"command": ["serve"], "needs": ["facts", "loading"]},
+}
+SETTINGS = plans.Settings(
+    run_id="run-1",
+    node="node-1",
+    created_at="2026-11-20T20:00:00Z",
+    deadline_seconds=7200,
+    heartbeat_seconds=10,
+    runtime="host",
+    sku="auto",
+    gpu_count=None,
+    python="python3",
+    models_dir=None,
+)
+
+
+@pytest.mark.parametrize(
+    ("run_tags", "skip_tags", "expected"),
+    [
+        (["all"], [], PROFILE),
+        ([], [], PROFILE),
+        (["training"], [], ["facts", "training"]),
+        (["pyt"], [], ["facts", "training"]),
+        (["inference"], [], ["facts", "loading", "inference"]),
+        (["loading"], [], ["facts", "loading"]),
+        (["all"], ["training"], ["facts", "loading", "inference"]),
+        (["training"], ["facts"], ["training"]),
+        (["training", "loading"], [], ["facts", "training", "loading"]),
+    ],
+)
+def test_tags_choose_stages_and_what_they_need(run_tags, skip_tags, expected):
+    assert plans.select_stages(PROFILE, DECLARATIONS, run_tags, skip_tags) == expected
+
+
+def test_tags_that_choose_nothing_name_the_stages_there_are():
+    with pytest.raises(plans.PlanError, match=r"facts, training, loading, inference.*--tags typo"):
+        plans.select_stages(PROFILE, DECLARATIONS, ["typo"], [])
+
+
+def test_an_undeclared_stage_is_named_with_the_variable_that_is_missing():
+    with pytest.raises(plans.PlanError, match="define soak_workload"):
+        plans.select_stages([*PROFILE, "soak"], DECLARATIONS, ["all"], [])
+
+
+def test_a_plan_follows_its_schema_and_drops_needs_that_do_not_run():
+    plan = plans.build(SETTINGS, ["training"], DECLARATIONS)
+    schemas.validate("plan", plan, what="plan")
+    (stage,) = plan["stages"]
+    assert stage["needs"] == []
+    assert stage["tags"] == ["pyt", "training"]
+    assert stage["on_failure"] == "continue"
+
+
+@pytest.mark.parametrize(
+    ("sku", "count", "expected"),
+    [
+        ("auto", None, {"vendor": "auto", "count": None}),
+        ("cpu", 8, {"vendor": "cpu", "count": 0}),
+        ("h200", 8, {"vendor": "auto", "count": 8}),
+        ("nvidia", 4, {"vendor": "nvidia", "count": 4}),
+    ],
+)
+def test_accelerator(sku, count, expected):
+    assert plans.accelerator(sku, count) == expected
+
+
+@pytest.mark.parametrize(
+    ("declaration", "problem"),
+    [
+        ({"command": ["x"], "timeout": 3}, "unknown keys timeout"),
+        ({}, "no command"),
+    ],
+)
+def test_a_wrong_declaration_is_refused_by_name(declaration, problem):
+    with pytest.raises(plans.PlanError, match=f"soak_workload: {problem}"):
+        plans.stage("soak", declaration, ["soak"])
+
+
+def test_another_attempt_holds_only_the_stages_asked_for():
+    plan = plans.build(SETTINGS, PROFILE, DECLARATIONS)
+    second = plans.again(plan, ["training"], 2)
+    schemas.validate("plan", second, what="plan")
+    assert second["attempt"] == 2
+    assert [stage["name"] for stage in second["stages"]] == ["training"]
+
+
+def test_containers_and_images_of_a_plan():
+    declarations = {
+        **DECLARATIONS,
+        "training": {
+            "command": ["{python}"],
+            "image": "train:1",
+            "container": {"memory_bytes": "1073741824", "cpus": "1.5", "ulimits": {"nofile": 5}, "user": ""},
+        },
+    }
+    settings = replace(SETTINGS, runtime="auto", container={"python": "python", "cpus": 8})
+    images = {"train:1": {"id": None, "archive": None}}
+    plan = plans.build(settings, ["training", "loading"], declarations, images=images)
+    schemas.validate("plan", plan, what="the plan")
+    assert plan["images"] == images
+    assert plan["stages"][0]["container"] == {
+        "python": "python",
+        "cpus": 1.5,
+        "memory_bytes": 1 << 30,
+        "ulimits": {"nofile": "5"},
+    }
+    assert plan["stages"][1]["image"] is None
+    assert plans.build(SETTINGS, ["loading"], DECLARATIONS)["stages"][0]["container"] is None
+
+
+def test_members_of_a_gang_meet_in_the_networks_of_their_hosts():
+    """In a bridge of its own the container of a member does not have the address at which the others look for it."""
+    gang = {"name": "all", "index": 0, "port": 29500, "ssh_port": 3022, "members": []}
+    settings = replace(SETTINGS, container={"network": "bridge", "cpus": 8}, gang=gang)
+    own = {**DECLARATIONS, "loading": {"command": ["x"], "container": {"network": "macvlan7"}}}
+    training, loading = plans.build(settings, ["training", "loading"], own)["stages"]
+    assert training["container"] == {"cpus": 8.0, "ssh_keys": True}  # the host's, which is the default
+    assert loading["container"]["network"] == "macvlan7"  # asked for by the stage itself
+    alone = plans.build(replace(settings, gang=None), ["training"], own)["stages"][0]
+    assert alone["container"]["network"] == "bridge"
+
+
+@pytest.mark.parametrize(
+    ("container", "said"), [({"memory": 1}, "unknown keys memory"), ({"cpus": "many"}, "'many' is not a number")]
+)
+def test_what_is_wrong_with_a_container_is_named(container, said):
+    with pytest.raises(plans.PlanError, match=said):
+        plans.stage("training", {"command": ["x"], "container": container}, [])
+
+
+def test_containers_without_any_image_are_refused():
+    with pytest.raises(plans.PlanError, match="none of training, loading has an image"):
+        plans.check_images("docker", {"facts": None, "image": None, "training": None, "loading": None})
+    plans.check_images("docker", {"facts": None, "training": "a:1", "loading": None})
+    plans.check_images("podman", {"facts": None})
+    plans.check_images("auto", {"training": None})

@@ -1,0 +1,33 @@
+"""What gpuval takes of ansible-core beyond its public interface is there as it expects it."""
+
+import inspect
+
+from ansible.executor.process import worker
+from ansible.executor.task_queue_manager import FinalQueue
+from ansible.playbook.task import Task
+from ansible.vars.manager import VariableManager
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import node_tasks
+
+
+def test_worker_processes_take_what_we_give_them():
+    parameters = inspect.signature(worker.WorkerProcess.__init__).parameters
+    given = {"final_q", "task_vars", "host", "task", "play_context", "loader", "variable_manager", "shared_loader_obj"}
+    assert set(parameters) - {"self"} == given | {"worker_id", "cliargs"}
+    assert hasattr(worker, "current_worker")
+
+
+def test_a_worker_keeps_what_further_workers_need():
+    source = inspect.getsource(worker.WorkerProcess)
+    for name in ("_variable_manager", "_loader", "_play_context", "_shared_loader_obj", "_cliargs"):
+        assert f"self.{name} = " in source
+
+
+def test_variables_are_made_for_a_host_and_a_task():
+    parameters = inspect.signature(VariableManager.get_vars).parameters
+    assert {"play", "host", "task", "_hosts", "_hosts_all"} <= set(parameters)
+    assert {"block", "role", "variable_manager", "loader"} <= set(inspect.signature(Task.load).parameters)
+
+
+def test_our_queue_answers_to_every_call_of_ansibles_own():
+    calls = {name for name in vars(FinalQueue) if name.startswith("send_")}
+    assert calls <= set(vars(node_tasks._Answers))

@@ -1,0 +1,142 @@
+"""The program that a launch sends to a node, run by a real shell and a real Python."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.module_utils.placement import ANSWER
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import node_program
+
+from tests.kit.runner import plan, stage
+
+PLAN = plan(stage("hello", "echo hello"), run_id="run-1", node="node-1")
+
+
+def parameters(base, **changes):
+    return {
+        "directory": str(base),
+        "plan": PLAN,
+        "store": {"schema": "gpuval.store/1", "put": {}},
+        "ca": "",
+        "rclone_config": "",
+        "force": True,
+        **changes,
+    }
+
+
+def sent(command, data, **options):
+    done = subprocess.run(
+        ["/bin/sh", "-c", command], input=data, capture_output=True, timeout=60, check=False, **options
+    )
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+def stream(base, **changes):
+    return node_program.data(parameters(base, **changes), payload.runner_pyz(), payload.workloads_zip())
+
+
+@pytest.fixture
+def base(tmp_path):
+    base = tmp_path / "base"
+    yield base
+    folder = base / "run-1" / "node-1"
+    if (folder / "runner.pyz").exists():
+        subprocess.run(
+            [sys.executable, folder / "runner.pyz", "cancel", "--dir", folder, "--wait", "10"], timeout=60, check=False
+        )
+
+
+@pytest.mark.parametrize("interpreter", [sys.executable, ""])
+def test_it_places_the_files_and_starts_the_runner(base, interpreter):
+    command = node_program.command(interpreter, ["python-not-there", sys.executable])
+    told = node_program.answer(*sent(command, stream(base)))
+    assert told["launch"]["state"] == "started", told
+    assert told["changed"] is True
+    assert told["python"] == sys.executable
+    folder = base / "run-1" / "node-1"
+    assert told["directory"] == str(folder)
+    assert (folder / "runner.pyz").read_bytes() == payload.runner_pyz()
+    assert (folder / "workloads.zip").read_bytes() == payload.workloads_zip()
+    assert json.loads((folder / "plan.json").read_text()) == PLAN
+    again = node_program.answer(*sent(command, stream(base)))
+    assert again["launch"]["state"] in {"started", "finished"}
+    assert again["changed"] is False
+
+
+def test_the_command_is_one_line_and_holds_no_parameter(base):
+    command = node_program.command("", ["python3"])
+    assert "\n" not in command
+    assert "\\" not in command  # fish takes one before a quote for an escape, tcsh does not
+    program = command.split(" -c ")[1].split(";")[0]
+    assert program.count("'") == 2
+    assert "run-1" not in command
+
+
+def test_modules_of_the_folder_it_begins_in_are_not_imported(base, tmp_path):
+    (tmp_path / "json.py").write_text("raise SystemExit('the wrong json')")
+    told = node_program.answer(*sent(node_program.command(sys.executable, []), stream(base), cwd=tmp_path))
+    assert told["launch"]["state"] == "started", told
+
+
+def test_what_a_login_says_around_the_answer_does_no_harm(base):
+    code, output, errors = sent(node_program.command(sys.executable, []), stream(base))
+    told = node_program.answer(code, f"Welcome!\n{output}have a nice day\n", errors)
+    assert told["launch"]["state"] == "started"
+    told = node_program.answer(code, f"\033]0;host\007{output.strip()}\033[0m\n".replace("\033[0m", ""), errors)
+    assert told["launch"]["state"] == "started"
+
+
+def test_a_python_without_memory_files_takes_a_temporary_one(base, tmp_path, monkeypatch):
+    (tmp_path / "without").mkdir()
+    (tmp_path / "without" / "sitecustomize.py").write_text("import os\ndel os.memfd_create\n")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "without"), "TMPDIR": str(tmp_path)}
+    told = node_program.answer(*sent(node_program.command(sys.executable, []), stream(base), env=environment))
+    assert told["launch"]["state"] == "started", told
+    assert list(tmp_path.glob("gpuval-runner-*")) == []
+
+
+def test_a_python_that_is_too_old_says_so(base, monkeypatch):
+    monkeypatch.setattr(node_program, "_BEGIN", node_program._BEGIN.replace("(3, 9)", "(9, 9)"))
+    older = node_program.command(sys.executable, [])
+    told = node_program.answer(*sent(older, stream(base)))
+    assert told["failed"]
+    assert "too old" in told["msg"]
+    assert not base.exists()
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    told = node_program.answer(*sent(node_program.command(sys.executable, []), stream(tmp_path / "file" / "base")))
+    assert told["failed"]
+    assert "cannot be made" in told["msg"]
+
+
+def test_no_interpreter_at_all():
+    code, output, errors = sent(node_program.command("", ["python-not-there"]), b"")
+    assert "No python interpreters found" in node_program.answer(code, output, errors)["msg"]
+
+
+def test_a_shim_without_its_python_is_passed_over(base, tmp_path):
+    shim = tmp_path / "python3.13"
+    shim.write_text("#!/bin/sh\necho pyenv: python3.13: command not found >&2\nexit 127\n")
+    shim.chmod(0o755)
+    told = node_program.answer(*sent(node_program.command("", [str(shim), sys.executable]), stream(base)))
+    assert told["launch"]["state"] == "started"
+    assert told["python"] == sys.executable
+
+
+def test_the_configured_interpreter_is_not_there():
+    code, output, errors = sent(node_program.command("/opt/none/bin/py", []), b"")
+    told = node_program.answer(code, output, errors, "/opt/none/bin/py")
+    assert "module interpreter '/opt/none/bin/py' was not found" in told["msg"]
+
+
+@pytest.mark.parametrize("output", ["", "Killed", f"{ANSWER}[1]", f"{ANSWER}{{"])
+def test_no_answer_is_a_failure_with_what_was_said(output):
+    told = node_program.answer(137, output, "out of memory")
+    assert told["failed"]
+    assert "exit code 137" in told["msg"]
+    assert "out of memory" in told["msg"]

@@ -1,0 +1,97 @@
+"""A collection that is broken off goes on where it was."""
+
+import json
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.action import collect_run
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import imported_run
+
+from tests.kit.builders import make_record, make_run
+
+NODES = [f"node-{number:02}" for number in range(40)]
+
+
+class Collection(collect_run.ActionModule):
+    """Only what it does with the store, without a play around it."""
+
+    def __init__(self, folder, store):
+        self.run_folder, self.run_info, self.store = folder, folder.read_run(), store
+        self.evidence, self.collected, self.stored, self.refused = Evidence(), 0, set(), {}
+        self.seen_file = folder.state / "collected.json"
+        self.seen = self._read(self.seen_file)
+
+
+def test_what_was_read_is_not_read_again_and_what_was_refused_stays_known(store, tmp_path):
+    folder = run_folder.RunFolder(tmp_path / "run-1")
+    folder.write_run(make_run(NODES, stages=["facts"]))
+    for node in NODES:
+        record = b"{}" if node == "node-00" else json.dumps(make_record(node, "facts")).encode()
+        store.put(f"folder/records/facts/{node}.json", record)
+    whole, read = store.get, []
+
+    def get(key, **limits):
+        if len(read) >= 20:
+            raise StoreError("away")
+        read.append(key)
+        return whole(key, **limits)
+
+    store.get = get
+    first = Collection(folder, store)
+    with pytest.raises(StoreError):
+        first._from_store()
+    done = run_folder.read_json(folder.state / "collected.json")
+    assert 0 < len(done) <= 20
+    assert any("node-00" in str(problem) for problem in run_folder.read_json(folder.problems_file))
+
+    read.clear()
+    store.get = lambda key, **limits: (read.append(key), whole(key, **limits))[1]
+    second = Collection(folder, store)
+    second._from_store()
+    second._remember()
+    assert len(read) == len(NODES) - len(done)
+    assert all(folder.evidence_file(node, "facts").exists() for node in NODES[1:])
+    assert [problem["node"] for problem in run_folder.read_json(folder.problems_file)] == ["node-00"]
+
+
+def collect(folder, store):
+    """As `make report` does it of a copy: the copy first, then what the store has."""
+    copy = imported_run.bring(store, folder.read_run(), folder.path.parent)
+    found = Collection(copy, store)
+    found._from_store()
+    found._drop_gone()
+    found._remember()
+    return copy
+
+
+def test_a_copy_has_what_its_store_has_and_what_was_refused_stays_known(store, tmp_path):
+    run = make_run(["node-1", "node-2"], stages=["facts", "training"])
+    for node in run["nodes"]:
+        for stage in ("facts", "training"):
+            store.put(f"folder/records/{stage}/{node}.json", json.dumps(make_record(node, stage)).encode())
+    store.put("folder/records/training/node-2.json", b"{}")
+    publishing.put(store, run, publishing.RUN_FILE, run)
+    told = {node: publishing.NodeTold({"stages": []}, None) for node in run["nodes"]}
+    watch = publishing.watch_document(
+        run, told, [], publishing.Times(1, 1), window=(0, 0), silence_seconds=9, ended=True
+    )
+    publishing.put(store, run, publishing.WATCH_FILE, watch)
+    folder = imported_run.bring(store, run, tmp_path)
+    for _time in range(2):
+        assert {problem["node"] for problem in run_folder.read_json(collect(folder, store).problems_file)} == {"node-2"}
+        assert "folder/records/training/node-2.json" not in run_folder.read_json(folder.state / "collected.json")
+    assert not folder.evidence_file("node-2", "training").exists()
+
+    store.put("folder/records/facts/node-1.json", b"{}")
+    store.delete_prefix("folder/records/training/node-1.json")
+    collect(folder, store)
+    assert not folder.evidence_file("node-1", "facts").exists(), "its object is no evidence any more"
+    assert not folder.evidence_file("node-1", "training").exists(), "its object is gone"
+    assert {problem["node"] for problem in run_folder.read_json(folder.problems_file)} == {"node-1", "node-2"}
+    assert list(run_folder.read_json(folder.state / "collected.json")) == ["folder/records/facts/node-2.json"]
+
+    store.put("folder/records/facts/node-1.json", json.dumps(make_record("node-1", "facts")).encode())
+    assert collect(folder, store).evidence_file("node-1", "facts").exists()

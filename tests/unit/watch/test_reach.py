@@ -1,0 +1,99 @@
+"""The commands by which a person gets to a node, and what is new in a log."""
+
+import random
+import shlex
+import subprocess
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import reach
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.reach import FOLLOW, SHELL, ReachError
+
+ACCESS = {"kubeconfig": "/k", "context": "", "namespace": "gpuval"}
+
+
+def pod(**states):
+    status = [{"name": name.replace("_", "-"), "state": {state: {}}} for name, state in states.items()]
+    return {
+        "metadata": {"name": "gpuval-x-1", "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "status": {"phase": "Pending", "initContainerStatuses": status[:-1], "containerStatuses": status[-1:]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("states", "stage"),
+    [
+        ({}, "facts"),
+        ({"facts": "success", "training": "running"}, "training"),
+        ({"facts": "success", "training": "failure", "loading": "skipped"}, "training"),
+        ({"facts": "pending"}, "facts"),
+    ],
+)
+def test_the_stage_at_work(states, stage):
+    assert reach.stage_at_work(["facts", "training", "loading"], states) == stage
+
+
+def test_ssh_keeps_its_options_and_what_is_run_is_one_word():
+    words = reach.on_host(FOLLOW, "/var/run 1/n", "facts", ["ssh", "-o", "User=a b", "host"], become=True)
+    assert words[:-1] == ["ssh", "-t", "-o", "User=a b", "host"]
+    assert shlex.split(words[-1]) == ["sudo", "-n", "tail", "-n", "200", "-F", "/var/run 1/n/logs/facts.log"]
+
+
+def test_a_shell_begins_in_the_folder_of_the_run_where_there_is_one(tmp_path):
+    there = tmp_path / "a folder"
+    there.mkdir()
+    for directory, expected in ((str(there), str(there)), (str(tmp_path / "gone"), "/"), (None, "/")):
+        words = reach.on_host(SHELL, directory, "facts", [])
+        options = {"cwd": "/", "env": {"SHELL": "/bin/sh"}, "capture_output": True, "text": True, "timeout": 10}
+        done = subprocess.run(words, input="pwd\n", check=True, **options)
+        assert done.stdout.strip() == expected
+
+
+def test_a_log_needs_a_run_on_the_node():
+    with pytest.raises(ReachError, match="not started"):
+        reach.on_host(FOLLOW, None, "facts", ["ssh", "host"])
+
+
+def test_kubectl_is_asked_of_the_same_cluster():
+    assert shlex.join(reach.in_pod(FOLLOW, ACCESS, "p", "facts")) == (
+        "kubectl --kubeconfig=/k --namespace=gpuval logs --follow --tail=200 p --container=facts"
+    )
+    assert reach.in_pod(SHELL, ACCESS, "p", "facts")[3:9] == [
+        *("exec", "--stdin", "--tty", "p", "--container=facts", "--"),
+    ]
+
+
+def test_the_container_that_runs_else_the_last_that_did():
+    at_work = pod(facts="terminated", training="running", loading="waiting")
+    assert reach.container_of(SHELL, at_work, "") == "training"
+    assert reach.container_of(FOLLOW, at_work, "facts") == "facts"
+    done = pod(facts="terminated", training="terminated")
+    assert reach.container_of(FOLLOW, done, "") == "training"
+
+
+@pytest.mark.parametrize(
+    ("what", "there", "wanted", "why"),
+    [
+        (SHELL, pod(facts="terminated"), "", "no stage runs in pod gpuval-x-1"),
+        (SHELL, pod(facts="terminated", training="running"), "facts", "facts does not run in pod"),
+        (FOLLOW, pod(facts="waiting"), "", r"no stage has begun in pod gpuval-x-1 \(Pending\): facts waiting"),
+        (FOLLOW, pod(facts="running"), "loading", "has no container loading, but facts"),
+        (FOLLOW, {"metadata": {"name": "p"}}, "", "no container yet"),
+    ],
+)
+def test_it_says_what_is_there_instead(what, there, wanted, why):
+    with pytest.raises(ReachError, match=why):
+        reach.container_of(what, there, wanted)
+
+
+def test_every_line_of_a_log_is_shown_once():
+    chance = random.Random(4)
+    log = [f"{number} {chance.choice('ab')}" for number in range(300)]
+    before, shown, length = [], [], 0
+    while length < len(log):
+        length = min(len(log), length + chance.randrange(0, 30))
+        after = log[max(0, length - 40) : length]
+        shown += reach.beyond(before, after)
+        before = after or before
+    assert shown == log
+    assert reach.beyond([], []) == []
+    assert reach.beyond(["a", "b"], ["c"]) == ["c"]

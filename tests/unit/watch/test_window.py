@@ -1,0 +1,32 @@
+"""The window of a run, changed while it is watched."""
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import window
+
+BEGUN = window.Window(4, 16)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return RunFolder(tmp_path / "run")
+
+
+def test_as_the_watch_was_begun_with_until_it_is_set(folder):
+    assert window.read(folder, BEGUN) == BEGUN
+    window.write(folder, 20, None)
+    assert window.read(folder, BEGUN) == window.Window(20, 16)
+    window.write(folder, None, 0)
+    assert window.read(folder, BEGUN) == window.Window(20, 0)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"nodes": -1, "transfers": "8"}', '{"nodes": true}'])
+def test_a_damaged_file_changes_nothing(folder, text):
+    path = window.file_of(folder)
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    assert window.read(folder, BEGUN) == BEGUN
+
+
+def test_it_says_what_holds():
+    assert window.Window(0, 8).told() == "all node(s) at once, 8 of them bringing images"
