@@ -14,15 +14,15 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import (
     DeliveryError,
-    convert,
     destination,
     log_bundle,
     pack,
+    report_conversion,
     stage_file,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.build import Request, build
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.disguise import Disguise, Known
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.surroundings import Surroundings
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.redactor import Known, Redactor
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.sensitive import Sensitive
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import json_text
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 
@@ -93,15 +93,15 @@ def folder(tmp_path):
     return folder
 
 
-def around():
-    found = Surroundings()
+def sensitive_data():
+    found = Sensitive()
     found.add_variables("node-10", {"ansible_host": "203.0.113.17", "ansible_ssh_common_args": "-J ops@bastion.corp"})
     found.secrets.add(SECRET)
     return found
 
 
 def make(folder, form="folder", ids=IDS, name="acceptance"):
-    return build(Request(folder, name, form, ids), around())
+    return build(Request(folder, name, form, ids), sensitive_data())
 
 
 def contents(path):
@@ -204,7 +204,7 @@ def test_labels_are_converted(folder):
 
 
 def test_nodes_that_an_analysis_names_are_named_by_ids_whatever_they_are_called():
-    disguise = Disguise(Known(names={"1": "atl1", "2": "atl2", "gpu": "atl3"}))
+    redactor = Redactor(Known(names={"1": "atl1", "2": "atl2", "gpu": "atl3"}))
     analysis = {
         "statistics": [{"outliers": [{"node": "1", "part": "gpu"}, {"node": "gpu", "part": "2"}]}],
         "findings": [{"names": ["2", "gpu"], "value": "2", "text": "2 of 7"}],
@@ -217,7 +217,7 @@ def test_nodes_that_an_analysis_names_are_named_by_ids_whatever_they_are_called(
         "nodes": [],
         "fleet": {"checks": [], "problems": [], "analysis": analysis},
     }
-    assert convert.converted(report, disguise, "x")["fleet"]["analysis"] == {
+    assert report_conversion.converted(report, redactor, "x")["fleet"]["analysis"] == {
         "statistics": [{"outliers": [{"node": "atl1", "part": "gpu"}, {"node": "atl3", "part": "2"}]}],
         "findings": [{"names": ["atl2", "atl3"], "value": "2", "text": "2 of 7"}],
     }
@@ -232,11 +232,11 @@ def test_an_id_that_is_the_common_name_of_another_worker_is_refused(folder):
 
 @pytest.mark.parametrize("word", ["training", "required", "position", "duration_seconds"])
 def test_a_secret_that_is_a_word_of_ours_does_not_block(folder, word):
-    surroundings = around()
-    surroundings.secrets.add(word)
+    sensitive = sensitive_data()
+    sensitive.secrets.add(word)
     folder.evidence_file("node-1", "loading", "logs").write_text(f"the password is {word}\n")
-    built = build(Request(folder, "x", "folder", IDS), surroundings)
-    assert built.own_words == 1
+    built = build(Request(folder, "x", "folder", IDS), sensitive)
+    assert built.own_terms == 1
     head, parts = stage_file.read((built.path / "logs/loading/atl1node212.log").read_bytes())
     schemas.validate("delivered_stage", head, what="header")
     assert head["stage"] == "loading"
@@ -246,10 +246,10 @@ def test_a_secret_that_is_a_word_of_ours_does_not_block(folder, word):
 def test_names_of_deliveries_that_tell_something_are_refused_and_ids_of_runs_converted(folder):
     with pytest.raises(DeliveryError, match="delivery_name"):
         make(folder, name="Node-1")
-    surroundings = around()
-    surroundings.secrets.add("acceptance-2026")
+    sensitive = sensitive_data()
+    sensitive.secrets.add("acceptance-2026")
     with pytest.raises(DeliveryError, match="delivery_name"):
-        build(Request(folder, "acceptance-2026", "folder", IDS), surroundings)
+        build(Request(folder, "acceptance-2026", "folder", IDS), sensitive)
     rewrite(folder, lambda report: report["run"].update(run_id="node-1"))
     built = make(folder)
     assert json.loads((built.path / "manifest.json").read_text())["run_id"] == "atl1node212"
@@ -313,7 +313,7 @@ def test_links_in_the_results_are_not_followed(folder, tmp_path):
 
 
 def test_what_is_left_in_it_stops_the_delivery(folder, monkeypatch):
-    monkeypatch.setattr(Disguise, "_without_secrets", lambda self, text: text)  # as a fault of ours would
+    monkeypatch.setattr(Redactor, "_without_secrets", lambda self, text: text)  # as a fault of ours would
     with pytest.raises(DeliveryError) as error:
         make(folder)
     assert "a secret" in str(error.value) and SECRET not in str(error.value)

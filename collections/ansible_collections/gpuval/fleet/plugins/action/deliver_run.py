@@ -1,5 +1,5 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Make what the customer gets of a run, and send it."""
+"""Make the delivery of a run, and send it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RU
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import DeliveryError, build, destination, log_bundle
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.surroundings import VARIABLES, Surroundings
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.sensitive import VARIABLES, Sensitive
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import node_ids
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.node_ids import MAX_TOLD
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.node_ids import MAX_SHOWN
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import STORE_OPTION
 
 STORE_KEYS = ("access_key", "secret_key", "session_token", "read_access_key", "read_secret_key")
@@ -45,22 +45,22 @@ class ActionModule(ControllerAction):
         variables = self._variables(run, task_vars)
         held = node_ids.held(self._mapping(run, variables), run["nodes"])
         ids = self._ids(held, options["unmapped"])
-        around = self._surroundings(options, variables)
+        sensitive = self._sensitive(options, variables)
         place = destination.parse(options["destination"]) if options["destination"] else None
-        bucket = self._bucket(options, place, around) if place and place[0] == "s3" else None
+        bucket = self._bucket(options, place, sensitive) if place and place[0] == "s3" else None
         request = build.Request(folder, name, options["format"], ids)
         result = {"path": str(request.target), "unmapped": held.unmapped, "unknown": held.unknown}
         if self.check_mode:
             run_folder.read_report(folder)
-            build.check(request, around)
+            build.check(request, sensitive)
             what = f"check mode: nothing is written; {len(ids)} nodes would go into {request.target}"
             return {**result, "changed": not request.target.exists(), "msg": what}
         try:
-            built = build.build(request, around, self._display.display)
+            built = build.build(request, sensitive, self._display.display)
             sent = self._send(place, bucket, request, built)
         except OSError as error:
             raise DeliveryError(f"the delivery could not be written: {error}") from None
-        lines = self._told(held, ids, built, sent, options["destination"])
+        lines = self._summary(held, ids, built, sent, options["destination"])
         self._display.display("\n".join(lines))
         return {
             **result,
@@ -74,7 +74,7 @@ class ActionModule(ControllerAction):
 
     @staticmethod
     def _variables(run, task_vars):
-        """Variables of the run's nodes, as far as the inventory still has them, and of those of the play."""
+        """Variables of the run's nodes that are still in the inventory, and of the play's hosts."""
         hostvars, found = task_vars["hostvars"], {}
         for name in dict.fromkeys([*run["nodes"], *task_vars["ansible_play_hosts_all"]]):
             if name in hostvars:
@@ -84,7 +84,7 @@ class ActionModule(ControllerAction):
 
     @staticmethod
     def _mapping(run, variables):
-        """What is said now counts; what was said when the run began holds for nodes that nothing is said of now."""
+        """The mapping of now; nodes without one keep the id from the start of the run."""
         reader = node_ids.Reader(project_path)
         mapping = node_ids.merged(
             list(
@@ -99,44 +99,43 @@ class ActionModule(ControllerAction):
     def _ids(self, held, unmapped):
         if held.unknown:
             self._display.warning(
-                f"gpuval_node_ids names workers that are not in the run: {some_of(held.unknown, MAX_TOLD)}"
+                f"gpuval_node_ids names workers that are not in the run: {some_of(held.unknown, MAX_SHOWN)}"
             )
         if not held.unmapped:
             return held.ids
         if unmapped == "fail":
             raise DeliveryError(
-                f"{len(held.unmapped)} nodes have no unique id: {some_of(held.unmapped, MAX_TOLD)}. Put them into the "
-                "mapping that gpuval_node_ids names, or set delivery_unmapped=keep to deliver them under their own "
-                "names"
+                f"{len(held.unmapped)} nodes have no unique id: {some_of(held.unmapped, MAX_SHOWN)}. Add them to the "
+                "mapping in gpuval_node_ids, or set delivery_unmapped=keep to deliver them under their own names"
             )
         self._display.warning(
-            f"delivered under their own names, for they have no unique id: {some_of(held.unmapped, MAX_TOLD)}"
+            f"delivered under their own names, without unique ids: {some_of(held.unmapped, MAX_SHOWN)}"
         )
         return node_ids.checked(
             [*held.ids.items(), *((name, name) for name in held.unmapped)], "unique ids and names that are kept"
         )
 
     @staticmethod
-    def _surroundings(options, variables):
-        around = Surroundings()
-        around.add_controller(project_path("."))
+    def _sensitive(options, variables):
+        sensitive = Sensitive()
+        sensitive.add_controller(project_path("."))
         for node, values in variables.items():
-            around.add_variables(node, values)
-        around.secrets |= log_bundle.secrets_of_store(project_path(options["store"]["state_dir"]) / "store")
-        around.secrets |= {options["store"][key] for key in STORE_KEYS} - {""}
-        around.secrets |= {options[key] for key in ("s3_access_key", "s3_secret_key", "s3_session_token")} - {""}
-        around.secrets |= {value for name, value in os.environ.items() if is_secret(name)} - {""}
-        around.add_variables("", {"gpuval_s3_endpoint": options["s3_endpoint"]})
-        around.add_variables("", {"gpuval_s3_endpoint": options["store"]["endpoint"]})
-        return around
+            sensitive.add_variables(node, values)
+        sensitive.secrets |= log_bundle.secrets_of_store(project_path(options["store"]["state_dir"]) / "store")
+        sensitive.secrets |= {options["store"][key] for key in STORE_KEYS} - {""}
+        sensitive.secrets |= {options[key] for key in ("s3_access_key", "s3_secret_key", "s3_session_token")} - {""}
+        sensitive.secrets |= {value for name, value in os.environ.items() if is_secret(name)} - {""}
+        sensitive.add_variables("", {"gpuval_s3_endpoint": options["s3_endpoint"]})
+        sensitive.add_variables("", {"gpuval_s3_endpoint": options["store"]["endpoint"]})
+        return sensitive
 
     @staticmethod
-    def _bucket(options, place, around):
+    def _bucket(options, place, sensitive):
         own = log_bundle.secrets_of_store(project_path(options["store"]["state_dir"]) / "store")
         if options["s3_secret_key"] and options["s3_secret_key"] in {options["store"]["secret_key"], *own}:
             raise DeliveryError(
-                "delivery_s3_secret_key is that of the run's store: a destination needs keys of its own, so that "
-                "whoever reads deliveries cannot write evidence"
+                "delivery_s3_secret_key is that of the run's store: use the destination's own keys, so that "
+                "readers of deliveries cannot write evidence"
             )
         connection = Connection(
             bucket=place[1],
@@ -159,26 +158,26 @@ class ActionModule(ControllerAction):
         return destination.send_to_folder(built.path, source, built.files, project_path(place[1]) / below)
 
     @staticmethod
-    def _told(held, ids, built, sent, where):
+    def _summary(held, ids, built, sent, where):
         lines = [f"delivery of {len(ids)} nodes: {built.path}{'' if built.changed else ' (unchanged)'}"]
         lines.append(f"- {len(built.files)} file(s), {built.bytes / 1e6:.2f} MB")
         if held.unmapped:
-            lines.append(f"- under their own names: {some_of(held.unmapped, MAX_TOLD)}")
+            lines.append(f"- under their own names: {some_of(held.unmapped, MAX_SHOWN)}")
         if held.unknown:
-            lines.append(f"- in the mapping and not in the run: {some_of(held.unknown, MAX_TOLD)}")
+            lines.append(f"- in the mapping but not in the run: {some_of(held.unknown, MAX_SHOWN)}")
         if built.ordinary:
             lines.append(
-                "- converted as names of nodes and left in running text, being common words: "
-                f"{some_of(built.ordinary, MAX_TOLD)}"
+                "- common words, converted as names of nodes but kept in running text: "
+                f"{some_of(built.ordinary, MAX_SHOWN)}"
             )
-        if built.own_words:
+        if built.own_terms:
             lines.append(
-                f"- {built.own_words} secret(s) of yours are words of gpuval's own files: replaced in logs, and left "
-                "out of the last look; take others"
+                f"- {built.own_terms} secret(s) of yours are words of gpuval's own files: redacted in logs, but not "
+                "scanned for; use other secrets"
             )
         if built.within:
             parts = [f"{name} ({count})" for name, count in sorted(built.within.items())]
-            lines.append(f"- left where they are part of a longer word: {some_of(parts, MAX_TOLD)}")
+            lines.append(f"- kept within longer words: {some_of(parts, MAX_SHOWN)}")
         if sent:
-            lines.append(f"- {where}: {sent.sent} file(s) sent, {sent.there} were there")
+            lines.append(f"- {where}: {sent.sent} file(s) sent, {sent.there} already there")
         return lines

@@ -12,7 +12,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import on
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import failed_checks, folder
 
-MAX_TOLD = 300
+MAX_SHOWN = 300
 INCOMPLETE = "INCOMPLETE"
 
 
@@ -113,4 +113,4 @@ def _open(node):
 
 def _told(entries):
     known = ", ".join(entry.strip("/") for entry in entries if entry != failed_checks.UNKNOWN)
-    return one_line(known, MAX_TOLD) or "a whole run"
+    return one_line(known, MAX_SHOWN) or "a whole run"

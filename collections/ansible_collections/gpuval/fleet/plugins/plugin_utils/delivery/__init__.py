@@ -1,7 +1,7 @@
-"""What goes to the customer of a run: names converted, secrets and internal addresses left out, checksums beside it."""
+"""The delivery of a run to a customer: unique ids for names, no secrets, no internal addresses, checksums."""
 
 from __future__ import annotations
 
 
 class DeliveryError(Exception):
-    """The delivery cannot be made or sent; the message says what to do."""
+    """The delivery cannot be made or sent; the message says how to fix it."""

@@ -1,10 +1,9 @@
 """Internal addresses in text: IPv4, IPv6 and hardware addresses.
 
-What looks like an address and is none has to stay, versions above all. An IPv4 address is four numbers up to 255
-without leading zeros and with no further number beside them: 580.159.04.1 and 1.2.3.4.5 are versions. Four such numbers
-right after a word like `version` or `firmware`, after `driver=`, `==`, `.so.` or a `v` are a version too, unless a port
-or a mask follows; after `driver` or `build` alone they may be a machine. Addresses that are known to be the fleet's are
-found wherever they stand.
+Texts that only look like an address must stay, above all versions. An IPv4 address is four numbers up to 255 without
+leading zeros and with no fifth number: 580.159.04.1 and 1.2.3.4.5 are versions. Four such numbers right after a word
+like `version` or `firmware`, after `driver=`, `==`, `.so.` or a `v` are a version too, unless a port or a mask follows.
+After `driver` or `build` alone they may be an address. Known addresses of the fleet are found in any context.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import ipaddress
 import re
 from collections.abc import Callable, Iterable
 
-#: From the kind (`address`, `mac`) and the address in one spelling to what stands in its place; None keeps it.
+#: From the kind (`address`, `mac`) and the canonical address to its replacement; None keeps it.
 Replace = Callable[[str, str], str | None]
 
 ADDRESS, MAC = "address", "mac"
@@ -50,7 +49,7 @@ _INTERNAL6 = tuple(ipaddress.ip_network(network) for network in ("fc00::/7", "fe
 
 @functools.lru_cache(maxsize=1 << 14)
 def canonical(text: str) -> str | None:
-    """An IP address in one spelling; None for what is none."""
+    """The canonical form of an IP address; None for any other text."""
     try:
         return str(ipaddress.ip_address(text.partition("%")[0].strip("[]")))
     except ValueError:
@@ -58,7 +57,7 @@ def canonical(text: str) -> str | None:
 
 
 def canonical_mac(text: str) -> str | None:
-    """A hardware address as lower-case digits alone; None for what is none, or stands for none."""
+    """A MAC address as lower-case digits; None for any other text, and for all zeros or ones."""
     digits = re.sub(r"[:.-]", "", text).lower()
     octets, rest = divmod(len(digits), 2)
     if rest or octets not in _OCTETS or re.search("[^0-9a-f]", digits) or set(digits) in ({"0"}, {"f"}):
@@ -67,7 +66,7 @@ def canonical_mac(text: str) -> str | None:
 
 
 def is_own(address: str) -> bool:
-    """Whether an address can tell of a machine at all: loopback, multicast and `any` address do not."""
+    """Whether an address identifies a machine: loopback, multicast and the unspecified address do not."""
     found = ipaddress.ip_address(address)
     return not (found.is_loopback or found.is_unspecified or found.is_multicast)
 
@@ -81,7 +80,7 @@ class Addresses:
         self.macs = frozenset(mac for mac in map(canonical_mac, macs) if mac)
 
     def hide(self, text: str, replace: Replace) -> str:
-        """The text with what ``replace`` gives in the place of each address."""
+        """The text with each address replaced by what ``replace`` returns."""
         if ":" in text or "-" in text:
             text = _MAC.sub(lambda found: self._mac(found, replace), text)
         if ":" in text:
@@ -110,7 +109,7 @@ class Addresses:
         return self._put(replace, MAC, mac, found) if mac in self.macs else found.group()
 
     def _ipv6(self, found: re.Match[str], replace: Replace) -> str:
-        """A port or a mere colon may follow an address: as much of the match is taken as makes an internal one."""
+        """A port or a colon may follow an address: the longest part of the match that is an internal address counts."""
         text = found.group()
         before, _colon, _port = text.rpartition(":")
         for form in (text, before.rstrip(":") or text):

@@ -1,7 +1,7 @@
 """Make a delivery from the results of a run: a folder or an archive, the same bytes for the same results.
 
-Files are written one at a time into a draft beside the delivery, looked through for what must not be told, and only
-then put in its place. A thousand nodes are more than memory should hold, so of each only one stage is.
+Files are written one at a time into a draft next to the delivery and scanned for secrets and internal names. Only then
+does the draft replace the delivery. Memory holds one stage of one node at a time.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import cl
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import (
     DeliveryError,
-    convert,
     log_bundle,
     pack,
+    report_conversion,
     stage_file,
-    vendor_state,
+    vendor_output,
 )
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.disguise import Disguise, Known, is_ordinary
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.own_words import own_words
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.own_terms import own_terms
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.redactor import Known, Redactor, is_ordinary
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.scan import Scan, problems
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.surroundings import Surroundings, read_json
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.sensitive import Sensitive, read_json
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import (
     MAX_RECORD_BYTES,
@@ -45,13 +45,13 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.markdown impor
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.perf import perf_csv
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.place import DELIVERY
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.node_ids import MAX_TOLD
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.node_ids import MAX_SHOWN
 
 COLLECTION = Path(__file__).parents[3]
-#: Of a longer log its head and its tail are delivered.
+#: Only head and tail of a longer log are delivered.
 MAX_LOG_BYTES = 32 << 20
 LOCK_SECONDS = 2.0
-TELL_SECONDS = 10.0
+PROGRESS_SECONDS = 10.0
 FOLDER = "delivery"
 
 _README = """# Acceptance of run {run_id}: {verdict}
@@ -64,21 +64,21 @@ _README = """# Acceptance of run {run_id}: {verdict}
 | `report.md`, `report.json` | the same as text, and for programs |
 | `perf.csv` | every figure as a row |
 | `index.csv` | every node and stage with verdict, state and file |
-| `logs/<stage>/<unique id>.log` | for each node and stage a JSON header, what the vendor's tool told, the log |
+| `logs/<stage>/<unique id>.log` | for each node and stage a JSON header, the output of the vendor's tool, the log |
 | `manifest.json` | every file with its size and SHA-256 |
 | `SHA256SUMS` | for `sha256sum -c SHA256SUMS` |
 
 The header of a log ends with the first line that is a closing brace alone. Its `sections` say how many bytes each part
-after it has; before each part stand an empty line and a line with its name.
+after it has; an empty line and a line with its name precede each part.
 
-Secrets, internal addresses and names of other machines were replaced: `***` stands for a secret, `address-1`, `mac-1`
-and `host-1` stand for the same address or machine throughout.
+Secrets, internal addresses and names of other machines are replaced: `***` is a secret; `address-1`, `mac-1` and
+`host-1` are the same address or machine throughout.
 """
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be made. ``form`` is folder, tar.gz or zip."""
+    """One delivery to make. ``form`` is folder, tar.gz or zip."""
 
     folder: run_folder.RunFolder
     name: str
@@ -96,7 +96,7 @@ class Request:
 
 @dataclass
 class Built:
-    """What was made. ``files`` are those below the folder, in the order to send them; of an archive it is itself."""
+    """The result. ``files`` are the files below the folder, in the order to send them; for an archive the archive."""
 
     path: Path
     changed: bool
@@ -104,59 +104,61 @@ class Built:
     bytes: int
     within: dict[str, int] = field(default_factory=dict)
     ordinary: list[str] = field(default_factory=list)
-    own_words: int = 0
+    own_terms: int = 0
 
 
-def check(request: Request, around: Surroundings) -> None:
-    """See, before anything is made, that it can be: no id leaves it open which node is meant, and the name tells
-    nothing. Raises DeliveryError."""
-    told_by_name = [secret for secret in around.secrets if len(secret) >= SHORTEST_SECRET and secret in request.name]
-    if told_by_name or any(request.name.lower() == name.lower() for name in _internal_names(request.ids)):
+def check(request: Request, sensitive: Sensitive) -> None:
+    """Check the request before anything is written: ids are unambiguous, and the name reveals nothing internal.
+
+    Raises DeliveryError.
+    """
+    has_secret = any(len(one) >= SHORTEST_SECRET and one in request.name for one in sensitive.secrets)
+    if has_secret or any(request.name.lower() == name.lower() for name in _internal_names(request.ids)):
         raise DeliveryError(
-            f"{'a secret is in' if told_by_name else 'a worker has'} the name {request.name}, and the delivery would "
-            "have it too: give another delivery_name (it is the run's id where none is given)"
+            f"{'a secret is in' if has_secret else 'a worker has'} the name {request.name}: "
+            "set another delivery_name (default: the run's id)"
         )
     ordinary = {name.lower(): name for name in request.ids if is_ordinary(name)}
-    meant = [
-        f"the id {identity} of {name} is the name of another worker, and that name is left in running text"
+    ambiguous = [
+        f"the id {identity} of {name} is the name of another worker, which is kept in running text"
         for name, identity in request.ids.items()
         if ordinary.get(identity.lower(), name) != name
     ]
-    if meant:
-        raise DeliveryError(f"{some_of(meant, MAX_TOLD, '; ')}: give other ids")
+    if ambiguous:
+        raise DeliveryError(f"{some_of(ambiguous, MAX_SHOWN, '; ')}: choose other ids")
 
 
-def build(request: Request, around: Surroundings, say: Callable[[str], object] = lambda _line: None) -> Built:
-    """Make it. Raises DeliveryError, RunError, and OSError where there is no room."""
-    check(request, around)
+def build(request: Request, sensitive: Sensitive, say: Callable[[str], object] = lambda _line: None) -> Built:
+    """Make the delivery. Raises DeliveryError, RunError, and OSError when the disk is full."""
+    check(request, sensitive)
     directory = request.directory
     directory.mkdir(parents=True, exist_ok=True)
-    late = DeliveryError(f"another `make deliver` is at work in {directory}: wait for its end")
+    late = DeliveryError(f"another `make deliver` is running in {directory}: wait until it ends")
     with files.locked(directory / ".lock", LOCK_SECONDS, late):
         draft, scratch = directory / f".{request.name}.draft", directory / f".{request.name}.scratch"
         _remove(draft, scratch)
         draft.mkdir()
         scratch.mkdir()
         try:
-            return _build(request, around, draft, scratch, say)
+            return _build(request, sensitive, draft, scratch, say)
         finally:
             _remove(draft, scratch)
 
 
-def _build(request: Request, around: Surroundings, draft: Path, scratch: Path, say: Callable[[str], object]) -> Built:
+def _build(request: Request, sensitive: Sensitive, draft: Path, scratch: Path, say: Callable[[str], object]) -> Built:
     report = run_folder.read_report(request.folder)
     names = [node["name"] for node in report["nodes"]]
-    for node in _telling(names, "looked at", say):
-        _look_around(request.folder, node, around, scratch)
-    disguise = Disguise(_known(request, around))
+    for node in _with_progress(names, "read", say):
+        _add_sensitive(request.folder, node, sensitive, scratch)
+    redactor = Redactor(_known(request, sensitive))
     order = sorted(report["nodes"], key=lambda node: request.ids[node["name"]])
     rows = []
-    for node in _telling(order, "written", say):
-        rows += _stages(request.folder, report["run"], node, disguise, draft, scratch)
-    told = {
+    for node in _with_progress(order, "written", say):
+        rows += _stages(request.folder, report["run"], node, redactor, draft, scratch)
+    manifest = {
         "schema": "gpuval.delivery/1",
         "name": request.name,
-        "run_id": disguise.text(report["run"]["run_id"]),
+        "run_id": redactor.text(report["run"]["run_id"]),
         "verdict": report["verdict"],
         "counts": report["counts"],
         "judged_at": report["run"]["judged_at"],
@@ -164,22 +166,22 @@ def _build(request: Request, around: Surroundings, draft: Path, scratch: Path, s
         "replaced": {},
     }
     say("delivery: writing the report")
-    _forms(report, disguise, request.name, draft, scratch, rows)
-    for kind, _what in disguise.placeholders:
-        told["replaced"][kind] = told["replaced"].get(kind, 0) + 1
-    sealed = pack.seal(draft, told)
-    say(f"delivery: looking through {len(sealed)} files")
-    common = own_words(around.secrets, COLLECTION)
-    scan = Scan(disguise, common)
+    _forms(report, redactor, request.name, draft, scratch, rows)
+    for kind, _what in redactor.placeholders:
+        manifest["replaced"][kind] = manifest["replaced"].get(kind, 0) + 1
+    sealed = pack.seal(draft, manifest)
+    say(f"delivery: scanning {len(sealed)} files")
+    common = own_terms(sensitive.secrets, COLLECTION)
+    scan = Scan(redactor, common)
     found = problems(scan, draft, [file.path for file in sealed])
     found += [f"the path {file.path}: {what}" for file in sealed for what in scan.text(file.path)]
     if found:
         raise DeliveryError(
-            f"the delivery was not made, since something internal was left in it: {some_of(found, MAX_TOLD, '; ')}. "
-            "This is a fault of gpuval: please report it with the line in question"
+            f"delivery stopped: internal data is left in it: {some_of(found, MAX_SHOWN, '; ')}. "
+            "This is a bug in gpuval: report it with the line in question"
         )  # fmt: skip
-    _remember(request, disguise)
-    changed, of_target = _put(request, draft, sealed)
+    _write_names(request, redactor)
+    changed, of_target = _publish(request, draft, sealed)
     return Built(
         request.target,
         changed,
@@ -187,7 +189,7 @@ def _build(request: Request, around: Surroundings, draft: Path, scratch: Path, s
         sum(file.bytes for file in sealed) if request.form == "folder" else of_target.bytes,
         within=scan.within,
         ordinary=sorted(name for name in request.ids if is_ordinary(name) and request.ids[name] != name),
-        own_words=len(common),
+        own_terms=len(common),
     )
 
 
@@ -196,38 +198,38 @@ def _internal_names(ids: Mapping[str, str]) -> list[str]:
     return [name for name in ids if not is_ordinary(name) and name.lower() not in given]
 
 
-def _telling(items: list[Any], what: str, say: Callable[[str], object]) -> Iterator[Any]:
-    """The items, with a line from time to time of how many are done."""
-    due = time.monotonic() + TELL_SECONDS
+def _with_progress(items: list[Any], what: str, say: Callable[[str], object]) -> Iterator[Any]:
+    """The items, with a progress line every PROGRESS_SECONDS."""
+    due = time.monotonic() + PROGRESS_SECONDS
     for count, item in enumerate(items):
         if time.monotonic() > due:
             say(f"delivery: {count} of {len(items)} nodes {what}")
-            due = time.monotonic() + TELL_SECONDS
+            due = time.monotonic() + PROGRESS_SECONDS
         yield item
 
 
-def _known(request: Request, around: Surroundings) -> Known:
-    aliases, shared = around.alias_ids(request.ids)
+def _known(request: Request, sensitive: Sensitive) -> Known:
+    aliases, shared = sensitive.alias_ids(request.ids)
     names = set(request.ids)
     return Known(
         names=request.ids,
         aliases={alias: identity for alias, identity in aliases.items() if alias not in names},
-        secrets=frozenset(around.secrets),
-        addresses=frozenset(around.addresses),
-        macs=frozenset(around.macs),
-        hosts=frozenset((around.hosts | shared) - names - set(aliases)),
-        users=frozenset(around.users),
-        folders=around.folders,
+        secrets=frozenset(sensitive.secrets),
+        addresses=frozenset(sensitive.addresses),
+        macs=frozenset(sensitive.macs),
+        hosts=frozenset((sensitive.hosts | shared) - names - set(aliases)),
+        users=frozenset(sensitive.users),
+        folders=sensitive.folders,
         run_id=request.folder.path.name,
     )
 
 
-def _look_around(folder: run_folder.RunFolder, node: str, around: Surroundings, scratch: Path) -> None:
-    """What a node tells of itself that is not to be told, before the first of its texts is converted."""
-    around.add_facts(node, read_json(folder.evidence_file(node, "facts"), MAX_RECORD_BYTES))
-    gathered = vendor_state.gathered(log_bundle.archive_file(folder.path, node))
-    around.addresses |= gathered.addresses
-    around.macs |= gathered.macs
+def _add_sensitive(folder: run_folder.RunFolder, node: str, sensitive: Sensitive, scratch: Path) -> None:
+    """Add a node's own sensitive data, before the first of its texts is converted."""
+    sensitive.add_facts(node, read_json(folder.evidence_file(node, "facts"), MAX_RECORD_BYTES))
+    gathered = vendor_output.gathered(log_bundle.archive_file(folder.path, node))
+    sensitive.addresses |= gathered.addresses
+    sensitive.macs |= gathered.macs
     if gathered.texts:
         (scratch / "tools").mkdir(exist_ok=True)
         (scratch / "tools" / f"{node}.json").write_text(json.dumps(gathered.texts), encoding="utf-8")
@@ -237,12 +239,12 @@ def _stages(
     folder: run_folder.RunFolder,
     run: Mapping[str, Any],
     node: Mapping[str, Any],
-    disguise: Disguise,
+    redactor: Redactor,
     draft: Path,
     scratch: Path,
 ) -> list[tuple[str, ...]]:
-    """Write the file of each stage of a node, and what report.html is drawn from; returns the rows of the index."""
-    name, identity = node["name"], disguise.name(node["name"])
+    """Write the file of each stage of a node and the evidence behind report.html; returns the rows of the index."""
+    name, identity = node["name"], redactor.name(node["name"])
     tools = read_json(scratch / "tools" / f"{name}.json", 1 << 30) or {}
     facts = _record(folder, run, name, "facts")[0]
     evidence = scratch / "nodes" / identity
@@ -252,20 +254,20 @@ def _stages(
         record, refused = _record(folder, run, name, stage["name"])
         head = stage_file.header(run, node, stage, record, facts)
         if refused:
-            head["message"] = f"the record was refused: {refused}"
-        # of the header only what nodes wrote may have anything in it; figures are many and none of them is text
-        metrics = [_metric(metric, disguise) for metric in head.pop("metrics")]
-        ours = {key: head[key] for key in stage_file.OURS}
-        head = {key: disguise.document(value) for key, value in head.items()}
-        head = {**head, **ours, "node": identity, "metrics": metrics}
-        parts = [(title, disguise.text(clean_text(text))) for title, text in
-                 vendor_state.parts(tools, facts, stage["name"])]  # fmt: skip
-        parts.append(("log", disguise.text(_log(folder.evidence_file(name, stage["name"], "logs")))))
+            head["message"] = f"the record is refused: {refused}"
+        # only fields that nodes wrote can hold internal data; metrics are many and hold no text but their scope
+        metrics = [_metric(metric, redactor) for metric in head.pop("metrics")]
+        own = {key: head[key] for key in stage_file.OWN_FIELDS}
+        head = {key: redactor.document(value) for key, value in head.items()}
+        head = {**head, **own, "node": identity, "metrics": metrics}
+        parts = [(title, redactor.text(clean_text(text))) for title, text in
+                 vendor_output.parts(tools, facts, stage["name"])]  # fmt: skip
+        parts.append(("log", redactor.text(_log(folder.evidence_file(name, stage["name"], "logs")))))
         path = DELIVERY.of(identity, stage["name"]) + ".log"
         (draft / path).parent.mkdir(parents=True, exist_ok=True)
         with (draft / path).open("wb") as stream:
             stream.writelines(stage_file.pieces(head, parts))
-        _curves(folder.evidence_file(name, stage["name"], "series"), name, identity, disguise, evidence)
+        _curves(folder.evidence_file(name, stage["name"], "series"), name, identity, redactor, evidence)
         shown = {"image": head["image"], "environment": head["environment"]}
         (evidence / f"{stage['name']}.json").write_text(json.dumps(shown), encoding="utf-8")
         (evidence / f"{stage['name']}.log").touch()
@@ -274,14 +276,14 @@ def _stages(
     return rows
 
 
-def _metric(metric: Mapping[str, Any], disguise: Disguise) -> dict[str, Any]:
-    return {**metric, "scope": disguise.short(metric["scope"])}
+def _metric(metric: Mapping[str, Any], redactor: Redactor) -> dict[str, Any]:
+    return {**metric, "scope": redactor.short(metric["scope"])}
 
 
 def _record(
     folder: run_folder.RunFolder, run: Mapping[str, Any], node: str, stage: str
 ) -> tuple[dict[str, Any] | None, str]:
-    """The record of a stage, and why it was refused."""
+    """The record of a stage, and why it is refused."""
     path = folder.evidence_file(node, stage)
     try:
         if path.is_symlink():
@@ -296,7 +298,7 @@ def _record(
 
 
 def _log(path: Path) -> str:
-    """The text of a log without what terminals obey; of one that is too long its head and its tail."""
+    """The text of a log without terminal escapes; head and tail of a log that is too long."""
     try:
         if path.is_symlink():
             return ""
@@ -311,21 +313,21 @@ def _log(path: Path) -> str:
                 left_out = (
                     f"\n[gpuval] {size - MAX_LOG_BYTES} bytes and the lines they cut are left out here\n".encode()
                 )
-                # whole lines: half a secret at a cut would be none that is known
+                # whole lines: half of a secret would not be recognised
                 data = head[: head.rfind(b"\n") + 1] + left_out + tail[tail.find(b"\n") + 1 :]
     except OSError:
         return ""
     return clean_text(data.decode("utf-8", "replace"))
 
 
-def _curves(path: Path, name: str, identity: str, disguise: Disguise, evidence: Path) -> None:
+def _curves(path: Path, name: str, identity: str, redactor: Redactor, evidence: Path) -> None:
     """The curves of a stage under the node's id, for report.html."""
     document = read_json(path, MAX_SERIES_BYTES)
     if document is None or document.get("node") != name or not isinstance(document.get("series"), list):
         return
     texts = ("name", "unit", "scope", "x_unit")
     series = [
-        {**curve, **{key: disguise.short(curve[key]) for key in texts if isinstance(curve.get(key), str)}}
+        {**curve, **{key: redactor.short(curve[key]) for key in texts if isinstance(curve.get(key), str)}}
         for curve in document["series"]
         if isinstance(curve, dict)
     ]
@@ -335,16 +337,16 @@ def _curves(path: Path, name: str, identity: str, disguise: Disguise, evidence: 
 
 def _forms(
     report: dict[str, Any],
-    disguise: Disguise,
+    redactor: Redactor,
     name: str,
     draft: Path,
     scratch: Path,
     rows: list[tuple[str, ...]],
 ) -> None:
-    """Every form of the report, made anew from the converted one, and what leads to the files."""
+    """Every form of the report, made from the converted one, with README.md and index.csv."""
     run, counts = report["run"], report["counts"]
     readme = _README.format(
-        run_id=disguise.text(run["run_id"]),
+        run_id=redactor.text(run["run_id"]),
         verdict=report["verdict"],
         nodes=counts["expected"],
         passed=counts["PASS"],
@@ -357,7 +359,7 @@ def _forms(
     writer.writerow(("uniqueid", "verdict", "sku", "stage", "state", "duration_seconds", "file"))
     writer.writerows([csv_cell(cell) for cell in row] for row in rows)
     (draft / "index.csv").write_text(stream.getvalue(), encoding="utf-8")
-    converted = convert.converted(report, disguise, name)
+    converted = report_conversion.converted(report, redactor, name)
     forms = {
         "report.html": lambda: html_report(converted, scratch, DELIVERY),
         "report.md": lambda: markdown_report(converted, DELIVERY),
@@ -368,18 +370,18 @@ def _forms(
         write_file(draft / form, text())
 
 
-def _remember(request: Request, disguise: Disguise) -> None:
-    """What stands for what, for the operator alone: a customer's question names an id or a placeholder."""
+def _write_names(request: Request, redactor: Redactor) -> None:
+    """Ids and placeholders with their originals, for the operator alone: a customer asks by id or placeholder."""
     path = request.directory / f"{request.name}.names.json"
-    told = {
+    names = {
         "ids": dict(sorted(request.ids.items())),
-        "placeholders": {placeholder: what for (_kind, what), placeholder in disguise.placeholders.items()},
+        "placeholders": {placeholder: what for (_kind, what), placeholder in redactor.placeholders.items()},
     }
-    files.replace(path, (json.dumps(told, indent=1) + "\n").encode(), files.PRIVATE)
+    files.replace(path, (json.dumps(names, indent=1) + "\n").encode(), files.PRIVATE)
 
 
-def _put(request: Request, draft: Path, sealed: list[pack.File]) -> tuple[bool, pack.File]:
-    """Put the draft in its place, unless the same is there. Returns whether that changed anything, and the archive."""
+def _publish(request: Request, draft: Path, sealed: list[pack.File]) -> tuple[bool, pack.File]:
+    """Replace the delivery by the draft unless they are the same. Returns whether it changed, and the archive."""
     target = request.target
     if request.form == "folder":
         if pack.same(target, sealed):

@@ -1,5 +1,7 @@
-"""Where a delivery is sent: an S3 service with keys of its own, or a folder. What is there already is not sent again,
-and what was sent is looked at where it arrived."""
+"""Destinations of a delivery: an S3 service with its own keys, or a folder.
+
+Files that are there already are not sent again; each sent file is verified at the destination.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ _MD5 = re.compile("[0-9a-f]{32}")
 
 @dataclass
 class Sent:
-    """How many files went out, and how many were there."""
+    """How many files were sent, and how many were there already."""
 
     sent: int = 0
     there: int = 0
@@ -51,7 +53,7 @@ def send_to_folder(root: Path, source: Path, files: Iterable[pack.File], folder:
     """Copy files from below ``source`` to below ``folder``. Raises DeliveryError."""
     sent = Sent()
     if folder.resolve().is_relative_to(root.resolve()):
-        raise DeliveryError(f"delivery_destination {folder} lies in the delivery itself: give another folder")
+        raise DeliveryError(f"delivery_destination {folder} is inside the delivery itself: set another folder")
     for file in files:
         target = folder / file.path
         if target.is_file() and not target.is_symlink() and _is(file, target):
@@ -66,7 +68,7 @@ def send_to_folder(root: Path, source: Path, files: Iterable[pack.File], folder:
             shutil.copyfile(source / file.path, draft)
             if not _is(file, draft):
                 raise DeliveryError(
-                    f"{file.path} arrived in {folder} with another checksum: look at its disk, then again"
+                    f"{file.path} arrived in {folder} with another checksum: check its disk, then deliver again"
                 )
             draft.replace(target)
         finally:
@@ -79,13 +81,13 @@ def _is(file: pack.File, path: Path) -> bool:
 
 
 class Bucket:
-    """A place in an S3 service."""
+    """A bucket and prefix of an S3 service."""
 
     def __init__(self, connection: Connection, prefix: str) -> None:
         if not connection.access_key or not connection.secret_key:
             raise DeliveryError(
-                "a destination on S3 needs keys of its own: set delivery_s3_access_key and delivery_s3_secret_key; "
-                "those of the run's store are never used for it"
+                "an S3 destination needs its own keys: set delivery_s3_access_key and delivery_s3_secret_key; "
+                "the keys of the run's store are never used"
             )
         self._store = Store(connection, timeout=TIMEOUT_SECONDS, attempts=5)
         self._client = self._store.client
@@ -100,24 +102,25 @@ class Bucket:
         *,
         dry: bool = False,
     ) -> Sent:
-        """Put files from below ``source`` under the prefix, those last in the list at the end: who sees them knows that
-        all is there. Raises DeliveryError, which names the first file that failed; done again, it goes on from there.
+        """Put files from ``source`` under the prefix; the last two of the list come last and mark completion.
+
+        Raises DeliveryError, which names the first file that failed; a second call resumes there.
         """
         sent = Sent()
         most = max(0, len(files) - 2)
         with ThreadPoolExecutor(STREAMS) as pool:
-            for start in range(0, most, 256):  # bounded: a failure is told before everything else was tried
+            for start in range(0, most, 256):  # bounded, so that a failure shows before everything else is tried
                 for one in pool.map(
                     lambda file: self._one(source, file, below, dry), files[start : min(start + 256, most)]
                 ):
                     _count(sent, one)
-                say(f"delivery: {sent.sent} files sent, {sent.there} were there, of {len(files)}")
+                say(f"delivery: {sent.sent} files sent, {sent.there} already there, of {len(files)}")
         for file in files[most:]:
             _count(sent, self._one(source, file, below, dry))
         return sent
 
     def _one(self, source: Path, file: pack.File, below: str, dry: bool) -> bool:
-        """Whether the file had to be sent."""
+        """Send one file unless it is there; returns whether it was sent."""
         key = "/".join(part for part in (self._prefix, below, file.path) if part)
         path = source / file.path
         try:
@@ -128,13 +131,13 @@ class Bucket:
             self._put(key, file, path)
             there = self._there(key, file, path, checked=file.bytes <= SINGLE_BYTES)
             if there is None and file.bytes <= SINGLE_BYTES:
-                return True  # it may be written and not read; the service has held it against the checksum it came with
+                return True  # write-only keys; the service verified the checksum that came with it
             if not there:
-                raise DeliveryError(f"{key} arrived in {self._bucket} with another size or checksum: send it again")
+                raise DeliveryError(f"{key} arrived in {self._bucket} with another size or checksum: deliver again")
         except (ClientError, BotoCoreError, OSError) as error:
             raise DeliveryError(
-                f"{key} could not be sent to {self._bucket}: {error}. Check delivery_destination, delivery_s3_endpoint "
-                "and its keys; what has arrived is not sent again"
+                f"cannot send {key} to {self._bucket}: {error}. Check delivery_destination, delivery_s3_endpoint and "
+                "the keys, then run `make deliver` again: it resumes"
             ) from None
         return True
 
@@ -148,16 +151,16 @@ class Bucket:
         self._client.put_object(Bucket=self._bucket, Key=key, Body=data, ContentMD5=checksum, **extra)
 
     def _there(self, key: str, file: pack.File, path: Path, *, checked: bool) -> bool | None:
-        """Whether the object is this file, None where these keys may not see that.
+        """Whether the object is this file; None if the keys may not read it.
 
-        By an ETag of its bytes; by the SHA-256 that it was given, where the service ``checked`` its bytes when they
-        came; else by its bytes.
+        Compares the ETag; then the SHA-256 of its metadata, if the service ``checked`` the bytes on arrival; else the
+        bytes.
         """
         try:
             head = self._client.head_object(Bucket=self._bucket, Key=key)
         except ClientError as error:
             status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-            if status in (403, 404):  # 403 is also the answer of AWS for what is not there, to keys that may not list
+            if status in (403, 404):  # AWS answers 403 for a missing object too, if the keys may not list
                 return None if status == 403 else False
             raise
         if head["ContentLength"] != file.bytes:

@@ -1,4 +1,4 @@
-"""Text that hides in other text: URL-encoded and in base64."""
+"""Encodings that can hide a text: URL encoding, base64, JSON."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ MAX_UNQUOTED = 3
 
 
 def in_base64(text: str) -> set[str]:
-    """What base64 of any text that holds this one has in it, whatever stands before and behind it; both alphabets.
+    """The substrings that base64 of any text with this one in it must contain, at each offset and in both alphabets.
 
-    Six characters encode to six or more that no other text has; shorter texts come about by chance.
+    Texts of six characters and more give six or more fixed characters; shorter ones match by chance.
     """
     raw, found = text.encode(), set()
     for before in range(3):
@@ -29,12 +29,12 @@ def in_base64(text: str) -> set[str]:
 
 
 def in_json(text: str) -> set[str]:
-    """The text within a string of JSON, where quotes and backslashes are escaped; in ASCII alone, and not."""
+    """The text as it is escaped within a JSON string, with and without ``ensure_ascii``."""
     return {json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
 
 
 def decodings(text: str) -> Iterator[str]:
-    """URL-encoded text decoded once, and again as long as that changes it."""
+    """URL-encoded text decoded once, then again while that changes it."""
     for _time in range(MAX_UNQUOTED):
         plain = unquote(text, errors="replace")
         if plain == text:
@@ -44,7 +44,7 @@ def decodings(text: str) -> Iterator[str]:
 
 
 def unquoted(text: str) -> str:
-    """URL-encoded text as it is, also where it was encoded several times."""
+    """URL-encoded text decoded completely."""
     for plain in decodings(text):
         text = plain
     return text

@@ -1,4 +1,4 @@
-"""One archive of all that is known of a run: what each node gave, and what the controller has of it."""
+"""The logs bundle of a run: evidence of each node and the controller's own files, in one archive."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import Reda
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import keys
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as runs_folder
 
-#: Of the results: what people and tools read, evidence, and what the controller remembers of launches and the watch.
+#: Files of the results: reports, evidence, and the controller's state of launches and watch.
 RESULTS = (
     *("run.json", "report.json", "report.html", "report.md", "junit.xml", "perf.csv", "failed_nodes.txt", "network/*"),
     *("nodes/*/*.json", "nodes/*/*.log", ".state/*.json", ".state/launches/*.json", ".state/plans/*.json"),
     *("gangs/gangs.json", "gangs/*/run.json", "gangs/*/nodes/*/*.json", "gangs/*/nodes/*/*.log"),
     *("gangs/*/.state/*.json", "gangs/*/.state/launches/*.json", "gangs/*/.state/plans/*.json"),
 )
-#: Token and private key of a round, there while it goes on and when its controller was killed: never part of it.
+#: Token and private key of a round; they exist while it runs or after its controller was killed. Never bundled.
 SECRET_FILES = (keys.FILE,)
-#: Of the embedded store: what its servers said.
+#: Logs of the embedded store's servers.
 STORE_LOGS = ("writer.log", "reader.log")
 MAX_FILE_BYTES = 64 << 20
 MAX_STORE_LOG_BYTES = 4 << 20
 
 GATHERED = "gathered"
-#: Where logs go as long as there is no run: they are wanted most where none ever came about.
+#: Folder of logs without a run: logs matter most when a run could not start.
 NO_RUN = "no-run"
 
 
 def run_folder_of(results: Path, run_id: str) -> Path:
-    """The run's folder, also one that does not exist; of `NO_RUN` where none is named and none was ever begun."""
+    """The run's folder, even if it does not exist; that of `NO_RUN` if none is named and none was ever started."""
     if run_id in ("", runs_folder.LATEST) and runs_folder.latest_run_id(results) is None:
         return results / NO_RUN
     return runs_folder.resolve(results, run_id).path
@@ -47,7 +47,7 @@ def logs_folder(run_folder: Path) -> Path:
 
 
 def state_file(run_folder: Path, node: str) -> Path:
-    """What became of a node's evidence, for whoever puts the bundle together."""
+    """The state of a node's evidence, read when the bundle is made."""
     return run_folder / ".state" / "logs" / f"{node}.json"
 
 
@@ -58,20 +58,20 @@ def archive_file(run_folder: Path, node: str) -> Path:
 def bundle(run_folder: Path, run_id: str, nodes: list[str], store: Path, hidden: set[str]) -> dict[str, Any]:
     """Write MANIFEST, nodes.json and logs-<run_id>.tar.gz below logs/. Returns path, counts and nodes without evidence.
 
-    `nodes` are those asked for now. A node that gave nothing now keeps what it gave earlier, and is named all the same.
+    `nodes` are those asked now. A node without evidence now keeps its earlier evidence, and is named nevertheless.
     """
     folder = logs_folder(run_folder)
     folder.mkdir(parents=True, exist_ok=True)
-    told = {node: _told(run_folder, node) for node in sorted(nodes)}
-    runs_folder.write_json(folder / "nodes.json", {"run_id": run_id, "at": runs_folder.now(), "nodes": told})
+    states = {node: _state(run_folder, node) for node in sorted(nodes)}
+    runs_folder.write_json(folder / "nodes.json", {"run_id": run_id, "at": runs_folder.now(), "nodes": states})
     target = folder / f"logs-{run_id}.tar.gz"
     digests = _pack(target, f"logs-{run_id}", _files(run_folder, target, store, Redaction(hidden)))
     runs_folder.write_bytes(folder / "MANIFEST", _manifest(digests))
-    without = {node: entry["message"] for node, entry in told.items() if entry["state"] != GATHERED}
-    return {"path": str(target), "bytes": target.stat().st_size, "nodes": len(told), "without": without}
+    without = {node: entry["message"] for node, entry in states.items() if entry["state"] != GATHERED}
+    return {"path": str(target), "bytes": target.stat().st_size, "nodes": len(states), "without": without}
 
 
-def _told(run_folder: Path, node: str) -> Mapping[str, Any]:
+def _state(run_folder: Path, node: str) -> Mapping[str, Any]:
     try:
         return runs_folder.read_json(state_file(run_folder, node))
     except (FileNotFoundError, ValueError):
@@ -83,7 +83,7 @@ def _clean(data: bytes, redact: Redaction) -> bytes:
 
 
 def _files(run_folder: Path, target: Path, store: Path, redact: Redaction) -> Iterator[tuple[str, bytes]]:
-    """Names and contents, one at a time: together those of a hundred nodes are more than memory should hold."""
+    """Names and contents, one at a time: a hundred nodes together exceed memory."""
     folder = logs_folder(run_folder)
     for path in sorted(folder.glob("*.tar.gz")):
         if path.name != target.name:
@@ -134,7 +134,7 @@ def _manifest(digests: Mapping[str, str]) -> bytes:
 
 
 def secrets_of_store(directory: Path) -> set[str]:
-    """Keys of the embedded store, to be hidden wherever they might have got to."""
+    """Secret keys of the embedded store, to redact."""
     try:
         state = json.loads((directory / "store.json").read_text())
         return {state[side]["secret_key"] for side in ("writer", "reader")}

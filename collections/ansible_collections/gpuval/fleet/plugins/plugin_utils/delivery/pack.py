@@ -1,4 +1,4 @@
-"""A folder as it is sent: manifest, checksums, and an archive that the same files make the same bytes of."""
+"""Manifest, checksums and reproducible archive of a folder."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def files_of(folder: Path) -> list[File]:
     return [File(name, path.stat().st_size, digest(path)) for name, path in paths]
 
 
-def seal(folder: Path, told: Mapping[str, Any]) -> list[File]:
-    """Write manifest.json (what is ``told``, and the files) and SHA256SUMS, which covers the manifest too.
+def seal(folder: Path, summary: Mapping[str, Any]) -> list[File]:
+    """Write manifest.json (``summary`` and the files) and SHA256SUMS, which covers the manifest too.
 
     Returns all files, those two last: who sends them in this order is done when the last one is there.
     """
     files = files_of(folder)
-    manifest = {**told, "files": [vars(file) for file in files]}
+    manifest = {**summary, "files": [vars(file) for file in files]}
     schemas.validate("delivery", manifest, what=MANIFEST)
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     files.append(File(MANIFEST, (folder / MANIFEST).stat().st_size, digest(folder / MANIFEST)))

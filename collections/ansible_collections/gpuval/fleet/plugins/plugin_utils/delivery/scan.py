@@ -1,6 +1,6 @@
-"""The last look at what was made: no known secret and no known address in any byte of it, in whatever form.
+"""The final scan of a delivery: no known secret, address or worker name in its bytes, in any encoding.
 
-Made apart from what converts texts, on the bytes that were written, so that a mistake there is found here.
+It reads the written bytes and shares no code with the redaction, so it finds the redaction's bugs.
 """
 
 from __future__ import annotations
@@ -10,40 +10,40 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import SHORTEST_SECRET
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.disguise import NOT_OF_NUMA, Disguise
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.encodings import in_base64, in_json, unquoted
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.words import any_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.redactor import NOT_OF_NUMA, Redactor
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.word_pattern import any_of
 
 PIECE_BYTES = 4 << 20
-#: What lies across the end of a piece is seen with the next one.
+#: A match across the end of a piece is found with the next one.
 OVERLAP = 8192
 MAX_FOUND = 20
 
 
 class Scan:
-    """Looks for what a disguise knows: secrets, addresses of nodes, and names of workers that are no one's id.
+    """Searches for the redactor's secrets, addresses of nodes, and names of workers that are no id.
 
-    Secrets that are ``own_words`` of gpuval are not looked for: they are in every delivery.
+    Secrets among ``own_terms`` are skipped: gpuval's own text contains them.
     """
 
-    def __init__(self, disguise: Disguise, own_words: Collection[str] = ()) -> None:
-        known = disguise.known
+    def __init__(self, redactor: Redactor, own_terms: Collection[str] = ()) -> None:
+        known = redactor.known
         given = {identity.lower() for identity in known.names.values()}
-        secrets = [secret for secret in known.secrets if len(secret) >= SHORTEST_SECRET and secret not in own_words]
+        secrets = [secret for secret in known.secrets if len(secret) >= SHORTEST_SECRET and secret not in own_terms]
         self._secrets = sorted({form for secret in secrets for form in (secret, *in_json(secret))})
         shown = {*known.addresses} - set(known.names.values())
         self._addresses = re.compile(rf"(?<![0-9A-Za-z:.])(?:{any_of(shown)})(?![0-9A-Za-z]|:[0-9A-Fa-f]*:)(?!\.\d)")
-        names = {name for name in disguise.literal if name.lower() not in given}
+        names = {name for name in redactor.literal if name.lower() not in given}
         self._names = re.compile(
             rf"{NOT_OF_NUMA}(?<![A-Za-z0-9_-])(?<![A-Za-z0-9]\.)(?:{any_of(names)})(?![A-Za-z0-9_-])"
         )
-        #: Within other words a name is told, and no error: node-1 in spare-node-1 may be a machine of its own.
+        #: A name within a longer word is counted, and is no error: spare-node-1 may be another machine than node-1.
         self._within = re.compile(rf"{NOT_OF_NUMA}(?<![A-Za-z0-9])(?:{any_of(names)})(?![A-Za-z0-9])")
         self._encoded = re.compile(any_of({form for text in (*self._secrets, *shown) for form in in_base64(text)}))
         self.within: dict[str, int] = {}
 
     def file(self, path: Path) -> list[str]:
-        """What was found in a file, without saying it: `a secret`, `the address of a node`, `the name of a worker`."""
+        """Kinds of finding in a file: `a secret`, `the address of a node`, `the name of a worker`, without the text."""
         found: dict[str, None] = {}
         for text in _pieces(path):
             found.update(dict.fromkeys(self.text(text)))
@@ -78,10 +78,10 @@ def _pieces(path: Path) -> Iterator[str]:
 
 
 def problems(scan: Scan, folder: Path, names: Iterable[str]) -> list[str]:
-    """``<file>: <what was found>`` for the first files with something in them."""
-    told = []
+    """``<file>: <kind of finding>`` for the first files with findings."""
+    found: list[str] = []
     for name in names:
-        told += [f"{name}: {what}" for what in scan.file(folder / name)]
-        if len(told) >= MAX_FOUND:
+        found += [f"{name}: {what}" for what in scan.file(folder / name)]
+        if len(found) >= MAX_FOUND:
             break
-    return told
+    return found

@@ -1,6 +1,6 @@
-"""The file of one stage on one node: a JSON header, the state that the vendor's tool told, the log.
+"""The file of one stage on one node: a JSON header, the output of the vendor's tool, the log.
 
-The header says how many bytes each part has, so that no line of a log can pass for the begin of another part.
+The header has the size of each part in bytes, so that no line of a log can pose as the start of another part.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 SCHEMA = "gpuval.delivered_stage/1"
 _RECORD = ("workload", "attempt", "state", "message", "started_at", "updated_at", "finished_at", "duration_seconds",
            "command", "image", "exit_code", "signal", "metrics", "fingerprints", "environment")  # fmt: skip
-#: Of a header what gpuval itself says: words that are never those of a node.
-OURS = ("schema", "stage", "verdict", "state")
+#: Fields of the header that gpuval writes; nodes have no influence on them.
+OWN_FIELDS = ("schema", "stage", "verdict", "state")
 _EARLIER = ("attempt", "state", "message", "started_at", "finished_at", "duration_seconds", "exit_code", "signal")
 _CHECK = ("name", "metric", "severity", "verdict", "part", "value", "unit", "expected", "reason")
-#: They name a machine within its own network, and tell a customer nothing.
+#: They name a machine within its own network and mean nothing to a customer.
 INTERNAL = frozenset({"hostname", "machine_id", "boot_id"})
 
 
@@ -27,9 +27,9 @@ def header(
     record: Mapping[str, Any] | None,
     facts: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """What stands before the log, as it is known here; names and addresses in it are yet to be converted."""
+    """The header, with names and addresses not converted yet."""
     known = record or {}
-    told = {key: known[key] if key in known else stage.get(key) for key in _RECORD}
+    fields = {key: known[key] if key in known else stage.get(key) for key in _RECORD}
     software = _software(facts)
     return {
         "schema": SCHEMA,
@@ -43,7 +43,7 @@ def header(
         "accelerator": node["accelerator"],
         "gpus": node["identity"].get("gpus", []),
         "software": software,
-        **told,
+        **fields,
         "metrics": known.get("metrics", []),
         "environment": without_internal(known.get("environment") or {}),
         "earlier_attempts": [{key: one.get(key) for key in _EARLIER} for one in known.get("attempts", [])],
@@ -56,7 +56,7 @@ def header(
 
 
 def without_internal(value: Any) -> Any:
-    """Facts without what names the machine in its own network."""
+    """Facts without the fields of INTERNAL."""
     if isinstance(value, Mapping):
         return {key: without_internal(item) for key, item in value.items() if key not in INTERNAL}
     if isinstance(value, list):
@@ -97,7 +97,7 @@ def pieces(head: Mapping[str, Any], parts: Iterable[tuple[str, str]]) -> list[by
 
 
 def read(data: bytes) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """The header and the parts of such a file. Raises ValueError for what is none."""
+    """The header and the parts of such a file. Raises ValueError if it is malformed."""
     end = data.index(b"\n}\n") + 3
     head = json.loads(data[:end])
     parts, at = {}, end
@@ -106,5 +106,5 @@ def read(data: bytes) -> tuple[dict[str, Any], dict[str, bytes]]:
         parts[section["name"]] = data[at : at + section["bytes"]]
         at += section["bytes"]
     if at != len(data):
-        raise ValueError("the file does not end where its header says")
+        raise ValueError("the file's size differs from its header")
     return head, parts

@@ -17,7 +17,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.statistic
 
 MAX_RUN_ID = 63
 #: What of a search's sentences is told in a record.
-MAX_LINES, MAX_LINE, MAX_TOLD, MAX_NAMES = 4, 200, 1000, 3
+MAX_LINES, MAX_LINE, MAX_SHOWN, MAX_NAMES = 4, 200, 1000, 3
 #: Of what a node's host checks found.
 MAX_PROBLEMS, MAX_PROBLEM = 3, 200
 #: Fewer nodes than these are told apart by right and wrong alone.
@@ -296,7 +296,7 @@ def fabric_record(run: Mapping[str, Any], node: str, found: Mapping[str, Any], a
     whole = of_all(found)
     faults = found.get("faults", {}).get(node, {"figures": [], "absent": {}, "rounds": []})
     speed = untold_speed(found) if known == HEALTHY else ""
-    told = [sentence(node, found)[:MAX_TOLD], *whole, speed]
+    told = [sentence(node, found)[:MAX_SHOWN], *whole, speed]
     problems = faults.get("host_checks")
     if problems and (known != HEALTHY or bad_links or suspect_links):
         told.insert(1, f"its host checks: {'; '.join(problems)}")

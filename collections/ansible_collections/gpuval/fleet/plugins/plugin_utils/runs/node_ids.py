@@ -20,7 +20,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some
 
 MAX_FILE_BYTES = 16 << 20
 MAX_ID = 120
-MAX_TOLD = 20
+MAX_SHOWN = 20
 #: An id becomes the name of files, on any file system.
 ID = re.compile(rf"[A-Za-z0-9](?:[A-Za-z0-9._-]{{0,{MAX_ID - 2}}}[A-Za-z0-9_-])?", re.ASCII)
 _RESERVED = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?", re.ASCII | re.IGNORECASE)
@@ -118,7 +118,7 @@ def checked(entries: Iterable[tuple[str, str]], what: str) -> dict[str, str]:
             same = "the same" if ids[owner] == identity else f"but for case the same as {ids[owner]}"
             problems.append(f"the id {identity} of {worker} is {same}, that of {owner}")
     if problems:
-        raise NodeIdsError(f"{what}: {some_of(problems, MAX_TOLD, '; ')}")
+        raise NodeIdsError(f"{what}: {some_of(problems, MAX_SHOWN, '; ')}")
     return ids
 
 
@@ -221,7 +221,7 @@ def _entries(document: Any, name: str) -> list[tuple[str, str]]:
     if numbers:  # YAML has changed them by now: 0123456 to 42798, 1_0 to 10
         raise NodeIdsError(
             f"{name}: a worker and a unique id are text; write each in quotes, YAML took for none: "
-            f"{some_of(numbers, MAX_TOLD)}"
+            f"{some_of(numbers, MAX_SHOWN)}"
         )
     return [(worker.strip(), identity.strip()) for worker, identity in pairs]
 

@@ -6,10 +6,10 @@ import time
 from urllib.parse import quote
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.disguise import Disguise, Known
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.redactor import Known, Redactor
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.scan import Scan
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.surroundings import Surroundings, jumps
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.words import any_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.sensitive import Sensitive, jumps
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.word_pattern import any_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -96,14 +96,14 @@ TEXTS = {
 @pytest.mark.parametrize("case", TEXTS)
 def test_texts(case):
     text, wanted = TEXTS[case]
-    assert Disguise(KNOWN).text(text) == (text if wanted is None else wanted)
+    assert Redactor(KNOWN).text(text) == (text if wanted is None else wanted)
 
 
 @pytest.mark.parametrize("before", range(4))
 def test_a_secret_is_found_in_every_form(before):
     secret = plant("key")
-    disguise = Disguise(Known(names={}, secrets=frozenset({secret})))
-    scan = Scan(disguise)
+    redactor = Redactor(Known(names={}, secrets=frozenset({secret})))
+    scan = Scan(redactor)
     for form in (
         secret,
         quote(secret, safe=""),
@@ -113,29 +113,29 @@ def test_a_secret_is_found_in_every_form(before):
     ):
         text = f"careless: {form} said"
         assert list(scan.text(text)), form
-        clean = disguise.text(text)
+        clean = redactor.text(text)
         assert not any(one in clean.encode() for one in forms(secret)), form
         assert not list(scan.text(clean)), clean
         assert clean.startswith("careless: ") and clean.endswith(" said")
 
 
 def test_a_secret_with_quotes_is_found_in_json():
-    disguise = Disguise(Known(names={}, secrets=frozenset({'pa"ss\\wörd-1'})))
+    redactor = Redactor(Known(names={}, secrets=frozenset({'pa"ss\\wörd-1'})))
     for form in (json.dumps('pa"ss\\wörd-1'), json.dumps('pa"ss\\wörd-1', ensure_ascii=False)):
-        assert list(Scan(disguise).text(form)) == ["a secret"]
-        assert disguise.text(form) == '"***"'
+        assert list(Scan(redactor).text(form)) == ["a secret"]
+        assert redactor.text(form) == '"***"'
 
 
 def test_an_address_and_a_name_in_base64_are_hidden():
-    disguise = Disguise(KNOWN)
+    redactor = Redactor(KNOWN)
     for text in ("203.0.113.9", "node-10"):
         for before in range(3):
             encoded = base64.b64encode(b"x" * before + text.encode() + b" and").decode()
-            assert disguise.text(f"a {encoded} b") == "a *** b"
+            assert redactor.text(f"a {encoded} b") == "a *** b"
 
 
 def test_the_last_look_finds_what_was_left():
-    scan = Scan(Disguise(KNOWN))
+    scan = Scan(Redactor(KNOWN))
     found = {
         text: list(scan.text(text))
         for text in (f"x {SECRET}", "at 203.0.113.9", "at 2001:db8::17: no", "on node-1 now", quote(SECRET, safe=""))
@@ -161,24 +161,24 @@ def test_names_are_converted_whole_and_once(names, data):
     words = data.draw(
         st.lists(st.one_of(st.sampled_from(names), st.from_regex(r"[a-z]{2,4}-[0-9]{1,4}", fullmatch=True)))
     )
-    disguise = Disguise(Known(names=known))
-    assert disguise.text(" ".join(words)) == " ".join(known.get(word, word) for word in words)
+    redactor = Redactor(Known(names=known))
+    assert redactor.text(" ".join(words)) == " ".join(known.get(word, word) for word in words)
 
 
 @given(st.text(max_size=200))
 def test_what_was_converted_is_left_alone(text):
-    disguise = Disguise(
+    redactor = Redactor(
         Known(names={"node-1": "ATL1"}, secrets=frozenset({SECRET}), addresses=frozenset({"203.0.113.9"}))
     )
-    once = disguise.text(text)
-    assert disguise.text(once) == once
+    once = redactor.text(text)
+    assert redactor.text(once) == once
 
 
 @given(st.ip_addresses(v=4), st.sampled_from(" ,;:/[]()=\"'@\n"), st.sampled_from(" ,;/]()\"'\n"))
 def test_every_private_address_of_the_fleet_is_hidden(address, before, after):
     text = str(address)
-    disguise = Disguise(Known(names={}, addresses=frozenset({text})))
-    done = disguise.text(f"x{before}{text}{after}y")
+    redactor = Redactor(Known(names={}, addresses=frozenset({text})))
+    done = redactor.text(f"x{before}{text}{after}y")
     assert (text in done) == (address.is_loopback or address.is_unspecified or address.is_multicast)
 
 
@@ -208,7 +208,7 @@ HOSTILE = {
 @pytest.mark.parametrize("case", HOSTILE)
 def test_hostile_texts_cost_no_more_than_their_length(case):
     began = time.process_time()
-    Disguise(KNOWN).text(HOSTILE[case])
+    Redactor(KNOWN).text(HOSTILE[case])
     assert time.process_time() - began < 8
 
 
@@ -220,8 +220,8 @@ def test_machines_that_ssh_jumps_over():
 
 
 def test_what_the_inventory_tells():
-    around = Surroundings()
-    around.add_variables(
+    sensitive = Sensitive()
+    sensitive.add_variables(
         "node-1",
         {
             "ansible_host": "10.0.0.1",
@@ -231,7 +231,7 @@ def test_what_the_inventory_tells():
             "gpuval_environment": {"MY_TOKEN": "environment-token", "NCCL_DEBUG": "INFO"},
         },
     )
-    around.add_variables("node-2", {"ansible_host": "gpu2.corp"})
-    assert (around.addresses, around.hosts, around.users) == ({"10.0.0.1"}, {"bastion.corp"}, {"carol"})
-    assert around.secrets == {"sudo-pass-word", "environment-token"}
-    assert around.alias_ids({"node-2": "ID"}) == ({"gpu2.corp": "ID"}, set())
+    sensitive.add_variables("node-2", {"ansible_host": "gpu2.corp"})
+    assert (sensitive.addresses, sensitive.hosts, sensitive.users) == ({"10.0.0.1"}, {"bastion.corp"}, {"carol"})
+    assert sensitive.secrets == {"sudo-pass-word", "environment-token"}
+    assert sensitive.alias_ids({"node-2": "ID"}) == ({"gpu2.corp": "ID"}, set())

@@ -1,4 +1,4 @@
-"""Secrets that are words of gpuval's own files: they stand in every delivery, whoever knows them or not."""
+"""Secrets that are ordinary words of gpuval's own files, and so part of every delivery."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _WORD = re.compile(r"[A-Za-z_-]+")
 _KINDS = frozenset({".py", ".json", ".yml", ".yaml", ".j2", ".js", ".css", ".html", ".md"})
 
 
-def own_words(secrets: Iterable[str], collection: Path) -> frozenset[str]:
-    """Those of the secrets that are a word and stand in a file of the collection."""
+def own_terms(secrets: Iterable[str], collection: Path) -> frozenset[str]:
+    """The secrets that are a single word and occur in a file of the collection."""
     words = {secret for secret in secrets if len(secret) >= SHORTEST_SECRET and _WORD.fullmatch(secret)}
     found: set[str] = set()
     if not words:

@@ -8,9 +8,9 @@ from typing import Any
 
 
 def any_of(words: Iterable[str]) -> str:
-    """A pattern that matches any of the words, the longest one that is there; nothing at all where there is none.
+    """A pattern that matches the longest of the words at a position; without words it matches nothing.
 
-    It is a tree of their common beginnings: of alternatives side by side Python would try each at every character.
+    It is a tree of common prefixes: Python would try flat alternatives one by one at every character.
     """
     tree: dict[str, Any] = {}
     for word in words:

@@ -1,4 +1,4 @@
-"""What is internal about a run's surroundings: names, addresses and secrets that a delivery must not tell."""
+"""Names, addresses and secrets around a run that a delivery must not contain."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import is_secret
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.disguise import home_folders, is_ordinary
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.redactor import home_folders, is_ordinary
 
 #: Variables of a node with its name or address.
 ADDRESSES = ("ansible_host", "ansible_ssh_host")
@@ -35,8 +35,8 @@ _PROXY_COMMAND = re.compile(r"ProxyCommand[= ]\s*(.*)", re.IGNORECASE)
 _WITH_VALUE = frozenset(f"-{letter}" for letter in "oiplFWJEcmbBDLRSeQwIO")
 
 
-class Surroundings:
-    """Collects them, from wherever they are known."""
+class Sensitive:
+    """Collects them from the controller, the inventory and the nodes' facts."""
 
     def __init__(self) -> None:
         self.aliases: dict[str, set[str]] = {}
@@ -48,7 +48,7 @@ class Surroundings:
         self.folders: dict[str, str] = {}
 
     def add_controller(self, project: Path) -> None:
-        """This machine: its names, its user, and the folders that tell of them."""
+        """This machine: its names, its user, and folders with these names."""
         self.hosts |= {socket.gethostname(), socket.gethostname().partition(".")[0]}
         home = Path.home()
         self.users |= {os.environ.get("USER", ""), os.environ.get("SUDO_USER", ""), home.name} - {""}
@@ -75,7 +75,7 @@ class Surroundings:
             self.secrets |= {_text(value) for name, value in environment.items() if is_secret(str(name))} - {""}
 
     def add_facts(self, node: str, facts: Mapping[str, Any] | None) -> None:
-        """What a node's facts tell: its host name, and hardware addresses of its interfaces."""
+        """From a node's facts: its host name and the MAC addresses of its interfaces."""
         environment = (facts or {}).get("environment") or {}
         hostname = (environment.get("os") or {}).get("hostname")
         if isinstance(hostname, str):
@@ -86,7 +86,7 @@ class Surroundings:
                 self.macs.add(nic["address"])
 
     def alias_ids(self, names: Mapping[str, str]) -> tuple[dict[str, str], set[str]]:
-        """Other names of nodes by the id of the one node that has them; those that several have."""
+        """Aliases by the id of the only node that has them, and aliases that several nodes share."""
         one = {alias: names[next(iter(nodes))] for alias, nodes in self.aliases.items() if len(nodes) == 1}
         return one, {alias for alias, nodes in self.aliases.items() if len(nodes) > 1}
 
@@ -135,7 +135,7 @@ def _text(value: Any) -> str:
 
 
 def read_json(path: Path, limit: int) -> dict[str, Any] | None:
-    """An object in a file that a node may have written; None of one that is not there, too large, or none."""
+    """The JSON object of a file that a node may have written; None if it is missing, too large or malformed."""
     try:
         if path.is_symlink() or path.stat().st_size > limit:
             return None

@@ -1,6 +1,6 @@
-"""Text as the customer may read it: workers by their unique ids, secrets and internal addresses left out.
+"""Text as the customer may read it: unique ids for workers, no secrets, no internal addresses.
 
-One object serves a whole delivery: what it puts in the place of an address is the same wherever that address stands.
+One object serves a whole delivery, so that an address has the same placeholder throughout.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.encodings im
     in_base64,
     in_json,
 )
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.words import any_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.word_pattern import any_of
 
-#: Names that stand in any log: as text they tell of no node, and to convert them would spoil what is told.
+#: Ordinary words of any log: in running text they name no node, and converting them would spoil the text.
 ORDINARY = frozenset(
     {"localhost", "node", "nodes", "host", "hosts", "gpu", "cpu", "master", "worker", "server", "client", "head",
      "login", "local", "root", "admin", "user", "ubuntu", "debian", "centos", "rocky", "ec2-user", "core", "nobody",
@@ -33,9 +33,9 @@ ORDINARY = frozenset(
      "none", "true", "false", "test", "linux", "runner", "controller", "project", "nvidia", "amd", "gaudi", "vm"}
 )  # fmt: skip
 SHORTEST_NAME = 3
-#: Shorter ones come about by chance in what looks like base64.
+#: Shorter ones occur by chance in text that looks like base64.
 SHORTEST_ENCODED = 6
-#: Ends of file names, which are no domains.
+#: Suffixes of file names, which are not domains.
 _SUFFIXES = "log|json|txt|gz|tar|zip|py|sh|yml|yaml|csv|html|md|xml|conf|service|socket|pem|key|pub|sock|pid|lock"
 _DOMAIN = rf"(?:\.(?!(?:{_SUFFIXES})\b)[A-Za-z0-9-]+)*\.(?!(?:{_SUFFIXES})\b)[A-Za-z][A-Za-z-]*[A-Za-z](?![\w-])"
 _HOME = re.compile(r"(?<![\w.])/home/(?!user(?:[^\w.-]|$))[A-Za-z0-9_][\w.-]*")
@@ -57,23 +57,23 @@ _TRIGGERS = (
     ),
     *("token", "key", "credential", "signature", "cookie"),
 )
-#: What stands before a number of a NUMA node: node0 of a CPU is no worker of that name.
+#: Context of a NUMA node's number: node0 of a CPU is not the worker node0.
 NOT_OF_NUMA = r"(?<!NUMA )(?<!numa )(?<!/system/node/)"
 _TRIGGER = re.compile("|".join(map(re.escape, _TRIGGERS)))
 _SIGNATURE = re.compile(r"X-Amz-(?:Signature|Credential|Security-Token)=([^&\s\"'<>]{8,})", re.IGNORECASE)
-#: What the values of a signature are made of: the first part is the signature or the key's id; dates are short.
+#: Parts of a signature's value: the first is the signature or the key's id; dates are shorter.
 _PART = re.compile(r"[A-Za-z0-9]{8,}")
 SHORTEST_PART = 16
 
 
 def is_ordinary(name: str) -> bool:
-    """Whether a name is a word or a number that a log has anyway."""
+    """Whether a name is a common word or a number."""
     return len(name) < SHORTEST_NAME or name.lower() in ORDINARY or not re.search("[A-Za-z]", name)
 
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of the surroundings of a run, and must not be in a delivery.
+    """Sensitive data of a run, which must not be in a delivery.
 
     names: worker to unique id. aliases: other names of a node (host name, DNS name) to its unique id. hosts: names of
     other machines. users, folders: of the controller.
@@ -90,8 +90,8 @@ class Known:
     run_id: str = ""
 
 
-class Disguise:
-    """Converts texts and documents, and remembers what it put in the place of what."""
+class Redactor:
+    """Converts texts and documents, and keeps the placeholders it used."""
 
     def __init__(self, known: Known) -> None:
         self.known = known
@@ -127,28 +127,28 @@ class Disguise:
         return self.known.names[worker]
 
     def text(self, text: str) -> str:
-        """A text of any length, converted. What it was converted to is left alone when it is converted again."""
+        """A text of any length, converted. Converting the result again does not change it."""
         text = self._without_secrets(text)
         if "%" in text:
             text = PERCENT.sub(self._percent, text)
         return self._plain(text)
 
     def _plain(self, text: str) -> str:
-        """Names and addresses converted, without a look at what is URL-encoded."""
+        """Names and addresses converted; URL-encoded text is not decoded."""
         if self._encoded.search(text):
             text = BASE64.sub(self._base64, text)
-        for folder, instead in self._folders:
+        for folder, replacement in self._folders:
             if folder in text:
-                text = re.sub(re.escape(folder) + r"(?![\w.-])", lambda _found, put=instead: put, text)
+                text = re.sub(re.escape(folder) + r"(?![\w.-])", lambda _found, put=replacement: put, text)
         if "/home/" in text:
             text = _HOME.sub("/home/user", text)
-        text = self._addresses.hide(text, self._instead)
+        text = self._addresses.hide(text, self._replacement)
         text = self._name_pattern.sub(self._identity, text)
         text = self._host_pattern.sub(lambda found: self._placeholder("host", found["word"].lower()), text)
         return self._user_pattern.sub(lambda found: "user", text)
 
     def short(self, text: str) -> str:
-        """A text that stands in a document again and again."""
+        """A text that recurs in documents, converted once."""
         done = self._texts.get(text)
         if done is None:
             if len(self._texts) > 1 << 16:
@@ -167,7 +167,7 @@ class Disguise:
         return value
 
     def _value(self, key: str, value: Any) -> Any:
-        """A worker's name that stands by itself is converted whatever it is."""
+        """The value of a node field is converted even if it is an ordinary word."""
         if key in ("node", "worker") and isinstance(value, str) and value in self.known.names:
             return self.known.names[value]
         return self.document(value)
@@ -182,7 +182,7 @@ class Disguise:
         if not _TRIGGER.search(low):
             return text
         signed = _parts(_SIGNATURE.findall(text))
-        if signed:  # also where it stands by itself
+        if signed:  # also where the signature occurs alone
             text = _PART.sub(lambda found: HIDDEN if found.group() in signed else found.group(), text)
         lines = text.split("\n")
         for index, line in enumerate(lines):
@@ -191,8 +191,8 @@ class Disguise:
         return "\n".join(lines)
 
     def _percent(self, found: re.Match[str]) -> str:
-        """Decoded once, twice, ...: the first of them that has something to hide, converted; all of it hidden where it
-        could be decoded further, since what is made of it would be decoded again."""
+        """The first of its decodings with something to hide, converted; hidden completely if it decodes further, since
+        its result would be decoded again."""
         for plain in decodings(found.group()):
             hidden = self._plain(self._without_secrets(plain))
             if hidden != plain:
@@ -202,7 +202,7 @@ class Disguise:
     def _base64(self, found: re.Match[str]) -> str:
         return HIDDEN if self._encoded.search(found.group()) else found.group()
 
-    def _instead(self, kind: str, address: str) -> str | None:
+    def _replacement(self, kind: str, address: str) -> str | None:
         if kind == addresses.ADDRESS and address in self._address_names:
             return self._address_names[address]
         return self._placeholder(kind, address)
@@ -220,14 +220,14 @@ class Disguise:
 
 
 def _forms(secret: str) -> set[str]:
-    """A secret as it is, URL-encoded, in JSON, and in base64 by itself."""
+    """A secret in plain, URL-encoded, JSON-escaped and base64 form."""
     raw = secret.encode()
     plain = {base64.b64encode(raw).decode().rstrip("="), base64.urlsafe_b64encode(raw).decode().rstrip("=")}
     return {secret, quote(secret, safe=""), quote(secret), *in_json(secret), *plain}
 
 
 def _parts(values: Iterable[str]) -> set[str]:
-    """Of signatures the parts that are secret, each of which can be looked up however many there are."""
+    """The secret parts of signatures, as a set for fast lookup."""
     found = set()
     for value in values:
         parts = _PART.findall(value)
@@ -236,7 +236,7 @@ def _parts(values: Iterable[str]) -> set[str]:
 
 
 def _names_pattern(names: Iterable[str], run_id: str) -> re.Pattern[str]:
-    """Names as whole words, with the domain behind them; within names that gpuval makes of run and node as well."""
+    """Names as whole words, with their domain; also within names that gpuval composes of run and node."""
     words = any_of(
         {form for name in names for form in (name, name.lower(), name.upper(), name.title(), name.capitalize())}
     )
@@ -252,10 +252,10 @@ def _tokens_pattern(words: Iterable[str]) -> re.Pattern[str]:
 
 
 def home_folders(home: str, project: str) -> dict[str, str]:
-    """Folders of the controller that tell of its user, and what stands in their place."""
+    """Folders of the controller that contain user names, with their replacements."""
     found = {}
-    for folder, instead in ((project, "project"), (home, "~")):
+    for folder, replacement in ((project, "project"), (home, "~")):
         path = PurePosixPath(folder)
         if len(path.parts) > 2:
-            found[str(path)] = instead
+            found[str(path)] = replacement
     return found

@@ -1,4 +1,4 @@
-"""What the vendor's tool said of a node: from the archive that `make logs` fetched, else from the node's facts."""
+"""Output of the vendor's tools on a node: from the archive that `make logs` fetched, else from the node's facts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
 
-#: In the archive of a node. Those of ``SHORT`` stand in the file of each stage, all of them in that of `facts`.
+#: Files in the archive of a node. ``SHORT`` ones go into the file of each stage, all of them into that of `facts`.
 SHORT = ("gpu/nvidia-smi.txt", "gpu/hl-smi.txt", "gpu/rocm-smi.txt", "gpu/amd-smi-metric.txt")
 LONG = ("gpu/nvidia-driver.txt", "gpu/nvidia-smi-q.txt", "gpu/nvidia-smi-topo.txt", "gpu/nvidia-smi-nvlink.txt",
         "gpu/amd-smi-static.txt", "gpu/amd-smi-topology.txt", "gpu/hl-smi-q.txt")  # fmt: skip
@@ -30,7 +30,7 @@ _COLUMNS = ("index", "name", "serial", "uuid", "pci_address", "driver_version", 
 
 @dataclass
 class Gathered:
-    """Texts by their name in the archive, and the node's own addresses."""
+    """Texts by file name in the archive, and the node's own addresses."""
 
     texts: dict[str, str] = field(default_factory=dict)
     addresses: set[str] = field(default_factory=set)
@@ -38,7 +38,7 @@ class Gathered:
 
 
 def gathered(archive: Path) -> Gathered:
-    """What an archive of `make logs` holds of the tools; nothing of one that is not there or damaged, or too large."""
+    """The tools' output in an archive of `make logs`; empty if the archive is missing, damaged or too large."""
     found = Gathered()
     wanted = {*SHORT, *LONG, ADDRESSES}
     try:
@@ -80,7 +80,7 @@ def from_facts(facts: Mapping[str, Any] | None) -> str:
     environment = (facts or {}).get("environment") or {}
     gpus = [gpu for gpu in environment.get("gpus") or [] if isinstance(gpu, Mapping)]
     if not gpus:
-        return "no accelerator, or no facts of it\n"
+        return "no accelerator, or no facts\n"
     lines = []
     for gpu in gpus:
         lines.append(f"{one_line(str(gpu.get('vendor') or ''), 40)} accelerator {one_line(str(gpu.get('index')), 20)}")
