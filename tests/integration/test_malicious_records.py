@@ -5,7 +5,7 @@ import sys
 from xml.etree import ElementTree
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, Store, StoreErrors
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, Store, StoreError
 
 EVIL = (
     "\x1b]0;owned\x07\x1b[31mred\x1b[0m <script>alert(1)</script> <img src=x onerror=alert(2)> "
@@ -66,7 +66,7 @@ def plant(fleet):
     put(f"{records}/facts/ghost.json", {**good, "node": "ghost"})
     put(f"{records}/facts/<script>alert(3)</script>.json", {**good, "message": EVIL})
     put(f"{records}/facts/..%2f..%2f..%2f..%2fescaped.json", {**good, "node": "../../../../escaped"})
-    with pytest.raises(StoreErrors):  # the store takes no such key; a file below it cannot have that name either
+    with pytest.raises(StoreError):  # the store takes no such key; a file below it cannot have that name either
         put(f"{records}/../../escaped/node-1.json", good)
     put(f"{fleet.run_id}/logs/facts/ghost.log", EVIL.encode())
     series = {

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, Store, StoreError, StoreErrors
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, Store, StoreError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
 
 
@@ -82,9 +82,9 @@ def test_the_reader_reads_and_cannot_write(embedded):
     time.sleep(1.1)  # the reader looks at the folder anew every second
     reader = Store(embedded.reader(), attempts=1)
     assert reader.get("models/m/config.json", max_bytes=10) == b"{}"
-    with pytest.raises(StoreErrors):
+    with pytest.raises(StoreError):
         reader.put("models/m/config.json", b"evil")
-    with pytest.raises(StoreErrors):
+    with pytest.raises(StoreError):
         Store(
             Connection("gpuval", embedded.reader().endpoint, access_key="GV0000000000000000", secret_key="x" * 40)
         ).get("models/m/config.json", max_bytes=10)
@@ -99,7 +99,7 @@ def test_the_reader_sees_models_alone(embedded):
     keys = {entry.key for entry in reader.list("")}
     assert "models/seen/a" in keys
     assert all(key.startswith("models/") for key in keys)
-    with pytest.raises(StoreErrors):
+    with pytest.raises(StoreError):
         reader.get("run9/records/training/n1.json", max_bytes=10)
 
 

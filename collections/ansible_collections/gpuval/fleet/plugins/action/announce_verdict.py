@@ -4,15 +4,16 @@
 from __future__ import annotations
 
 from ansible import constants
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import final_block
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
 
 CALLBACK = "gpuval.fleet.acceptance"
 ACCEPTED = ("PASS", "PARTIAL")
 
 
-class ActionModule(ControllerAction):
+class ActionModule(RunAction):
     OPTIONS = RUN_OPTIONS
 
     def work(self, options, task_vars):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError, StoreErrors
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS, ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
@@ -74,7 +74,7 @@ class ActionModule(ControllerAction):
             return
         try:
             put_run(access.store(), run)
-        except (StoreError, *StoreErrors) as error:
+        except StoreError as error:
             self._display.warning(f"the store still has run {run['run_id']} as one that goes on: {error}")
 
 

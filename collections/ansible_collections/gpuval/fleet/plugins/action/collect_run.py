@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 from ansible import context
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError, StoreErrors
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import clean_text
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import evidence
@@ -25,6 +25,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence impo
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.node_tasks import MOST_WORKERS, NodeTasks
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import STORE_OPTION, StoreAccess, object_key
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.reading import read_all
@@ -38,7 +39,7 @@ REMEMBER_SECONDS = 5.0
 MAX_BYTES = {"records": MAX_RECORD_BYTES, "series": MAX_SERIES_BYTES, "logs": MAX_LOG_BYTES}
 
 
-class ActionModule(ControllerAction):
+class ActionModule(RunAction):
     OPTIONS = {
         **RUN_OPTIONS,
         "store": STORE_OPTION,
@@ -135,7 +136,7 @@ class ActionModule(ControllerAction):
                 if time.monotonic() - remembered >= REMEMBER_SECONDS:
                     self._remember()
                     remembered = time.monotonic()
-        except (StoreError, *StoreErrors):
+        except StoreError:
             self._remember()
             raise
 
@@ -163,7 +164,7 @@ class ActionModule(ControllerAction):
         """Again, since the store may have been away when they ended."""
         try:
             self.store.put(gang_document.key_of(folder.read_run()), json.dumps(gangs).encode(), "application/json")
-        except (StoreError, *StoreErrors) as error:
+        except StoreError as error:
             self._display.warning(f"the store does not know what became of the gangs: {error}")
 
     def _tell_store(self):
@@ -182,7 +183,7 @@ class ActionModule(ControllerAction):
                 problems = run_folder.read_json(folder.problems_file)
                 document = publishing.renewed(document, folder.read_launches(), problems)
                 publishing.Publisher(folder).publish(self.store, run, document, time.monotonic())
-        except (StoreError, *StoreErrors, schemas.Invalid) as error:
+        except (StoreError, schemas.Invalid) as error:
             self._display.warning(f"the store does not know all that was collected here: {error}")
 
     def _uploads(self, name):

@@ -7,20 +7,21 @@ import os
 
 from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import is_secret
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import DeliveryError, build, destination, log_bundle
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.sensitive import VARIABLES, Sensitive
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import node_ids
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.node_ids import MAX_SHOWN
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import STORE_OPTION
 
 STORE_KEYS = ("access_key", "secret_key", "session_token", "read_access_key", "read_secret_key")
 
 
-class ActionModule(ControllerAction):
+class ActionModule(RunAction):
     OPTIONS = {
         **RUN_OPTIONS,
         "store": STORE_OPTION,

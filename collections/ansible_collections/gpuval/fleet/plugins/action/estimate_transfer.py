@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError, StoreErrors
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import model_source
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import transfer_estimate
@@ -31,7 +31,7 @@ class ActionModule(ControllerAction):
             return {"changed": False, "msg": "check mode: the embedded store does not run"}
         try:
             return self._compare(access, options)
-        except (StoreError, *StoreErrors) as error:  # an estimate; what is wrong with the store is told where it counts
+        except StoreError as error:  # an estimate; what is wrong with the store is told where it counts
             return {"changed": False, "msg": f"not known, the store could not be read: {error}"}
 
     def _compare(self, access, options):

@@ -8,11 +8,12 @@ import binascii
 import json
 
 from ansible.errors import AnsibleError
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError, StoreErrors
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import MAX_RECORD_BYTES
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import STORE_OPTION, StoreAccess, object_key
 
 #: Answers of limit_bytes each that one task asks for at most.
@@ -20,7 +21,7 @@ MAX_ROUNDS = 25
 CONTENT_TYPES = {"records": "application/json", "series": "application/json", "logs": "text/plain; charset=utf-8"}
 
 
-class ActionModule(ControllerAction):
+class ActionModule(RunAction):
     _requires_connection = True
     OPTIONS = {
         **RUN_OPTIONS,
@@ -37,7 +38,7 @@ class ActionModule(ControllerAction):
             return {"changed": False, "skipped": True, "msg": "the node has no plan of this run"}
         try:
             return self._fetch(folder, node, launch, options, task_vars)
-        except (StoreError, *StoreErrors) as error:  # the evidence stays on the node, and is asked for again
+        except StoreError as error:  # the evidence stays on the node, and is asked for again
             self._display.warning(f"{node}: its evidence could not be put into the store: {error}")
             return {"changed": False, "fetched": [], "msg": str(error)}
 

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import clean_text
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import session
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
 
 
-class ActionModule(ControllerAction):
+class ActionModule(RunAction):
     OPTIONS = {**RUN_OPTIONS, "message": {"type": "str", "default": ""}}
 
     def work(self, options, task_vars):

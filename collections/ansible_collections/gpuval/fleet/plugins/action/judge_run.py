@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document, keys
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import baseline, criteria, judging
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_history import Stood
@@ -14,10 +14,11 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import imported_run
 
 
-class ActionModule(ControllerAction):
+class ActionModule(RunAction):
     OPTIONS = {
         **RUN_OPTIONS,
         "criteria": {"type": "list", "elements": "path", "default": []},

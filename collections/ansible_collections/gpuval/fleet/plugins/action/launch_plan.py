@@ -7,16 +7,18 @@ import json
 
 from ansible import constants
 from ansible.errors import AnsibleConnectionFailure, AnsibleError, AnsibleValueOmittedError
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError, StoreErrors
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import images
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import EXPECTED, RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import keys
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import node_program
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import (
     STORE_OPTION,
@@ -31,7 +33,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions impor
 DISCOVERED = ("auto", "auto_silent", "auto_legacy", "auto_legacy_silent")
 
 
-class ActionModule(ControllerAction):
+class ActionModule(RunAction):
     _requires_connection = True
     OPTIONS = {
         **RUN_OPTIONS,
@@ -71,7 +73,7 @@ class ActionModule(ControllerAction):
             options = {**options, "attempt": known["attempt"], "stages": known["stages"]}
         try:
             plan = self._plan(folder, run, node, options)
-        except EXPECTED as error:
+        except GpuvalError as error:
             failed = {"node": node, "attempt": options["attempt"], "stages": options["stages"], "at": run_folder.now()}
             run_folder.write_json(folder.launch_file(node), {**failed, "state": "failed", "message": str(error)})
             raise
@@ -164,7 +166,7 @@ class ActionModule(ControllerAction):
                 )
             reader = rclone_config(access.reader()) if "loading" in names else ""
             ca = access.ca()
-        except (StoreError, *StoreErrors) as error:
+        except StoreError as error:
             return {**launch, "state": "failed", "message": f"the store cannot be used: {error}"}
         arguments = {
             "directory": options["directory"],

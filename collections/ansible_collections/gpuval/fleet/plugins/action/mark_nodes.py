@@ -7,16 +7,17 @@ from ansible.errors import AnsibleActionFail
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import marks
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterError, Missing
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.options import CLUSTER_OPTIONS, access_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import failed_checks, folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
 
 MAX_SHOWN = 300
 INCOMPLETE = "INCOMPLETE"
 
 
-class ActionModule(ControllerAction):
+class ActionModule(RunAction):
     OPTIONS = {
         **RUN_OPTIONS,
         **CLUSTER_OPTIONS,

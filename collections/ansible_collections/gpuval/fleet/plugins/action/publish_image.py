@@ -16,7 +16,7 @@ except ImportError:  # said by the store, with the name of the library
     TransferConfig = None
 
 from ansible_collections.gpuval.fleet.plugins.module_utils import image_archive
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store, StoreErrors
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import CLIENT_ERRORS, Store
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import images
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
@@ -89,7 +89,7 @@ class ActionModule(ControllerAction):
             store.client.upload_file(
                 str(path), store.connection.bucket, entry["key"], Config=config, Callback=progress.add
             )
-        except (*StoreErrors, OSError) as error:
+        except (*CLIENT_ERRORS, OSError) as error:
             raise images.ImagesError(f"the upload of {entry['reference']} broke off: {error}. Run again") from error
         sizes = [found.size for found in store.list(entry["key"]) if found.key == entry["key"]]
         if sizes != [entry["bytes"]]:

@@ -12,11 +12,12 @@ from ansible.errors import AnsibleActionFail
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import names
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.options import CLUSTER_OPTIONS, access_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import clean_text
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import target as probe_target
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.trust import pin_file, ssh_arguments
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import reach
@@ -37,7 +38,7 @@ def in_round(folder, node, stage=""):
     return None
 
 
-class ActionModule(ControllerAction):
+class ActionModule(RunAction):
     OPTIONS = {
         **RUN_OPTIONS,
         **CLUSTER_OPTIONS,

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from ansible.errors import AnsibleActionFail
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.run_keys import RunKeys, RunKeysError, node_files
 
 
-class ActionModule(ControllerAction):
+class ActionModule(RunAction):
     _requires_connection = True
     OPTIONS = {
         **RUN_OPTIONS,

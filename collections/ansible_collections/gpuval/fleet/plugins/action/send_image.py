@@ -8,9 +8,10 @@ import time
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import images
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import STORE_OPTION, StoreAccess
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
 
@@ -20,7 +21,7 @@ TRIES = 3
 DD = "bs=1M iflag=fullblock conv=notrunc status=none"
 
 
-class ActionModule(ControllerAction):
+class ActionModule(RunAction):
     _requires_connection = True
     OPTIONS = {
         **RUN_OPTIONS,

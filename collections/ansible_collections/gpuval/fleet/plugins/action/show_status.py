@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError, StoreErrors
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS, ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import clean_text
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.parent_process import Parent
@@ -114,7 +114,7 @@ class ActionModule(ControllerAction):
                 if away:
                     self._say("the store answers again")
                 away = False
-            except (StoreError, *StoreErrors) as error:
+            except StoreError as error:
                 if not away:
                     self._say(f"the store does not answer: {error}")
                 away = True

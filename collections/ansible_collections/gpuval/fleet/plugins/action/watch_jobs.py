@@ -13,12 +13,13 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.placement imp
     Order,
     StoreForPods,
 )
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.host_values import templar_of, values_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import node_ids, plans
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import STORE_OPTION, StoreAccess, rclone_config
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.watch import LIMIT_OPTIONS, Limits, RunWatch
@@ -36,7 +37,7 @@ VARIABLES = (
 )
 
 
-class ActionModule(ControllerAction):
+class ActionModule(RunAction):
     OPTIONS = {
         **RUN_OPTIONS,
         **LIMIT_OPTIONS,

@@ -5,15 +5,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import STORE_OPTION, StoreAccess
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.ssh_placement import SshPlacement, Work
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.watch import LIMIT_OPTIONS, Limits, RunWatch
 
 
-class ActionModule(ControllerAction):
+class ActionModule(RunAction):
     OPTIONS = {
         **RUN_OPTIONS,
         **LIMIT_OPTIONS,

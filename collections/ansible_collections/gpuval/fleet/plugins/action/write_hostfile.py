@@ -6,17 +6,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import forming, hostfiles, orchestrate, session
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
 
 BAD = "the search for the bad node found it"
 
 
-class ActionModule(ControllerAction):
+class ActionModule(RunAction):
     OPTIONS = {
         **RUN_OPTIONS,
         "criteria": {"type": "list", "elements": "path", "default": []},

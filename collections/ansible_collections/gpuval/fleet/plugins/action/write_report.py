@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_forms
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
 
 
-class ActionModule(ControllerAction):
+class ActionModule(RunAction):
     OPTIONS = RUN_OPTIONS
 
     def work(self, options, task_vars):

@@ -3,32 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from functools import cache, cached_property
 from typing import Any
 
+from ansible_collections.gpuval.fleet.plugins.module_utils.errors import GpuvalError
+
 try:
     import boto3
     import botocore.session
+    from boto3.exceptions import Boto3Error
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError, ClientError
 
     BOTO3_ERROR = None
 except ImportError as error:  # reported by the caller, with the name of the library
     BOTO3_ERROR = error
-    BotoCoreError = ClientError = OSError
+    BotoCoreError = ClientError = Boto3Error = OSError
 
-#: What an operation on the store may raise.
-StoreErrors = (BotoCoreError, ClientError)
+#: What boto3's own client raises; the operations of Store raise StoreError for them.
+CLIENT_ERRORS = (BotoCoreError, ClientError, Boto3Error)
 
 #: AWS signature version 4 allows at most seven days.
 MAX_SIGNED_SECONDS = 7 * 24 * 3600
 
 
-class StoreError(Exception):
+class StoreError(GpuvalError):
     """The store cannot be used; the message says what to do."""
+
+
+@contextmanager
+def _as_store_error() -> Iterator[None]:
+    try:
+        yield
+    except CLIENT_ERRORS as error:
+        raise StoreError(str(error)) from error
 
 
 @cache
@@ -98,6 +110,7 @@ class Store:
         public = self.connection.public_endpoint
         return self._client(public) if public else self.client
 
+    @_as_store_error()
     def _client(self, endpoint: str | None) -> Any:
         connection = self.connection
         return self._session.client(
@@ -121,6 +134,7 @@ class Store:
             ),
         )
 
+    @_as_store_error()
     def ensure_bucket(self) -> bool:
         """Create the bucket when it is missing. Returns whether it was created."""
         bucket = self.connection.bucket
@@ -168,17 +182,20 @@ class Store:
         return folders, entries
 
     def _pages(self, **arguments: str) -> Iterator[dict[str, Any]]:
-        return self.client.get_paginator("list_objects_v2").paginate(Bucket=self.connection.bucket, **arguments)
+        with _as_store_error():
+            yield from self.client.get_paginator("list_objects_v2").paginate(Bucket=self.connection.bucket, **arguments)
 
     def get_if_there(self, key: str, *, max_bytes: int) -> bytes | None:
         """As `get`; None for an object that is not there."""
         try:
             return self.get(key, max_bytes=max_bytes)
-        except ClientError as error:
-            if error.response.get("Error", {}).get("Code") in ("NoSuchKey", "404"):
+        except StoreError as error:
+            cause = error.__cause__
+            if isinstance(cause, ClientError) and cause.response.get("Error", {}).get("Code") in ("NoSuchKey", "404"):
                 return None
             raise
 
+    @_as_store_error()
     def get(self, key: str, *, max_bytes: int) -> bytes:
         """The object's first `max_bytes` + 1 bytes: one byte too many tells the caller that it is too large."""
         body = self.client.get_object(Bucket=self.connection.bucket, Key=key)["Body"]
@@ -187,6 +204,7 @@ class Store:
         finally:
             body.close()
 
+    @_as_store_error()
     def get_range(self, key: str, start: int, end: int) -> bytes:
         """The object's bytes from `start` up to, not with, `end`."""
         span = f"bytes={start}-{end - 1}"
@@ -196,6 +214,7 @@ class Store:
         finally:
             body.close()
 
+    @_as_store_error()
     def put(self, key: str, data: bytes, content_type: str = "application/octet-stream") -> None:
         self.client.put_object(Bucket=self.connection.bucket, Key=key, Body=data, ContentType=content_type)
 
@@ -205,6 +224,7 @@ class Store:
             raise ValueError("refusing to delete the whole bucket")
         return self.delete(entry.key for entry in self.list(prefix))
 
+    @_as_store_error()
     def delete(self, keys: Iterable[str]) -> int:
         """Delete objects by their keys. Returns how many."""
         keys = list(keys)
@@ -221,6 +241,7 @@ class Store:
         """A URL that allows exactly one thing: reading this key, for so many seconds."""
         return self._sign("get_object", key, seconds)
 
+    @_as_store_error()
     def _sign(self, operation: str, key: str, seconds: float) -> str:
         return self.signer.generate_presigned_url(
             operation,

@@ -14,7 +14,6 @@ from ansible_collections.gpuval.fleet.plugins.module_utils.store import (
     Entry,
     Store,
     StoreError,
-    StoreErrors,
 )
 
 
@@ -36,7 +35,7 @@ def upload(connection: Connection, sources: Iterable[str], prefix: str, *, check
             if not check_mode:
                 kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
                 store.put(key, path.read_bytes(), kind)
-    except (StoreError, *StoreErrors) as error:
+    except StoreError as error:
         return {**result, "failed": True, "msg": f"the store cannot be used: {error}"}
     except OSError as error:
         return {**result, "failed": True, "msg": f"{error.filename} cannot be read: {error.strerror}"}

@@ -28,6 +28,7 @@ from urllib.parse import unquote, urlencode
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import permissions
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.permissions import Asked
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
 
 try:
     import urllib3
@@ -108,7 +109,7 @@ _JSON = "application/json"
 _METADATA = f"{_JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{_JSON}"
 
 
-class ClusterError(Exception):
+class ClusterError(GpuvalError):
     """The cluster was not reached, or said no. `code` is the HTTP status, 0 when there was none."""
 
     def __init__(self, message: str, code: int = 0) -> None:

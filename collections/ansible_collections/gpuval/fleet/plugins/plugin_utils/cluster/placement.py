@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store, StoreError, StoreErrors
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store, StoreError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import (
     classes,
     cleaning,
@@ -280,7 +280,7 @@ class ClusterPlacement:
         except ClusterError as error:
             why = classes.of_error(error)
             launch = {**launch, "state": "failed", "message": str(error), "class": why.name, "remedy": why.remedy}
-        except (plans.PlanError, StoreError, *StoreErrors) as error:
+        except (plans.PlanError, StoreError) as error:
             launch = {**launch, "state": "failed", "message": str(error)}
         launch = launch_errors.described(launch)
         view.ended = False
@@ -511,7 +511,7 @@ class ClusterPlacement:
         try:
             for key, raw in records.items():
                 self._store.client.put(key, raw, "application/json")
-        except (StoreError, *StoreErrors) as error:
+        except StoreError as error:
             self._say_once(view.name, f"{view.name}: its plan and what its pod printed are not in the store: {error}")
 
     def unsettled(self) -> bool:
@@ -578,7 +578,7 @@ class ClusterPlacement:
             key = object_key(self._run["folder"], "logs", stage, name)
             try:
                 raw = self._store.client.get(key, max_bytes=LOG_BYTES)
-            except (StoreError, *StoreErrors):
+            except StoreError:
                 continue  # it was never brought to the store
             _write_log(kept, raw[:LOG_BYTES].decode(errors="replace"))
 

@@ -6,30 +6,7 @@ from typing import Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError, StoreErrors
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.schemas import Invalid
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import DeliveryError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.baseline import BaselineError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import CriteriaError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunError, RunFolder, resolve
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.node_ids import NodeIdsError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.plans import PlanError
-
-#: Failures whose message is meant for the operator.
-EXPECTED = (
-    *(
-        StoreError,
-        *StoreErrors,
-        BaselineError,
-        CriteriaError,
-        DeliveryError,
-        NodeIdsError,
-        PlanError,
-        RunError,
-        Invalid,
-    ),
-)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
 
 RUN_OPTIONS = {
     "run_id": {"type": "str", "default": ""},
@@ -48,7 +25,7 @@ class ControllerAction(ActionBase):
         _checked, options = self.validate_argument_spec(argument_spec=self.OPTIONS)
         try:
             return {**result, **self.work(options, task_vars)}
-        except EXPECTED as error:
+        except GpuvalError as error:
             raise AnsibleActionFail(str(error)) from None  # Ansible adds the message of each cause again
 
     def work(self, options: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
@@ -57,7 +34,3 @@ class ControllerAction(ActionBase):
     @property
     def check_mode(self) -> bool:
         return bool(self._task.check_mode)
-
-    @staticmethod
-    def folder(options: dict[str, Any]) -> RunFolder:
-        return resolve(project_path(options["results_dir"]), options["run_id"])

@@ -11,6 +11,7 @@ from typing import Any
 
 from ansible.errors import AnsibleError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import quick_schema
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
 
 try:
     from jsonschema import Draft202012Validator
@@ -24,7 +25,7 @@ except ImportError as error:
 SCHEMA_DIRECTORY = Path(__file__).resolve().parents[3] / "schemas"
 
 
-class Invalid(ValueError):  # noqa: N818  (what the document is)
+class Invalid(GpuvalError, ValueError):  # noqa: N818  (what the document is)
     """A document that breaks its schema; ``path`` holds the keys that lead to the place."""
 
     def __init__(self, what: str, path: tuple[str | int, ...], problem: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
 
-class DeliveryError(Exception):
+
+class DeliveryError(GpuvalError):
     """The delivery cannot be made or sent; the message says how to fix it."""

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, Store
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import CLIENT_ERRORS, Connection, Store
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import DeliveryError, pack
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import ClientError
 
 STREAMS = 8
 SINGLE_BYTES = 64 << 20
@@ -134,7 +134,7 @@ class Bucket:
                 return True  # write-only keys; the service verified the checksum that came with it
             if not there:
                 raise DeliveryError(f"{key} arrived in {self._bucket} with another size or checksum: deliver again")
-        except (ClientError, BotoCoreError, OSError) as error:
+        except (*CLIENT_ERRORS, OSError) as error:
             raise DeliveryError(
                 f"cannot send {key} to {self._bucket}: {error}. Check delivery_destination, delivery_s3_endpoint and "
                 "the keys, then run `make deliver` again: it resumes"

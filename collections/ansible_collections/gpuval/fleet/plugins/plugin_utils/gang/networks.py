@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import sku_catalogue
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import (
     COLLECTION,
@@ -24,7 +25,7 @@ AUTO = "auto"
 USUAL_VENDORS = ("nvidia", "amd")
 
 
-class NetworkError(ValueError):
+class NetworkError(GpuvalError, ValueError):
     """A network that is not known, or whose file cannot be used; the message says what to change."""
 
 

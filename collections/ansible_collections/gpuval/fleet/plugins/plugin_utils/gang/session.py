@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError, StoreErrors
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
@@ -173,7 +173,7 @@ def ways(
             access.store().put(
                 gang_document.key_of(folder.read_run()), json.dumps(document).encode(), "application/json"
             )
-        except (StoreError, *StoreErrors) as error:
+        except StoreError as error:
             display.warning(f"the store does not know of the gangs yet: {error}")
 
     return Ways(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ansible.plugins.inventory import detect_range, expand_hostname_range
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import NODE
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.findings import check_declared
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.known_hosts import HostKeyError
@@ -22,7 +23,7 @@ COLUMNS = ("name", "address", "user", "port", "sku", "rack", "unique_id", "host_
 MAX_NODES = 100_000
 
 
-class NodeListError(Exception):
+class NodeListError(GpuvalError):
     """The list is not usable; the message names file, line and what to change."""
 
 

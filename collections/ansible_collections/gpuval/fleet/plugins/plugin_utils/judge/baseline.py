@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas, units
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import peer_statistics
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.checks import (
     UNFINISHED,
@@ -56,7 +57,7 @@ _FAR, _DEVIATIONS = 0.03, 4.0
 _ENDS = ("_bus_bytes_per_second", "_bytes_per_second", "_tflops", "_seconds")
 
 
-class BaselineError(ValueError):
+class BaselineError(GpuvalError, ValueError):
     """A baseline that cannot be made or used; the message says why."""
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
 
 COLLECTION = Path(__file__).resolve().parents[3]
 CRITERIA_SCHEMA = "gpuval.criteria/1"
@@ -18,7 +19,7 @@ SKU_SCHEMA = "gpuval.skus/1"
 BASELINE_SETUPS = ("torch", "fingerprints.training_setup")
 
 
-class CriteriaError(ValueError):
+class CriteriaError(GpuvalError, ValueError):
     """A criteria file that cannot be used; the message names the file and the check."""
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.checks import Entry, own_entry
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import environment
 
@@ -44,7 +45,7 @@ KINDS: Mapping[str, Version] = {
 }  # fmt: skip
 
 
-class VersionsError(ValueError):
+class VersionsError(GpuvalError, ValueError):
     """A gpuval_versions that cannot be used; the message says why."""
 
 

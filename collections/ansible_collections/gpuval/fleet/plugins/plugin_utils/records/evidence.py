@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import clean_text, one_line, safe_name
 
 __all__ = ["Evidence", "Refused", "accept_record", "accept_series", "gather", "parse_key", "safe_name", "take_record"]
@@ -36,7 +37,7 @@ _METRIC_KEYS = {"name", "value", "unit", "scope"}
 _BARE = frozenset((int, float, bool, type(None)))
 
 
-class Refused(ValueError):  # noqa: N818  (what happened to the document)
+class Refused(GpuvalError, ValueError):  # noqa: N818  (what happened to the document)
     """A document that is not evidence; the message says why."""
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import files, schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
 
@@ -34,7 +35,7 @@ SHARED_FOLDERS = ("models", "images", "network")
 OWN_FOLDERS = ("records", "logs", "series", "plans", "gangs", "report", "images", "evidence")
 
 
-class RunError(Exception):
+class RunError(GpuvalError):
     """The run cannot be opened or found; the message says what to do."""
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}")
@@ -13,7 +14,7 @@ MAX_TEXT = 120
 MAX_LABELS = 32
 
 
-class LabelsError(ValueError):
+class LabelsError(GpuvalError, ValueError):
     """A gpuval_labels that cannot be used; the message says why."""
 
 

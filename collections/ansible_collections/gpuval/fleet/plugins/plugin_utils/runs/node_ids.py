@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
 
 MAX_FILE_BYTES = 16 << 20
@@ -29,7 +30,7 @@ _UNIQUE = frozenset({"uniqueid"})
 _BORDER = re.compile(r"[\s|+:=-]+")
 
 
-class NodeIdsError(ValueError):
+class NodeIdsError(GpuvalError, ValueError):
     """The mapping cannot be used; the message says what to change."""
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
+
 #: What a declaration may leave out.
 STAGE_DEFAULTS: dict[str, Any] = {
     "image": None,
@@ -33,7 +35,7 @@ CONTAINER_KEYS = {
 GPU_VENDORS = {"nvidia": "nvidia", "amd": "amd", "gaudi": "gaudi"}
 
 
-class PlanError(Exception):
+class PlanError(GpuvalError):
     """The profile, the tags or a declaration do not fit; the message says what to change."""
 
 

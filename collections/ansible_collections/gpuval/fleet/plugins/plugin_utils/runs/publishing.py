@@ -133,7 +133,7 @@ class Publisher:
     _at: float = float("-inf")
 
     def publish(self, store: Store, run: Mapping[str, Any], document: Mapping[str, Any], now: float) -> bool:
-        """Returns whether it was put. `now`: seconds of a monotonic clock. Raises StoreError and StoreErrors."""
+        """Returns whether it was put. `now`: seconds of a monotonic clock. Raises StoreError."""
         said = {key: document[key] for key in ("state", "window", "plans", "nodes", "problems")}
         if said == self._said and now - self._at < SIGN_SECONDS:
             return False
@@ -169,7 +169,7 @@ class Progress:
         self._new = True
 
     def publish(self, store: Store, run: Mapping[str, Any]) -> None:
-        """Raises StoreError and StoreErrors."""
+        """Raises StoreError."""
         if not self._new:
             return
         document = {"schema": "gpuval.progress/1", "run_id": run["run_id"], "records": self._records}

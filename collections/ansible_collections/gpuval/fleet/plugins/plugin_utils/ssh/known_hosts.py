@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import files
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
 
 CA, REVOKED = "@cert-authority", "@revoked"
 DEFAULT_PORT = 22
@@ -22,7 +23,7 @@ LOCK_SECONDS = 15
 PLAIN_NAMES = frozenset({"hosts", "hosts.yml", "hosts.yaml", "hosts.ini", "hosts.json", "nodes.yml", "inventory.yml"})
 
 
-class HostKeyError(Exception):
+class HostKeyError(GpuvalError):
     """A host key, or a file of them, cannot be read or written; the message says what to do."""
 
 

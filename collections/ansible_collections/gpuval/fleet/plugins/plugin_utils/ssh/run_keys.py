@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import files
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.known_hosts import host_id
 
 try:
@@ -34,7 +35,7 @@ LOCK_SECONDS = 30
 RESOLVE_SECONDS = 10
 
 
-class RunKeysError(Exception):
+class RunKeysError(GpuvalError):
     """The keys cannot be made; the message says what to do."""
 
 

@@ -51,7 +51,7 @@ class StatusReader:
     def look(self) -> Known:
         """What the store has now, of the run and of the newest round of its gangs.
 
-        Raises RunError, StoreError and StoreErrors; what was read before is kept then.
+        Raises RunError, StoreError; what was read before is kept then.
         """
         known = self._look()
         if not any(node.get("gang_stages") for node in self._run["nodes"].values()):

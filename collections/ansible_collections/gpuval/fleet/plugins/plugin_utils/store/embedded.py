@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import psutil
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, Store, StoreError, StoreErrors
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import CLIENT_ERRORS, Connection, Store, StoreError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import files
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import certificates
@@ -228,7 +228,7 @@ class EmbeddedStore:
         connection = self.reader()
         try:
             Store(connection, timeout=5, attempts=2).client.head_bucket(Bucket=self.bucket)
-        except StoreErrors as error:
+        except CLIENT_ERRORS as error:
             raise StoreError(
                 f"the embedded store does not answer on {connection.endpoint} ({error}): set gpuval_store_address to "
                 f"an address of this controller, and see that its firewall lets TCP {state.writer.port} and "
@@ -309,7 +309,7 @@ class EmbeddedStore:
     def _answers(self, state: State, server: Server) -> bool:
         try:
             Store(self._connection(state, server), timeout=3, attempts=1).client.head_bucket(Bucket=self.bucket)
-        except StoreErrors:
+        except CLIENT_ERRORS:
             return False
         return True
 

@@ -18,7 +18,7 @@ def read_all(
 ) -> Iterator[tuple[Entry, bytes | None]]:
     """Each entry with its first bytes, one more than `limit_of` allows; None for one that has gone since it was listed.
 
-    In the order of the entries. Raises StoreErrors of a read.
+    In the order of the entries. Raises StoreError of a read.
     """
     waiting: deque[tuple[Entry, int, Future[bytes | None]]] = deque()
     ahead = 0

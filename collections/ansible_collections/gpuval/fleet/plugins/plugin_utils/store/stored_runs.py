@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import Entry, Store, StoreError, StoreErrors
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import Entry, Store, StoreError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
@@ -207,7 +207,7 @@ def _asked(question: Any) -> Any:
     """The answer of a store that may not be the right one."""
     try:
         return question()
-    except StoreErrors as error:
+    except StoreError as error:
         raise StoreError(
             f"the store cannot be read: {error}. Check gpuval_bucket, gpuval_s3_endpoint and its keys."
         ) from error

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import findings as ssh_findings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.launching import PROBE_FILE
 
@@ -19,7 +20,7 @@ PROBE_OPTIONS = {
 }
 
 
-class ProbeAction(ControllerAction):
+class ProbeAction(RunAction):
     def conclude(
         self,
         folder: run_folder.RunFolder | None,

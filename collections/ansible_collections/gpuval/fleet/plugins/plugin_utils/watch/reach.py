@@ -6,6 +6,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
+
 SHELL, FOLLOW = "shell", "follow"
 #: What of a log is shown of the time before.
 LINES = 200
@@ -13,7 +15,7 @@ LINES = 200
 _ANY_SHELL = "command -v bash >/dev/null && exec bash; exec sh"
 
 
-class ReachError(Exception):
+class ReachError(GpuvalError):
     """There is nothing to get to; the message says why."""
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store, StoreError, StoreErrors
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store, StoreError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.parent_process import Parent
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import baseline, verdict
@@ -188,7 +188,7 @@ class RunWatch:
         try:
             for line in self._round(now):  # who was done while no controller looked needs no launch
                 self._say(line)
-        except (StoreError, *StoreErrors) as error:
+        except StoreError as error:
             self._say(f"the store does not answer yet: {error}")
         self.placement.begin(self.views)
         self._plan_starts(now)
@@ -254,7 +254,7 @@ class RunWatch:
                 if away_since is not None:
                     self._say(f"the store answers again after {now - away_since:.0f} s")
                     away_since = None
-            except (StoreError, *StoreErrors) as error:
+            except StoreError as error:
                 lines = []
                 if away_since is None:
                     away_since = now
@@ -506,7 +506,7 @@ class RunWatch:
         try:
             self.publisher.publish(self.store, self.run_info, document, now)
             self.progress.publish(self.store, self.run_info)
-        except (StoreError, *StoreErrors) as error:
+        except StoreError as error:
             if ended:
                 self._say(f"the store was not told how the watch ended: {error}")
         except schemas.Invalid as error:  # what others are told must not end the watch

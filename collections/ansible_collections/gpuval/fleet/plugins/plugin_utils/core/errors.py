@@ -1,0 +1,7 @@
+"""The base of every expected error. Its class is defined in module_utils, whose code also runs on nodes."""
+
+from __future__ import annotations
+
+from ansible_collections.gpuval.fleet.plugins.module_utils.errors import GpuvalError
+
+__all__ = ["GpuvalError"]
