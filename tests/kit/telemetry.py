@@ -1,20 +1,12 @@
-"""What the tests of telemetry share: NVML's stand-in, compiled, and the hardware package under its name on a node."""
+"""What the tests of telemetry share: NVML's stand-in, compiled."""
 
 from __future__ import annotations
 
-import importlib
 import subprocess
-import sys
 from pathlib import Path
 
 DATA = Path(__file__).parents[1] / "unit" / "runner" / "data" / "telemetry"
 LIBRARY = "libnvidia-ml.so.1"
-
-
-def hardware_package() -> None:
-    """Let `gpuval_node` be found, as in the runner's archive."""
-    name = "ansible_collections.gpuval.fleet.plugins.module_utils"
-    sys.modules.setdefault("gpuval_node", importlib.import_module(name))
 
 
 def build_nvml(folder: Path, *options: str) -> Path:

@@ -183,9 +183,6 @@ def test_a_file_in_the_logs_own_place_is_no_log(tmp_path, monkeypatch):
 
 
 def test_tools_stand_in_where_there_is_no_kmsg(tmp_path, monkeypatch):
-    from tests.kit.telemetry import hardware_package
-
-    hardware_package()
     tool = tmp_path / "journalctl"
     tool.write_text("#!/bin/sh\nexit 1\n")
     dmesg = tmp_path / "dmesg"
@@ -204,9 +201,6 @@ def test_tools_stand_in_where_there_is_no_kmsg(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("slow", [("journalctl", "dmesg"), ("dmesg",), ("journalctl",)])
 def test_tools_get_the_time_that_is_left(tmp_path, monkeypatch, slow):
-    from tests.kit.telemetry import hardware_package
-
-    hardware_package()
     for name in ("journalctl", "dmesg"):
         tool = tmp_path / name
         quick = "exit 1" if name == "journalctl" else f'echo "<3>[  100.5] {FALLEN}"'

@@ -1,8 +1,9 @@
 """NVML through ctypes against a real shared library with NVML's signatures, structures and return codes."""
 
 import pytest
-from gpuval_runner.telemetry.nvml import Nvml, throttle
-from gpuval_runner.telemetry.source import SourceError
+from gpuval_node.hardware.nvidia.nvml import Nvml
+from gpuval_node.hardware.nvidia.throttle import throttle
+from gpuval_node.hardware.source import SourceError
 
 from tests.kit.telemetry import build_nvml
 

@@ -7,12 +7,15 @@ import errno
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.checks import EXCUSE
-from gpuval_runner.telemetry import amd, gaudi, kernel_log, nvidia_smi, nvml, summary
-from gpuval_runner.telemetry.source import SourceError
+from gpuval_node.hardware.amd import source as amd
+from gpuval_node.hardware.gaudi import source as gaudi
+from gpuval_node.hardware.nvidia import nvml
+from gpuval_node.hardware.nvidia import smi as nvidia_smi
+from gpuval_node.hardware.nvidia import source as nvidia
+from gpuval_node.hardware.source import SourceError
+from gpuval_runner.telemetry import kernel_log, summary
 
-from tests.kit.telemetry import build_nvml, hardware_package
-
-hardware_package()
+from tests.kit.telemetry import build_nvml
 
 
 def test_of_nvmls_codes_only_those_of_good_gpus_excuse():
@@ -25,14 +28,14 @@ def test_of_nvmls_codes_only_those_of_good_gpus_excuse():
     "reason",
     [
         nvml.VIRTUAL,
-        nvidia_smi.NOT_TOLD,
-        nvidia_smi.NOT_ASKED,
-        *nvidia_smi.CANNOT.values(),
+        nvidia.NOT_REPORTED,
+        nvidia.NOT_ASKED,
+        *nvidia_smi.NO_VALUE.values(),
         amd.NO_FILE,
         amd.VIRTUAL,
         amd.RETIRES,
         amd.NO_THROTTLE,
-        gaudi.NOT_TOLD,
+        gaudi.NOT_REPORTED,
         kernel_log.words(OSError(errno.EPERM, "x")),
         kernel_log.words(OSError(errno.ENOENT, "x")),
     ],
@@ -65,7 +68,7 @@ def test_a_driver_that_cannot_be_loaded_does_not_excuse():
 def test_of_several_gpus_answers_an_error_counts(tmp_path):
     source = nvml.Nvml(str(build_nvml(tmp_path)))
     for code, excuses in ((nvml.NOT_SUPPORTED, True), (999, False), (nvml.NOT_SUPPORTED, False)):
-        source._told("ecc_corrected", code, None)
+        source._checked("ecc_corrected", code, None)
         assert bool(EXCUSE.search(source.absent["ecc_corrected"])) is excuses
 
 

@@ -232,8 +232,13 @@ def test_a_runner_that_is_killed_leaves_no_helper(node, gpus):
     until(lambda: not mine & set(helpers()), what="the helper's end")
 
 
-def test_a_driver_that_hangs_stops_nothing_but_itself(gpus, monkeypatch):
+def test_a_driver_that_hangs_stops_nothing_but_itself(gpus, monkeypatch, tmp_path):
     environment, said = gpus
+    for name in ("journalctl", "dmesg"):
+        tool = tmp_path / name
+        tool.write_text("#!/bin/sh\nexit 1\n")
+        tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     telemetry = Telemetry(0.1, "nvidia", hung_seconds=0.5, kmsg=Path("/no/kmsg"))

@@ -12,13 +12,16 @@ import time
 from pathlib import Path
 
 import pytest
-from gpuval_runner.telemetry import amd, gaudi, host, nvidia_smi
-from gpuval_runner.telemetry.source import SourceError
+from gpuval_node.hardware.amd import smi as amd_smi
+from gpuval_node.hardware.amd import source as amd
+from gpuval_node.hardware.gaudi import smi as hl_smi
+from gpuval_node.hardware.nvidia import smi as nvidia_smi
+from gpuval_node.hardware.nvidia import source as nvidia
+from gpuval_node.hardware.source import SourceError
+from gpuval_runner.telemetry import host
 
 from tests.kit.runner import until
-from tests.kit.telemetry import hardware_package
 
-hardware_package()
 GOLDEN = Path(__file__).resolve().parents[1] / "hardware" / "data"
 HEADER = (
     "index, uuid, pci.bus_id, temperature.gpu, power.draw [W], enforced.power.limit [W], clocks.current.sm [MHz], "
@@ -34,8 +37,9 @@ ROW = (
 
 def test_a_row_of_nvidia_smi():
     [row] = nvidia_smi.parse_rows(ROW.format(2), nvidia_smi.parse_header(HEADER))
-    index, sample, counters = nvidia_smi.read(row)
-    assert index == 2
+    gpu = nvidia_smi.parse_row(row)
+    assert gpu.index == 2
+    sample, counters = gpu.sample(), gpu.counters()
     assert sample["power_watts"] == 690.53 and sample["sm_clock_hertz"] == 1_980_000_000
     assert sample["utilisation_ratio"] == 0.99 and sample["memory_used_bytes"] == 95367 * 1024**2
     assert (sample["throttle_power"], sample["throttle_thermal"], sample["memory_temperature_celsius"]) == (1, 0, 52)
@@ -47,7 +51,8 @@ def test_a_row_of_nvidia_smi():
 def test_what_nvidia_smi_does_not_tell_is_left_out(word):
     names = nvidia_smi.parse_header(HEADER)
     row = dict.fromkeys(names, word) | {"index": "1"}
-    assert nvidia_smi.read(row) == (1, {}, {})
+    gpu = nvidia_smi.parse_row(row)
+    assert (gpu.index, gpu.sample(), gpu.counters()) == (1, {}, {})
 
 
 def smi(folder, body):
@@ -63,10 +68,10 @@ def tools(tmp_path, monkeypatch):
 
 
 def test_nvidia_smi_goes_on_printing_and_is_read_as_it_comes(tools, monkeypatch):
-    monkeypatch.setattr(nvidia_smi, "SHORT_QUIET_SECONDS", 0.4)
+    monkeypatch.setattr(nvidia, "SHORT_QUIET_SECONDS", 0.4)
     rows = "; ".join(f"echo '{ROW.format(index)}'" for index in range(8))
     smi(tools, f'echo "$@" >> {tools}/asked; echo "{HEADER}"; while :; do {rows}; sleep 0.2; done')
-    source = nvidia_smi.NvidiaSmi(0.2)
+    source = nvidia.NvidiaSmi(0.2)
     pid = source._process.pid
     try:
         for _ in range(3):
@@ -81,7 +86,7 @@ def test_nvidia_smi_goes_on_printing_and_is_read_as_it_comes(tools, monkeypatch)
 
 
 def test_nvidia_smi_of_another_driver_is_asked_for_what_it_knows(tools, monkeypatch):
-    monkeypatch.setattr(nvidia_smi, "SHORT_QUIET_SECONDS", 0.4)
+    monkeypatch.setattr(nvidia, "SHORT_QUIET_SECONDS", 0.4)
     older = HEADER.replace("clocks_event_reasons", "clocks_throttle_reasons")
     refusal = 'Field "clocks_event_reasons.active" is not a valid field to query.'
     smi(
@@ -89,7 +94,7 @@ def test_nvidia_smi_of_another_driver_is_asked_for_what_it_knows(tools, monkeypa
         f"case \"$1\" in *event_reasons*) echo '{refusal}'; exit 2;; esac\n"
         f"echo '{older}'; while :; do echo '{ROW.format(0)}'; sleep 0.2; done",
     )
-    source = nvidia_smi.NvidiaSmi(0.2)
+    source = nvidia.NvidiaSmi(0.2)
     try:
         assert source.sample()[0]["throttle_power"] == 1
     finally:
@@ -98,42 +103,43 @@ def test_nvidia_smi_of_another_driver_is_asked_for_what_it_knows(tools, monkeypa
 
 @pytest.mark.parametrize(
     ("body", "words"),
-    [("echo 'No devices were found'; exit 6", "No devices were found"), ("exit 0", "without a word")],
+    [("echo 'No devices were found'; exit 6", "No devices were found"), ("exit 0", "without output")],
 )
 def test_nvidia_smi_that_gives_nothing_is_told(tools, body, words):
     smi(tools, body)
     with pytest.raises(SourceError, match=words):
-        nvidia_smi.NvidiaSmi(1)
+        nvidia.NvidiaSmi(1)
 
 
 def test_nvidia_smi_that_hangs_is_given_up_in_time(tools, monkeypatch):
-    monkeypatch.setattr(nvidia_smi, "FIRST_SECONDS", 0.3)
+    monkeypatch.setattr(nvidia, "FIRST_SECONDS", 0.3)
     smi(tools, "exec sleep 60")
     begun = time.monotonic()
-    with pytest.raises(SourceError, match="nothing for"):
-        nvidia_smi.NvidiaSmi(1)
+    with pytest.raises(SourceError, match="no output for"):
+        nvidia.NvidiaSmi(1)
     assert time.monotonic() - begun < 5
 
 
 def test_amd_smi_of_two_releases():
-    newer = amd.parse_amd_smi(json.loads((GOLDEN / "amd_smi_26_metric.json").read_text()))
-    sample, counters = newer[0]
+    newer, older = (json.loads((GOLDEN / f"amd_smi_{release}_metric.json").read_text()) for release in (26, 24))
+    gpu = amd_smi.parse_amd_smi(None, newer, newer)[0]
+    sample, counters = gpu.sample(), gpu.counters()
     assert sample["power_watts"] == 246 and sample["temperature_celsius"] == 44
     assert sample["memory_temperature_celsius"] == 38 and sample["pcie_generation"] == 5
     assert counters["ecc_corrected"] == 3 and counters["pcie_replays"] == 0
-    older = amd.parse_amd_smi(json.loads((GOLDEN / "amd_smi_24_metric.json").read_text()))
-    assert older[0][0]["power_watts"] == 131 and "ecc_corrected" not in older[0][1]
+    [gpu] = amd_smi.parse_amd_smi(None, older, older)
+    assert gpu.sample()["power_watts"] == 131 and "ecc_corrected" not in gpu.counters()
 
 
 @pytest.mark.parametrize("answer", [None, [], {}, "x", {"gpu_data": "x"}, [{"gpu": "0"}], [3], {"gpu_data": [None]}])
 def test_rubbish_of_amd_smi_is_nothing(answer):
-    assert amd.parse_amd_smi(answer) == {}
-    assert amd.parse_rocm_smi(answer) == {}
+    assert amd_smi.parse_amd_smi(None, answer, answer) == []
+    assert amd_smi.parse_rocm_smi(answer) == []
 
 
 def test_rocm_smi():
-    found = amd.parse_rocm_smi(json.loads((GOLDEN / "rocm_smi_6_mi100.json").read_text()))
-    assert found[1][0]["power_watts"] == 44 and found[1][1]["pci_address"] == "0000:a3:00.0"
+    gpu = amd_smi.parse_rocm_smi(json.loads((GOLDEN / "rocm_smi_6_mi100.json").read_text()))[1]
+    assert gpu.sample()["power_watts"] == 44 and gpu.counters()["pci_address"] == "0000:a3:00.0"
 
 
 @pytest.mark.parametrize(
@@ -150,7 +156,7 @@ def test_rocm_smi():
     ],
 )
 def test_xgmi_errors(value, errors):
-    assert amd.xgmi_errors(value) == (None if errors is None else {"xgmi": errors})
+    assert amd_smi.xgmi_errors(value) == (None if errors is None else {"xgmi": errors})
 
 
 def put(folder, **files):
@@ -217,16 +223,16 @@ def test_amd_gpus_by_the_drivers_files(amd_machine):
 def test_amd_gpus_have_the_index_of_their_tool(amd_machine):
     found = {index: amd.Card(folder) for index, folder in amd.cards(amd_machine).items()}
     listing = [{"gpu": 0, "bdf": "0000:26:00.0"}, {"gpu": 1, "bdf": "0000:05:00.0"}]
-    assert {index: card.address for index, card in amd.by_tool(found, listing).items()} == {
+    assert {index: card.address for index, card in amd.by_tool_index(found, listing).items()} == {
         0: "0000:26:00.0",
         1: "0000:05:00.0",
     }
-    assert amd.by_tool(found, listing[:1]) == found  # it does not know them all
+    assert amd.by_tool_index(found, listing[:1]) == found  # it does not know them all
 
 
 def test_without_amd_gpus_it_says_so(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SourceError, match="tells of an AMD GPU"):
+    with pytest.raises(SourceError, match="no AMD GPU in"):
         amd.Amd(str(tmp_path))
 
 
@@ -239,9 +245,10 @@ def test_sampling_sysfs_is_cheap(amd_machine):
 
 
 def test_hl_smi():
-    query = gaudi.QUERIES[0]
+    query = hl_smi.SAMPLE_QUERIES[0]
     text = "0, 01P0-X, 0000:33:00.0, 35 C, 768 MiB, 80 W, 97 %, 1650 MHz, 0, 21, 4, 16\nWARNING: x\n1, , \n"
-    [(sample, counters)] = gaudi.parse(text, query).values()
+    [gpu] = hl_smi.parse(text, query)
+    sample, counters = gpu.sample(), gpu.counters()
     assert sample["utilisation_ratio"] == 0.97 and sample["power_watts"] == 80 and sample["pcie_generation"] == 4
     assert counters["ecc_uncorrected"] == 21 and counters["uuid"] == "01P0-X"
 

@@ -19,9 +19,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Optional
 
+from gpuval_node.hardware.source import Source, SourceError
+
 from gpuval_runner.telemetry import events, kernel_log
 from gpuval_runner.telemetry.host import Host
-from gpuval_runner.telemetry.source import Source, SourceError
 
 #: A source whose first calls take longer has hung: they may have to wake every GPU.
 FIRST_HUNG_SECONDS = 60.0
@@ -236,33 +237,18 @@ def open_source(settings: dict[str, Any]) -> Optional[Source]:
     vendor, root = settings["vendor"], Path(settings["root"])
     nvidia = (root / "proc/driver/nvidia", root / "dev/nvidiactl")
     if vendor == "nvidia" or (vendor == "auto" and any(path.exists() for path in nvidia)):
-        return _nvidia(settings)
+        from gpuval_node.hardware.nvidia.source import LIBRARY, open_nvidia
+
+        return open_nvidia(float(settings["period_seconds"]), settings.get("nvml") or LIBRARY)
     if vendor == "amd" or (vendor == "auto" and (root / "sys/class/kfd").exists()):
-        from gpuval_runner.telemetry.amd import Amd
+        from gpuval_node.hardware.amd.source import Amd
 
         return Amd(str(root))
     if vendor == "gaudi" or (vendor == "auto" and (root / "sys/class/accel").exists()):
-        from gpuval_runner.telemetry.gaudi import Gaudi
+        from gpuval_node.hardware.gaudi.source import Gaudi
 
         return Gaudi()
     return None
-
-
-def _nvidia(settings: dict[str, Any]) -> Source:
-    from gpuval_runner.telemetry.nvml import LIBRARY, Nvml
-
-    try:
-        return Nvml(settings.get("nvml") or LIBRARY)
-    except SourceError as error:
-        problem = str(error)
-    from gpuval_runner.telemetry.nvidia_smi import NvidiaSmi
-
-    try:
-        source = NvidiaSmi(float(settings["period_seconds"]))
-    except SourceError as error:
-        raise SourceError(f"{problem}; {error}") from None
-    source.absent["nvml"] = problem
-    return source
 
 
 def main() -> None:

@@ -16,13 +16,9 @@ import stat
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional
+from typing import Optional
 
-from gpuval_runner.telemetry import shared
-from gpuval_runner.telemetry.source import SourceError
-
-if TYPE_CHECKING:
-    from gpuval_node.hardware.tools import ToolResult
+from gpuval_node.hardware.tools import ToolResult, toolbox
 
 KMSG = Path("/dev/kmsg")
 #: At most so much is taken in at one look: a driver that floods the log must not take the sampler's time.
@@ -142,10 +138,7 @@ class Taken:
 
 def by_tools(since: Position, seconds: float) -> tuple[Taken, Position]:
     """Return what came after a position, and the position after that, in so many seconds. Raises ``NoLogError``."""
-    try:
-        run = shared.tools().toolbox()
-    except SourceError as error:
-        raise NoLogError(str(error)) from None
+    run = toolbox()
     deadline = time.monotonic() + seconds
     asked = Position.now()
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Optional
 
-from . import amd, clock, cpu, disks, engines, gaudi, memory, nics, nvidia, osinfo, pci
+from . import clock, cpu, disks, engines, memory, nics, osinfo, pci
+from .amd import smi as amd
+from .gaudi import smi as gaudi
 from .gpu import Detection, Gpu
+from .nvidia import smi as nvidia
 from .tools import Run, toolbox
 from .tree import Tree
 

@@ -1,11 +1,38 @@
-"""One accelerator, whoever made it, and what a vendor's tool had to say about all of them."""
+"""One accelerator, whoever made it, and what a vendor's tool reports of all of them."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from typing import Any, Optional
 
+from .source import Counters, Sample, known
 from .values import Number
+
+#: Readings of a telemetry sample by the attribute of ``Gpu`` that they come from; `throttle` is three of them.
+_SAMPLE = {
+    "temperature_celsius": "temperature_celsius",
+    "memory_temperature_celsius": "memory_temperature_celsius",
+    "power_draw_watts": "power_watts",
+    "power_limit_watts": "power_limit_watts",
+    "core_clock_hertz": "sm_clock_hertz",
+    "memory_clock_hertz": "memory_clock_hertz",
+    "utilisation_ratio": "utilisation_ratio",
+    "memory_used_bytes": "memory_used_bytes",
+    "pcie_width": "pcie_width",
+    "pcie_generation": "pcie_generation",
+}
+_COUNTERS = {
+    "uuid": "uuid",
+    "pci_address": "pci_address",
+    "ecc_corrected_count": "ecc_corrected",
+    "ecc_uncorrected_count": "ecc_uncorrected",
+    "pcie_replay_count": "pcie_replays",
+    "link_errors": "link_errors",
+    "pcie_width": "pcie_width",
+}
+READINGS = {**_SAMPLE, **_COUNTERS, "throttle": "throttle"}
+#: Sampled beside a stage, no facts of the machine.
+_LIVE = ("memory_temperature_celsius", "utilisation_ratio", "throttle", "pcie_replay_count", "link_errors")
 
 #: Words of nvidia-smi's "GPU Recovery Action" when it is not None: Reset, Reboot, Drain P2P, Drain and Reset.
 RECOVERY_ACTIONS = ("reset", "reboot", "drain")
@@ -50,9 +77,23 @@ class Gpu:
     partition_mode: Optional[str] = None
     module_id: Optional[int] = None
     processes: list[dict[str, Any]] = field(default_factory=list)
+    memory_temperature_celsius: Optional[Number] = None
+    utilisation_ratio: Optional[float] = None
+    throttle: Optional[dict[str, int]] = None
+    pcie_replay_count: Optional[int] = None
+    link_errors: Optional[dict[str, int]] = None
 
     def facts(self) -> dict[str, Any]:
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if name not in _LIVE}
+
+    def sample(self) -> Sample:
+        """The readings of this moment; those that its tool does not give are left out."""
+        readings = {reading: getattr(self, attribute) for attribute, reading in _SAMPLE.items()}
+        return {**known(readings), **(self.throttle or {})}
+
+    def counters(self) -> Counters:
+        """Its identity and error counters; those that its tool does not give are left out."""
+        return known({reading: getattr(self, attribute) for attribute, reading in _COUNTERS.items()})
 
     @property
     def faulty(self) -> bool:

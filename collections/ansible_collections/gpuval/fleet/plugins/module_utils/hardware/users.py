@@ -1,4 +1,4 @@
-"""Who uses the accelerators of this node now: processes, and the containers they run in."""
+"""Processes that use the accelerators of this node now, and the containers they run in."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import json
 import re
 from dataclasses import dataclass
 
+from .gaudi import smi as gaudi
+from .nvidia import smi as nvidia
 from .tools import Run, ToolResult
 from .tree import Tree
 
-#: A hanging vendor tool must not hold up a launch; that it hangs is for the facts stage to say.
+#: A hanging vendor tool must not delay a launch; the facts stage reports that it hangs.
 QUERY_SECONDS = 20.0
 ENGINE_SECONDS = 10.0
 #: They hold the devices on any healthy node and measure or keep the driver.
@@ -40,7 +42,6 @@ _SHORT_DAEMONS = frozenset(name[:COMM_CHARACTERS] for name in DAEMONS)
 MARKER = b"GPUVAL_STAGE_ID="
 _CONTAINER = re.compile(r"(?:docker|libpod|cri-containerd|crio)[-/]([0-9a-f]{64})|/([0-9a-f]{64})(?:\.scope)?$")
 _HABANA_DEVICE = re.compile(r"/dev/(?:accel/accel\d+|hl\d+)$")
-_HABANA_PROCESS = re.compile(r"^\|?\s*\d+\s+(\d+)\s+\S*C\S*\s+(\S+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,9 @@ class User:
 def accelerator_users(tree: Tree, run: Run, but_run: str = "") -> list[User]:
     """The processes that work on accelerators, without daemons of the vendors and without those of one gpuval run.
 
-    What cannot be found out (no tool, no permission, a tool that hangs) counts as nobody.
+    What cannot be found out (no tool, no permission, a tool that hangs) counts as none.
     """
-    found = {**_nvidia(run), **_amd(tree), **_gaudi(tree, run)}
+    found = {**nvidia.processes(run, QUERY_SECONDS), **_amd(tree), **_gaudi(tree, run)}
     users = []
     for pid, named in sorted(found.items()):
         comm, program = tree.read(f"/proc/{pid}/comm") or "", named.rpartition("/")[2]
@@ -115,16 +116,6 @@ def _entries(text: str) -> list[dict]:
     return []
 
 
-def _nvidia(run: Run) -> dict[int, str]:
-    result = run("nvidia-smi", "--query-compute-apps=pid,process_name", "--format=csv,noheader", timeout=QUERY_SECONDS)
-    found = {}
-    for line in result.stdout.splitlines() if result.ok else ():
-        pid, _, name = line.partition(",")
-        if pid.strip().isdigit():
-            found[int(pid)] = name.strip()
-    return found
-
-
 def _amd(tree: Tree) -> dict[int, str]:
     """The kernel lists them itself, whatever tool is installed."""
     return {int(entry): "" for entry in tree.entries("/sys/class/kfd/kfd/proc") if entry.isdigit()}
@@ -133,10 +124,7 @@ def _amd(tree: Tree) -> dict[int, str]:
 def _gaudi(tree: Tree, run: Run) -> dict[int, str]:
     if not tree.entries("/dev/accel") and not any(name.startswith("hl") for name in tree.entries("/dev")):
         return {}
-    found = {}
-    result = run("hl-smi", timeout=QUERY_SECONDS)
-    if result.ok:
-        found = {int(pid): name for pid, name in _HABANA_PROCESS.findall(result.stdout)}
+    found = gaudi.processes(run, QUERY_SECONDS)
     for entry in tree.entries("/proc"):  # as root also those that the tool leaves out
         if entry.isdigit() and any(_HABANA_DEVICE.search(target) for target in _open_files(tree, entry)):
             found.setdefault(int(entry), "")

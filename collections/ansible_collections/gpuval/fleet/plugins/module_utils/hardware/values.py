@@ -123,6 +123,12 @@ def hertz(value: Any) -> Optional[Number]:
     return None if amount is None else amount * 1_000_000
 
 
+def ratio(value: Any) -> Optional[float]:
+    """A percentage (`97 %`) as a ratio."""
+    amount = number(value)
+    return None if amount is None else amount / 100
+
+
 def pcie_generation(value: Any) -> Optional[int]:
     """Generation of a link from its speed in GT/s (also `16.0 GT/s PCIe`), or None for an unknown speed."""
     amount = number(value)

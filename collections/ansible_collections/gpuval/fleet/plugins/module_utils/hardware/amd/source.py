@@ -12,8 +12,11 @@ import time
 from pathlib import Path
 from typing import Any, Optional
 
-from gpuval_runner.telemetry import shared
-from gpuval_runner.telemetry.source import Counters, Sample, Source, SourceError, known
+from ..gpu import Gpu
+from ..source import Counters, Sample, Source, SourceError, known
+from ..tools import toolbox
+from ..values import pcie_generation, ratio
+from .smi import ROCM_SMI_ARGUMENTS, by_index, find_json, parse_amd_smi, parse_rocm_smi
 
 VENDOR = "0x1002"
 CARD = re.compile(r"card\d+")
@@ -34,25 +37,24 @@ FILES = {
     "ecc_uncorrected": "ras",
 }
 NO_FILE = "not there: amdgpu has no such file for this GPU"
-VIRTUAL = "not supported by a virtual function, which tells 0"
+VIRTUAL = "not supported by a virtual function, which reports 0"
 RETIRES = "AMD GPUs retire pages instead"
-NO_THROTTLE = "amdgpu tells why clocks are low only in gpu_metrics, which is not read"
+NO_THROTTLE = "amdgpu reports why clocks are low in gpu_metrics only, which is not read"
 
 
 class Amd(Source):
-    """Raises ``SourceError`` where neither the driver's files nor a tool tell of a GPU."""
+    """Raises ``SourceError`` where neither the driver's files nor a tool list a GPU."""
 
     name = "amdgpu"
 
     def __init__(self, root: str = "/") -> None:
         super().__init__()
         self._cards = {index: Card(folder) for index, folder in cards(Path(root)).items()}
-        tool = self._ask(LIST_SECONDS, "amd-smi", "list", "--json")
-        self._cards = by_tool(self._cards, tool)
+        self._cards = by_tool_index(self._cards, self._ask(LIST_SECONDS, "amd-smi", "list", "--json"))
         if not self._cards:
             self.least_period_seconds = TOOL_PERIOD_SECONDS
             if not self._by_tools(TOOL_SECONDS):
-                raise SourceError("neither /sys/class/drm nor amd-smi nor rocm-smi tells of an AMD GPU")
+                raise SourceError("no AMD GPU in /sys/class/drm, amd-smi or rocm-smi")
         self.absent["throttle"] = NO_THROTTLE
         self.absent["row_remaps"] = RETIRES
         for card in self._cards.values():
@@ -61,34 +63,35 @@ class Amd(Source):
     def sample(self) -> dict[int, Sample]:
         if self._cards:
             return {index: card.sample() for index, card in self._cards.items()}
-        return {index: sample for index, (sample, _counters) in self._by_tools(TOOL_SECONDS).items()}
+        return {gpu.index: gpu.sample() for gpu in self._by_tools(TOOL_SECONDS)}
 
     def counters(self, seconds: float) -> dict[int, Counters]:
-        told = {index: counters for index, (_sample, counters) in self._by_tools(seconds).items()}
+        by_tool = {gpu.index: gpu.counters() for gpu in self._by_tools(seconds)}
         if not self._cards:
-            if not told:
-                raise SourceError("neither amd-smi nor rocm-smi told the counters in time")
-            return told
-        return {index: {**told.get(index, {}), **gpu} for index, gpu in self.counters_at_once().items()}
+            if not by_tool:
+                raise SourceError("amd-smi and rocm-smi gave no counters in time")
+            return by_tool
+        return {index: {**by_tool.get(index, {}), **gpu} for index, gpu in self.counters_at_once().items()}
 
     def counters_at_once(self) -> dict[int, Counters]:
         return {index: card.counters() for index, card in self._cards.items()}
 
-    def _by_tools(self, seconds: float) -> dict[int, tuple[Sample, Counters]]:
+    def _by_tools(self, seconds: float) -> list[Gpu]:
         """Ask one tool, and the other where that gives nothing, in so many seconds altogether."""
         deadline = time.monotonic() + seconds
-        found = parse_amd_smi(self._ask(seconds, "amd-smi", "metric", "--json"))
+        metric = self._ask(seconds, "amd-smi", "metric", "--json")
+        found = parse_amd_smi(None, metric, metric)
         left = deadline - time.monotonic()
         if found or left <= 0:
             return found
-        return parse_rocm_smi(self._ask(left, "rocm-smi", *shared.amd().ROCM_SMI_ARGUMENTS))
+        return parse_rocm_smi(self._ask(left, "rocm-smi", *ROCM_SMI_ARGUMENTS))
 
     def _ask(self, seconds: float, tool: str, *arguments: str) -> Any:
-        answer = shared.tools().toolbox()(tool, *arguments, timeout=seconds)
+        answer = toolbox()(tool, *arguments, timeout=seconds)
         if answer.missing or answer.timed_out:
             self.absent[tool] = answer.complaint
             return None
-        return shared.amd().find_json(answer.stdout)
+        return find_json(answer.stdout)
 
 
 def cards(root: Path) -> dict[int, Path]:
@@ -106,14 +109,9 @@ def cards(root: Path) -> dict[int, Path]:
     return dict(enumerate(found[address] for address in sorted(found)))
 
 
-def by_tool(found: dict[int, Card], listing: Any) -> dict[int, Card]:
-    """Return the cards by the index that `amd-smi list --json` gives to their PCI addresses, where it tells."""
-    rows = listing.get("gpu_data") if isinstance(listing, dict) else listing
-    index = {
-        str(row.get("bdf")).lower(): row.get("gpu")
-        for row in (rows if isinstance(rows, list) else [])
-        if isinstance(row, dict) and isinstance(row.get("gpu"), int)
-    }
+def by_tool_index(found: dict[int, Card], listing: Any) -> dict[int, Card]:
+    """Return the cards by the index that `amd-smi list --json` gives to their PCI addresses, if it knows all."""
+    index = {str(row.get("bdf")).lower(): number for number, row in by_index(listing).items()}
     if not all(card.address in index for card in found.values()):
         return found
     return {index[card.address]: card for card in found.values()}
@@ -132,7 +130,7 @@ class Card:
         heat = _labelled(hwmon, "temp")
         wanted = {name: [heat[label] for label in labels if label in heat] for name, labels in LABELS.items()}
         self._heat = {name: paths[0] for name, paths in wanted.items() if paths}
-        #: What this GPU cannot tell and why: a file that is there and cannot be read is no such reason.
+        #: Readings that this GPU does not have and why: a file that exists and cannot be read is no such reason.
         self.absent = self._absent()
 
     def _absent(self) -> dict[str, str]:
@@ -151,7 +149,7 @@ class Card:
 
     def sample(self) -> Sample:
         folder = self._folder
-        busy, power, cap = number(folder / "gpu_busy_percent"), number(self._power), number(self._cap)
+        power, cap = number(self._power), number(self._cap)
         heat = {name: number(path) for name, path in self._heat.items()}
         return known(
             {
@@ -160,10 +158,10 @@ class Card:
                 "power_limit_watts": None if cap is None else cap / 1e6,
                 "sm_clock_hertz": number(self._clocks.get("sclk")),
                 "memory_clock_hertz": number(self._clocks.get("mclk")),
-                "utilisation_ratio": None if busy is None else busy / 100,
+                "utilisation_ratio": ratio(read(folder / "gpu_busy_percent")),
                 "memory_used_bytes": number(folder / "mem_info_vram_used"),
                 "pcie_width": number(folder / "current_link_width") or None,  # 0: a virtual function
-                "pcie_generation": shared.values().pcie_generation(read(folder / "current_link_speed")),
+                "pcie_generation": pcie_generation(read(folder / "current_link_speed")),
             }
         )
 
@@ -192,81 +190,6 @@ def ras_counts(folder: Path) -> tuple[Optional[int], Optional[int]]:
         for kind in ("ce", "ue")
     }
     return (sum(counts["ce"]) if counts["ce"] else None), (sum(counts["ue"]) if counts["ue"] else None)
-
-
-def parse_amd_smi(answer: Any) -> dict[int, tuple[Sample, Counters]]:
-    """Return samples and counters of `amd-smi metric --json`, whatever release wrote it."""
-    values, reader = shared.values(), shared.amd()
-    rows = answer.get("gpu_data") if isinstance(answer, dict) else answer
-    rows = (
-        {row["gpu"]: row for row in rows or [] if isinstance(row, dict) and isinstance(row.get("gpu"), int)}
-        if (isinstance(rows, list))
-        else {}
-    )
-    gpus = reader.parse_amd_smi(None, list(rows.values()), list(rows.values()))
-    found = {}
-    for gpu in gpus:
-        row = rows[gpu.index]
-        usage = row.get("usage") if isinstance(row.get("usage"), dict) else {}
-        pcie = row.get("pcie") if isinstance(row.get("pcie"), dict) else {}
-        bus = row.get("bus") if isinstance(row.get("bus"), dict) else {}
-        memory = row.get("temperature") if isinstance(row.get("temperature"), dict) else {}
-        busy = values.number(usage.get("gfx_activity"))
-        sample = known(
-            {
-                "temperature_celsius": gpu.temperature_celsius,
-                "memory_temperature_celsius": values.number(memory.get("mem")),
-                "power_watts": gpu.power_draw_watts,
-                "sm_clock_hertz": gpu.core_clock_hertz,
-                "memory_clock_hertz": gpu.memory_clock_hertz,
-                "utilisation_ratio": None if busy is None else busy / 100,
-                "memory_used_bytes": gpu.memory_used_bytes,
-                "pcie_width": gpu.pcie_width,
-                "pcie_generation": gpu.pcie_generation,
-            }
-        )
-        counters = known(
-            {
-                "pci_address": values.pci_address(bus.get("bdf")),
-                "ecc_corrected": gpu.ecc_corrected_count,
-                "ecc_uncorrected": gpu.ecc_uncorrected_count,
-                "pcie_replays": values.count(pcie.get("replay_count")),
-                "link_errors": xgmi_errors(row.get("xgmi_err")),
-            }
-        )
-        found[gpu.index] = (sample, counters)
-    return found
-
-
-def xgmi_errors(value: Any) -> Optional[dict[str, int]]:
-    """Return XGMI errors: 0 and more as text, or a state in words: releases differ."""
-    if isinstance(value, dict):
-        counts = [count for key, count in value.items() if "err" in str(key) and isinstance(count, int)]
-        return {"xgmi": sum(counts)} if counts else None
-    text = str(value).strip().lower()
-    if text.isdigit():
-        return {"xgmi": int(text)}
-    if text in ("no_errors", "no errors detected", "amdsmi_xgmi_status_no_errors"):
-        return {"xgmi": 0}
-    return {"xgmi": 1} if "error" in text else None
-
-
-def parse_rocm_smi(answer: Any) -> dict[int, tuple[Sample, Counters]]:
-    """Return samples and counters of `rocm-smi ... --json`."""
-    return {
-        gpu.index: (
-            known(
-                {
-                    "temperature_celsius": gpu.temperature_celsius,
-                    "power_watts": gpu.power_draw_watts,
-                    "power_limit_watts": gpu.power_limit_watts,
-                    "memory_used_bytes": gpu.memory_used_bytes,
-                }
-            ),
-            known({"uuid": gpu.uuid, "pci_address": gpu.pci_address}),
-        )
-        for gpu in shared.amd().parse_rocm_smi(answer)
-    }
 
 
 def read(path: Optional[Path]) -> Optional[str]:

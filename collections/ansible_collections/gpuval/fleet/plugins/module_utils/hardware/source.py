@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 #: One GPU at one moment: `temperature_celsius`, `memory_temperature_celsius`, `power_watts`, `power_limit_watts`,
 #: `sm_clock_hertz`, `memory_clock_hertz`, `utilisation_ratio`, `memory_used_bytes`, `throttle_thermal`,
-#: `throttle_power`, `throttle_hardware` (0 or 1), `pcie_width`, `pcie_generation`. What is not told is left out.
+#: `throttle_power`, `throttle_hardware` (0 or 1), `pcie_width`, `pcie_generation`. Unknown ones are left out.
 Sample = dict[str, Any]
 #: One GPU's identity and counters: `uuid`, `pci_address`, `lost`, `refused` (lost only in that it may not be read),
 #: `ecc_corrected`, `ecc_uncorrected`, `row_remaps`, `row_remap_pending`, `row_remap_failed`, `link_errors` (by link),
@@ -23,7 +23,7 @@ class Source:
     """GPUs by the index that their driver's tool gives them. Every call may take long or for ever."""
 
     name = ""
-    #: Least time between two samples in seconds: tools that start a process cost more than a second of work would.
+    #: Minimum time between two samples in seconds: tools that start a process cost more than a second of work would.
     least_period_seconds = 0.0
 
     def __init__(self) -> None:
@@ -39,11 +39,11 @@ class Source:
         raise NotImplementedError
 
     def counters_at_once(self) -> dict[int, Counters]:
-        """Read what of the counters needs no tool, where others do: it is told before a slow one is asked."""
+        """Read the counters that need no tool, where others do: they are sent before a slow tool is asked."""
         return {}
 
     def close(self) -> None:
-        """Let go of what the source holds."""
+        """Release what the source holds."""
 
 
 def known(reading: dict[str, Optional[Any]]) -> dict[str, Any]:

@@ -1,14 +1,15 @@
-"""AMD GPUs by `amd-smi`, else by the older `rocm-smi`."""
+"""What `amd-smi` and the older `rocm-smi` print, for facts and telemetry."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any, Optional
 
-from . import values
-from .gpu import Detection, Gpu
-from .tools import VENDOR_TOOL_TIMEOUT_SECONDS, Run, ToolResult
+from .. import values
+from ..gpu import Detection, Gpu
+from ..tools import VENDOR_TOOL_TIMEOUT_SECONDS, Run, ToolResult
 
 VENDOR = "amd"
 ROCM_SMI_ARGUMENTS = (
@@ -86,7 +87,7 @@ def parse_amd_smi(static: Any, listing: Any, metric: Any, version: Any = None) -
 
     Releases differ: a list of GPUs at the top or below `gpu_data`, bare numbers or `{"value", "unit"}`.
     """
-    by_view = [_by_index(answer) for answer in (static, listing, metric)]
+    by_view = [by_index(answer) for answer in (static, listing, metric)]
     release = version[0] if isinstance(version, list) and version else version
     rocm = values.text(_get(release, "rocm_version"))
     indices = sorted(set(by_view[0]) | set(by_view[1]))
@@ -96,7 +97,7 @@ def parse_amd_smi(static: Any, listing: Any, metric: Any, version: Any = None) -
     return gpus
 
 
-def _amd_smi_gpu(index: int, static: dict, listed: dict, metric: dict) -> Gpu:
+def _amd_smi_gpu(index: int, static: dict[str, Any], listed: dict[str, Any], metric: dict[str, Any]) -> Gpu:
     serial = values.identifier(_get(static, "board", "product_serial"))
     partition = values.text(_get(static, "partition", "compute_partition")) or values.text(
         _get(static, "partition", "accelerator_partition")
@@ -107,7 +108,9 @@ def _amd_smi_gpu(index: int, static: dict, listed: dict, metric: dict) -> Gpu:
         name=values.text(_get(static, "asic", "market_name")) or values.text(_get(static, "board", "product_name")),
         uuid=values.identifier(listed.get("uuid")) or values.identifier(_get(static, "asic", "asic_serial")),
         serial=serial or values.identifier(_get(static, "asic", "asic_serial")),
-        pci_address=values.pci_address(_get(static, "bus", "bdf")) or values.pci_address(listed.get("bdf")),
+        pci_address=values.pci_address(_get(static, "bus", "bdf"))
+        or values.pci_address(listed.get("bdf"))
+        or values.pci_address(_get(metric, "bus", "bdf")),
         driver_version=values.text(_get(static, "driver", "version"))
         or values.text(_get(static, "driver", "driver_version")),
         firmware_version=_first(values.text, static, ("vbios", "version"), ("ifwi", "version"), ("vbios", "name")),
@@ -116,6 +119,8 @@ def _amd_smi_gpu(index: int, static: dict, listed: dict, metric: dict) -> Gpu:
         memory_used_bytes=_first(_megabytes, metric, ("mem_usage", "used_vram"), ("vram", "used")),
         # The hot spot is what AMD throttles by; Instinct parts have no edge sensor.
         temperature_celsius=_first(values.number, metric, ("temperature", "hotspot"), ("temperature", "edge")),
+        memory_temperature_celsius=values.number(_get(metric, "temperature", "mem")),
+        utilisation_ratio=values.ratio(_get(metric, "usage", "gfx_activity")),
         power_draw_watts=_first(
             values.number,
             metric,
@@ -141,9 +146,24 @@ def _amd_smi_gpu(index: int, static: dict, listed: dict, metric: dict) -> Gpu:
         pcie_generation_max=values.pcie_generation(_get(static, "bus", "max_pcie_speed")),
         pcie_width=values.count(_get(metric, "pcie", "width")),
         pcie_width_max=values.count(_get(static, "bus", "max_pcie_width")),
+        pcie_replay_count=values.count(_get(metric, "pcie", "replay_count")),
+        link_errors=xgmi_errors(metric.get("xgmi_err")),
         partition_mode=None if partition is None else partition.lower(),
         module_id=values.count(_get(static, "asic", "oam_id")),
     )
+
+
+def xgmi_errors(value: Any) -> Optional[dict[str, int]]:
+    """Return XGMI errors: 0 and more as text, or a state in words: releases differ."""
+    if isinstance(value, dict):
+        counts = [count for key, count in value.items() if "err" in str(key) and isinstance(count, int)]
+        return {"xgmi": sum(counts)} if counts else None
+    text = str(value).strip().lower()
+    if text.isdigit():
+        return {"xgmi": int(text)}
+    if text in ("no_errors", "no errors detected", "amdsmi_xgmi_status_no_errors"):
+        return {"xgmi": 0}
+    return {"xgmi": 1} if "error" in text else None
 
 
 def parse_rocm_smi(answer: Any) -> list[Gpu]:
@@ -189,7 +209,8 @@ def _rocm_smi_gpu(index: int, card: dict[str, Any]) -> Gpu:
     )
 
 
-def _by_index(answer: Any) -> dict[int, dict]:
+def by_index(answer: Any) -> dict[int, dict[str, Any]]:
+    """Rows of an answer by the index of their GPU."""
     if isinstance(answer, dict):
         answer = answer.get("gpu_data", [answer] if "gpu" in answer else [])
     rows = answer if isinstance(answer, list) else []
@@ -204,7 +225,7 @@ def _get(mapping: Any, *keys: str) -> Any:
     return mapping
 
 
-def _first(convert, mapping: dict, *paths: tuple[str, ...]):
+def _first(convert: Callable[[Any], Any], mapping: dict[str, Any], *paths: tuple[str, ...]) -> Any:
     """The first of the paths whose value `convert` can read."""
     for path in paths:
         found = convert(_get(mapping, *path))

@@ -11,7 +11,8 @@ import time
 from collections.abc import Iterable
 from typing import Any, Optional
 
-from gpuval_runner.telemetry.source import Counters, Sample, Source, SourceError, known
+from ..source import Counters, Sample, Source, SourceError, known
+from .throttle import throttle
 
 LIBRARY = "libnvidia-ml.so.1"
 #: Readings that hardly change, which are not worth a call every second.
@@ -22,8 +23,8 @@ GPU_IS_LOST, RESET_REQUIRED, GPU_NOT_FOUND = 15, 16, 28
 GONE = frozenset({GPU_IS_LOST, RESET_REQUIRED, GPU_NOT_FOUND})
 #: Why a good GPU gives no value; any other code is an error of its driver, which excuses nothing.
 CANNOT = frozenset({NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND})
-#: What a virtual function tells of its link, whose status is reserved (PCIe, SR-IOV), is 0.
-VIRTUAL = "not supported by a virtual function, which tells 0"
+#: A virtual function reports 0 for its link, whose status is reserved (PCIe, SR-IOV).
+VIRTUAL = "not supported by a virtual function, which reports 0"
 REASONS = {
     1: "NVML is not initialised",
     2: "invalid argument",
@@ -55,12 +56,6 @@ LINK_CORRECTED = (3, 4)
 #: The errors of NVLink 5, by field values with the link as their scope: malformed packets, buffer overruns, errors,
 #: remote and general errors received, local integrity, recoveries, errors that were left after correction.
 LINK_FIELDS = (206, 207, 208, 209, 210, 211, 215, 219)
-
-#: nvmlClocksEventReason bits.
-SW_POWER_CAP, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, HW_POWER_BRAKE = 0x4, 0x8, 0x20, 0x40, 0x80
-THERMAL = SW_THERMAL | HW_THERMAL
-POWER = SW_POWER_CAP | HW_POWER_BRAKE
-HARDWARE = HW_SLOWDOWN | HW_THERMAL | HW_POWER_BRAKE
 
 
 class _Memory(ctypes.Structure):
@@ -108,15 +103,6 @@ class _FieldValue(ctypes.Structure):
 
 
 VALUE_TYPES = tuple(name for name, _type in _Value._fields_)  # in the order of nvmlValueType_t
-
-
-def throttle(reasons: int) -> dict[str, int]:
-    """Return which kinds of slowing down a mask of clocks event reasons names. Idle and set clocks are none."""
-    return {
-        "throttle_thermal": int(bool(reasons & THERMAL)),
-        "throttle_power": int(bool(reasons & POWER)),
-        "throttle_hardware": int(bool(reasons & HARDWARE)),
-    }
 
 
 def reason(code: int) -> str:
@@ -192,7 +178,7 @@ class Nvml(Source):
         """Return what a function puts into its last argument; None and a reason when it refuses."""
         value = ctypes.c_ulonglong() if wide else ctypes.c_uint()
         code = self._call(name, handle, *arguments, ctypes.byref(value))
-        return self._told(what, code, value.value)
+        return self._checked(what, code, value.value)
 
     def _link(self, what: str, name: str, handle: ctypes.c_void_p) -> Optional[int]:
         """Return a figure of the PCIe link; a virtual function has none."""
@@ -201,7 +187,7 @@ class Nvml(Source):
             self.absent.setdefault(what, VIRTUAL)
         return value or None
 
-    def _told(self, what: str, code: int, value: Any) -> Any:
+    def _checked(self, what: str, code: int, value: Any) -> Any:
         if code == SUCCESS:
             return value
         if code not in CANNOT or what not in self.absent:  # of several GPUs' answers an error is what counts
@@ -211,9 +197,9 @@ class Nvml(Source):
     def _sample(self, index: int, handle: ctypes.c_void_p) -> Sample:
         memory, utilisation = _Memory(), _Utilization()
         code = self._call("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
-        used = self._told("memory_used_bytes", code, memory.used)
+        used = self._checked("memory_used_bytes", code, memory.used)
         code = self._call("nvmlDeviceGetUtilizationRates", handle, ctypes.byref(utilisation))
-        busy = self._told("utilisation_ratio", code, utilisation.gpu / 100)
+        busy = self._checked("utilisation_ratio", code, utilisation.gpu / 100)
         power = self._number("power_watts", "nvmlDeviceGetPowerUsage", handle)
         clock = self._number("sm_clock_hertz", "nvmlDeviceGetClockInfo", handle, ctypes.c_uint(CLOCK_SM))
         memory_clock = self._number("memory_clock_hertz", "nvmlDeviceGetClockInfo", handle, ctypes.c_uint(CLOCK_MEM))
@@ -243,8 +229,8 @@ class Nvml(Source):
         code = self._call("nvmlDeviceGetCurrentClocksEventReasons", handle, ctypes.byref(mask))
         if code == FUNCTION_NOT_FOUND:  # its name before driver 535
             code = self._call("nvmlDeviceGetCurrentClocksThrottleReasons", handle, ctypes.byref(mask))
-        told = self._told("throttle", code, mask.value)
-        return {} if told is None else throttle(told)
+        reasons = self._checked("throttle", code, mask.value)
+        return {} if reasons is None else throttle(reasons)
 
     def _slowly(self, index: int, handle: ctypes.c_void_p) -> dict[str, Any]:
         present = time.monotonic()
@@ -270,14 +256,14 @@ class Nvml(Source):
             item.field_id, item.scope_id = field, scope
         code = self._call("nvmlDeviceGetFieldValues", handle, ctypes.c_int(len(wanted)), ctypes.byref(array))
         if code:
-            self._told(what, code, None)
+            self._checked(what, code, None)
             return {}
         found = {}
         for item, key in zip(array, wanted):
             if item.result == SUCCESS and item.value_type < len(VALUE_TYPES):
                 found[key] = getattr(item.value, VALUE_TYPES[item.value_type])
             else:
-                self._told(what, item.result or NOT_SUPPORTED, None)
+                self._checked(what, item.result or NOT_SUPPORTED, None)
         return found
 
     def _counters(self, index: int, handle: ctypes.c_void_p) -> Counters:
@@ -314,7 +300,7 @@ class Nvml(Source):
         values = [ctypes.c_uint() for _ in range(4)]
         code = self._call("nvmlDeviceGetRemappedRows", handle, *(ctypes.byref(value) for value in values))
         if code:
-            self._told("row_remaps", code, None)
+            self._checked("row_remaps", code, None)
             return {}
         corrected, uncorrected, pending, failed = (value.value for value in values)
         return {"row_remaps": corrected + uncorrected, "row_remap_pending": pending, "row_remap_failed": failed}
@@ -330,7 +316,7 @@ class Nvml(Source):
             code = self._call("nvmlDeviceGetNvLinkState", handle, ctypes.c_uint(link), ctypes.byref(active))
             if code:
                 if link == 0:
-                    self._told("link_errors", code, None)
+                    self._checked("link_errors", code, None)
                     return None
                 if code == INVALID_ARGUMENT:
                     break
@@ -339,20 +325,20 @@ class Nvml(Source):
         return up
 
     def _link_errors(self, handle: ctypes.c_void_p, links: list[int]) -> Optional[dict[str, int]]:
-        """Return the sum of the error counters by link; None where the GPU has none to tell."""
+        """Return the sum of the error counters by link; None where the GPU has none."""
         errors = {}
         for link in links:
-            told = []
+            counts = []
             for counter in LINK_COUNTERS:
                 value = self._link_counter(handle, link, counter)
                 if value is not None:
-                    told.append(value)
-                elif not told:  # a link that does not tell the first tells none
+                    counts.append(value)
+                elif not counts:  # a link without the first counter has none
                     break
-            if not told:
-                told = list(self._fields(handle, [(field, link) for field in LINK_FIELDS], "link_errors").values())
-            if told:
-                errors[str(link)] = int(sum(told))
+            if not counts:
+                counts = list(self._fields(handle, [(field, link) for field in LINK_FIELDS], "link_errors").values())
+            if counts:
+                errors[str(link)] = int(sum(counts))
         return errors or None
 
     def _link_counter(self, handle: ctypes.c_void_p, link: int, counter: int) -> Optional[int]:
@@ -361,7 +347,7 @@ class Nvml(Source):
         return value.value if self._call("nvmlDeviceGetNvLinkErrorCounter", handle, *arguments) == SUCCESS else None
 
     def _link_corrected(self, handle: ctypes.c_void_p, links: list[int]) -> Optional[int]:
-        """Return what the links' error correction mended, all of them together; None where the GPU does not tell."""
-        told = [self._link_counter(handle, link, counter) for link in links for counter in LINK_CORRECTED]
-        known_counts = [count for count in told if count is not None]
+        """Return the sum of the errors that the links corrected; None where the GPU does not report them."""
+        counts = [self._link_counter(handle, link, counter) for link in links for counter in LINK_CORRECTED]
+        known_counts = [count for count in counts if count is not None]
         return sum(known_counts) if known_counts else None

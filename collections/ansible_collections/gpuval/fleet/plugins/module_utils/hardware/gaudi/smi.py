@@ -1,0 +1,123 @@
+"""What `hl-smi -Q` prints, for facts and telemetry. Properties: docs.habana.ai, System Management Interface Tool.
+
+One property that a release does not know refuses the whole query, so a short query that every release knows follows.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable
+from typing import Any, Optional
+
+from .. import values
+from ..gpu import READINGS, Detection, Gpu
+from ..tools import VENDOR_TOOL_TIMEOUT_SECONDS, Run, ToolResult
+
+VENDOR = "gaudi"
+_PROCESS = re.compile(r"^\|?\s*\d+\s+(\d+)\s+\S*C\S*\s+(\S+)", re.MULTILINE)
+
+
+def _lower(value: Any) -> Optional[str]:
+    word = values.text(value)
+    return None if word is None else word.lower()
+
+
+def _mebibytes(value: Any) -> Optional[int]:
+    return values.size_bytes(value, "MiB")
+
+
+#: Attribute of ``Gpu`` and how its text is read, by property.
+PROPERTIES: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "uuid": ("uuid", values.identifier),
+    "bus_id": ("pci_address", values.pci_address),
+    "name": ("name", values.text),
+    "driver_version": ("driver_version", values.text),
+    "memory.total": ("memory_bytes", _mebibytes),
+    "memory.used": ("memory_used_bytes", _mebibytes),
+    "temperature.aip": ("temperature_celsius", values.number),
+    "module_id": ("module_id", values.count),
+    "serial": ("serial", values.identifier),
+    "power.draw": ("power_draw_watts", values.number),
+    "ecc.errors.corrected.volatile.total": ("ecc_corrected_count", values.count),
+    "ecc.errors.uncorrected.volatile.total": ("ecc_uncorrected_count", values.count),
+    "ecc.errors.corrected.aggregate.total": ("ecc_corrected_aggregate_count", values.count),
+    "ecc.errors.uncorrected.aggregate.total": ("ecc_uncorrected_aggregate_count", values.count),
+    "ecc.mode.current": ("ecc_mode", _lower),
+    "clocks.current.soc": ("core_clock_hertz", values.hertz),
+    "clocks.max.soc": ("core_clock_max_hertz", values.hertz),
+    "utilization.aip": ("utilisation_ratio", values.ratio),
+    "pcie.link.gen.current": ("pcie_generation", values.count),
+    "pcie.link.width.current": ("pcie_width", values.count),
+}
+READING_OF_PROPERTY = {
+    name: READINGS[attribute] for name, (attribute, _) in PROPERTIES.items() if attribute in READINGS
+}
+
+SHORT_QUERY = ("index", "uuid", "bus_id", "name", "driver_version", "memory.total", "memory.used", "temperature.aip")
+FULL_QUERY = (
+    *SHORT_QUERY,
+    "module_id",
+    "serial",
+    "power.draw",
+    "ecc.errors.corrected.volatile.total",
+    "ecc.errors.uncorrected.volatile.total",
+    "ecc.errors.corrected.aggregate.total",
+    "ecc.errors.uncorrected.aggregate.total",
+    "ecc.mode.current",
+    "clocks.current.soc",
+    "clocks.max.soc",
+)
+_SAMPLED = ("index", "uuid", "bus_id", "temperature.aip", "memory.used")
+#: Queries of telemetry to try, each for an older release than the one before.
+SAMPLE_QUERIES = (
+    (
+        *_SAMPLED,
+        "power.draw",
+        "utilization.aip",
+        "clocks.current.soc",
+        "ecc.errors.corrected.volatile.total",
+        "ecc.errors.uncorrected.volatile.total",
+        "pcie.link.gen.current",
+        "pcie.link.width.current",
+    ),
+    (*_SAMPLED, "power.draw", "clocks.current.soc"),
+    _SAMPLED,
+)
+
+
+def detect(run: Run) -> Detection:
+    problem = None
+    for query in (FULL_QUERY, SHORT_QUERY):
+        result = ask(run, query, VENDOR_TOOL_TIMEOUT_SECONDS)
+        if result.missing:
+            return Detection(VENDOR, problem=result.complaint, installed=False)
+        if result.timed_out:
+            return Detection(VENDOR, problem=result.complaint, hung=True)
+        gpus = [gpu for gpu in parse(result.stdout, query) if gpu.pci_address]
+        if gpus:
+            return Detection(VENDOR, gpus, None if result.ok else result.complaint)
+        problem = "hl-smi lists no device" if result.ok else result.complaint
+    return Detection(VENDOR, problem=problem)
+
+
+def ask(run: Run, query: tuple[str, ...], timeout: float) -> ToolResult:
+    return run("hl-smi", "-Q", ",".join(query), "-f", "csv,noheader", timeout=timeout)
+
+
+def parse(text: str, query: tuple[str, ...]) -> list[Gpu]:
+    """Devices of an `hl-smi -Q <query> -f csv,noheader` answer; lines that are no answer to the query are left out."""
+    gpus = []
+    for row in csv.reader(text.splitlines(), skipinitialspace=True):
+        cells = dict(zip(query, row)) if len(row) == len(query) else {}
+        index = values.count(cells.pop("index", None))
+        if index is not None:
+            readings = {PROPERTIES[name][0]: PROPERTIES[name][1](cell) for name, cell in cells.items()}
+            gpus.append(Gpu(VENDOR, index, **readings))
+    return sorted(gpus, key=lambda gpu: gpu.index)
+
+
+def processes(run: Run, timeout: float) -> dict[int, str]:
+    """Names of the processes on the devices by pid, from the table of `hl-smi`; none without an answer."""
+    result = run("hl-smi", timeout=timeout)
+    return {int(pid): name for pid, name in _PROCESS.findall(result.stdout)} if result.ok else {}

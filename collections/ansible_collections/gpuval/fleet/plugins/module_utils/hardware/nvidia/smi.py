@@ -1,0 +1,260 @@
+"""What `nvidia-smi` prints: its log (`-q -x`) for the facts, and rows of `--query-gpu` for telemetry.
+
+A reading has one line in `FIELDS`, whichever of the two prints it.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from typing import Any, NamedTuple, Optional
+
+from .. import values
+from ..gpu import READINGS, Detection, Gpu
+from ..tools import VENDOR_TOOL_TIMEOUT_SECONDS, Run
+from .throttle import throttle_of_hex
+
+VENDOR = "nvidia"
+ESSENTIAL = ("product_name", "uuid", "fb_memory_usage/total")
+
+_END = "</nvidia_smi_log>"
+# Seen as "GPU0000:CB:00.0: Unknown Error", "GPU 0000:CB:00.0: ..." and "GPU1: 0000:34:00.0: ...".
+_UNREADABLE = re.compile(
+    r"device handle for GPU\s*(?:\d+:\s*)?([0-9A-F]{4,8}:[0-9A-F]{2}:[0-9A-F]{2}\.[0-7])", re.IGNORECASE
+)
+
+
+def detect(run: Run) -> Detection:
+    result = run("nvidia-smi", "-q", "-x", timeout=VENDOR_TOOL_TIMEOUT_SECONDS)
+    if result.missing:
+        return Detection(VENDOR, problem=result.complaint, installed=False)
+    lost = unreadable(result.stdout + "\n" + result.stderr)
+    try:
+        gpus, lost_in_log = parse(result.stdout)
+    except ET.ParseError:
+        problem = result.complaint if not result.ok else "nvidia-smi -q -x did not write XML"
+        return Detection(VENDOR, problem=problem, lost=lost, hung=result.timed_out)
+    lost = sorted({*lost, *lost_in_log})
+    if lost:
+        problem = f"nvidia-smi cannot read the GPU at {', '.join(lost)}"
+    elif not result.ok:
+        problem = result.complaint
+    else:
+        problem = None if gpus else "nvidia-smi lists no GPU"
+    return Detection(VENDOR, gpus, problem, lost, hung=result.timed_out)
+
+
+def parse(xml: str) -> tuple[list[Gpu], list[str]]:
+    """The usable GPUs of an `nvidia-smi -q -x` log, and the PCI addresses of those that the driver lost.
+
+    Raises `xml.etree.ElementTree.ParseError` when the text is no XML.
+    """
+    log = ET.fromstring(_document(xml))  # noqa: S314 - this machine's own driver wrote it
+    driver = _text(log, "driver_version")
+    cuda = _text(log, "cuda_version")
+    gpus, lost = [], []
+    for index, element in enumerate(log.findall("gpu")):
+        gpu = _gpu(element, index)
+        gpu.driver_version, gpu.runtime_version = driver, cuda
+        # A GPU that fell off the bus may still be listed, with an error in place of its values.
+        if gpu.uuid is None or any(values.is_error(element.findtext(path)) for path in ESSENTIAL):
+            lost.append(gpu.pci_address or f"index {index}")
+        else:
+            gpus.append(gpu)
+    return gpus, lost
+
+
+def unreadable(output: str) -> list[str]:
+    """PCI addresses that nvidia-smi complains of outside its log (`Unable to determine the device handle for GPU`)."""
+    found = (values.pci_address(address) for address in _UNREADABLE.findall(output))
+    return sorted({address for address in found if address})
+
+
+def _document(output: str) -> str:
+    """The log itself, without complaints printed before or after it."""
+    start, end = output.find("<nvidia_smi_log"), output.rfind(_END)
+    return output[start : end + len(_END)] if 0 <= start < end else output.strip()
+
+
+def processes(run: Run, timeout: float) -> dict[int, str]:
+    """Programs of the compute processes by pid; none without an answer."""
+    result = run("nvidia-smi", "--query-compute-apps=pid,process_name", "--format=csv,noheader", timeout=timeout)
+    rows = (line.partition(",") for line in result.stdout.splitlines()) if result.ok else ()
+    return {int(pid): name.strip() for pid, _, name in rows if pid.strip().isdigit()}
+
+
+def parse_header(line: str) -> list[str]:
+    """Return the column names of `--query-gpu` without their units: `power.draw [W]` is `power.draw`."""
+    return [name.partition(" [")[0].strip() for name in line.split(",")]
+
+
+def parse_rows(text: str, header: list[str]) -> list[dict[str, str]]:
+    """Return rows of `--query-gpu=... --format=csv` by column name; lines of another length are left out."""
+    rows = csv.reader(text.splitlines(), skipinitialspace=True)
+    return [dict(zip(header, row)) for row in rows if len(row) == len(header)]
+
+
+def parse_row(row: dict[str, str]) -> Optional[Gpu]:
+    """Return the GPU of a row, whose values carry their units (`34.50 W`); None without an index."""
+    index = values.count(row.get("index"))
+    if index is None:
+        return None
+    return Gpu(VENDOR, index, **{f.attribute: f.first(row.get, f.columns) for f in FIELDS if f.columns})
+
+
+def refusals(row: dict[str, str]) -> dict[str, str]:
+    """Return why a row has no value, by reading: `NO_VALUE` for a good GPU that gives none, else `ERROR`."""
+    found = {}
+    for column, reading in READING_OF_COLUMN.items():
+        cell = row.get(column, "").lower()
+        if cell in NO_VALUE or cell.startswith("["):
+            found[reading] = NO_VALUE.get(cell, ERROR)
+    return found
+
+
+def _gpu(element: ET.Element, index: int) -> Gpu:
+    readings = {f.attribute: f.first(element.findtext, f.paths) for f in FIELDS if f.paths}
+    readings["pci_address"] = readings["pci_address"] or values.pci_address(element.get("id"))
+    mig = _text(element, "mig_mode/current_mig")
+    return Gpu(
+        VENDOR,
+        index,
+        **readings,
+        ecc_corrected_count=_ecc(element, "volatile", CORRECTED),
+        ecc_uncorrected_count=_ecc(element, "volatile", UNCORRECTED),
+        ecc_corrected_aggregate_count=_ecc(element, "aggregate", CORRECTED),
+        ecc_uncorrected_aggregate_count=_ecc(element, "aggregate", UNCORRECTED),
+        partition_mode=None if mig is None else f"mig {mig.lower()}",
+        processes=[_process(process) for process in element.findall("processes/process_info")],
+    )
+
+
+def _lower(value: Any) -> Optional[str]:
+    word = values.text(value)
+    return None if word is None else word.lower()
+
+
+def _mebibytes(value: Any) -> Optional[int]:
+    return values.size_bytes(value, "MiB")
+
+
+class Field(NamedTuple):
+    """A reading: the attribute of ``Gpu``, how its text is read, its columns of `--query-gpu`, its paths in the log.
+
+    Of several columns or paths, which are those of different drivers, the first that has a value counts.
+    """
+
+    attribute: str
+    read: Callable[[Any], Any]
+    columns: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+
+    def first(self, look_up: Callable[[str], Optional[str]], names: tuple[str, ...]) -> Any:
+        return next((value for value in (self.read(look_up(name)) for name in names) if value is not None), None)
+
+
+_LINK = "pci/pci_gpu_link_info"
+FIELDS = (
+    Field("name", values.text, (), ("product_name",)),
+    Field("uuid", values.text, ("uuid",), ("uuid",)),
+    Field("serial", values.identifier, (), ("serial",)),
+    Field("pci_address", values.pci_address, ("pci.bus_id",), ("pci/pci_bus_id",)),
+    Field("firmware_version", values.text, (), ("vbios_version",)),
+    Field("memory_bytes", _mebibytes, (), ("fb_memory_usage/total",)),
+    Field("memory_used_bytes", _mebibytes, ("memory.used",), ("fb_memory_usage/used",)),
+    Field("temperature_celsius", values.number, ("temperature.gpu",), ("temperature/gpu_temp",)),
+    Field("memory_temperature_celsius", values.number, ("temperature.memory",)),
+    Field(
+        "power_draw_watts",
+        values.number,
+        ("power.draw",),
+        (
+            # Drivers 535 and later split power into GPU and module readings; before that there was one block.
+            "gpu_power_readings/power_draw",
+            "gpu_power_readings/instant_power_draw",
+            "gpu_power_readings/average_power_draw",
+            "power_readings/power_draw",
+        ),
+    ),
+    Field(
+        "power_limit_watts",
+        values.number,
+        ("enforced.power.limit",),
+        (
+            "gpu_power_readings/current_power_limit",
+            "power_readings/enforced_power_limit",
+            "power_readings/power_limit",
+        ),
+    ),
+    Field("core_clock_hertz", values.hertz, ("clocks.current.sm",), ("clocks/sm_clock",)),
+    Field("core_clock_max_hertz", values.hertz, (), ("max_clocks/sm_clock",)),
+    Field("memory_clock_hertz", values.hertz, ("clocks.current.memory",), ("clocks/mem_clock",)),
+    Field("utilisation_ratio", values.ratio, ("utilization.gpu",)),
+    Field("throttle", throttle_of_hex, ("clocks_event_reasons.active", "clocks_throttle_reasons.active")),
+    Field("ecc_mode", _lower, (), ("ecc_mode/current_ecc",)),
+    Field("ecc_corrected_count", values.count, ("ecc.errors.corrected.volatile.total",)),
+    Field("ecc_uncorrected_count", values.count, ("ecc.errors.uncorrected.volatile.total",)),
+    Field("row_remap_pending_count", values.count, (), ("remapped_rows/remapped_row_pending",)),
+    Field("row_remap_failed_count", values.count, (), ("remapped_rows/remapped_row_failure",)),
+    Field("row_remap_uncorrected_count", values.count, (), ("remapped_rows/remapped_row_unc",)),
+    Field("pcie_generation", values.count, ("pcie.link.gen.current",), (f"{_LINK}/pcie_gen/current_link_gen",)),
+    Field("pcie_generation_max", values.count, (), (f"{_LINK}/pcie_gen/max_link_gen",)),
+    Field("pcie_width", values.count, ("pcie.link.width.current",), (f"{_LINK}/link_widths/current_link_width",)),
+    Field("pcie_width_max", values.count, (), (f"{_LINK}/link_widths/max_link_width",)),
+    Field("recovery_action", values.text, (), ("gpu_recovery_action",)),
+    Field("persistence_mode", _lower, (), ("persistence_mode",)),
+    Field("fabric_state", _lower, (), ("fabric/state",)),
+    Field("module_id", values.count, (), ("gpu_module_id",)),
+)
+#: Columns that not every driver knows (`nvidia-smi --help-query-gpu`): one unknown name refuses the whole query.
+_NEWER = ("temperature.memory", "ecc.errors.corrected.volatile.total", "ecc.errors.uncorrected.volatile.total")
+_EVENTS, _THROTTLE = "clocks_event_reasons.active", "clocks_throttle_reasons.active"
+_BASE = (
+    "index",
+    *(name for field in FIELDS for name in field.columns if name not in (*_NEWER, _EVENTS, _THROTTLE)),
+)
+#: Queries to try, each for an older driver than the one before.
+QUERIES = ((*_BASE, *_NEWER, _EVENTS), (*_BASE, *_NEWER, _THROTTLE), _BASE)
+READING_OF_COLUMN = {
+    column: READINGS[field.attribute] for field in FIELDS for column in field.columns if field.attribute in READINGS
+}
+NOT_SUPPORTED = "not supported by the GPU"
+#: Cells by which the tool says that a good GPU gives no value; any other word in brackets is an error.
+NO_VALUE = {
+    "[n/a]": NOT_SUPPORTED,
+    "n/a": NOT_SUPPORTED,
+    "[not supported]": NOT_SUPPORTED,
+    "[insufficient permissions]": "not permitted",
+}
+ERROR = "nvidia-smi prints an error in its place"
+
+# Each tuple is one generation of the driver's format; the first that has a number is summed.
+CORRECTED = (("sram_correctable", "dram_correctable"), ("single_bit/total",))
+UNCORRECTED = (
+    ("sram_uncorrectable_parity", "sram_uncorrectable_secded", "dram_uncorrectable"),
+    ("sram_uncorrectable", "dram_uncorrectable"),
+    ("double_bit/total",),
+)
+
+
+def _ecc(element: ET.Element, period: str, generations: tuple[tuple[str, ...], ...]) -> Optional[int]:
+    for names in generations:
+        counts = [values.count(_text(element, f"ecc_errors/{period}/{name}")) for name in names]
+        if counts[0] is not None:
+            return sum(count for count in counts if count is not None)
+    return None
+
+
+def _process(element: ET.Element) -> dict[str, Any]:
+    return {
+        "pid": values.count(_text(element, "pid")),
+        "type": _text(element, "type"),
+        "name": _text(element, "process_name"),
+        "memory_used_bytes": values.size_bytes(_text(element, "used_memory"), "MiB"),
+    }
+
+
+def _text(element: ET.Element, path: str) -> Optional[str]:
+    return values.text(element.findtext(path))
