@@ -9,8 +9,9 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import Ru
 
 from tests.kit.builders import facts_record
 from tests.kit.gang_bed import Bed, Died, Fault, build
+from tests.kit.options import gang_defaults
 
-OPTIONS = {name: one["default"] for name, one in session.OPTIONS.items()}
+OPTIONS = gang_defaults()
 
 
 def test_settings_are_those_of_the_options():

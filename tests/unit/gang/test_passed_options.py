@@ -2,15 +2,16 @@
 
 import pytest
 import yaml
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import session
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import settings
+
+from tests.kit.options import documented
 
 
 @pytest.mark.parametrize("placement", ["ssh", "kubernetes"])
 def test_every_option_is_passed_by_a_declared_setting(placement):
     (task,) = yaml.safe_load((settings.ROLES / f"run/tasks/gangs_{placement}.yml").read_text())
     (passed,) = (value for name, value in task.items() if name.startswith("gpuval.fleet."))
-    assert set(session.OPTIONS) <= set(passed)
+    assert set(documented("gangs", "gang_members")) <= set(passed)
     known = settings.declared()
     assert passed["tapered"] == "{{ gpuval_gang_tapered }}"
     assert known.defaults["gpuval_gang_tapered"] is False

@@ -5,8 +5,9 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import session
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunError
 
 from tests.kit.gang_bed import USUAL, Bed, build
+from tests.kit.options import gang_defaults
 
-OPTIONS = {name: one["default"] for name, one in session.OPTIONS.items()}
+OPTIONS = gang_defaults()
 
 
 def searched(tmp_path, count, **settings):

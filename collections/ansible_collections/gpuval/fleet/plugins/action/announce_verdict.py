@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from ansible import constants
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import final_block
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
@@ -14,8 +13,6 @@ ACCEPTED = ("PASS", "PARTIAL")
 
 
 class ActionModule(RunAction):
-    OPTIONS = RUN_OPTIONS
-
     def work(self, options, task_vars):
         if self.check_mode:
             return {"changed": False, "skipped": True}

@@ -16,25 +16,71 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import pro
 PASSED_ON = ("reference", "way", "engine", "base", "arguments", "timeout_seconds")
 HERE = ("local",)
 
+DOCUMENTATION = r"""
+options:
+  name:
+    description: What the image is for; the archive's log has the name.
+    type: str
+    required: true
+  reference:
+    description: Name and tag of the image.
+    type: str
+    required: true
+  way:
+    description: V(build) the image, or V(copy) what the reference stands for.
+    type: str
+    choices: [build, copy]
+    default: build
+  build_folder:
+    description: Folder of the Dockerfile; empty is O(name).
+    type: str
+    default: ''
+  engine:
+    description: The engine; V(auto) is docker where it answers, else podman.
+    type: str
+    choices: [auto, docker, podman]
+    default: auto
+  base:
+    description: Image to build on.
+    type: str
+    default: ''
+  arguments:
+    description: Further build arguments, none of them secret.
+    type: dict
+    default: {}
+  folder:
+    description: Folder with the build folders.
+    type: str
+    default: docker
+  wheels:
+    description: Folder of wheels to install from instead of an index.
+    type: str
+    default: ''
+  ca_file:
+    description: Certificate authority of the package index.
+    type: str
+    default: ''
+  pip_conf:
+    description: Configuration of pip for the build.
+    type: str
+    default: ''
+  state_dir:
+    description: Folder of the controller's state, where archives are kept.
+    type: str
+    default: .gpuval
+  keep_archive:
+    description: Whether to save the image as an archive on the controller.
+    type: bool
+    default: true
+  timeout_seconds:
+    description: Time limit of pulling, of building and of saving.
+    type: float
+    default: 7200
+"""
+
 
 class ActionModule(ControllerAction):
     _requires_connection = True
-    OPTIONS = {
-        "name": {"type": "str", "required": True},
-        "reference": {"type": "str", "required": True},
-        "way": {"type": "str", "choices": ["build", "copy"], "default": "build"},
-        "build_folder": {"type": "str", "default": ""},
-        "engine": {"type": "str", "choices": ["auto", "docker", "podman"], "default": "auto"},
-        "base": {"type": "str", "default": ""},
-        "arguments": {"type": "dict", "default": {}},
-        "folder": {"type": "str", "default": "docker"},
-        "wheels": {"type": "str", "default": ""},
-        "ca_file": {"type": "str", "default": ""},
-        "pip_conf": {"type": "str", "default": ""},
-        "state_dir": {"type": "str", "default": ".gpuval"},
-        "keep_archive": {"type": "bool", "default": True},
-        "timeout_seconds": {"type": "float", "default": 7200.0},
-    }
 
     def work(self, options, task_vars):
         state = project_path(options["state_dir"])

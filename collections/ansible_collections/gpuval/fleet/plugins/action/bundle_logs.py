@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.schemas import Invalid
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import log_bundle
@@ -13,12 +13,6 @@ NAMED_NODES = 20
 
 
 class ActionModule(ControllerAction):
-    OPTIONS = {
-        **RUN_OPTIONS,
-        "nodes": {"type": "list", "elements": "str", "required": True},
-        "state_dir": {"type": "str", "default": ".gpuval"},
-    }
-
     def work(self, options, task_vars):
         folder = log_bundle.run_folder_of(project_path(options["results_dir"]), options["run_id"])
         if self.check_mode:

@@ -21,8 +21,6 @@ CLUSTER = ("gpuval_kubeconfig", "gpuval_kube_context", "gpuval_namespace")
 
 
 class ActionModule(ControllerAction):
-    OPTIONS = {"fatal": {"type": "bool", "default": True}}
-
     def work(self, options, task_vars):
         known = settings.declared()
         wrong: dict[str, list[str]] = {}

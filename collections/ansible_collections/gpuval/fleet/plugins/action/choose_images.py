@@ -11,12 +11,6 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import pro
 
 
 class ActionModule(ControllerAction):
-    OPTIONS = {
-        "images": {"type": "list", "elements": "dict", "required": True},
-        "folder": {"type": "str", "default": "docker"},
-        "vendor": {"type": "str", "choices": ["", *images.VENDORS], "default": ""},
-    }
-
     def work(self, options, task_vars):
         wanted = images.merge(options["images"])
         bases = {"vendors": {}}

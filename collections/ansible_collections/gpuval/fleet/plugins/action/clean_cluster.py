@@ -6,18 +6,11 @@ from __future__ import annotations
 from ansible.errors import AnsibleActionFail
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import cleaning
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.options import CLUSTER_OPTIONS, access_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.options import access_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
 
 
 class ActionModule(ControllerAction):
-    OPTIONS = {
-        **CLUSTER_OPTIONS,
-        "run_ids": {"type": "list", "elements": "str", "default": []},
-        "volumes": {"type": "bool", "default": False},
-        "deadline_seconds": {"type": "int", "default": 180},
-    }
-
     def work(self, options, task_vars):
         run_ids, trial = options["run_ids"], self.check_mode
         try:

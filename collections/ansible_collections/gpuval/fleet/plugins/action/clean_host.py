@@ -12,13 +12,6 @@ REACHABLE = "reachable"
 
 class ActionModule(ControllerAction):
     _requires_connection = True
-    OPTIONS = {
-        "directory": {"type": "str", "default": ""},
-        "run_ids": {"type": "list", "elements": "str", "default": []},
-        "keep_models": {"type": "bool", "default": False},
-        "remove_images": {"type": "bool", "default": False},
-        "probe": {"type": "dict", "default": {}},
-    }
 
     def work(self, options, task_vars):
         found = options["probe"].get(task_vars["inventory_hostname"]) or {}

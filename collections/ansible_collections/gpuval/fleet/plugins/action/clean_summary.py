@@ -10,13 +10,6 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import cleaning
 
 
 class ActionModule(ControllerAction):
-    OPTIONS = {
-        "run_ids": {"type": "list", "elements": "str", "default": []},
-        "nodes": {"type": "list", "elements": "str", "default": []},
-        "results_dir": {"type": "str", "default": "results"},
-        "variable": {"type": "str", "default": "cleanup_node"},
-    }
-
     def work(self, options, task_vars):
         played = task_vars["ansible_play_hosts_all"]
         outcomes = {name: self._outcome(task_vars["hostvars"], name, options["variable"]) for name in played}

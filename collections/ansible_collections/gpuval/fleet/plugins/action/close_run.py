@@ -7,19 +7,17 @@ import contextlib
 
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document, keys, naming, rounds
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.run_keys import RunKeys
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import stored_runs
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import STORE_OPTION, StoreAccess, put_run
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess, put_run
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import cleaning
 
 
 class ActionModule(ControllerAction):
-    OPTIONS = {**RUN_OPTIONS, "store": STORE_OPTION, "clean_store": {"type": "bool", "default": False}}
-
     def work(self, options, task_vars):
         results = project_path(options["results_dir"])
         if not options["run_id"] and not _opened(results):

@@ -11,14 +11,13 @@ from ansible_collections.gpuval.fleet.plugins.module_utils.host_evidence import 
 from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import Redaction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import names, node_evidence
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.options import CLUSTER_OPTIONS, access_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.options import access_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.schemas import Invalid
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import log_bundle
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import STORE_OPTION
 
 WORKERS = 8
 OUTPUT_LINES = 20_000
@@ -26,15 +25,6 @@ SECRETS = ("access_key", "secret_key", "session_token", "read_access_key", "read
 
 
 class ActionModule(ControllerAction):
-    OPTIONS = {
-        **RUN_OPTIONS,
-        **CLUSTER_OPTIONS,
-        "store": STORE_OPTION,
-        "nodes": {"type": "list", "elements": "str", "required": True},
-        "seconds": {"type": "float", "default": 120.0},
-        "limit_bytes": {"type": "int", "default": 8_000_000},
-    }
-
     def work(self, options, task_vars):
         folder = log_bundle.run_folder_of(project_path(options["results_dir"]), options["run_id"])
         if self.check_mode:

@@ -10,7 +10,6 @@ from pathlib import Path
 from ansible import context
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import clean_text
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import evidence
@@ -27,7 +26,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.node_tasks import MOST_WORKERS, NodeTasks
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import STORE_OPTION, StoreAccess, object_key
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess, object_key
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.reading import read_all
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import collecting
 
@@ -40,13 +39,6 @@ MAX_BYTES = {"records": MAX_RECORD_BYTES, "series": MAX_SERIES_BYTES, "logs": MA
 
 
 class ActionModule(RunAction):
-    OPTIONS = {
-        **RUN_OPTIONS,
-        "store": STORE_OPTION,
-        "fetch_tasks": {"type": "path"},
-        "fetch_seconds": {"type": "float", "default": 300.0},
-    }
-
     def work(self, options, task_vars):
         if self.check_mode:
             return {"changed": False, "skipped": True}

@@ -10,11 +10,6 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import baseline
 
 
 class ActionModule(ControllerAction):
-    OPTIONS = {
-        "before": {"type": "path", "required": True},
-        "after": {"type": "path", "required": True},
-    }
-
     def work(self, options, task_vars):
         before, after = (baseline.read(Path(options[key])) for key in ("before", "after"))
         changes = baseline.diff(before, after)

@@ -7,7 +7,6 @@ import os
 
 from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import is_secret
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import DeliveryError, build, destination, log_bundle
@@ -16,27 +15,11 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import node_ids
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.node_ids import MAX_SHOWN
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import STORE_OPTION
 
 STORE_KEYS = ("access_key", "secret_key", "session_token", "read_access_key", "read_secret_key")
 
 
 class ActionModule(RunAction):
-    OPTIONS = {
-        **RUN_OPTIONS,
-        "store": STORE_OPTION,
-        "name": {"type": "str", "default": ""},
-        "format": {"type": "str", "choices": ["folder", "tar.gz", "zip"], "default": "folder"},
-        "unmapped": {"type": "str", "choices": ["fail", "keep"], "default": "fail"},
-        "destination": {"type": "str", "default": ""},
-        "s3_endpoint": {"type": "str", "default": ""},
-        "s3_region": {"type": "str", "default": "us-east-1"},
-        "s3_access_key": {"type": "str", "no_log": True, "default": ""},
-        "s3_secret_key": {"type": "str", "no_log": True, "default": ""},
-        "s3_session_token": {"type": "str", "no_log": True, "default": ""},
-        "s3_ca_file": {"type": "str", "default": ""},
-    }
-
     def work(self, options, task_vars):
         folder = self.folder(options)
         run = folder.read_run()

@@ -9,22 +9,13 @@ from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreErr
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import model_source
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import transfer_estimate
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import STORE_OPTION, StoreAccess
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.address import listening_addresses
 
 MAX_IMAGE_DOCUMENT_BYTES = 65536
 
 
 class ActionModule(ControllerAction):
-    OPTIONS = {
-        "store": STORE_OPTION,
-        "model": {"type": "str", "default": ""},
-        "images": {"type": "list", "elements": "str", "default": []},
-        "nodes": {"type": "int", "required": True},
-        "deadline_seconds": {"type": "float", "required": True},
-        "bits_per_second": {"type": "float", "default": 0.0},
-    }
-
     def work(self, options, task_vars):
         access = StoreAccess(options["store"])
         if self.check_mode and access.embedded and not access.embedded.running():

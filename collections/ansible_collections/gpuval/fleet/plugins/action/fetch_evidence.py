@@ -9,26 +9,34 @@ import json
 
 from ansible.errors import AnsibleError
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import MAX_RECORD_BYTES
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import STORE_OPTION, StoreAccess, object_key
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess, object_key
 
 #: Answers of limit_bytes each that one task asks for at most.
 MAX_ROUNDS = 25
 CONTENT_TYPES = {"records": "application/json", "series": "application/json", "logs": "text/plain; charset=utf-8"}
 
+DOCUMENTATION = r"""
+extends_documentation_fragment:
+  - gpuval.fleet.run
+  - gpuval.fleet.store
+options:
+  not_uploaded:
+    description: Only what never reached the store.
+    type: bool
+    default: false
+  limit_bytes:
+    description: Size limit of one answer.
+    type: int
+    default: 4000000
+"""
+
 
 class ActionModule(RunAction):
     _requires_connection = True
-    OPTIONS = {
-        **RUN_OPTIONS,
-        "store": STORE_OPTION,
-        "not_uploaded": {"type": "bool", "default": False},
-        "limit_bytes": {"type": "int", "default": 4_000_000},
-    }
 
     def work(self, options, task_vars):
         node = task_vars["inventory_hostname"]

@@ -3,15 +3,12 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import clean_text
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import session
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
 
 
 class ActionModule(RunAction):
-    OPTIONS = {**RUN_OPTIONS, "message": {"type": "str", "default": ""}}
-
     def work(self, options, task_vars):
         if self.check_mode:
             return {"changed": False, "skipped": True}

@@ -8,7 +8,7 @@ import binascii
 import hashlib
 
 from ansible.errors import AnsibleError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import log_bundle
@@ -16,16 +16,31 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as
 
 GZIP = b"\x1f\x8b"
 
+DOCUMENTATION = r"""
+extends_documentation_fragment:
+  - gpuval.fleet.run
+options:
+  directory:
+    description: Base folder of gpuval on the node.
+    type: str
+    default: ''
+  seconds:
+    description: Time limit of all commands together.
+    type: float
+    default: 120
+  limit_bytes:
+    description: Size limit of the archive.
+    type: int
+    default: 8000000
+  bug_report:
+    description: Whether to run C(nvidia-bug-report.sh) too.
+    type: bool
+    default: false
+"""
+
 
 class ActionModule(ControllerAction):
     _requires_connection = True
-    OPTIONS = {
-        **RUN_OPTIONS,
-        "directory": {"type": "str", "default": ""},
-        "seconds": {"type": "float", "default": 120.0},
-        "limit_bytes": {"type": "int", "default": 8_000_000},
-        "bug_report": {"type": "bool", "default": False},
-    }
 
     def work(self, options, task_vars):
         node = task_vars["inventory_hostname"]

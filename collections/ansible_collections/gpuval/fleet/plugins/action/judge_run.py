@@ -6,7 +6,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document, keys
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import baseline, criteria, judging
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_history import Stood
@@ -19,13 +18,6 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import imported
 
 
 class ActionModule(RunAction):
-    OPTIONS = {
-        **RUN_OPTIONS,
-        "criteria": {"type": "list", "elements": "path", "default": []},
-        "baseline": {"type": "path", "default": ""},
-        "finish": {"type": "bool", "default": True},
-    }
-
     def work(self, options, task_vars):
         if self.check_mode:
             return {"changed": False, "skipped": True, "verdict": None}

@@ -10,7 +10,6 @@ from ansible.errors import AnsibleConnectionFailure, AnsibleError, AnsibleValueO
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import images
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
@@ -21,7 +20,6 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import node_program
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import (
-    STORE_OPTION,
     StoreAccess,
     rclone_config,
     signed_urls,
@@ -32,28 +30,75 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions impor
 #: Words for an interpreter that is still to be found.
 DISCOVERED = ("auto", "auto_silent", "auto_legacy", "auto_legacy_silent")
 
+DOCUMENTATION = r"""
+extends_documentation_fragment:
+  - gpuval.fleet.run
+  - gpuval.fleet.store
+  - gpuval.fleet.probing
+options:
+  run:
+    description: The run, in check mode, where it is not written.
+    type: dict
+    default: {}
+  workloads:
+    description: Declarations of the stages by name.
+    type: dict
+    required: true
+  directory:
+    description: Base folder of gpuval on the node.
+    type: str
+    default: ''
+  runtime:
+    description: Where stages run.
+    type: str
+    choices: [docker, podman, host, auto]
+    default: auto
+  python:
+    description: Python of stages that run on the host.
+    type: str
+    default: python3
+  models_dir:
+    description: Folder of models on the node; empty is that of gpuval.
+    type: str
+    default: ''
+  heartbeat_seconds:
+    description: Interval of heartbeats.
+    type: float
+    default: 10
+  telemetry_seconds:
+    description: Interval of telemetry samples; V(0) takes none.
+    type: float
+    default: 1
+  force:
+    description: Start even where another run or other users' work is on the node.
+    type: bool
+    default: false
+  deadline_seconds:
+    description: Deadline of the plan; V(0) is that of the run.
+    type: float
+    default: 0
+  container:
+    description: Settings of the containers.
+    type: dict
+    default: {}
+  images:
+    description: Images that the stages may name.
+    type: dict
+    default: {}
+  attempt:
+    description: Number of the attempt, from 1.
+    type: int
+    default: 1
+  stages:
+    description: Stages of a later attempt.
+    type: list
+    elements: str
+    default: []
+"""
+
 
 class ActionModule(RunAction):
     _requires_connection = True
-    OPTIONS = {
-        **RUN_OPTIONS,
-        "run": {"type": "dict", "default": {}},
-        "store": STORE_OPTION,
-        "workloads": {"type": "dict", "required": True},
-        "directory": {"type": "str", "default": ""},
-        "runtime": {"type": "str", "choices": ["docker", "podman", "host", "auto"], "default": "auto"},
-        "python": {"type": "str", "default": "python3"},
-        "models_dir": {"type": "str", "default": ""},
-        "heartbeat_seconds": {"type": "float", "default": 10.0},
-        "telemetry_seconds": {"type": "float", "default": 1.0},
-        "force": {"type": "bool", "default": False},
-        "deadline_seconds": {"type": "float", "default": 0.0},
-        "container": {"type": "dict", "default": {}},
-        "images": {"type": "dict", "default": {}},
-        "attempt": {"type": "int", "default": 1},
-        "stages": {"type": "list", "elements": "str", "default": []},
-        **launching.PROBE_OPTIONS,
-    }
 
     #: Which Python of the node answered the launch.
     found_python = ""

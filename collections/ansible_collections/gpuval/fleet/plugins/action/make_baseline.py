@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import baseline, judging, verdict
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
@@ -17,12 +16,6 @@ FEW = 5
 
 
 class ActionModule(RunAction):
-    OPTIONS = {
-        **RUN_OPTIONS,
-        "name": {"type": "str", "required": True},
-        "directory": {"type": "str", "default": "baselines"},
-    }
-
     def work(self, options, task_vars):
         if not NAME.fullmatch(options["name"]):
             raise baseline.BaselineError(

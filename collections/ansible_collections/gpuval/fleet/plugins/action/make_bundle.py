@@ -15,19 +15,12 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import Co
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import copy
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import STORE_OPTION, StoreAccess
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess
 
 PARTS = ["source", "wheels", "collections", "models", "images"]
 
 
 class ActionModule(ControllerAction):
-    OPTIONS = {
-        "store": STORE_OPTION,
-        "output": {"type": "str", "default": "dist/gpuval-bundle.tar"},
-        "without": {"type": "list", "elements": "str", "choices": PARTS, "default": []},
-        "model": {"type": "str", "default": model_source.TINY},
-    }
-
     def work(self, options, task_vars):
         tool = project_path("tools/bundle.py")
         if not tool.is_file():

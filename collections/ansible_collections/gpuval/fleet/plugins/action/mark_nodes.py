@@ -6,8 +6,7 @@ from __future__ import annotations
 from ansible.errors import AnsibleActionFail
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import marks
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterError, Missing
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.options import CLUSTER_OPTIONS, access_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.options import access_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import failed_checks, folder
@@ -18,14 +17,6 @@ INCOMPLETE = "INCOMPLETE"
 
 
 class ActionModule(RunAction):
-    OPTIONS = {
-        **RUN_OPTIONS,
-        **CLUSTER_OPTIONS,
-        "state": {"type": "str", "default": "present", "choices": ["present", "absent"]},
-        "nodes": {"type": "list", "elements": "str", "default": []},
-        "taint": {"type": "bool", "default": False},
-    }
-
     def work(self, options, task_vars):
         try:
             with Cluster(access_of(options)) as cluster:

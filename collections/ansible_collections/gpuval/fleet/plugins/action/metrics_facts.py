@@ -13,11 +13,6 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import Ru
 class ActionModule(ControllerAction):
     _supports_check_mode = True
     _supports_async = False
-    OPTIONS = {
-        "run_id": {"type": "str", "default": "latest"},
-        "results_dir": {"type": "path", "default": "results"},
-        "node": {"type": "str"},
-    }
 
     def work(self, options, task_vars):
         run_id = "" if options["run_id"] == "latest" else options["run_id"]

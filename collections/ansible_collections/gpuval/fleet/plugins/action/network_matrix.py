@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.network import answers, findings, matrix
@@ -13,16 +13,6 @@ FOLDER = "network"
 
 
 class ActionModule(ControllerAction):
-    OPTIONS = {
-        **RUN_OPTIONS,
-        "plan": {"type": "dict", "required": True},
-        "ports": {"type": "list", "elements": "int", "default": []},
-        "endpoints": {"type": "list", "elements": "str", "default": []},
-        "probed": {"type": "str", "default": "network_probed"},
-        "applied": {"type": "str", "default": "network_applied"},
-        "listened": {"type": "str", "default": "network_listened"},
-    }
-
     def work(self, options, task_vars):
         fleet = self._fleet(options, task_vars["hostvars"])
         found = findings.find(fleet)

@@ -16,13 +16,6 @@ MOST_NAMED = 5
 
 
 class ActionModule(ControllerAction):
-    OPTIONS = {
-        "tasks": {"type": "path", "required": True},
-        "items": {"type": "list", "elements": "dict", "required": True},
-        "seconds": {"type": "float", "required": True},
-        "required": {"type": "bool", "default": False},
-    }
-
     def work(self, options, task_vars):
         nodes = list(task_vars["ansible_play_hosts"])
         tasks = NodeTasks(self, task_vars, context.CLIARGS.get("forks") or 5)  # they wait for their nodes

@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import naming
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.forming import LEAST
@@ -17,23 +17,6 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import imported
 
 
 class ActionModule(ControllerAction):
-    OPTIONS = {
-        **RUN_OPTIONS,
-        "bucket": {"type": "str", "required": True},
-        "folder": {"type": "str", "default": ""},
-        "profile": {"type": "str", "required": True},
-        "profile_stages": {"type": "list", "elements": "str", "required": True},
-        "gang_stages": {"type": "list", "elements": "str", "default": []},
-        "gangs_alone": {"type": "bool", "default": False},
-        "workloads": {"type": "dict", "required": True},
-        "deadline_seconds": {"type": "float", "required": True},
-        "limit": {"type": "str", "default": ""},
-        "run_tags": {"type": "list", "elements": "str", "default": []},
-        "skip_tags": {"type": "list", "elements": "str", "default": []},
-        "criteria": {"type": "list", "elements": "path", "default": []},
-        "baseline": {"type": "path", "default": ""},
-    }
-
     def work(self, options, task_vars):
         results = project_path(options["results_dir"])
         criteria.load(

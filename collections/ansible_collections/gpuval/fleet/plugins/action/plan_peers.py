@@ -24,12 +24,6 @@ DECLARING = (
 
 
 class ActionModule(ControllerAction):
-    OPTIONS = {
-        "mesh": {"type": "int", "default": sampling.MESH},
-        "degree": {"type": "int", "default": sampling.DEGREE},
-        "resolve": {"type": "bool", "default": False},
-    }
-
     def work(self, options, task_vars):
         hostvars = task_vars["hostvars"]
         nodes = list(task_vars["ansible_play_hosts_all"])

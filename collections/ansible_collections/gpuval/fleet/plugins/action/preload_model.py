@@ -15,7 +15,6 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import Co
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import (
-    STORE_OPTION,
     StoreAccess,
     models_prefix,
     rclone_config,
@@ -23,17 +22,6 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import (
 
 
 class ActionModule(ControllerAction):
-    OPTIONS = {
-        "store": STORE_OPTION,
-        "model": {"type": "str", "default": model_source.TINY},
-        "revision": {"type": "str", "default": ""},
-        "token": {"type": "str", "default": "", "no_log": True},
-        "transfers": {"type": "int", "default": 8},
-        "round_trip": {"type": "bool", "default": False},
-        "force": {"type": "bool", "default": False},
-        "python": {"type": "str", "default": "python3"},
-    }
-
     def work(self, options, task_vars):
         folder = model_source.folder_name(options["model"])
         access = StoreAccess(options["store"])

@@ -12,21 +12,13 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import (
     Missing,
     Refused,
 )
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.options import CLUSTER_OPTIONS, access_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.options import access_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import files
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
 
 
 class ActionModule(ControllerAction):
-    OPTIONS = {
-        **CLUSTER_OPTIONS,
-        "make_namespace": {"type": "bool", "default": False},
-        "marks": {"type": "bool", "default": False},
-        "volumes": {"type": "bool", "default": False},
-        "role_file": {"type": "path", "required": True},
-    }
-
     def work(self, options, task_vars):
         path = project_path(options["role_file"])
         role = permissions.printed(options["namespace"])

@@ -9,12 +9,10 @@ from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import probing
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Access, Cluster, ClusterError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.host_values import templar_of, values_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.probe_action import PROBE_OPTIONS, ProbeAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.probe_action import ProbeAction
 
 
 class ActionModule(ProbeAction):
-    OPTIONS = PROBE_OPTIONS
-
     def work(self, options, task_vars):
         targets = [self._target(name, task_vars) for name in task_vars["ansible_play_hosts_all"]]
         targets = [target for target in targets if target is not None]

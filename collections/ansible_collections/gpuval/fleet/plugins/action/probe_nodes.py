@@ -13,18 +13,10 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import prober as 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import target as probe_target
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.known_hosts import HostKeyError, Pins
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.trust import kex_file, pin_file
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.probe_action import PROBE_OPTIONS, ProbeAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.probe_action import ProbeAction
 
 
 class ActionModule(ProbeAction):
-    OPTIONS = {
-        **PROBE_OPTIONS,
-        "state_dir": {"type": "str", "default": ".gpuval"},
-        "timeout_seconds": {"type": "float", "default": 4.0},
-        "accept_new_host_keys": {"type": "bool", "default": True},
-        "fast_kex": {"type": "bool", "default": True},
-    }
-
     def work(self, options, task_vars):
         if options["timeout_seconds"] <= 0:
             raise AnsibleActionFail("gpuval_probe_timeout_seconds must be greater than 0")

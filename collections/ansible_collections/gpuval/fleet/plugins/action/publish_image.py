@@ -20,7 +20,7 @@ from ansible_collections.gpuval.fleet.plugins.module_utils.store import CLIENT_E
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import images
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import STORE_OPTION, StoreAccess
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess
 
 PART_BYTES = 64 << 20
 TELL_SECONDS = 10.0
@@ -31,15 +31,6 @@ ANSWER_SECONDS = 600.0
 
 
 class ActionModule(ControllerAction):
-    OPTIONS = {
-        "store": STORE_OPTION,
-        "name": {"type": "str", "required": True},
-        "reference": {"type": "str", "required": True},
-        "image": {"type": "dict", "default": {}},
-        "archive": {"type": "str", "default": ""},
-        "on_nodes": {"type": "bool", "default": False},
-    }
-
     def work(self, options, task_vars):
         state = project_path(options["store"]["state_dir"])
         made = {key: options["image"].get(key) for key in KEPT}

@@ -11,8 +11,7 @@ from pathlib import Path
 from ansible.errors import AnsibleActionFail
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import names
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.options import CLUSTER_OPTIONS, access_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.options import access_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import clean_text
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document
@@ -39,17 +38,6 @@ def in_round(folder, node, stage=""):
 
 
 class ActionModule(RunAction):
-    OPTIONS = {
-        **RUN_OPTIONS,
-        **CLUSTER_OPTIONS,
-        "what": {"type": "str", "choices": [reach.SHELL, reach.FOLLOW], "required": True},
-        "node": {"type": "str", "default": ""},
-        "stage": {"type": "str", "default": ""},
-        "file": {"type": "path", "default": ""},
-        "placement": {"type": "str", "choices": ["ssh", "kubernetes"], "default": "ssh"},
-        "state_dir": {"type": "str", "default": ".gpuval"},
-    }
-
     def work(self, options, task_vars):
         folder = self.folder(options)
         run, node = folder.read_run(), options["node"]

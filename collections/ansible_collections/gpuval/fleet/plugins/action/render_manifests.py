@@ -7,11 +7,9 @@ from ansible_collections.gpuval.fleet.plugins.action.watch_jobs import ActionMod
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import manifests, rendering
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.inventory import VARIABLE
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import files
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder, plans
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import (
-    STORE_OPTION,
     StoreAccess,
     rclone_config,
     signed_urls,
@@ -20,15 +18,6 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launchin
 
 
 class ActionModule(Jobs):
-    OPTIONS = {
-        **RUN_OPTIONS,
-        "run": {"type": "dict", "default": {}},
-        "store": STORE_OPTION,
-        "namespace": {"type": "str", "default": "gpuval"},
-        "make_namespace": {"type": "bool", "default": True},
-        "path": {"type": "path", "default": ""},
-    }
-
     def work(self, options, task_vars):
         run = options["run"] if self.check_mode else self.folder(options).read_run()
         nodes = {name: task_vars["hostvars"][name].get(VARIABLE) or {} for name in task_vars["ansible_play_hosts"]}

@@ -7,30 +7,16 @@ from ansible.errors import AnsibleActionFail
 from ansible_collections.gpuval.fleet.plugins.action.watch_jobs import ActionModule as WatchJobs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import gangs as pods_of_gangs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.options import CLUSTER_OPTIONS, access_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.options import access_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import ManifestError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import session
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.orchestrate import Gangs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import STORE_OPTION, StoreAccess
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.watch import LIMIT_OPTIONS
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess
 
 
 class ActionModule(WatchJobs):
-    OPTIONS = {
-        **RUN_OPTIONS,
-        **LIMIT_OPTIONS,
-        **CLUSTER_OPTIONS,
-        **session.OPTIONS,
-        "run": {"type": "dict", "default": {}},
-        "store": STORE_OPTION,
-        "criteria": {"type": "list", "elements": "path", "default": []},
-        "baseline": {"type": "path", "default": ""},
-        "patience_seconds": {"type": "float", "default": 300.0},
-        "start_seconds": {"type": "float", "default": 1800.0},
-    }
     WORKLOADS = "run_gang_workloads"
 
     def work(self, options, task_vars):

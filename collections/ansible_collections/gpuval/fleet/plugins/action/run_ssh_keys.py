@@ -4,19 +4,31 @@
 from __future__ import annotations
 
 from ansible.errors import AnsibleActionFail
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.run_keys import RunKeys, RunKeysError, node_files
+
+DOCUMENTATION = r"""
+extends_documentation_fragment:
+  - gpuval.fleet.run
+options:
+  directory:
+    description: Base folder of gpuval on the node.
+    type: str
+    default: ''
+  port:
+    description: Port of the SSH servers that nodes start for the work.
+    type: int
+    default: 3022
+  state:
+    description: V(absent) removes the keys.
+    type: str
+    choices: [present, absent]
+    default: present
+"""
 
 
 class ActionModule(RunAction):
     _requires_connection = True
-    OPTIONS = {
-        **RUN_OPTIONS,
-        "directory": {"type": "str", "default": ""},
-        "port": {"type": "int", "default": 3022},
-        "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-    }
 
     def work(self, options, task_vars):
         node = task_vars["inventory_hostname"]

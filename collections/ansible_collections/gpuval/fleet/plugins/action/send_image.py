@@ -8,11 +8,10 @@ import time
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import images
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import STORE_OPTION, StoreAccess
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
 
 PIECE_BYTES = 32 << 20
@@ -20,20 +19,44 @@ TELL_SECONDS = 10.0
 TRIES = 3
 DD = "bs=1M iflag=fullblock conv=notrunc status=none"
 
+DOCUMENTATION = r"""
+extends_documentation_fragment:
+  - gpuval.fleet.run
+  - gpuval.fleet.store
+  - gpuval.fleet.probing
+options:
+  images:
+    description: Images by name.
+    type: dict
+    required: true
+  references:
+    description: References of the images that the node's stages use.
+    type: list
+    elements: str
+    default: []
+  runtime:
+    description: Where stages run.
+    type: str
+    choices: [docker, podman, host, auto]
+    default: auto
+  transfer:
+    description: V(ssh) sends over the connection, V(auto) where the node does not reach the store.
+    type: str
+    choices: [auto, store, ssh]
+    default: auto
+  directory:
+    description: Base folder of gpuval on the node.
+    type: str
+    default: ''
+  timeout_seconds:
+    description: Time limit of all images together.
+    type: float
+    default: 3600
+"""
+
 
 class ActionModule(RunAction):
     _requires_connection = True
-    OPTIONS = {
-        **RUN_OPTIONS,
-        "store": STORE_OPTION,
-        "images": {"type": "dict", "required": True},
-        "references": {"type": "list", "elements": "str", "default": []},
-        "runtime": {"type": "str", "choices": ["docker", "podman", "host", "auto"], "default": "auto"},
-        "transfer": {"type": "str", "choices": ["auto", "store", "ssh"], "default": "auto"},
-        "directory": {"type": "str", "default": ""},
-        "timeout_seconds": {"type": "float", "default": 3600.0},
-        **launching.PROBE_OPTIONS,
-    }
 
     def work(self, options, task_vars):
         """A node that cannot be reached, or has no room, is no failure here: its image stage says so in its record."""

@@ -5,20 +5,12 @@ from __future__ import annotations
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import (
-    STORE_OPTION,
     StoreAccess,
     credentials_outlive,
 )
 
 
 class ActionModule(ControllerAction):
-    OPTIONS = {
-        "store": STORE_OPTION,
-        "state": {"type": "str", "choices": ["started", "stopped"], "default": "started"},
-        "rotate_keys": {"type": "bool", "default": False},
-        "deadline_seconds": {"type": "float", "default": 7200.0},
-    }
-
     def work(self, options, task_vars):
         access = StoreAccess(options["store"])
         embedded = access.embedded

@@ -4,18 +4,11 @@
 from __future__ import annotations
 
 from ansible.errors import AnsibleActionFail
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import window
 
 
 class ActionModule(RunAction):
-    OPTIONS = {
-        **RUN_OPTIONS,
-        "max_nodes_at_once": {"type": "int"},
-        "max_transfers": {"type": "int"},
-    }
-
     def work(self, options, task_vars):
         asked = {name: options[name] for name in ("max_nodes_at_once", "max_transfers")}
         if all(value is None for value in asked.values()):

@@ -13,21 +13,10 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.query import 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.sync import sync
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import STORE_OPTION, StoreAccess
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess
 
 
 class ActionModule(ControllerAction):
-    OPTIONS = {
-        "store": STORE_OPTION,
-        "node": {"type": "str", "default": ""},
-        "serial": {"type": "str", "default": ""},
-        "sku": {"type": "str", "default": ""},
-        "metric": {"type": "str", "default": ""},
-        "since": {"type": "str", "default": ""},
-        "output": {"type": "str", "default": ""},
-        "criteria": {"type": "list", "elements": "path", "default": []},
-    }
-
     def work(self, options, task_vars):
         question = Question.of(*(options[key] for key in ("node", "serial", "sku", "metric", "since")))
         path = project_path(options["output"]) if options["output"] else None

@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS, ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import clean_text
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.parent_process import Parent
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
@@ -16,7 +16,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder, p
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.status import status as run_status
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.status.reader import StatusReader
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import stored_runs
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import STORE_OPTION, StoreAccess
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess
 
 #: Who watches is told at least this often that it still goes on.
 QUIET_SECONDS = 60.0
@@ -26,18 +26,6 @@ MOST_REFUSED = 20
 
 
 class ActionModule(ControllerAction):
-    OPTIONS = {
-        **RUN_OPTIONS,
-        "store": STORE_OPTION,
-        "folder": {"type": "str", "default": ""},
-        "nodes": {"type": "list", "elements": "str", "default": []},
-        "whole": {"type": "bool", "default": False},
-        "lines": {"type": "bool", "default": False},
-        "watch": {"type": "bool", "default": False},
-        "interval_seconds": {"type": "float", "default": 10.0},
-        "watch_seconds": {"type": "float", "default": 0.0},
-    }
-
     def work(self, options, task_vars):
         if options["interval_seconds"] <= 0 or options["watch_seconds"] < 0:
             raise folder.RunError("status_interval_seconds must be greater than 0, and status_watch_seconds not less")

@@ -5,16 +5,26 @@ from __future__ import annotations
 
 from ansible_collections.gpuval.fleet.plugins.module_utils.upload import upload
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import STORE_OPTION, StoreAccess
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess
+
+DOCUMENTATION = r"""
+extends_documentation_fragment:
+  - gpuval.fleet.store
+options:
+  src:
+    description: Files and folders.
+    type: list
+    elements: path
+    required: true
+  prefix:
+    description: Prefix in the bucket.
+    type: str
+    required: true
+"""
 
 
 class ActionModule(ControllerAction):
     _requires_connection = True
-    OPTIONS = {
-        "store": STORE_OPTION,
-        "src": {"type": "list", "elements": "path", "required": True},
-        "prefix": {"type": "str", "required": True},
-    }
 
     def run(self, tmp=None, task_vars=None):
         if "store" in self._task.args:

@@ -7,14 +7,12 @@ from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading import manif
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import copy
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import STORE_OPTION, StoreAccess
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess
 
 CARRIED = ("models", "images")
 
 
 class ActionModule(ControllerAction):
-    OPTIONS = {"store": STORE_OPTION}
-
     def work(self, options, task_vars):
         access = StoreAccess(options["store"])
         if access.embedded is not None:

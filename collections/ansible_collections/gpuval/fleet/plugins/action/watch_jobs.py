@@ -7,22 +7,21 @@ from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import inventory, joining, nodes, pod_settings, pods
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.options import CLUSTER_OPTIONS, access_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.options import access_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.placement import (
     ClusterPlacement,
     Order,
     StoreForPods,
 )
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.host_values import templar_of, values_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import node_ids, plans
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import STORE_OPTION, StoreAccess, rclone_config
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess, rclone_config
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.watch import LIMIT_OPTIONS, Limits, RunWatch
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.watch import Limits, RunWatch
 
 #: The variables of a node that make its plan and its pod.
 VARIABLES = (
@@ -38,22 +37,6 @@ VARIABLES = (
 
 
 class ActionModule(RunAction):
-    OPTIONS = {
-        **RUN_OPTIONS,
-        **LIMIT_OPTIONS,
-        **CLUSTER_OPTIONS,
-        "run": {"type": "dict", "default": {}},
-        "store": STORE_OPTION,
-        "criteria": {"type": "list", "elements": "path", "default": []},
-        "patience_seconds": {"type": "float", "default": 300.0},
-        "start_seconds": {"type": "float", "default": 1800.0},
-        "accept_new_nodes": {"type": "bool", "default": False},
-        "selector": {"type": "str", "default": ""},
-        "skus": {"type": "dict", "default": {}},
-        "ids": {"type": "raw", "default": {}},
-        "label_groups": {"type": "dict", "default": {}},
-    }
-
     #: The variable of a node that has the declarations of its stages.
     WORKLOADS = "run_workloads"
 

@@ -5,30 +5,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import STORE_OPTION, StoreAccess
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.ssh_placement import SshPlacement, Work
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.watch import LIMIT_OPTIONS, Limits, RunWatch
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.watch import Limits, RunWatch
 
 
 class ActionModule(RunAction):
-    OPTIONS = {
-        **RUN_OPTIONS,
-        **LIMIT_OPTIONS,
-        "run": {"type": "dict", "default": {}},
-        "store": STORE_OPTION,
-        "criteria": {"type": "list", "elements": "path", "default": []},
-        "launch_tasks": {"type": "path", "required": True},
-        "launch_seconds": {"type": "float", "default": 180.0},
-        "fetch_tasks": {"type": "path", "required": True},
-        "fetch_seconds": {"type": "float", "default": 300.0},
-        "send_tasks": {"type": "path", "required": True},
-        "send_seconds": {"type": "float", "default": 3600.0},
-    }
-
     def work(self, options, task_vars):
         work = {
             kind: Work(Path(options[f"{kind}_tasks"]), options[f"{kind}_seconds"])

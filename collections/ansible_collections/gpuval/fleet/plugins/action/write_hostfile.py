@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import forming, hostfiles, orchestrate, session
@@ -18,15 +17,6 @@ BAD = "the search for the bad node found it"
 
 
 class ActionModule(RunAction):
-    OPTIONS = {
-        **RUN_OPTIONS,
-        "criteria": {"type": "list", "elements": "path", "default": []},
-        "baseline": {"type": "path", "default": ""},
-        "size": {"type": "int", "default": 0},
-        "group_by": {"type": "list", "elements": "str", "default": ["sku"]},
-        "path": {"type": "path", "default": ""},
-    }
-
     def work(self, options, task_vars):
         folder = self.folder(options)
         run = folder.read_run()

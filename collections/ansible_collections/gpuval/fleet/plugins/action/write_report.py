@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_forms
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
@@ -11,8 +10,6 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import Ru
 
 
 class ActionModule(RunAction):
-    OPTIONS = RUN_OPTIONS
-
     def work(self, options, task_vars):
         if self.check_mode:
             return {"changed": False, "skipped": True}

@@ -8,7 +8,56 @@ class ModuleDocFragment:
     DOCUMENTATION = r"""
 options:
   store:
-    description: The store as the role P(gpuval.fleet.gpuval#role) describes it.
+    description: The store. The role P(gpuval.fleet.gpuval#role) builds it from its variables.
     type: dict
     required: true
+    suboptions:
+      bucket:
+        description: Name of the bucket.
+        type: str
+        required: true
+      endpoint:
+        description: URL of the S3 service; empty is the embedded store.
+        type: str
+        default: ''
+      region:
+        description: Region of the service.
+        type: str
+        default: us-east-1
+      access_key:
+        description: Access key with write permission.
+        type: str
+        default: ''
+      secret_key:
+        description: Secret of O(store.access_key).
+        type: str
+        default: ''
+      session_token:
+        description: Session token of O(store.access_key).
+        type: str
+        default: ''
+      read_access_key:
+        description: Read-only access key, with which nodes load models.
+        type: str
+        default: ''
+      read_secret_key:
+        description: Secret of O(store.read_access_key).
+        type: str
+        default: ''
+      ca_file:
+        description: Certificate authority of the service.
+        type: str
+        default: ''
+      state_dir:
+        description: Folder of the controller's state.
+        type: str
+        default: .gpuval
+      address:
+        description: Address that the embedded store listens on; empty is loopback.
+        type: str
+        default: ''
+      port:
+        description: Port of the embedded store; V(0) chooses one.
+        type: int
+        default: 0
 """

@@ -19,6 +19,7 @@ author:
   - gpuval contributors (@gpuval)
 extends_documentation_fragment:
   - gpuval.fleet.run
+  - gpuval.fleet.store
 options:
   folder:
     description: Folder of the run in the bucket; empty is that of the run that is found by O(run_id).
@@ -27,7 +28,7 @@ options:
   store:
     description:
       - The store as the role P(gpuval.fleet.gpuval#role) describes it; without it only results_dir is looked at.
-    type: dict
+    required: false
 attributes:
   check_mode:
     support: full

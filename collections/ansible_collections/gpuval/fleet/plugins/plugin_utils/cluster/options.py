@@ -1,4 +1,4 @@
-"""How actions are told which cluster."""
+"""Access to the cluster that an action's options name."""
 
 from __future__ import annotations
 
@@ -7,13 +7,7 @@ from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Access
 
-CLUSTER_OPTIONS = {
-    "kubeconfig": {"type": "path", "default": ""},
-    "context": {"type": "str", "default": ""},
-    "namespace": {"type": "str", "default": "gpuval"},
-}
-
 
 def access_of(options: Mapping[str, Any]) -> Access:
-    """From an action's options, as CLUSTER_OPTIONS declares them."""
+    """From options of the documentation fragment `cluster`."""
     return Access(options["kubeconfig"], options["context"], options["namespace"])

@@ -6,23 +6,18 @@ from typing import Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.argument_specs import argument_spec
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
-
-RUN_OPTIONS = {
-    "run_id": {"type": "str", "default": ""},
-    "results_dir": {"type": "str", "default": "results"},
-}
 
 
 class ControllerAction(ActionBase):
     """An action that works on the controller alone: options are checked, expected failures become one clear message."""
 
     _requires_connection = False
-    OPTIONS: dict[str, Any] = {}
 
     def run(self, tmp=None, task_vars=None):
         result = super().run(tmp, task_vars)
-        _checked, options = self.validate_argument_spec(argument_spec=self.OPTIONS)
+        _checked, options = self.validate_argument_spec(argument_spec(type(self).__module__.rpartition(".")[2]))
         try:
             return {**result, **self.work(options, task_vars)}
         except GpuvalError as error:

@@ -25,25 +25,13 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import Ru
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import imported_run
 
-OPTIONS = {
-    "size": {"type": "int", "default": 0},
-    "group_by": {"type": "list", "elements": "str", "default": ["sku"]},
-    "port": {"type": "int", "default": 29500},
-    "ssh_port": {"type": "int", "default": 3022},
-    "round_seconds": {"type": "float", "default": 3600.0},
-    "search": {"type": "bool", "default": True},
-    "search_seconds": {"type": "float", "default": run_folder.SEARCH_SECONDS},
-    "search_round_seconds": {"type": "float", "default": 180.0},
-    "tapered": {"type": "bool", "default": False},
-    "expected_bytes_per_second": {"type": "float", "default": 0.0},
-}
 #: All members work at one time, and nothing is tried again behind the others' backs.
 LIMITS = {"retries": 0, "max_nodes_at_once": 0}
 MAX_MESSAGE = 240
 
 
 def settings(options: Mapping[str, Any]) -> Settings:
-    """From an action's options, as OPTIONS declares them. Raises RunError."""
+    """From options of the documentation fragments `gangs` and `gang_members`. Raises RunError."""
     if options["size"] < 0 or options["size"] == 1:
         raise RunError(f"gpuval_gang_size {options['size']}: a gang has two nodes or more; 0 takes all that are alike")
     port, ssh_port = options["port"], options["ssh_port"]

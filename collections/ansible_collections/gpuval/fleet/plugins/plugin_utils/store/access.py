@@ -30,27 +30,6 @@ CA_FILE = "ca.pem"
 #: A run of some thousand nodes has a tenth of that.
 MAX_RUN_BYTES = 64 << 20
 
-#: Argument spec of the option.
-STORE_OPTION = {
-    "type": "dict",
-    "required": True,
-    "no_log": True,
-    "options": {
-        "bucket": {"type": "str", "required": True},
-        "endpoint": {"type": "str", "default": ""},
-        "region": {"type": "str", "default": "us-east-1"},
-        "access_key": {"type": "str", "no_log": True, "default": ""},
-        "secret_key": {"type": "str", "no_log": True, "default": ""},
-        "session_token": {"type": "str", "no_log": True, "default": ""},
-        "read_access_key": {"type": "str", "no_log": True, "default": ""},
-        "read_secret_key": {"type": "str", "no_log": True, "default": ""},
-        "ca_file": {"type": "str", "default": ""},
-        "state_dir": {"type": "str", "default": ".gpuval"},
-        "address": {"type": "str", "default": ""},
-        "port": {"type": "int", "default": 0},
-    },
-}
-
 
 @dataclass(frozen=True)
 class StoreAccess:

@@ -27,11 +27,6 @@ NO_MODEL = (
     "gpuval_store_address to the address by which the nodes reach this controller, or gpuval_s3_endpoint to an S3 "
     "service that both reach, or leave loading and inference out with --skip-tags"
 )
-#: What an action needs to probe a node again.
-PROBE_OPTIONS = {
-    "probe_timeout_seconds": {"type": "float", "default": 4.0},
-    "accept_new_host_keys": {"type": "bool", "default": True},
-}
 
 
 @cache
@@ -78,7 +73,7 @@ def still_away(
     """Why a node that the run's probe did not reach is not touched now either, as part of a launch; None when it may.
 
     One that comes up late is probed as the others were: Ansible's own connection takes no new host key. The options
-    hold PROBE_OPTIONS and the store's.
+    hold those of the documentation fragments `probing` and `store`.
     """
     probe_file = folder.state / PROBE_FILE
     if away(run_folder.read_json(probe_file) if probe_file.exists() else {}, node) is None:

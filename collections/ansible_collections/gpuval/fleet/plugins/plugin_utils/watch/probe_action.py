@@ -6,18 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import RUN_OPTIONS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import findings as ssh_findings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.launching import PROBE_FILE
-
-PROBE_OPTIONS = {
-    **RUN_OPTIONS,
-    "record": {"type": "bool", "default": False},
-    "required": {"type": "bool", "default": False},
-}
 
 
 class ProbeAction(RunAction):

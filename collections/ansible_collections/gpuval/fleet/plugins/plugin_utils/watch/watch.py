@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -62,17 +62,6 @@ LEAST_SECONDS = 30
 UNKNOWN = {"state": "unknown", "message": "the node was never started"}
 
 
-LIMIT_OPTIONS = {
-    "poll_seconds": {"type": "float", "default": 2.0},
-    "pull_seconds": {"type": "float", "default": 15.0},
-    "silence_seconds": {"type": "float", "default": 90.0},
-    "lost_seconds": {"type": "float", "default": 1800.0},
-    "retries": {"type": "int", "default": 1},
-    "max_nodes_at_once": {"type": "int", "default": 0},
-    "max_transfers": {"type": "int", "default": 16},
-}
-
-
 @dataclass(frozen=True)
 class Limits:
     """How often is looked, how long is waited (seconds), and how many nodes at once; 0 is all of them."""
@@ -87,8 +76,8 @@ class Limits:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Limits:
-        """From an action's options, as LIMIT_OPTIONS declares them."""
-        return cls(**{name: options[name] for name in LIMIT_OPTIONS})
+        """From options of the documentation fragment `watch`."""
+        return cls(**{field.name: options[field.name] for field in fields(cls)})
 
 
 class Placement(Protocol):

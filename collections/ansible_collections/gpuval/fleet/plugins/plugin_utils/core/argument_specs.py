@@ -1,0 +1,55 @@
+"""Argument specs from DOCUMENTATION, so that each option of an action is declared once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+import yaml
+
+try:  # libyaml's takes a tenth of the time
+    from yaml import CSafeLoader as SafeLoader
+except ImportError:
+    from yaml import SafeLoader
+
+PLUGINS = "ansible_collections.gpuval.fleet.plugins"
+#: What of an option's documentation the spec has.
+SPEC_KEYS = ("type", "elements", "required", "default", "choices", "aliases")
+
+
+@cache
+def argument_spec(action: str) -> dict[str, Any]:
+    """The spec of an action plugin: from its own DOCUMENTATION, else from that of the module of its name.
+
+    An action documents its options itself where the module of its name is its half on the node, with other options.
+    """
+    text = getattr(import_module(f"{PLUGINS}.action.{action}"), "DOCUMENTATION", None)
+    if text is None:
+        text = import_module(f"{PLUGINS}.modules.{action}").DOCUMENTATION
+    document = _load(text)
+    options = dict(document.get("options", {}))
+    for name in document.get("extends_documentation_fragment", []):
+        for option, description in fragment_options(name.rpartition(".")[2]).items():
+            options[option] = {**description, **options.get(option, {})}
+    return _spec(options)
+
+
+@cache
+def fragment_options(name: str) -> dict[str, Any]:
+    """The options of a documentation fragment of the collection, as documented."""
+    return _load(import_module(f"{PLUGINS}.doc_fragments.{name}").ModuleDocFragment.DOCUMENTATION)["options"]
+
+
+def _spec(options: Mapping[str, Any]) -> dict[str, Any]:
+    spec = {}
+    for name, description in options.items():
+        spec[name] = {key: description[key] for key in SPEC_KEYS if key in description}
+        if "suboptions" in description:
+            spec[name]["options"] = _spec(description["suboptions"])
+    return spec
+
+
+def _load(text: str) -> dict[str, Any]:
+    return yaml.load(text, Loader=SafeLoader)
