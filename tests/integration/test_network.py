@@ -243,7 +243,7 @@ def test_a_port_that_a_firewall_drops_a_node_that_is_off_and_a_slow_one_are_name
     try:
         done = network(fleet, "--tags", "network_probe", network_ports=[PORT])
         assert done.code != 0
-        assert "two: port 29500: 2 of 2 node(s) do not get through (timeout 2x)" in done.told, str(done)
+        assert "two: port 29500: 2 of 2 node(s) cannot connect (timeout 2x)" in done.told, str(done)
         assert found(fleet) == {("port", "two")}
         assert [done.recap(name)["failed"] for name in NODES] == [0, 1, 0], str(done)
     finally:
@@ -288,7 +288,7 @@ def test_packets_that_do_not_get_through_whole_are_named(fleet):
         done = network(fleet, "--tags", "network_probe")
         assert done.code != 0
         assert found(fleet) == {("mtu", "two")}
-        assert "packets of 1500 bytes do not get through whole, at most 1400" in done.told, str(done)
+        assert "packets of 1500 bytes do not pass unfragmented, at most 1400" in done.told, str(done)
     finally:
         shell(fleet, "two", "iptables -F INPUT")
     assert shell(fleet, "one", SNAPSHOT) == before

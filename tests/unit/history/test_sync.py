@@ -153,7 +153,7 @@ def test_a_report_counts_only_where_it_is_one_of_that_run(bucket):
     second.put(bucket.store, judged=False)  # the folder was taken for another run
     document = bucket.ask(node="node-1")
     assert verdicts(document) == [("run-1", "not judged")]
-    assert any("that of run run-0" in problem for problem in bucket.sync().problems)
+    assert any("belongs to run run-0" in problem for problem in bucket.sync().problems)
     bucket.store.put("run-0/report/report.json", b'{"nodes": [{"name": "node-1"}]}')
     assert verdicts(bucket.ask(node="node-1")) == [("run-1", "not judged")]
     first.put(bucket.store)

@@ -64,10 +64,10 @@ def test_a_good_fleet_has_no_findings():
     ("values", "level", "kind", "words"),
     [
         ({"state": "timeout"}, "fail", "reach", "4 of 4 node(s) do not reach it"),
-        ({"ports": {29500: "timeout"}}, "fail", "port", "port 29500: 4 of 4 node(s) do not get through (timeout 4x)"),
+        ({"ports": {29500: "timeout"}}, "fail", "port", "port 29500: 4 of 4 node(s) cannot connect (timeout 4x)"),
         ({"ports": {}}, "fail", "port", "not tried"),
         ({"ports": {29500: "other_node"}}, "fail", "port", "other_node"),
-        ({"path_mtu_bytes": 1500}, "fail", "mtu", "packets of 9000 bytes do not get through whole, at most 1500"),
+        ({"path_mtu_bytes": 1500}, "fail", "mtu", "packets of 9000 bytes do not pass unfragmented, at most 1500"),
         ({"path_mtu_bytes": None}, "fail", "mtu", "9000"),
         ({"tcp_minimum_seconds": 0.05}, "warn", "latency", "slow with 4 of 4, a TCP handshake: 50 ms, usual is 0.1 ms"),
         ({"large_seconds": 0.3}, "warn", "large_packets", "300 ms"),
@@ -105,7 +105,7 @@ def test_a_node_without_answers_is_named_with_what_its_peers_say():
     (off,) = find(gone(with_(when=lambda one, two: two == "b", state="timeout"), "no route"))
     assert off.nodes == ("b",) and "no route; 0 of 4 node(s) reach it" in off.message
     (up,) = find(gone(lambda one, two, asked: asked, "login denied"))
-    assert "4 of 4 node(s) reach it" in up.message and "look at SSH" in up.remedy
+    assert "4 of 4 node(s) reach it" in up.message and "check SSH" in up.remedy
 
 
 def test_when_nobody_reaches_anybody_it_is_not_a_node():

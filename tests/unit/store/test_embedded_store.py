@@ -173,7 +173,7 @@ def test_a_taken_port_is_reported_with_what_to_do(tmp_path):
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         other.bind(("127.0.0.1", port))
         other.listen()
-        with pytest.raises(StoreError, match="Is the port taken"):
+        with pytest.raises(StoreError, match="Is the port in use"):
             store.start()
 
 

@@ -16,12 +16,12 @@ def test_a_large_model_over_a_laptops_network_is_warned_of():
     assert told == (
         "at most 140.00 GB to each of 100 nodes, 14.00 TB in all: 31.1 h at 1.00 Gbps (gpuval_store_bits_per_second)"
     )
-    assert warning.startswith("models and images cannot be brought within the deadline of 2.0 h: ")
+    assert warning.startswith("models and images cannot be transferred within the deadline of 2.0 h: ")
     assert "gpuval_deadline_seconds" in warning
 
 
 @pytest.mark.parametrize(
-    "seconds, words", [(3599, ""), (3601, "would take the larger part of"), (7201, "cannot be brought within")]
+    "seconds, words", [(3599, ""), (3601, "would use most of"), (7201, "cannot be transferred within")]
 )
 def test_more_than_half_of_the_deadline_is_too_much(seconds, words):
     planned = Transfer(10, round(seconds * 1e9 / 8 / 10), 7200)

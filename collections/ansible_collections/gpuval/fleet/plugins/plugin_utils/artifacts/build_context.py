@@ -1,4 +1,4 @@
-"""What an image is built from, as one archive that is the same for the same files."""
+"""The build context of an image, as one reproducible archive."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts.images import ImagesError
 
-#: Folders of docker/ that every build gets, beside its own.
+#: Folders of docker/ in every build context, besides the image's own.
 COMMON = ("common",)
 #: Requirements that several images share.
 SHARED = {"inference": ("training/torch.txt",)}
@@ -55,7 +55,7 @@ class BuildContext:
 def gather(
     docker: Path, folder: str, wheels: Path | None, certificate: Path | None, pip_conf: Path | None
 ) -> BuildContext:
-    """Return the context of `docker/<folder>`. Raises ``ImagesError`` for what is not there."""
+    """Return the context of `docker/<folder>`. Raises ``ImagesError`` if it is missing."""
     if not (docker / folder / "Dockerfile").is_file():
         raise ImagesError(
             f"{docker / folder} has no Dockerfile: set container_image_folder to the folder docker/ of the project, or "

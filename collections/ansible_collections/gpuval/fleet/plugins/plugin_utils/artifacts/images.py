@@ -1,4 +1,4 @@
-"""Container images of a fleet: what is wanted, in which order it is made, and what a node's plan says of it.
+"""Container images of a fleet: the declared images, their build order, and their entries in a node's plan.
 
 `gpuval_images` says by name what is wanted; the catalogue (gpuval.images/1) remembers by reference what was made of it.
 """
@@ -27,7 +27,7 @@ _MOST_CHARACTERS = 512
 
 
 class ImagesError(StoreError):
-    """The images cannot be had as they are declared; the message says what to change."""
+    """The declaration of images is invalid; the message says what to change."""
 
 
 @dataclass(frozen=True)
@@ -51,46 +51,46 @@ class Wanted:
 
 def parse(images: Mapping[str, Any]) -> list[Wanted]:
     """Return the entries of `gpuval_images`. Raises ``ImagesError`` for one that cannot be meant."""
-    return [_wanted(str(name), said) for name, said in (images or {}).items()]
+    return [_wanted(str(name), value) for name, value in (images or {}).items()]
 
 
-def _wanted(name: str, said: Any) -> Wanted:
+def _wanted(name: str, value: Any) -> Wanted:
     place = f"gpuval_images.{name}"
     if not _NAME.fullmatch(name):
         raise ImagesError(f"{place}: a name is made of small letters, digits, - and _, and starts with a letter")
-    if not isinstance(said, Mapping):
-        raise ImagesError(f"{place}: is {said!r}, but says what the image is: {{reference: ...}}")
-    unknown = set(said) - KEYS
+    if not isinstance(value, Mapping):
+        raise ImagesError(f"{place}: is {value!r}, but must describe the image: {{reference: ...}}")
+    unknown = set(value) - KEYS
     if unknown:
         raise ImagesError(f"{place}: unknown keys {', '.join(sorted(unknown))}; known are {', '.join(sorted(KEYS))}")
-    reference = str(said.get("reference") or "")
+    reference = str(value.get("reference") or "")
     if not _REFERENCE.fullmatch(reference) or len(reference) > _MOST_CHARACTERS:
         raise ImagesError(
             f"{place}.reference: {reference!r} is no image; one is registry.example/name:tag, or name@sha256:..."
         )
-    ways = [way for way in ("build", "copy", "archive") if _is_true(said.get(way))]
+    ways = [way for way in ("build", "copy", "archive") if _is_true(value.get(way))]
     if len(ways) > 1:
         raise ImagesError(f"{place}: {' and '.join(ways)} exclude each other")
     way = ways[0] if ways else "registry"
     if way == "build" and "@" in reference:
         raise ImagesError(f"{place}.reference: the digest of an image that is built is not known before: name a tag")
-    identity = said.get("id") or None
+    identity = value.get("id") or None
     if identity is not None and not _ID.fullmatch(str(identity)):
         raise ImagesError(f"{place}.id: {identity!r} is no id; such as sha256: and 64 digits")
-    vendor = str(said.get("vendor") or "")
+    vendor = str(value.get("vendor") or "")
     if vendor and vendor not in VENDORS:
-        raise ImagesError(f"{place}.vendor: {vendor!r} is none of {', '.join(VENDORS)}")
-    arguments = said.get("arguments") or {}
+        raise ImagesError(f"{place}.vendor: {vendor!r} must be one of {', '.join(VENDORS)}")
+    arguments = value.get("arguments") or {}
     if not isinstance(arguments, Mapping):
         raise ImagesError(f"{place}.arguments: is {arguments!r}, but gives build arguments by name")
     return Wanted(
         name=name,
         reference=reference,
         way=way,
-        folder=str(said.get("folder") or name) if way == "build" else "",
-        base=str(said.get("base") or ""),
+        folder=str(value.get("folder") or name) if way == "build" else "",
+        base=str(value.get("base") or ""),
         vendor=vendor,
-        archive=str(said["archive"]) if way == "archive" else "",
+        archive=str(value["archive"]) if way == "archive" else "",
         id=str(identity) if identity else None,
         arguments={str(key): str(value) for key, value in arguments.items()},
     )
@@ -101,21 +101,21 @@ def _is_true(value: Any) -> bool:
 
 
 def merge(maps: Iterable[Mapping[str, Any]]) -> list[Wanted]:
-    """Return what all nodes want together, each reference once. Raises ``ImagesError`` where one means two things."""
+    """Return the images of all nodes, each reference once. Raises ``ImagesError`` if one has two declarations."""
     found: dict[str, Wanted] = {}
     for images in maps:
         for wanted in parse(images):
             known = found.setdefault(wanted.reference, wanted)
             if known != replace(wanted, name=known.name):
                 raise ImagesError(
-                    f"the image {wanted.reference} is declared in two ways (gpuval_images.{known.name} and "
-                    f"gpuval_images.{wanted.name}): say the same for all nodes, or give them references of their own"
+                    f"the image {wanted.reference} has two declarations (gpuval_images.{known.name} and "
+                    f"gpuval_images.{wanted.name}): declare the same for all nodes, or use different references"
                 )
     return list(found.values())
 
 
 def with_bases(wanted: Sequence[Wanted], bases: Mapping[str, Any], vendor: str) -> list[Wanted]:
-    """Return what is built or copied, with its base and arguments, each after those that it is built on.
+    """Return the images to build or copy, with base and arguments, in build order.
 
     A base may be the name of another image; `bases` (gpuval.bases/1) says what is taken where none is given.
     """
@@ -145,7 +145,7 @@ def _with_base(item: Wanted, wanted: Sequence[Wanted], bases: Mapping[str, Any],
     vendor = item.vendor or vendor
     if not vendor and not item.base:
         raise ImagesError(
-            f"gpuval_images.{item.name}: it is not said for whose accelerators the image is: set "
+            f"gpuval_images.{item.name}: the vendor of the accelerators is missing: set "
             f"container_image_vendor, or vendor of the image, to one of {', '.join(VENDORS)}; or its base"
         )
     known = bases["vendors"].get(vendor, {})
@@ -174,7 +174,7 @@ def image_plan(
     catalogue: Mapping[str, Mapping[str, Any]],
     references: Iterable[str | None] = (),
 ) -> dict[str, Any]:
-    """Return `images` of a plan: by reference, which image it stands for and where the node gets it.
+    """Return `images` of a plan: by reference, the image and its source.
 
     `references` are the images of the plan's stages; without any, all that are declared are brought. Raises
     ``ImagesError`` for an image that the store should have and has not.
@@ -221,13 +221,13 @@ def signed_downloads(store: Store, plan_images: Mapping[str, Mapping[str, Any]],
 
 
 def object_keys(name: str, identity: str) -> tuple[str, str]:
-    """Return the keys in the store of an image's archive and of what is said about it."""
+    """Return the keys of an image's archive and its description in the store."""
     stem = f"{PREFIX}{name}-{identity.removeprefix('sha256:')[:12]}"
     return f"{stem}.tar", f"{stem}.json"
 
 
 def catalogue_file(state_dir: Path) -> Path:
-    """Return where the catalogue lies."""
+    """Return the path of the catalogue."""
     return state_dir / "images.json"
 
 
@@ -237,7 +237,7 @@ def archive_file(state_dir: Path, sha256: str) -> Path:
 
 
 def read_catalogue(state_dir: Path) -> dict[str, dict[str, Any]]:
-    """Return by reference what was made; nothing where nothing was. Raises ``ImagesError``."""
+    """Return the built images by reference; empty without a catalogue. Raises ``ImagesError``."""
     path = catalogue_file(state_dir)
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -252,7 +252,7 @@ def read_catalogue(state_dir: Path) -> dict[str, dict[str, Any]]:
 
 
 def remember(state_dir: Path, entry: Mapping[str, Any]) -> bool:
-    """Put what was made of one image into the catalogue. Returns whether that is new."""
+    """Add a built image to the catalogue. Returns whether that changed it."""
     known = read_catalogue(state_dir)
     if known.get(entry["reference"]) == entry:
         return False

@@ -37,7 +37,7 @@ _HASH_BYTES = 4 * 1024 * 1024
 
 
 class ModelError(StoreError):
-    """The model cannot be had or moved; the message tells what to do next."""
+    """The model cannot be fetched or copied; the message says what to do next."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def upload(model: Model, remote: str, config: str, *, transfers: int = 8, ca_fil
 
 
 def rclone(arguments: list[str], config: str, scratch: Path) -> None:
-    """Run rclone with that configuration, which lies in `scratch` meanwhile. Raises ``ModelError``."""
+    """Run rclone with that configuration, kept in `scratch` meanwhile. Raises ``ModelError``."""
     path = scratch / "rclone.conf"
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as stream:
         stream.write(config)
@@ -140,9 +140,7 @@ def rclone(arguments: list[str], config: str, scratch: Path) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise ModelError(
-            f"the upload was not done after {UPLOAD_SECONDS} s: run again, it goes on from there"
-        ) from error
+        raise ModelError(f"the upload did not end within {UPLOAD_SECONDS} s: run again to resume it") from error
     if done.returncode != 0:
         words = " ".join(done.stderr.split())[-800:]
         raise ModelError(

@@ -1,4 +1,4 @@
-"""What travels to a node: the runner and the workloads, each as one reproducible zip file."""
+"""The files for a node: the runner and the workloads, each as one reproducible zip file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COLLECTION = Path(__file__).resolve().parents[3]
 RUNNER = COLLECTION / "node" / "gpuval_runner"
 WORKLOADS = COLLECTION / "node" / "gpuval_workloads"
 MODULE_UTILS = COLLECTION / "plugins" / "module_utils"
-#: What a node's runner shares with modules, as the package `gpuval_node`.
+#: Code that the runner shares with modules, as the package `gpuval_node`.
 SHARED = ("hardware", "node_directory.py", "placement.py")
 
 SHEBANG = b"#!/usr/bin/env python3\n"
@@ -30,7 +30,7 @@ Entry = tuple[str, bytes]
 
 
 def runner_pyz() -> bytes:
-    """Return the runner with what it shares with modules as a zip application, compiled for this version of Python too.
+    """Return the runner with its shared code as a zip application, with bytecode for this version of Python.
 
     Raises ``FileNotFoundError`` when either is missing.
     """
@@ -67,7 +67,7 @@ def _shared() -> list[Entry]:
 
 
 def _bytecode(entries: Iterable[Entry]) -> list[Entry]:
-    """What Python would compile at each start, as it keeps no bytecode for a zip: half of a start's processor time.
+    """Bytecode: Python caches none for a zip, and compiling is half of a start's processor time.
 
     A node whose Python is another one finds a magic number that is not its own, and compiles the source.
     """

@@ -92,5 +92,5 @@ class RoundTrip:
         result = json.loads(outcome.read_text()) if outcome.exists() else {}
         if result.get("state") != "success":
             reason = result.get("message") or (done.stderr or done.stdout).strip()[-600:]
-            raise ModelError(f"round trip of {self.model.folder}: {workload} says: {reason}")
+            raise ModelError(f"round trip of {self.model.folder}: {workload} failed: {reason}")
         return result

@@ -216,7 +216,7 @@ def _write_safetensors(path: Path, tensors: dict[str, tuple[list[int], bytes]]) 
 
 
 def _bfloat16_bytes(tensor) -> bytes:
-    """Little-endian bfloat16, rounded to nearest even; numpy has no such type of its own."""
+    """Little-endian bfloat16, rounded to nearest even; NumPy has no such type."""
     import numpy  # noqa: PLC0415 - only when asked
 
     bits = tensor.astype("<f4").view("<u4")

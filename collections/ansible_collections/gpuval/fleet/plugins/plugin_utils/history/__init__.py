@@ -1,6 +1,6 @@
-"""History: what the records in the bucket tell across runs, of a node, a part, a SKU or the fleet.
+"""History: records of all runs in the bucket, for a node, a part, a SKU or the fleet.
 
-The bucket is the truth. ``sync`` brings what changed in it into a cache of Parquet files, a folder for each run, which
+The bucket is authoritative. ``sync`` copies its changes into a cache of Parquet files, a folder for each run, which
 DuckDB reads; the cache may be deleted at any time.
 """
 
@@ -10,4 +10,4 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import Ru
 
 
 class HistoryError(RunError):
-    """The history cannot be told; the message says what to do."""
+    """The history cannot be read; the message says what to do."""

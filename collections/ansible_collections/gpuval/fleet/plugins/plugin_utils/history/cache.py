@@ -1,14 +1,14 @@
-"""What was read of the bucket, as Parquet files: a folder for each run, which anybody may read with DuckDB.
+"""The cache of the bucket as Parquet files: a folder for each run, readable with any DuckDB.
 
     <run>/run.json         the run as it was read last, with the stamp of its object
-    <run>/state.json       which run, and the stamps of run.json and report.json that the files are made of
+    <run>/state.json       which run, and the stamps of the run.json and report.json behind the files
     <run>/nodes.parquet    the expected nodes
-    <run>/records.parquet  each record without its figures, with the stamp of its object; refused ones with the reason
+    <run>/records.parquet  each record without its metrics, with its object's stamp; the reason for refused ones
     <run>/metrics.parquet  node, stage, part, metric, unit, value
     <run>/gpus.parquet     the GPUs of each node, by its facts
     <run>/judged.parquet   the verdicts, where the run was judged
 
-A file is replaced whole, records.parquet after those that hold what it stamps: whatever is cut off is read again.
+Files are replaced atomically, records.parquet last: after an interruption the records are read again.
 """
 
 # ruff: noqa: S608 - names and files are this project's own; values are parameters
@@ -28,9 +28,9 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.history import databa
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.database import json_lines, parquet
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 
-#: Of the files' form; a cache of another one is made anew.
+#: Version of the files' format; a cache of another version is rebuilt.
 FORMAT = 2
-#: What DuckDB puts on disk while a process works, with its number.
+#: Prefix of DuckDB's spill folders; the process id follows.
 _TEMPORARY = ".temporary-"
 
 
@@ -45,7 +45,7 @@ class CachedRun:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What is known of the run; empty where nothing usable is."""
+        """The state of the run; empty if its files are unusable."""
         try:
             state = run_folder.read_json(self.path / "state.json")
         except (OSError, ValueError):
@@ -76,7 +76,7 @@ class Cache:
     """The cache of one bucket; holds the connection with which its files are written."""
 
     def __init__(self, root: Path, place: str) -> None:
-        """``place`` tells the bucket from others."""
+        """``place`` identifies the bucket."""
         self.path = root / hashlib.sha256(place.encode()).hexdigest()[:16]
         self.path.mkdir(parents=True, exist_ok=True)
         for left in self.path.glob(f"{_TEMPORARY}*"):  # by a process that was killed
@@ -120,7 +120,7 @@ class Cache:
         draft.unlink()
 
     def write_records(self, run: CachedRun, folder: str, lines: Path, gone: Iterable[tuple[str, str]]) -> None:
-        """Put records in, from a file of JSON lines; ``gone`` are those (stage, node) whose old rows are dropped."""
+        """Put records in, from a file of JSON lines; rows of the (stage, node) pairs in ``gone`` are dropped first."""
         execute = self.connection.execute
         dropped = run.path / ".gone.jsonl"
         write_lines(dropped, ({"stage": stage, "node": node} for stage, node in gone))

@@ -15,10 +15,10 @@ try:
 except ImportError as error:
     duckdb, DUCKDB_ERROR = None, error
 
-#: What DuckDB may hold in memory; it puts the rest on disk.
+#: Max memory of DuckDB; it spills the rest to disk.
 MEMORY = "1GB"
 THREADS = 4
-#: Of what is kept of one record or node.
+#: Max line of one record or node.
 MAX_LINE_BYTES = 64 << 20
 
 #: Columns of the cached files, as they are read from JSON lines.
@@ -38,11 +38,11 @@ JUDGED = {
 
 
 def connect(temporary: Path) -> Any:
-    """A database in memory that puts what does not fit into ``temporary``. Raises HistoryError without DuckDB."""
+    """An in-memory database that spills into ``temporary``. Raises HistoryError without DuckDB."""
     if duckdb is None:
         raise HistoryError(
-            f"the history needs DuckDB on the controller ({DUCKDB_ERROR}): `make setup` brings it, or install the "
-            "version of duckdb that requirements/controller.txt names beside ansible-core"
+            f"the history needs DuckDB on the controller ({DUCKDB_ERROR}): run `make setup`, or install the "
+            "duckdb of requirements/controller.txt next to ansible-core"
         )
     temporary.mkdir(parents=True, exist_ok=True)
     return duckdb.connect(
@@ -58,15 +58,15 @@ def connect(temporary: Path) -> Any:
 
 
 def errors() -> tuple[type[Exception], ...]:
-    """What DuckDB raises."""
+    """Exceptions of DuckDB."""
     return () if duckdb is None else (duckdb.Error,)
 
 
 def json_lines(path: Path, columns: dict[str, str]) -> str:
     """The table of a file of JSON lines, for FROM."""
-    told = ", ".join(f"{_quoted(name)}: {_text(kind)}" for name, kind in columns.items())
+    fields = ", ".join(f"{_quoted(name)}: {_text(kind)}" for name, kind in columns.items())
     form = f"format='newline_delimited', maximum_object_size={MAX_LINE_BYTES}"
-    return f"read_json({_text(str(path))}, columns={{{told}}}, {form})"
+    return f"read_json({_text(str(path))}, columns={{{fields}}}, {form})"
 
 
 def parquet(*paths: Path) -> str:

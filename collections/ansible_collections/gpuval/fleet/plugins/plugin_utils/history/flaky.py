@@ -6,14 +6,14 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
-#: One change is a machine that broke, or that was mended; back and forth is neither.
+#: One change is a machine that broke or was repaired; back and forth is neither.
 MIN_CHANGES = 2
-_TELLING = ("PASS", "FAIL")
+_FINAL = ("PASS", "FAIL")
 
 
 @dataclass(frozen=True)
 class Judged:
-    """One machine in one run. ``asked`` is what verdicts must share to be compared: the profile and the stages."""
+    """One machine in one run. Only verdicts with the same ``asked`` (profile and stages) are compared."""
 
     run_id: str
     asked: Hashable
@@ -40,10 +40,10 @@ class Flakiness:
 def flakiness(history: Iterable[Judged]) -> Flakiness:
     """Of one machine's runs in their order.
 
-    INCOMPLETE says nothing about the machine and is left out. A GPU that falls off the bus and comes back is no change
+    INCOMPLETE is no evidence about the machine and is ignored. A GPU that falls off the bus and comes back is no change
     of hardware; one that was not there before is.
     """
-    judged = [one for one in history if one.verdict in _TELLING]
+    judged = [one for one in history if one.verdict in _FINAL]
     by_asked: dict[Hashable, list[Judged]] = defaultdict(list)
     for one in judged:
         by_asked[one.asked].append(one)

@@ -1,17 +1,17 @@
-"""Which machine a node was in each run, and which GPU each of its parts: SQL over the cached facts.
+"""The machine behind each node name in each run, and the GPU behind each part: SQL over the cached facts.
 
-A machine is known by its serial; by its machine id where no serial is told, or where only one serial ever went with it;
-by its node's name where facts tell neither. An identity that two nodes of one run have is that of a cloned disk or a
-filler, and tells nothing. A run without facts of a node takes the machine that the name had before, else after.
-A GPU is known by its serial, by its UUID, or else by its place in the machine.
+A machine is identified by its serial; by its machine id if it has no serial or only one serial ever came with that id;
+by the node's name if its facts have neither. An identity shared by two nodes of one run is a cloned disk or a
+placeholder, and is ignored. In a run without facts, a name keeps its machine of the run before, else of the run after.
+A GPU is identified by its serial, its UUID, or its index in the machine.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-_TOLD = """
-CREATE OR REPLACE TEMP TABLE told AS
+_REPORTED = """
+CREATE OR REPLACE TEMP TABLE reported AS
 WITH facts AS (
     SELECT r.no, f.node, f.machine_id, f.serial, f.kind, f.gpu_count
     FROM records f JOIN runs r USING (folder)
@@ -42,15 +42,15 @@ WITH named AS (
         first_value(t.machine IGNORE NULLS) OVER after AS later,
         last_value(t.kind IGNORE NULLS) OVER before AS kind_earlier,
         first_value(t.kind IGNORE NULLS) OVER after AS kind_later
-    FROM nodes n JOIN runs r USING (folder) LEFT JOIN told t ON t.no = r.no AND t.node = n.node
+    FROM nodes n JOIN runs r USING (folder) LEFT JOIN reported t ON t.no = r.no AND t.node = n.node
     WINDOW before AS (PARTITION BY n.node ORDER BY r.no ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW),
         after AS (PARTITION BY n.node ORDER BY r.no ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING)
 ), guessed AS (
     SELECT *, CASE WHEN machine IS NULL THEN coalesce(earlier, later) END AS guess FROM named
 ), free AS (
-    SELECT g.*, taken.machine IS NULL AND count(*) OVER (PARTITION BY g.no, g.guess) = 1 AS usable
-    FROM guessed g LEFT JOIN (SELECT DISTINCT no, machine FROM told) taken
-        ON taken.no = g.no AND taken.machine = g.guess
+    SELECT g.*, used.machine IS NULL AND count(*) OVER (PARTITION BY g.no, g.guess) = 1 AS usable
+    FROM guessed g LEFT JOIN (SELECT DISTINCT no, machine FROM reported) used
+        ON used.no = g.no AND used.machine = g.guess
 )
 SELECT no, node, stages, gpu_count, coalesce(machine, CASE WHEN usable THEN guess END, 'node ' || node) AS machine,
     coalesce(kind, CASE WHEN usable THEN coalesce(kind_earlier, kind_later) END, sku) AS sku
@@ -86,5 +86,5 @@ def resolve(connection: Any) -> None:
     machines: no, node, machine, sku, gpu_count, stages; of every expected node of every run.
     parts: no, node, index, gpu, serial, uuid, machine.
     """
-    for statement in (_TOLD, _MACHINES, _GPUS):
+    for statement in (_REPORTED, _MACHINES, _GPUS):
         connection.execute(statement)

@@ -21,11 +21,11 @@ TABLES = ("rows", "figures", "flaky", "drifts", "refused")
 def check_name(path: Path) -> None:
     """Raises HistoryError, before the bucket is read."""
     if path.suffix not in (".json", ".csv"):
-        raise HistoryError(f"OUTPUT={path}: give a file that ends in .json or .csv")
+        raise HistoryError(f"OUTPUT={path}: the file's name must end in .json or .csv")
 
 
 def files(path: Path, document: Mapping[str, Any]) -> dict[Path, bytes]:
-    """What to write: one JSON document, or a CSV file for each of its lists that is not empty."""
+    """Files to write: one JSON document, or a CSV file for each non-empty list."""
     check_name(path)
     if path.suffix == ".json":
         schemas.validate("history", document, what=str(path))

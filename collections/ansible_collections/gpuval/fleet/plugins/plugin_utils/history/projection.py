@@ -1,6 +1,6 @@
-"""What of runs, records and reports is kept for the history, as flat documents. Pure.
+"""The parts of runs, records and reports that the history keeps, as flat documents. Pure.
 
-Records come from nodes: they are projected only after ``accept_record``, and what is free in form is bounded here.
+Records come from nodes: they are projected only after ``accept_record``, and free text is bounded here.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import enviro
 MAX_GPUS = 64
 MAX_CHECKS = 64
 MAX_WORD = 128
-#: Software that a stage tells of itself.
+#: Software versions that a stage reports.
 SOFTWARE = ("torch", "python", "cuda", "hip", "collective_library", "vllm", "transformers", "deepspeed")
-#: Ends of fingerprints that say what was run, not what came out of it.
+#: Suffix of fingerprints that identify the setup, not the result.
 SETUP = "_setup"
 _NOT_TRIED = ("pending", "skipped", "cancelled")
 
 
 def of_run(run: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The expected nodes of a run (``gpuval.run/1``); what they did with others was asked of them, too."""
+    """The expected nodes of a run (``gpuval.run/1``), with the stages of multi-node work."""
     return [
         {
             "node": name,
@@ -59,7 +59,7 @@ def of_record(record: Mapping[str, Any], stamp: str) -> dict[str, Any]:
 
 
 def of_refusal(node: str, stage: str, stamp: str, reason: str) -> dict[str, Any]:
-    """A record that is no evidence: kept, so that it is not read again."""
+    """A refused record, kept so that it is not read again."""
     return {
         "node": node, "stage": stage, "stamp": stamp, "refused": one_line(reason), "state": None, "retried": False,
         "workload": None, "setup": None, "versions": {}, "metrics": [], "machine_id": None, "serial": None,
@@ -68,7 +68,7 @@ def of_refusal(node: str, stage: str, stamp: str, reason: str) -> dict[str, Any]
 
 
 def of_judged(node: Mapping[str, Any]) -> dict[str, Any]:
-    """One node of a report: its verdict, and the required checks that are against it."""
+    """One node of a report: its verdict, and the required checks it did not pass."""
     against = [
         {key: one_line(str(check[key]), MAX_WORD) for key in ("name", "part", "verdict")}
         for check in node["checks"]
@@ -84,7 +84,7 @@ def of_judged(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def setup_of(record: Mapping[str, Any]) -> str:
-    """What figures must share to be compared, beside SKU and workload: its arguments, and the setups it told."""
+    """Arguments and reported setups: only figures with the same ones are compared."""
     mine = {record["run_id"]: "{run_id}", record["node"]: "{node}"}
     words = []
     for word in record["command"]:
@@ -92,14 +92,14 @@ def setup_of(record: Mapping[str, Any]) -> str:
         for own, name in mine.items():
             text = text.replace(own, name)
         words.append(text)
-    told = [one_line(text, 80) for name, text in sorted(record["fingerprints"].items()) if name.endswith(SETUP)]
+    setups = [one_line(text, 80) for name, text in sorted(record["fingerprints"].items()) if name.endswith(SETUP)]
     digest = hashlib.sha256(json.dumps(words).encode()).hexdigest()[:8]
-    return " ".join([*told[:8], digest])
+    return " ".join([*setups[:8], digest])
 
 
 def versions_of(record: Mapping[str, Any]) -> dict[str, str]:
-    """Software and firmware that a record tells: of the facts those of the node, else those of the stage."""
-    told = {}
+    """Software and firmware versions in a record: the node's in facts, the stage's in others."""
+    found_versions = {}
     if record["stage"] == FACTS:
         paths = {kind: version.path for kind, version in KINDS.items()}
     else:
@@ -107,18 +107,18 @@ def versions_of(record: Mapping[str, Any]) -> dict[str, str]:
     for name, path in paths.items():
         found = sorted(set(environment.texts(record["environment"], path)))
         if found:
-            told[name] = one_line(", ".join(found), MAX_WORD)
+            found_versions[name] = one_line(", ".join(found), MAX_WORD)
     if record["image"]:
-        told["image"] = one_line(record["image"], MAX_WORD)
-    return told
+        found_versions["image"] = one_line(record["image"], MAX_WORD)
+    return found_versions
 
 
 def facts_of(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The machine and its GPUs, from facts whose form nothing guarantees. ``kind`` is the SKU, or the models."""
-    told = record["environment"]
-    identity = told.get("identity") if isinstance(told.get("identity"), dict) else {}
-    accelerator = told.get("accelerator") if isinstance(told.get("accelerator"), dict) else {}
-    listed = told.get("gpus") if isinstance(told.get("gpus"), list) else []
+    """The machine and its GPUs, from facts of unverified form. ``kind`` is the SKU, or the models."""
+    reported = record["environment"]
+    identity = reported.get("identity") if isinstance(reported.get("identity"), dict) else {}
+    accelerator = reported.get("accelerator") if isinstance(reported.get("accelerator"), dict) else {}
+    listed = reported.get("gpus") if isinstance(reported.get("gpus"), list) else []
     gpus = [_gpu(position, gpu) for position, gpu in enumerate(listed[:MAX_GPUS]) if isinstance(gpu, dict)]
     models = [gpu["model"] for gpu in gpus if gpu["model"]]
     sku = sku_catalogue.of_models(models)
@@ -135,8 +135,8 @@ def facts_of(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _count(record: Mapping[str, Any]) -> int | None:
-    told = {m["value"] for m in record["metrics"] if m["name"] == "gpu_count" and m["scope"] == "node"}
-    value = told.pop() if len(told) == 1 else None
+    counts = {m["value"] for m in record["metrics"] if m["name"] == "gpu_count" and m["scope"] == "node"}
+    value = counts.pop() if len(counts) == 1 else None
     return int(value) if value is not None and 0 <= value < 10_000 else None
 
 
@@ -151,7 +151,7 @@ def _gpu(position: int, gpu: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _word(value: Any) -> str | None:
-    """An identity as it is compared; None for the fillers that makers leave in its place."""
+    """A comparable identity; None for the placeholders that some manufacturers leave."""
     if not isinstance(value, str):
         return None
     word = one_line(value, MAX_WORD)

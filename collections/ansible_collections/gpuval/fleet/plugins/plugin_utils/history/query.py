@@ -1,4 +1,4 @@
-"""What the cached runs tell of a node, a serial, a SKU or the fleet, as one document (``gpuval.history/1``)."""
+"""The history of a node, a serial, a SKU or the fleet from the cached runs, as one document (``gpuval.history/1``)."""
 
 # ruff: noqa: S608 - names and files are this project's own; values are parameters
 from __future__ import annotations
@@ -30,24 +30,24 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.fleet_outliers 
 SCHEMA = "gpuval.history/1"
 NOT_JUDGED = "not judged"
 TABLES = ("nodes", "records", "metrics", "gpus", "judged")
-#: Units of the figures that the history tells unless others are asked for; faster is more, but for seconds.
+#: Units of the figures shown by default; more is faster, except for seconds.
 SPEEDS = (
     "bytes/s", "bytes_per_second", "TFLOP/s", "tokens/s", "tokens_per_second", "samples/s", "samples_per_second",
     "images/s", "images_per_second", "requests/s", "requests_per_second", "seconds",
 )  # fmt: skip
-#: Of the fewest sisters a median scatter says something.
+#: Min number of sister parts for a meaningful median scatter.
 MIN_SISTERS = 3
 MAX_DRIFTS = 1000
 MAX_FLAKY = 1000
 MAX_CHANGES = 12
 MAX_REFUSED = 100
-#: What figures must share to be compared.
+#: Only figures that agree in these are compared.
 GROUP = ("stage", "metric", "unit", "scope", "sku", "gpus", "workload", "setup")
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked: at most one of node, serial and sku. ``since`` is a date, ``metrics`` are names or patterns."""
+    """The query: at most one of node, serial and sku. ``since`` is a date, ``metrics`` are names or patterns."""
 
     node: str = ""
     serial: str = ""
@@ -57,10 +57,10 @@ class Question:
 
     @classmethod
     def of(cls, node: str, serial: str, sku: str, metric: str, since: str) -> Question:
-        """Raises HistoryError for what cannot be asked."""
+        """Raises HistoryError for invalid arguments."""
         node, serial, sku, since = (text.strip() for text in (node, serial, sku, since))
         if sum(map(bool, (node, serial, sku))) > 1:
-            raise HistoryError("ask for one of NODE=, SERIAL= and SKU=")
+            raise HistoryError("set only one of NODE=, SERIAL= and SKU=")
         if since:
             try:
                 moment = datetime.fromisoformat(since.replace("Z", "+00:00"))
@@ -78,7 +78,7 @@ class Question:
 
 
 class History:
-    """The cached runs as tables: runs, nodes, records, metrics, gpus, judged, and who is who."""
+    """The cached runs as tables: runs, nodes, records, metrics, gpus, judged, and the identities."""
 
     def __init__(self, cache: Cache, question: Question, checks: Iterable[Check]) -> None:
         self.question = question
@@ -107,7 +107,7 @@ class History:
         self._choose_metrics(checks)
 
     def _choose_subject(self) -> None:
-        """The table ``chosen``: no, node, part (NULL is all of it) of what is asked for."""
+        """The table ``chosen``: no, node, part (NULL is all of it) of the query's subject."""
         question = self.question
         if question.subject == "node":
             # under this name, and under whichever other name the machine that has it now had
@@ -136,7 +136,7 @@ class History:
         text = f"no run{since} knows the {self.question.subject} {asked!r}"
         if self.question.subject == "serial":
             return (
-                f"{text}: give the serial or machine id of a machine, or the serial or UUID of a GPU, as facts tell it"
+                f"{text}: give the serial or machine id of a machine, or the serial or UUID of a GPU, as in its facts"
             )
         column = self.question.subject
         names = [
@@ -167,7 +167,7 @@ class History:
         self._gather_figures()
 
     def _gather_figures(self) -> None:
-        """The tables ``groups``, what figures must share to be compared, and ``figures``.
+        """The tables ``groups`` (columns of GROUP) and ``figures``.
 
         Of figures there are millions: they name run, node, group and subject by number and hash.
         """
@@ -227,7 +227,7 @@ class History:
         return document
 
     def _node_rows(self) -> list[dict[str, Any]]:
-        """A row for each run of the node, or of the GPU: where it was and what became of it."""
+        """A row for each run of the node or GPU: its place and its verdict."""
         found = self.execute(
             """SELECT r.time, r.run_id, r.profile, c.node, m.machine, m.sku, c.part, coalesce(j.verdict, ?) AS verdict,
                 j.class, coalesce(j.flaky, FALSE) AS flaky,
@@ -274,7 +274,7 @@ class History:
         return rows
 
     def _figures(self) -> list[dict[str, Any]]:
-        """By metric and what must be the same to compare it, a median with least and greatest for each run."""
+        """Per comparable figure the median, min and max of each run."""
         if self.question.subject == "fleet" and not self.question.metrics:
             return []
         found = self.execute(
@@ -344,7 +344,7 @@ class History:
 
         What stands within MIN_TOTAL of itself cannot drift by more, and stays in DuckDB.
         """
-        # a part tells a figure once in a run; a mean of millions is cheap where a median of each is not
+        # a part has one figure per run; a mean of millions is cheap, a median of each is not
         subject, value, some = "subject_key", "avg(value)", ""
         if kind == "fleet":
             subject, value, some = "0", "median(value)", "HAVING count(DISTINCT node_key) > 1"
@@ -379,7 +379,7 @@ class History:
                 trend = trend_of(figures, floor=0.0 if kind == "fleet" else floor)
                 if trend is not None and trend.drifts:
                     drifts.append(
-                        {**_told(trend), **dict(zip(GROUP, group)), "of": kind, "values": figures,
+                        {**_trend_fields(trend), **dict(zip(GROUP, group)), "of": kind, "values": figures,
                          "group_key": group_key, "subject_key": subject_key}
                     )  # fmt: skip
         return held, drifts
@@ -422,21 +422,21 @@ class History:
         ).fetchall():
             places[one].append(tuple(place))
         versions: dict[tuple[int, str], dict[str, str]] = defaultdict(dict)
-        for one, run_id, name, told in self.execute(
-            """WITH told AS (
+        for one, run_id, name, values in self.execute(
+            """WITH reported AS (
                 SELECT f.one, f.run_id, unnest(map_entries(rec.versions)) AS entry FROM flagged_runs f
                 JOIN records rec ON rec.folder = f.folder AND rec.node = f.node AND rec.stage IN ('facts', f.stage)
-            ) SELECT one, run_id, entry.key, list_sort(list(DISTINCT entry.value)) FROM told GROUP BY ALL"""
+            ) SELECT one, run_id, entry.key, list_sort(list(DISTINCT entry.value)) FROM reported GROUP BY ALL"""
         ).fetchall():
-            versions[one, run_id][name] = some_of(told, 4)
+            versions[one, run_id][name] = some_of(values, 4)
         for number, drift in enumerate(drifts):
             del drift["group_key"], drift["subject_key"]
             _, node, machine, part, gpu, _ = places[number][-1]
-            told = list(dict.fromkeys(place[0] for place in places[number]))
-            drift |= {"node": node, "machine": machine, "part": part, "gpu": gpu, "runs": told}
+            runs = list(dict.fromkeys(place[0] for place in places[number]))
+            drift |= {"node": node, "machine": machine, "part": part, "gpu": gpu, "runs": runs}
             drift["nodes"] = max(place[5] for place in places[number])
             moves = {place[0]: {"node": place[1], "place": place[3]} for place in places[number] if place[1]}
-            states = [(run, {**versions[number, run], **moves.get(run, {})}) for run in told]
+            states = [(run, {**versions[number, run], **moves.get(run, {})}) for run in runs]
             drift["changes"] = _changes(states)
 
 
@@ -445,7 +445,7 @@ def _check(failed: Mapping[str, str]) -> str:
     return f"{failed['name']}{part}" + (" (missing)" if failed["verdict"] == "missing" else "")
 
 
-def _told(trend: Trend) -> dict[str, Any]:
+def _trend_fields(trend: Trend) -> dict[str, Any]:
     return {
         "median": trend.median, "per_run_ratio": trend.slope, "total_ratio": trend.total, "low_ratio": trend.low,
         "high_ratio": trend.high, "scatter_ratio": trend.scatter,
@@ -453,7 +453,7 @@ def _told(trend: Trend) -> dict[str, Any]:
 
 
 def _changes(states: Sequence[tuple[str, Mapping[str, str]]]) -> list[dict[str, str]]:
-    """What is another from one run to the next; what one of them does not tell is no change."""
+    """Values that differ from one run to the next; a value missing in one of them is no change."""
     changes = []
     for (_, before), (run_id, after) in zip(states, states[1:]):
         for name in sorted(before.keys() & after.keys()):

@@ -1,4 +1,4 @@
-"""Bring the cache to what the bucket holds now: one look at each run's listing, and a read of what changed."""
+"""Synchronise the cache with the bucket: list each run, and read only the objects that changed."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ MAX_RUN_BYTES = 64 << 20
 MAX_REPORT_BYTES = 2 << 30
 MAX_PROBLEMS = 100
 READERS = 8
-#: Records that are under way or wait to be looked at.
+#: Records read ahead.
 AHEAD = 64
 PIECE = 8 << 20
 LOCK_SECONDS = 600
 
-Tell = Callable[[str], None]
+Show = Callable[[str], None]
 
 
 @dataclass
 class Synced:
-    """What was done: objects listed and read, runs found and forgotten, and what was refused now."""
+    """Counts of one synchronisation: runs found, objects listed and read, runs forgotten, and problems."""
 
-    run_folder: int = 0
+    runs: int = 0
     listed: int = 0
     read: int = 0
     forgotten: int = 0
@@ -53,13 +53,13 @@ class Synced:
             self.problems.append(one_line(text))
 
 
-def sync(store: Store, cache: Cache, tell: Tell = lambda _: None) -> Synced:
-    """Read what changed since the last time; what is gone from the bucket goes from the cache.
+def sync(store: Store, cache: Cache, show: Show = lambda _: None) -> Synced:
+    """Read the objects that changed; drop runs from the cache that are gone from the bucket.
 
-    ``tell`` is given a line for each run that is read. Raises HistoryError where another process works on the cache.
+    ``show`` gets a line for each run that is read. Raises HistoryError if another process holds the cache.
     """
     late = HistoryError(
-        f"another `make history` has worked on {cache.path} for {LOCK_SECONDS} s: end it, or try again later"
+        f"another `make history` has held {cache.path} for {LOCK_SECONDS} s: end it, or try again later"
     )
     with files.locked(cache.lock, LOCK_SECONDS, late):
         done = Synced()
@@ -72,10 +72,10 @@ def sync(store: Store, cache: Cache, tell: Tell = lambda _: None) -> Synced:
         known: dict[str, str] = {}
         for folder, (_, _, run_id, _) in sorted(found.items(), key=lambda item: (not item[1][3], item[0])):
             if run_id in known:
-                done.add_problem(f"{folder}/run.json is that of run {run_id}, as {known[run_id]}: left out")
+                done.add_problem(f"{folder}/run.json belongs to run {run_id}, like {known[run_id]}: ignored")
             known.setdefault(run_id, folder)
         for folder in known.values():
-            _Reader(store, cache, found[folder][0], folder, done).bring(found[folder][1], tell)
+            _Reader(store, cache, found[folder][0], folder, done).bring(found[folder][1], show)
         kept = {cached.path for cached, *_ in found.values()}
         for cached in cache.runs():
             if cached.path not in kept:
@@ -98,14 +98,14 @@ def find_runs(store: Store, done: Synced) -> Iterator[tuple[str, Entry]]:
 
 
 def _read_run(store: Store, cached: CachedRun, entry: Entry, done: Synced) -> dict[str, Any] | None:
-    """The run of a run.json that changed, or as it is remembered; None where it is none."""
+    """The run of a run.json, from the cache if unchanged; None if it is not a run."""
     remembered = cached.remembered
     if remembered.get("stamp") == entry.stamp:
         return remembered["run"]
     try:
         run = _run(_get(store, entry.key, MAX_RUN_BYTES, done))
     except (ValueError, RecursionError) as error:
-        done.add_problem(f"{entry.key} is not that of a run: {error}")
+        done.add_problem(f"{entry.key} is not a valid run: {error}")
         return None
     if remembered and remembered["run"]["run_id"] != run["run_id"]:
         cached.remove()
@@ -115,7 +115,7 @@ def _read_run(store: Store, cached: CachedRun, entry: Entry, done: Synced) -> di
 
 def _run(raw: bytes | None) -> dict[str, Any]:
     if raw is None:
-        raise ValueError("it is gone")
+        raise ValueError("it is missing")
     if len(raw) > MAX_RUN_BYTES:
         raise ValueError(f"over {MAX_RUN_BYTES:,} bytes")
     run = json.loads(raw)
@@ -133,20 +133,20 @@ class _Reader:
     folder: str
     done: Synced
 
-    def bring(self, entry: Entry, tell: Tell) -> None:
+    def bring(self, entry: Entry, show: Show) -> None:
         try:
-            self._bring(entry, tell)
+            self._bring(entry, show)
         except database.errors():  # a file of the cache is damaged, or of another version
             run = self.cached.remembered["run"]
             self.cached.remove()
             self.cached.remember(entry.stamp, run)
-            self._bring(entry, tell)
+            self._bring(entry, show)
 
-    def _bring(self, entry: Entry, tell: Tell) -> None:
+    def _bring(self, entry: Entry, show: Show) -> None:
         run, state = self.cached.remembered["run"], self.cached.state
         if state.get("run_stamp") != entry.stamp:
             self.cache.write_nodes(self.cached, self.folder, projection.of_run(run))
-        self._records(run, new=not state, tell=tell)
+        self._records(run, new=not state, show=show)
         after = {
             "folder": self.folder,
             "run_stamp": entry.stamp,
@@ -158,7 +158,7 @@ class _Reader:
         if {"format": FORMAT, **after} != state:
             self.cached.write_state(after)
 
-    def _records(self, run: Mapping[str, Any], *, new: bool, tell: Tell) -> None:
+    def _records(self, run: Mapping[str, Any], *, new: bool, show: Show) -> None:
         known = {} if new else self.cache.stamps(self.cached)
         wanted: list[tuple[str, str, Entry]] = []
         present = set()
@@ -166,7 +166,7 @@ class _Reader:
             self.done.listed += 1
             place = parse_key(self.folder, entry.key)
             if place is None or place[2] not in run["nodes"] or place[1] not in run["nodes"][place[2]]["stages"]:
-                continue  # of no expected node and stage: never evidence
+                continue  # no expected node and stage: never evidence
             key = place[1], place[2]
             present.add(key)
             if known.get(key) != entry.stamp:
@@ -175,7 +175,7 @@ class _Reader:
         if not (wanted or gone or new):
             return
         if wanted:
-            tell(f"run {run['run_id']}: reading {len(wanted):,} of {len(present):,} records")
+            show(f"run {run['run_id']}: reading {len(wanted):,} of {len(present):,} records")
         changed = {(stage, node) for stage, node, _ in wanted}
         lines = self.cached.path / ".records.jsonl"
         write_lines(lines, _projected(self.store, run, wanted, self.done))
@@ -183,7 +183,7 @@ class _Reader:
         lines.unlink()
 
     def _report(self, run: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
-        """What state.json tells of the report; an unusable one is as good as none."""
+        """The fields of state.json about the report; an unusable report counts as none."""
         key = f"{self.folder}/report/report.json"
         entry = next((entry for entry in self.store.list(key) if entry.key == key), None)
         self.done.listed += entry is not None
@@ -242,7 +242,7 @@ def _projected(
 
 
 def _get(store: Store, key: str, max_bytes: int, done: Synced) -> bytes | None:
-    """None where the object is gone since it was listed."""
+    """None if the object was deleted since it was listed."""
     done.read += 1
     return store.get_if_there(key, max_bytes=max_bytes)
 
@@ -258,12 +258,12 @@ def _download(store: Store, entry: Entry, path: Path, done: Synced) -> None:
 
 
 def _judged(path: Path, run: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The nodes of a report. Raises ValueError where it is none, or another run's."""
+    """The nodes of a report. Raises ValueError for an invalid report or another run's."""
     report = report_file.walk(path)
     head = {"fleet": {"checks": [], "problems": []}, **next(report)}
     schemas.validate("report", head, what="report")
     if head["run"]["run_id"] != run["run_id"]:
-        raise ValueError(f"it is that of run {head['run']['run_id']}")
+        raise ValueError(f"it belongs to run {head['run']['run_id']}")
     seen = set()
     for node in report:
         schemas.validate("report", {**head, "nodes": [node]}, what="report")

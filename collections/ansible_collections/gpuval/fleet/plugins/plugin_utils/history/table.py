@@ -1,4 +1,4 @@
-"""The history as lines for a terminal. Pure; what nodes told was cleaned when it was taken in."""
+"""The history as lines for a terminal. Pure; texts of nodes were cleaned on intake."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def lines(document: Mapping[str, Any]) -> list[str]:
     if not rows:
         return [f"history of {subject}{since}: no run in the bucket"]
     runs = len({row["run_id"] for row in rows})
-    told = [
+    shown = [
         f"history of {subject}{since}: {_count(runs, 'run')}, {rows[0]['time'][:10]} to {rows[-1]['time'][:10]}",
         "",
     ]
-    told += _rows(document)
-    told += _figures(document)
-    told += _flaky(document)
-    told += _drifts(document)
-    return told + _refused(document)
+    shown += _rows(document)
+    shown += _figures(document)
+    shown += _flaky(document)
+    shown += _drifts(document)
+    return shown + _refused(document)
 
 
 def _rows(document: Mapping[str, Any]) -> list[str]:
@@ -52,20 +52,8 @@ def _rows(document: Mapping[str, Any]) -> list[str]:
             for row in rows
         ]  # fmt: skip
     else:
-        header = [
-            "time",
-            "run",
-            "profile",
-            "nodes",
-            "PASS",
-            "FAIL",
-            "INCOMPLETE",
-            "not judged",
-            "flaky",
-            "SKU",
-            "driver",
-        ]
-        header.append("firmware")
+        header = ["time", "run", "profile", "nodes", "PASS", "FAIL", "INCOMPLETE", "not judged", "flaky", "SKU",
+                  "driver", "firmware"]  # fmt: skip
         cells = [
             [
                 row["time"][:16], row["run_id"], row["profile"],
@@ -78,7 +66,7 @@ def _rows(document: Mapping[str, Any]) -> list[str]:
 
 
 def _figures(document: Mapping[str, Any]) -> list[str]:
-    """Medians of the last runs; a figure that is measured in two ways has a row for each."""
+    """Medians of the last runs, a row for each setup of a figure."""
     if not document["figures"]:
         return []
     there = {run["run_id"] for figure in document["figures"] for run in figure["runs"]}
@@ -89,8 +77,8 @@ def _figures(document: Mapping[str, Any]) -> list[str]:
         by_run = {run["run_id"]: run for run in figure["runs"]}
         if by_run.keys() & set(columns):
             kind = " ".join(str(figure[key]) for key in ("sku", "setup") if figure[key])
-            shown = [_figure(by_run[run], figure["unit"]) if run in by_run else "-" for run in columns]
-            cells.append([figure["metric"], figure["scope"], kind, *shown])
+            figures = [_figure(by_run[run], figure["unit"]) if run in by_run else "-" for run in columns]
+            cells.append([figure["metric"], figure["scope"], kind, *figures])
     left = len(cells) - MAX_ROWS
     more = [f"({_count(left, 'more figure')}: METRIC= asks for some, OUTPUT=history.json has all)"] if left > 0 else []
     return [*grid(header, cells[:MAX_ROWS]), *more, ""]
@@ -99,28 +87,28 @@ def _figures(document: Mapping[str, Any]) -> list[str]:
 def _figure(run: Mapping[str, Any], unit: str) -> str:
     """The median, and where its parts lie if one of them is far from it."""
     far = MIN_TOTAL * abs(run["median"])
-    ends = {"least": run["low"], "most": run["high"]}
-    said = [f"{end} {_human(value, unit)}" for end, value in ends.items() if abs(value - run["median"]) > far]
-    return _human(run["median"], unit) + (f" ({', '.join(said)})" if said else "")
+    ends = {"min": run["low"], "max": run["high"]}
+    ends_shown = [f"{end} {_human(value, unit)}" for end, value in ends.items() if abs(value - run["median"]) > far]
+    return _human(run["median"], unit) + (f" ({', '.join(ends_shown)})" if ends_shown else "")
 
 
 def _flaky(document: Mapping[str, Any]) -> list[str]:
     found = document["flaky"]
     if not found:
         return ["flaky: none"]
-    told = [f"flaky: {_count(document['flaky_count'], 'machine')}"]
+    shown = [f"flaky: {_count(document['flaky_count'], 'machine')}"]
     for one in found[:MAX_LISTED]:
-        said = []
+        reasons = []
         if one["retried"]:
             where = some_of(one["retried_runs"], MAX_NAMED)
-            said.append(
+            reasons.append(
                 f"passed only on a further attempt in {one['retried']} of {_count(one['judged'], 'run')} ({where})"
             )
         if one["changes"] > 1:
             pattern = one["pattern"] if len(one["pattern"]) <= 40 else f"...{one['pattern'][-37:]}"
-            said.append(f"{pattern}: {one['changes']} changes between PASS and FAIL on the same hardware")
-        told.append(f"  {one['node']} ({one['machine']}) {'; '.join(said)}")
-    return told + _more(document["flaky_count"])
+            reasons.append(f"{pattern}: {one['changes']} changes between PASS and FAIL on the same hardware")
+        shown.append(f"  {one['node']} ({one['machine']}) {'; '.join(reasons)}")
+    return shown + _more(document["flaky_count"])
 
 
 def _drifts(document: Mapping[str, Any]) -> list[str]:
@@ -132,29 +120,29 @@ def _drifts(document: Mapping[str, Any]) -> list[str]:
     found = document["drifts"]
     if not found:
         return [f"drift: none of {_count(document['held_count'], 'series', 'series')} ({how})"]
-    told = [f"drift: {document['drift_count']:,} of {_count(document['held_count'], 'series', 'series')} ({how})"]
+    shown = [f"drift: {document['drift_count']:,} of {_count(document['held_count'], 'series', 'series')} ({how})"]
     for one in found[:MAX_LISTED]:
-        told.append(f"  {place(one)} {one['metric']} {said(one)}")
+        shown.append(f"  {place(one)} {one['metric']} {drift_text(one)}")
         if one["changes"]:
-            told.append("    " + "; ".join(change_text(change) for change in one["changes"][:4]))
-    return told + _more(document["drift_count"])
+            shown.append("    " + "; ".join(change_text(change) for change in one["changes"][:4]))
+    return shown + _more(document["drift_count"])
 
 
 def place(drift: Mapping[str, Any]) -> str:
-    """What drifts: a part, or the median of all nodes of a SKU."""
+    """The subject of a drift: a part, or the median of all nodes of a SKU."""
     if drift["of"] == "fleet":
         return f"{drift['sku']} (median per {drift['scope']} of {drift['nodes']} nodes)"
     part = "" if drift["part"] == "node" else f" {drift['part']}"
     return f"{drift['node']}{part}" + (f" (serial {drift['gpu']})" if drift["gpu"] else "")
 
 
-def said(drift: Mapping[str, Any]) -> str:
-    """How far, with its confidence, in words."""
+def drift_text(drift: Mapping[str, Any]) -> str:
+    """The size of the drift with its confidence interval."""
     first, last = (_human(drift["values"][end], drift["unit"]) for end in (0, -1))
     runs = len(drift["values"])
     return (
         f"{_percent(drift['total_ratio'])} over {runs} runs ({_percent(drift['per_run_ratio'])} per run; "
-        f"{_percent(drift['low_ratio'])} to {_percent(drift['high_ratio'])}){_way(drift)}: {first} to {last}"
+        f"{_percent(drift['low_ratio'])} to {_percent(drift['high_ratio'])}){_direction(drift)}: {first} to {last}"
     )
 
 
@@ -162,7 +150,7 @@ def change_text(change: Mapping[str, Any]) -> str:
     return f"{change['run_id']}: {change['what']} {change['before']} -> {change['after']}"
 
 
-def _way(drift: Mapping[str, Any]) -> str:
+def _direction(drift: Mapping[str, Any]) -> str:
     if units.compatible(drift["unit"], "seconds"):
         return " slower" if drift["total_ratio"] > 0 else " faster"
     if (
@@ -178,13 +166,13 @@ def _refused(document: Mapping[str, Any]) -> list[str]:
     found = document["refused"]
     if not found:
         return []
-    told = ["", f"refused as evidence: {_count(document['refused_count'], 'record')}"]
-    told += [f"  {one['run_id']} {one['node']} {one['stage']}: {one['reason']}" for one in found[:MAX_LISTED]]
-    return told + _more(document["refused_count"])
+    shown = ["", f"refused as evidence: {_count(document['refused_count'], 'record')}"]
+    shown += [f"  {one['run_id']} {one['node']} {one['stage']}: {one['reason']}" for one in found[:MAX_LISTED]]
+    return shown + _more(document["refused_count"])
 
 
 def grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Columns as wide as what stands in them; empty ones are left out."""
+    """Columns as wide as their cells; empty ones are dropped."""
     cells = [[one_line(cell, MAX_CELL) for cell in row] for row in rows]
     kept = [column for column in range(len(header)) if any(row[column] for row in cells)]
     table = [[row[column] for column in kept] for row in [list(header), *cells]]

@@ -1,8 +1,8 @@
-"""Whether a figure drifts from run to run, beyond what it scatters anyway. Pure.
+"""Whether a figure drifts from run to run, beyond its scatter. Pure.
 
-The slope is that of Theil and Sen, the median of the slopes of all pairs of runs, which one odd run hardly moves. Its
-standard error comes from the scatter around that line, or from what its sisters (the same figure of other parts)
-scatter by where that is more: four points lie on a line by chance, but not beside hundreds that do not.
+The slope is the Theil-Sen estimate, the median of the slopes of all pairs of runs, which is robust against one outlier.
+Its standard error comes from the scatter around that line, or from that of sister parts (the same figure of other
+parts) if it is larger: four points may be in line by chance, but not when hundreds of sisters are not.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 MIN_RUNS = 4
-#: Relative to the figure's median, from the first run to the last: less is of no use to anybody.
+#: Relative to the figure's median, from the first run to the last: a smaller drift is irrelevant in practice.
 MIN_TOTAL = 0.02
-#: Of flat noise as many series are outside their interval, at most.
+#: Max share of series of flat noise that count as drift.
 FALSE_ALARMS = 0.005
 CONFIDENCE = 1 - FALSE_ALARMS
 _NORMAL = statistics.NormalDist().inv_cdf(1 - FALSE_ALARMS / 2)
@@ -45,9 +45,9 @@ class Trend:
 
 
 def trend_of(values: Sequence[float], *, floor: float = 0.0) -> Trend | None:
-    """The trend of the figures of runs in their order; None below four runs, or where the median is 0.
+    """The trend of the figures of runs in their order; None below four runs, or if the median is 0.
 
-    ``floor`` is the least scatter to reckon with, relative to the median.
+    ``floor`` is the min scatter to assume, relative to the median.
     """
     count = len(values)
     if count < MIN_RUNS:

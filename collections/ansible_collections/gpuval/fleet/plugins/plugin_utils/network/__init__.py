@@ -1,1 +1,1 @@
-"""The fleet's network as the controller sees it: who asks whom, and what the answers say."""
+"""The fleet's network: the pairs to measure, and findings from their answers."""

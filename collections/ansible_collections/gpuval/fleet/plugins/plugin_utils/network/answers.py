@@ -1,4 +1,4 @@
-"""Answers of nodes, taken in: they are not trusted, so only known keys of the right type stay; pure."""
+"""Intake of nodes' answers: they are untrusted, so only known keys of the right type stay. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_ADDRESSES = 32
 
 @dataclass(frozen=True)
 class Asked:
-    """What one node found out about another."""
+    """One node's measurements of another node."""
 
     state: str = "not_asked"
     address: str | None = None
@@ -40,7 +40,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Service:
-    """What one node found out about a named service."""
+    """One node's measurements of a named service."""
 
     state: str
     message: str = ""
@@ -65,7 +65,7 @@ class Interface:
 
 @dataclass(frozen=True)
 class Answers:
-    """All that one node says."""
+    """The answer of one node."""
 
     peers: dict[str, Asked] = field(default_factory=dict)
     services: dict[str, Service] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Answers:
 
 
 def take_in(facts: Any, peers: Iterable[str], services: Iterable[str], not_listening: Any = None) -> Answers | None:
-    """A node's facts, as far as they were asked for; None when it gave none."""
+    """The requested facts of a node; None without any."""
     if not isinstance(facts, Mapping):
         return None
     asked, measured, listed = (_mapping(facts.get(key)) for key in ("peers", "endpoints", "interfaces"))

@@ -1,4 +1,4 @@
-"""Which node, or which link, explains what went wrong between pairs of nodes; pure.
+"""The node or link that explains failures between pairs of nodes. Pure.
 
 A node that most of its partners have trouble with is one finding, not one for each; what remains is about links.
 """
@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-#: A node is blamed when this much of what was tried with it went wrong, with two partners at least.
+#: A node is implicated if this share of its links failed, with two partners or more.
 SHARE = 0.6
 LEAST = 2
 
-Pair = tuple[str, str]  # who asked, and who was asked
+Pair = tuple[str, str]  # source and target
 
 
 @dataclass(frozen=True)
 class Odd:
-    """A node that is blamed: as the one that is asked (`to`), as the one that asks (`from`), or both."""
+    """An implicated node: as target (`to`), as source (`from`), or both."""
 
     node: str
     side: str
@@ -26,7 +26,7 @@ class Odd:
 
 
 def blame(tried: Mapping[Pair, bool]) -> tuple[list[Odd], list[Pair]]:
-    """Nodes that explain the pairs that are bad (True), worst first, and the pairs that no node explains."""
+    """Nodes that explain the bad pairs (True), worst first, and the pairs that no node explains."""
     open_pairs = {pair for pair, bad in tried.items() if bad}
     live = dict(tried)
     found: list[Odd] = []
@@ -34,7 +34,7 @@ def blame(tried: Mapping[Pair, bool]) -> tuple[list[Odd], list[Pair]]:
         candidates = _candidates(live, open_pairs)
         if not candidates:
             break
-        _rank, odd = max(candidates, key=lambda item: item[0])  # of equals the first by name
+        _rank, odd = max(candidates, key=lambda item: item[0])  # on a tie the first by name
         found.append(odd)
         gone = {pair for pair in live if _belongs(pair, odd)}
         open_pairs -= gone
@@ -43,7 +43,7 @@ def blame(tried: Mapping[Pair, bool]) -> tuple[list[Odd], list[Pair]]:
 
 
 def both_ways(pairs: list[Pair]) -> tuple[list[Pair], list[Pair]]:
-    """Links that are bad in both directions, each once, and those that are in one."""
+    """Links that are bad in both directions, each once, and links that are bad in one."""
     known = set(pairs)
     both = [(one, two) for one, two in pairs if one < two and (two, one) in known]
     single = [(one, two) for one, two in pairs if (two, one) not in known]

@@ -1,4 +1,4 @@
-"""What the answers of all nodes say together: which node, link or service is odd, and what to do about it; pure."""
+"""Findings from all nodes' answers: the node, link or service at fault, and its remedy. Pure."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.network.answers import Answers, Asked
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.network.blame import Odd, Pair, blame, both_ways
 
-#: A link is slow at this many times what is usual, and this much above it: a fleet in one rack has figures near zero.
+#: A link is slow beyond this factor of the usual figure and this much above it: within a rack figures are near zero.
 SLOW_FACTOR = 3.0
 SLOW_SECONDS = 0.002
-#: Bytes of many nodes are received at one time and share what is between them.
+#: Many nodes receive at the same time and share the network between them.
 SLOW_RATE_FACTOR = 4.0
-#: A class of links that has fewer is compared with all links.
-LEAST_LINKS = 4
-#: When this much of all that was tried failed, the network is wrong and not a node.
+#: A class with fewer links is compared with all links.
+MIN_LINKS = 4
+#: If this share of all links failed, the cause is the network and not a node.
 NEARLY_ALL = 0.9
 LISTED = 6
 SIDES = ("to", "from", "both")
-#: Interfaces that container engines and the like make, alike in name and address on every machine.
+#: Interfaces of container engines and the like, with the same name and address on every machine.
 NOT_COMPARED = re.compile(r"lo|docker|br-|veth|cni|flannel|cali|virbr|podman|tunl|kube|ovs|tap|tun|vnet")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """`fail` is wrong beyond doubt or against what was declared; `warn` is unusual."""
+    """`fail` is certainly wrong or contradicts the settings; `warn` is unusual."""
 
     level: str
     kind: str
@@ -44,10 +44,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class Fleet:
-    """Everything there is to judge by."""
+    """All evidence of one measurement."""
 
-    answers: Mapping[str, Answers | None]  # None: the node gave none
-    reasons: Mapping[str, str]  # why it gave none
+    answers: Mapping[str, Answers | None]  # None: no answer
+    reasons: Mapping[str, str]  # why there is no answer
     zones: Mapping[str, str]
     ports: tuple[int, ...] = ()
 
@@ -83,14 +83,14 @@ def _silent(fleet: Fleet, pairs: Mapping[Pair, Asked]) -> list[Finding]:
         if answers is not None:
             continue
         tried = [asked.reached for (_asker, other), asked in pairs.items() if other == name]
-        told = f"{sum(tried)} of {len(tried)} node(s) reach it" if tried else "nobody was there to ask for it"
+        reached = f"{sum(tried)} of {len(tried)} node(s) reach it" if tried else "no other node could test it"
         remedy = (
-            "The machine is up: look at SSH, the user and the way from the controller to it."
+            "The machine is up: check SSH, the user and the route from the controller."
             if any(tried)
-            else "See whether the machine is on, and its cable and address."
+            else "Check power, cable and address of the machine."
         )
-        reason = fleet.reasons.get(name) or "it gave no answer"
-        found.append(Finding("fail", "silent", (name,), f"{name} measured nothing: {reason}; {told}", remedy))
+        reason = fleet.reasons.get(name) or "no answer"
+        found.append(Finding("fail", "silent", (name,), f"{name} measured nothing: {reason}; {reached}", remedy))
     return found
 
 
@@ -105,24 +105,27 @@ def _reach(fleet: Fleet, pairs: Mapping[Pair, Asked]) -> list[Finding]:
                 "reach",
                 nodes,
                 f"nodes do not reach each other: {bad} of {len(tried)} links fail ({_states(pairs, tried)})",
-                "See that nodes reach each other at network_address, and that no firewall is between them.",
+                "Check that nodes reach each other at network_address without a firewall in between.",
             )
         ]
     words = {
-        "to": ("{bad} of {tried} node(s) do not reach it", "See its firewall, address, and cable."),
-        "from": ("it does not reach {bad} of {tried} node(s)", "See its routes, and its firewall's outgoing rules."),
+        "to": ("{bad} of {tried} node(s) do not reach it", "Check its firewall, address and cable."),
+        "from": (
+            "it does not reach {bad} of {tried} node(s)",
+            "Check its routes and the outgoing rules of its firewall.",
+        ),
         "both": (
             "cut off from the other nodes: {bad} of {tried} tries fail",
-            "See its cable, port, address and routes.",
+            "Check its cable, port, address and routes.",
         ),
     }
-    return _told(
+    return _findings(
         "fail",
         "reach",
         tried,
         words,
         link=lambda pair: f"fails ({pairs[pair].state})",
-        remedy="See what lies between the two: routes, and firewalls of both.",
+        remedy="Check the routes between the two, and both firewalls.",
     )
 
 
@@ -135,16 +138,21 @@ def _sizes(pairs: Mapping[Pair, Asked]) -> list[Finding]:
 
     def largest(pair: Pair) -> str:
         asked = pairs[pair]
-        most = asked.path_mtu_bytes or "smaller ones"
-        return f"packets of {asked.mtu_bytes} bytes do not get through whole, at most {most}"
+        largest_bytes = asked.path_mtu_bytes or "smaller ones"
+        return f"packets of {asked.mtu_bytes} bytes do not pass unfragmented, at most {largest_bytes}"
 
     sample = "; ".join(sorted({largest(pair) for pair, bad in tried.items() if bad})[:2])
     words = dict.fromkeys(
         ("to", "from", "both"),
-        (f"{sample} ({{bad}} of {{tried}} links)", "Give interfaces and switch ports on the way the same MTU."),
+        (f"{sample} ({{bad}} of {{tried}} links)", "Set the same MTU on all interfaces and switch ports of the path."),
     )
-    return _told(
-        "fail", "mtu", tried, words, link=largest, remedy="Give interfaces and switch ports on the way the same MTU."
+    return _findings(
+        "fail",
+        "mtu",
+        tried,
+        words,
+        link=largest,
+        remedy="Set the same MTU on all interfaces and switch ports of the path.",
     )
 
 
@@ -152,7 +160,7 @@ def _ports(fleet: Fleet, pairs: Mapping[Pair, Asked]) -> list[Finding]:
     found = []
     for name, answers in fleet.answers.items():
         for port, reason in (answers.not_listening if answers else {}).items():
-            message = f"{name}: port {port} could not be tried, since it cannot listen there: {reason}"
+            message = f"{name}: port {port} was not tested: the node cannot listen there: {reason}"
             found.append(
                 Finding("fail", "port", (name,), message, "Run as root (ansible_become) for ports below 1024.")
             )
@@ -167,20 +175,20 @@ def _ports(fleet: Fleet, pairs: Mapping[Pair, Asked]) -> list[Finding]:
             return f"port {port} is {pairs[pair].ports.get(port, 'not tried')}"
 
         states = Counter(pairs[pair].ports.get(port, "not tried") for pair, bad in tried.items() if bad)
-        told = ", ".join(f"{state} {count}x" for state, count in states.most_common())
+        shown = ", ".join(f"{state} {count}x" for state, count in states.most_common())
         words = {
             "to": (
-                f"port {port}: {{bad}} of {{tried}} node(s) do not get through ({told})",
+                f"port {port}: {{bad}} of {{tried}} node(s) cannot connect ({shown})",
                 "Open the port in its firewall.",
             ),
             "from": (
-                f"port {port}: it does not get through to {{bad}} of {{tried}} ({told})",
-                "See its outgoing rules.",
+                f"port {port}: it cannot connect to {{bad}} of {{tried}} ({shown})",
+                "Check the outgoing rules of its firewall.",
             ),
-            "both": (f"port {port}: {{bad}} of {{tried}} tries fail ({told})", "See its firewall."),
+            "both": (f"port {port}: {{bad}} of {{tried}} tries fail ({shown})", "Check its firewall."),
         }
-        remedy = "Open the port in the firewalls between the two. other_node: they share an address, or NAT is between."
-        found += _told("fail", "port", tried, words, link=how, remedy=remedy)
+        remedy = "Open the port in the firewalls between the two. other_node: a shared address, or NAT in between."
+        found += _findings("fail", "port", tried, words, link=how, remedy=remedy)
     return found
 
 
@@ -195,14 +203,14 @@ def _slow(fleet: Fleet, pairs: Mapping[Pair, Asked]) -> list[Finding]:
         tried = {
             pair: value > max(SLOW_FACTOR * usual[pair], usual[pair] + SLOW_SECONDS) for pair, value in values.items()
         }
-        found += _told_slow(kind, what, tried, values, usual, _milliseconds)
+        found += _slow_findings(kind, what, tried, values, usual, _milliseconds)
     rates = {pair: asked.bytes_per_second for pair, asked in pairs.items() if asked.bytes_per_second}
     usual = _usual(rates, fleet.zones, high=True)
     tried = {pair: rate * SLOW_RATE_FACTOR < usual[pair] for pair, rate in rates.items()}
-    return found + _told_slow("bandwidth", "receiving", tried, rates, usual, _rate)
+    return found + _slow_findings("bandwidth", "receiving", tried, rates, usual, _rate)
 
 
-def _told_slow(
+def _slow_findings(
     kind: str,
     what: str,
     tried: Mapping[Pair, bool],
@@ -219,9 +227,9 @@ def _told_slow(
         return compared(pick(mine, key=values.__getitem__))
 
     words = dict.fromkeys(
-        SIDES, ("slow with {bad} of {tried}, {worst}", "See its cable, port, errors (ethtool -S) and load.")
+        SIDES, ("slow with {bad} of {tried}, {worst}", "Check its cable, port, errors (ethtool -S) and load.")
     )
-    return _told("warn", kind, tried, words, link=compared, remedy="See the way between the two.", worst=worst)
+    return _findings("warn", kind, tried, words, link=compared, remedy="Check the path between the two.", worst=worst)
 
 
 def _services(fleet: Fleet) -> list[Finding]:
@@ -241,7 +249,7 @@ def _services(fleet: Fleet) -> list[Finding]:
                 if len(bad) == len(measured)
                 else f"{some_of(sorted(bad), LISTED)} ({len(bad)} of {len(measured)}) do not reach it"
             )
-            remedy = "See name servers, routes, proxies and firewalls on the way."
+            remedy = "Check name servers, routes, proxies and firewalls of the path."
             found.append(Finding("fail", "endpoint", tuple(bad), f"{name}: {who}: {reason}", remedy))
         for kind, read, worse, show in (
             ("tcp_seconds", lambda service: service.tcp_seconds, 1, _milliseconds),
@@ -250,7 +258,7 @@ def _services(fleet: Fleet) -> list[Finding]:
             values = {
                 node: read(service) for node, service in measured.items() if service.state == "ok" and read(service)
             }
-            if len(values) < LEAST_LINKS:
+            if len(values) < MIN_LINKS:
                 continue
             usual = statistics.median(values.values())
             slow = {
@@ -264,7 +272,7 @@ def _services(fleet: Fleet) -> list[Finding]:
             }
             for node, value in slow.items():
                 message = f"{node}: {name} is slow from here: {kind} {show(value)}, usual is {show(usual)}"
-                found.append(Finding("warn", "endpoint", (node,), message, "See its way to the service."))
+                found.append(Finding("warn", "endpoint", (node,), message, "Check its path to the service."))
     return found
 
 
@@ -286,7 +294,7 @@ def _same_address(fleet: Fleet) -> list[Finding]:
             "address",
             tuple(sorted(nodes)),
             f"{' and '.join(sorted(nodes))} both have the address {address}",
-            "Give each its own.",
+            "Give each node its own address.",
         )
         for address, nodes in owners.items()
         if len(nodes) > 1
@@ -294,7 +302,7 @@ def _same_address(fleet: Fleet) -> list[Finding]:
 
 
 def _unlike(fleet: Fleet) -> list[Finding]:
-    """Interfaces of one name that are not as on most nodes."""
+    """Interfaces that differ from the same interface on most nodes."""
     by_name: dict[str, dict[str, tuple[object, object]]] = {}
     for node, name, interface in _interfaces(fleet):
         if not NOT_COMPARED.match(name):
@@ -309,14 +317,14 @@ def _unlike(fleet: Fleet) -> list[Finding]:
             if len(counts) == 1:
                 continue
             if count * 2 <= len(values):
-                told = ", ".join(f"{value} on {number}" for value, number in counts.most_common(LISTED))
+                shown = ", ".join(f"{value} on {number}" for value, number in counts.most_common(LISTED))
                 found.append(
                     Finding(
                         "warn",
                         "unlike",
                         tuple(values),
-                        f"{name}: {what} differs: {told}",
-                        f"Make the {what} of {name} alike.",
+                        f"{name}: {what} differs: {shown}",
+                        f"Set the same {what} of {name} on all nodes.",
                     )
                 )
                 continue
@@ -325,7 +333,9 @@ def _unlike(fleet: Fleet) -> list[Finding]:
                 if value != usual:
                     named = some_of(sorted(odd), LISTED)
                     message = f"{named}: {name} has {what} {value}, {usual} on {count} of {len(values)}"
-                    found.append(Finding("warn", "unlike", tuple(odd), message, f"Make the {what} of {name} alike."))
+                    found.append(
+                        Finding("warn", "unlike", tuple(odd), message, f"Set the same {what} of {name} on all nodes.")
+                    )
     return found
 
 
@@ -339,7 +349,7 @@ def _link(interface) -> str:
     return interface.state if interface.state == "down" else ("up" if interface.carrier else "without carrier")
 
 
-def _told(
+def _findings(
     level: str,
     kind: str,
     tried: Mapping[Pair, bool],
@@ -365,7 +375,7 @@ def _told(
 
 
 def _usual(values: Mapping[Pair, float], zones: Mapping[str, str], high: bool = False) -> dict[Pair, float]:
-    """What is usual in a pair's class (the zones of the two), or among all where there are few.
+    """The usual figure of a pair's class (the zones of the two), or of all pairs if the class is small.
 
     The good quartile: of three nodes with a slow one, four links of six are slow.
     """
@@ -374,7 +384,7 @@ def _usual(values: Mapping[Pair, float], zones: Mapping[str, str], high: bool = 
         classes.setdefault(_class(pair, zones), []).append(value)
     everything = _quartile(values.values(), high)
     usual = {
-        key: _quartile(members, high) if len(members) >= LEAST_LINKS else everything for key, members in classes.items()
+        key: _quartile(members, high) if len(members) >= MIN_LINKS else everything for key, members in classes.items()
     }
     return {pair: usual[_class(pair, zones)] for pair in values}
 

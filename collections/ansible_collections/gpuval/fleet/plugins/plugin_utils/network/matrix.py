@@ -1,4 +1,4 @@
-"""The matrix of who reaches whom, as documents and as lines for the console; pure but for writing files."""
+"""The reachability matrix as documents and as lines for the console. Pure, except for writing files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def document(
         "schema": SCHEMA,
         "created_at": run_folder.now(),
         "run_id": run_id,
-        "measured": "TCP handshakes to the port of SSH, `ping` packets, from every node to its peers at one time",
+        "measured": "TCP handshakes to the port of SSH, `ping` packets, from every node to its peers at the same time",
         "nodes": {
             name: {
                 "answered": answers is not None,
@@ -65,7 +65,7 @@ def document(
 
 
 def rows(fleet: Fleet) -> list[dict[str, Any]]:
-    """One for each link that was tried, with COLUMNS."""
+    """A row of COLUMNS for each tested link."""
     return [
         dict(
             zip(
@@ -104,7 +104,7 @@ def table(fleet: Fleet) -> str:
 
 
 def lines(fleet: Fleet, findings: Sequence[Finding], folders: Sequence[Path]) -> list[str]:
-    """What an operator sees: one line of figures, one for each finding."""
+    """The console's lines: one of figures, one for each finding."""
     pairs = fleet.pairs()
     reached = {pair: asked for pair, asked in pairs.items() if asked.reached}
     answered = sum(answers is not None for answers in fleet.answers.values())
@@ -128,7 +128,7 @@ def lines(fleet: Fleet, findings: Sequence[Finding], folders: Sequence[Path]) ->
     if len(findings) > SHOWN:
         told.append(f"- and {len(findings) - SHOWN} more findings")
     if folders:
-        told.append(f"{folders[0]}/matrix.json and matrix.csv have all of it")
+        told.append(f"{folders[0]}/matrix.json and matrix.csv have all of them")
     return told
 
 

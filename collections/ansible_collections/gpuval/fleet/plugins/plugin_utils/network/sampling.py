@@ -1,4 +1,4 @@
-"""Who asks whom; pure.
+"""The pairs of nodes to measure. Pure.
 
 Up to `mesh` nodes everyone asks everyone. Above that each node asks `degree` others and is asked by as many, both ways,
 so that a link that is good in one direction only is seen; and each pair of zones has a link of its own.
@@ -31,7 +31,7 @@ def plan(
 
 
 def uncovered(peers: Mapping[str, Sequence[str]], zones: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Pairs of zones without a link between them: there are more than the bounds allow."""
+    """Pairs of zones without a measured link, beyond the bounds."""
     have = {_pair(zones.get(name, ""), zones.get(other, "")) for name, others in peers.items() for other in others}
     return [pair for pair in _pairs(peers, zones) if pair not in have]
 

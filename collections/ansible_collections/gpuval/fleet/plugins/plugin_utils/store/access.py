@@ -24,7 +24,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import
 if BOTO3_ERROR is None:
     descriptions()  # with the import, which is before Ansible forks a worker for each task that needs them
 
-#: The store's certificate authority, beside store.json and rclone.conf on a node.
+#: The store's certificate authority, next to store.json and rclone.conf on a node.
 CA_FILE = "ca.pem"
 
 #: A run of some thousand nodes has a tenth of that.
@@ -33,7 +33,7 @@ MAX_RUN_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class StoreAccess:
-    """Both sides of the store: the controller's connection and what nodes may read models with."""
+    """Both sides of the store: the controller's connection, and the nodes' read-only access to models."""
 
     options: Mapping[str, Any]
 
@@ -50,7 +50,7 @@ class StoreAccess:
         return self.embedded is None or transport == "local" or bool(self.embedded.address())
 
     def firewall_hint(self) -> str:
-        """What to look at when a node says that the store does not answer; empty for a service of its own."""
+        """What to check if a node cannot reach the store; empty for an external service."""
         if self.embedded is None or not self.embedded.address():
             return ""
         writer, reader = self.embedded.ports()
@@ -82,12 +82,12 @@ class StoreAccess:
             raise StoreError(f"gpuval_s3_ca_file {path} cannot be read: {error}") from error
 
     def reader(self) -> Connection:
-        """What nodes read models with; never a key that may write."""
+        """The nodes' access to models; never a key with write permission."""
         if self.embedded:
             return self.embedded.reader()
         if not self.options["read_access_key"]:
             raise StoreError(
-                "nodes load models with a read-only key, and none is given: make one that may only read "
+                "nodes load models with a read-only key, and none is set: create one with read access "
                 "models/ in the bucket and set gpuval_s3_read_access_key and gpuval_s3_read_secret_key"
             )
         own = self.connection()
@@ -128,7 +128,7 @@ def object_key(folder: str, kind: str, stage: str, node: str) -> str:
 
 
 def put_run(store: Store, run: Mapping[str, Any]) -> None:
-    """The run as the store has it, for whoever has no results/ of it."""
+    """The run as stored, for a controller without its results/."""
     store.put(_run_key(run), json.dumps(run, indent=1).encode(), "application/json")
 
 
@@ -136,7 +136,7 @@ def _run_key(run: Mapping[str, Any]) -> str:
     return f"{run['folder']}/run.json"
 
 
-def see_that_it_is_the_same(store: Store, run: Mapping[str, Any]) -> None:
+def ensure_same_run(store: Store, run: Mapping[str, Any]) -> None:
     """Raises RunError where the store has a run of this name, in this folder, that was opened another time.
 
     Its records would pass for evidence of this one: another controller's, or of this one before its results went away.
@@ -153,13 +153,13 @@ def see_that_it_is_the_same(store: Store, run: Mapping[str, Any]) -> None:
     if run_id == run["run_id"] and opened != run["created_at"]:
         raise RunError(
             f"the store has a run {run['run_id']} already, in {run['folder']}/ of bucket {run['bucket']}, opened at "
-            f"{opened}: its records would count for this one. Give another gpuval_run_id, or none; to go on with that "
+            f"{opened}: its records would count for this one. Set another gpuval_run_id, or none; to resume that "
             "run, bring back its folder in gpuval_results_dir"
         )
 
 
 def signed_urls(store: Store, folder: str, node: str, stages: list[str], seconds: float) -> dict[str, Any]:
-    """What one node may write, and nothing else: the document `store.json` (gpuval.store/1). Every URL is a secret."""
+    """The document `store.json` (gpuval.store/1): exactly the keys one node may write. Every URL is a secret."""
     valid = min(int(seconds), MAX_SIGNED_SECONDS)
     expires = datetime.now(timezone.utc) + timedelta(seconds=valid)
     return {

@@ -35,7 +35,7 @@ def look_up(name: str) -> set[str]:
 def listening_addresses(
     address: str, own: Iterable[str] | None = None, lookup: Callable[[str], set[str]] = look_up
 ) -> list[str]:
-    """The IP addresses to listen on, so that nodes reach the store by `address`. Raises StoreError with what to do."""
+    """The IP addresses to listen on, so that nodes reach the store by `address`. Raises StoreError with a remedy."""
     own = own_addresses() if own is None else set(own)
     literal = _ip(address)
     if literal is None and not _NAME.fullmatch(address):
@@ -69,13 +69,13 @@ def listening_addresses(
 
 
 def canonical(address: str) -> str:
-    """One spelling for one address: it is part of what a URL's signature covers."""
+    """The canonical form of an address: a URL's signature covers it."""
     literal = _ip(address.strip())
     return str(literal) if literal is not None else address.strip().lower().rstrip(".")
 
 
 def bracketed(host: str) -> str:
-    """The host as it stands before a port."""
+    """The host in the form that precedes a port."""
     literal = _ip(host)
     return f"[{host}]" if literal is not None and literal.version == 6 else host
 
@@ -95,4 +95,4 @@ def _may_be_reached(text: str) -> bool:
 
 def _hint(own: Iterable[str]) -> str:
     usable = sorted(text for text in own if _may_be_reached(text))
-    return f"; it has {', '.join(usable)}" if usable else "; it has none but the loopback"
+    return f"; it has {', '.join(usable)}" if usable else "; it has none but loopback"

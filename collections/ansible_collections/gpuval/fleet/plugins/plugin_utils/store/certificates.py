@@ -29,10 +29,10 @@ except ImportError as error:  # reported with the name of the library, where a c
 CLOCK_SLACK = timedelta(days=2)
 AUTHORITY_LIFE = timedelta(days=400)
 SERVER_LIFE = timedelta(days=90)
-#: What is left of a certificate when it is used: longer than any signed URL can live, and the slack of a clock ahead.
+#: Min remaining lifetime of a certificate in use: longer than any signed URL, plus clock skew.
 NEEDED = timedelta(seconds=MAX_SIGNED_SECONDS) + CLOCK_SLACK
 
-#: The controller reaches the store by these, whatever the nodes call it.
+#: Names by which the controller reaches the store.
 LOOPBACK_NAMES = ("127.0.0.1", "::1", "localhost")
 
 

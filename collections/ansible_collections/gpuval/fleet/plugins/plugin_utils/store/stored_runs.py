@@ -1,4 +1,4 @@
-"""Runs as the store has them: which there are, and what is known of one."""
+"""Runs in the store: the list of them, and the documents of one."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.publishing import RUN_FILE
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.reading import read_all
 
-#: Of run.json and of what the controller tells of a thousand nodes.
+#: Max size of run.json and the controller's documents: a thousand nodes fit.
 MAX_DOCUMENT_BYTES = 32 << 20
-#: Folders of runs lie at most so deep in the bucket, and so many folders are looked through.
+#: Max depth of a run's folder in the bucket, and max number of folders searched.
 MAX_DEPTH = 8
 MAX_FOLDERS = 20_000
 MAX_LISTED = 10
 
 
 class Damaged(run_folder.RunError):
-    """A document of the store that is not what its key says."""
+    """A document of the store that is invalid for its key."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Found:
 def read_document(raw: bytes, schema: str, key: str, max_bytes: int = MAX_DOCUMENT_BYTES) -> dict[str, Any]:
     """A document of the controller's, held against its schema. Raises Damaged."""
     if len(raw) > max_bytes:
-        raise Damaged(f"{key} in the store has more than {max_bytes:,} bytes: it is not what it should be")
+        raise Damaged(f"{key} in the store exceeds {max_bytes:,} bytes: it is damaged")
     try:
         document = json.loads(raw)
         schemas.validate(schema, document, what=f"{key} in the store")
@@ -94,7 +94,7 @@ def read_run(store: Store, folder: str) -> dict[str, Any] | None:
 
 
 def find(store: Store, run_id: str = "", folder: str = "") -> tuple[dict[str, Any], list[str]]:
-    """A run by its id, by its folder, or the newest of the bucket; and what to say of the choice. Raises RunError."""
+    """A run by its id, by its folder, or the newest of the bucket; with notes on the choice. Raises RunError."""
     run_id = "" if run_id == run_folder.LATEST else run_id
     if folder:
         folder = run_folder.check_folder(folder)
@@ -129,8 +129,8 @@ def find(store: Store, run_id: str = "", folder: str = "") -> tuple[dict[str, An
 
 
 def newest(found: Sequence[Found], moment: datetime, where: str) -> tuple[dict[str, Any], list[str]]:
-    """The run that was opened last, and what to say; the others are listed where more than one goes on. Raises RunError
-    where there is none, or two were opened last."""
+    """The run that was opened last, with notes; other active runs are listed. Raises RunError if there is none, or
+    if two were opened last."""
     if not found:
         raise run_folder.RunError(
             f"{where} has no run: see that gpuval_bucket and gpuval_s3_endpoint are those of the controller; a run "
@@ -151,7 +151,7 @@ def newest(found: Sequence[Found], moment: datetime, where: str) -> tuple[dict[s
 
 
 def all_runs(store: Store) -> tuple[list[Found], list[str]]:
-    """Every run of the bucket, and what is not one although it has the name. One request for each folder and run."""
+    """Every run of the bucket, and invalid files named run.json. One request for each folder and run."""
     found, refused = [], []
     entries = _asked(lambda: [entry for _, entry in run_files(store)])
     reading = read_all(store, entries, lambda _: MAX_DOCUMENT_BYTES)

@@ -15,7 +15,7 @@ from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store
 
 #: More of the deadline than this leaves the work itself too little.
 LARGE_SHARE = 0.5
-#: What every network between controller and nodes gives: not worth a measurement.
+#: Every network between controller and nodes is faster: smaller transfers are not measured.
 TRIVIAL_BITS_PER_SECOND = 1e6
 
 MEASURE_SECONDS = 2.0
@@ -38,7 +38,7 @@ class Bandwidth:
 
 @dataclass(frozen=True)
 class Transfer:
-    """What is to be brought, at most: what nodes have already is known to them alone."""
+    """The max bytes to transfer: only the nodes know what they have already."""
 
     nodes: int
     bytes_per_node: int
@@ -61,7 +61,7 @@ class Transfer:
 
 
 def tell(transfer: Transfer, bandwidth: Bandwidth | None) -> tuple[str, str]:
-    """What to say before the start: the sentence, and a warning, empty where the deadline can be kept."""
+    """The estimate as a sentence, and a warning, empty if the deadline can be met."""
     what = (
         f"{human_bytes(transfer.bytes_per_node)} to each of {transfer.nodes} nodes, "
         f"{human_bytes(transfer.total_bytes)} in all"
@@ -70,20 +70,20 @@ def tell(transfer: Transfer, bandwidth: Bandwidth | None) -> tuple[str, str]:
         return f"at most {what}", ""
     seconds = transfer.seconds(bandwidth)
     rate = f"{human_rate(bandwidth.bits_per_second / 8)} ({bandwidth.source})"
-    told = f"at most {what}: {human_seconds(seconds)} at {rate}"
+    estimate = f"at most {what}: {human_seconds(seconds)} at {rate}"
     share = seconds / transfer.deadline_seconds if transfer.deadline_seconds > 0 else 0.0
     if share <= LARGE_SHARE:
-        return told, ""
+        return estimate, ""
     limit = human_seconds(transfer.deadline_seconds)
-    verb = "cannot be brought within" if share > 1 else "would take the larger part of"
+    verb = "cannot be transferred within" if share > 1 else "would use most of"
     warning = (
-        f"models and images {verb} the deadline of {limit}: {told}; nodes that have them already need less. {_HELP}"
+        f"models and images {verb} the deadline of {limit}: {estimate}; nodes that have them already need less. {_HELP}"
     )
-    return told, warning
+    return estimate, warning
 
 
 def choose(given: float, measured: float | None, interface: float | None) -> Bandwidth | None:
-    """A declared bandwidth counts; else the smaller of what was measured and what the network interface can do."""
+    """The declared bandwidth; else the smaller of the measured one and the interface's speed."""
     if given > 0:
         return Bandwidth(given, "gpuval_store_bits_per_second")
     known = []
@@ -105,7 +105,7 @@ def image_bytes(documents: Iterable[Mapping[str, Any]], references: Iterable[str
 
 
 def interface_bits_per_second(address: str) -> float | None:
-    """Speed of the network interface that has this IP address; None where the system does not tell."""
+    """Speed of the interface with this IP address; None if the system does not report it."""
     speeds = psutil.net_if_stats()
     for name, entries in psutil.net_if_addrs().items():
         if any(entry.address.partition("%")[0] == address for entry in entries) and name in speeds:
@@ -116,7 +116,7 @@ def interface_bits_per_second(address: str) -> float | None:
 def measure(
     store: Store, objects: Sequence[tuple[str, int]], seconds: float = MEASURE_SECONDS, streams: int = MEASURE_STREAMS
 ) -> float | None:
-    """Read pieces of these objects (key, bytes) for a short while; returns bits per second, None without anything read.
+    """Read parts of these objects (key, bytes) for a short time; returns bits per second, None if nothing was read.
 
     Raises the store's errors.
     """

@@ -29,8 +29,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishin
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.node_tasks import Outcome
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import (
     StoreAccess,
+    ensure_same_run,
     put_run,
-    see_that_it_is_the_same,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import imported_run, launching, retry, window
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import (
@@ -158,7 +158,7 @@ class RunWatch:
 
         Raises RunError where the store has a run of this name that is another one.
         """
-        see_that_it_is_the_same(self.store, self.run_info)
+        ensure_same_run(self.store, self.run_info)
         self._publish()
         self.memory = self._remembered()
         problems = self.run_folder.problems_file
