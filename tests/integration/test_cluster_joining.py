@@ -55,7 +55,7 @@ def test_a_node_that_comes_up_joins_the_run_and_one_that_does_not_fit_stays_out(
     playing.expect(r"gpu-2 has come up and does not join yet: Ready is False")
     playing.expect(r"gpu-9 has come up and does not join yet: no node of the run is of its kind")
     kit.set_node("gpu-2", ready=True, taints=[])
-    playing.expect(r"gpu-2: has come up and joins the run")
+    playing.expect(r"gpu-2: joins the run")
     playing.expect(r"gpu-2 work: success")
     held.clear()
     done = playing.wait()

@@ -42,8 +42,8 @@ def test_a_store_that_is_killed_and_then_hangs_costs_nothing(new_fleet):
         with held(fleet.root / "state/store/lock"):
             send([pid for pid, _ in killed], signal.SIGKILL)
             time.sleep(AWAY_SECONDS)
-            playing.expect("the store does not answer, nodes go on and keep their records", 5)
-        playing.expect("the embedded store was started again", 40)
+            playing.expect("the store does not answer; nodes continue and keep their records", 5)
+        playing.expect("the embedded store was restarted", 40)
         playing.expect(r"the store answers again after \d+ s", 20)
         revived = servers(fleet)
         assert [port for _, port in revived] == [port for _, port in killed]

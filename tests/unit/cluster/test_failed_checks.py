@@ -3,9 +3,7 @@
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import failed_checks, folder
 
-from tests.kit.cluster_project import RUN, Project, project
-
-__all__ = ["project"]
+from tests.kit.cluster_project import RUN, Project
 
 
 def check(stage, name, verdict="pass", severity="required"):

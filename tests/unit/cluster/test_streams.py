@@ -175,7 +175,7 @@ def test_what_vanished_while_nobody_looked_is_told(kit, cluster, follow):
 
 
 def test_bookmarks_keep_a_quiet_watch_young(kit, cluster, follow, monkeypatch):
-    monkeypatch.setattr("api_server.BOOKMARK_SECONDS", 0.05)
+    monkeypatch.setattr("tests.kit.api_server.BOOKMARK_SECONDS", 0.05)
     follower = follow(("Pod", SELECTOR))
     follower.until(lambda: follower.counts()["Pod", "SYNC"])
     kit.add_nodes(3)  # changes of other kinds
@@ -195,7 +195,7 @@ def test_a_watch_that_the_server_ends_goes_on(kit, cluster, follow):
 
 
 def test_a_connection_that_died_in_silence_is_noticed(kit, cluster, follow, monkeypatch):
-    monkeypatch.setattr("api_server.BOOKMARK_SECONDS", 3600)
+    monkeypatch.setattr("tests.kit.api_server.BOOKMARK_SECONDS", 3600)
     follower = follow(("ConfigMap", SELECTOR), silence_seconds=0.3)
     kit.wait(lambda: kit.counts()[Asked("watch", "", "configmaps")] == 1)
     kit.wait(lambda: kit.server.storage.watchers)

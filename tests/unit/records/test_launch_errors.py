@@ -120,7 +120,7 @@ def test_every_state_of_the_probe_has_a_class_before_any_login():
 
 def test_a_record_takes_back_that_its_node_was_lost():
     away = launch_errors.contact("ssh: connect to host 192.0.2.11 port 22: Connection refused")
-    lost = {**away, "class": "lost_contact", "message": f"{launch_errors.LOST}no sign of it for 5 min; {away}"}
+    lost = {**away, "class": "lost_contact", "message": f"{launch_errors.LOST}no heartbeat for 5 min; {away}"}
     launch = {"state": "started", "attempt": 1}
     assert launch_errors.heard_again({**launch, "contact": lost}) == launch
     assert launch_errors.heard_again({**launch, "contact": away}) == {**launch, "contact": away}, "not asked since"

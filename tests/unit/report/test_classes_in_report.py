@@ -88,7 +88,7 @@ def test_a_pod_that_was_ended_explains_a_stage_that_was_cancelled():
 
 
 def test_a_node_that_was_given_up_stays_so_while_it_cannot_be_asked():
-    lost = {"class": "lost_contact", "message": f"{launch_errors.LOST}no sign of it for 0:10:00", "remedy": "look"}
+    lost = {"class": "lost_contact", "message": f"{launch_errors.LOST}no heartbeat for 0:10:00", "remedy": "look"}
     assert launch_errors.contact("No route to host", lost) == lost
     assert launch_errors.contact("No route to host", {"class": "refused", "message": "x"})["class"] == "no_route"
 

@@ -9,7 +9,7 @@ def view(launch=None, stages=("training", "loading"), **states):
     plan = {"stages": [{"name": name, "expected_seconds": 30} for name in stages]}
     node = NodeView("n1", plan, launch if launch is not None else {"state": "started", "attempt": 1})
     for stage, state in states.items():
-        decisions.note(node, stage, record(state), now=0.0)
+        decisions.update(node, stage, record(state), now=0.0)
     return node
 
 
@@ -19,50 +19,50 @@ def record(state, attempt=1, message="", seconds=2.0):
 
 def test_a_change_makes_a_line_and_a_heartbeat_does_not():
     node = view()
-    assert decisions.note(node, "training", record("running"), 1.0) == "n1 training: running"
-    assert decisions.note(node, "training", record("running", seconds=9.0), 2.0) is None
-    line = decisions.note(node, "training", record("crash", message="killed by SIGKILL"), 3.0)
+    assert decisions.update(node, "training", record("running"), 1.0) == "n1 training: running"
+    assert decisions.update(node, "training", record("running", seconds=9.0), 2.0) is None
+    line = decisions.update(node, "training", record("crash", message="killed by SIGKILL"), 3.0)
     assert line == "n1 training: crash after 2.0 s: killed by SIGKILL"
     assert node.changed_at == 3.0
 
 
 def test_a_second_attempt_is_told_apart():
     node = view(training="crash")
-    assert "attempt 2" in decisions.note(node, "training", record("running", attempt=2), 1.0)
+    assert "attempt 2" in decisions.update(node, "training", record("running", attempt=2), 1.0)
 
 
 @pytest.mark.parametrize("state", sorted(decisions.FINAL_STATES))
 def test_a_node_is_over_when_every_stage_has_ended(state):
-    assert not view(training="success").over
-    assert not view(training="success", loading="running").over
-    assert view(training="success", loading=state).over
+    assert not view(training="success").done
+    assert not view(training="success", loading="running").done
+    assert view(training="success", loading=state).done
 
 
 def test_a_node_relaunched_is_not_over_with_the_records_of_the_first_attempt():
     node = view({"state": "started", "attempt": 2, "stages": ["training"]}, training="crash", loading="success")
-    assert not node.over
-    decisions.note(node, "training", record("success", attempt=2), 1.0)
-    assert node.over
+    assert not node.done
+    decisions.update(node, "training", record("success", attempt=2), 1.0)
+    assert node.done
 
 
 @pytest.mark.parametrize("state", ["unreachable", "refused", "failed", "unknown"])
 def test_a_node_that_was_not_started_is_not_waited_for(state):
-    assert view({"state": state}).over
+    assert view({"state": state}).done
 
 
-def test_silent_and_mute_nodes_are_asked_at_the_interval():
-    silent, mute, lively = view(), view({"state": "started", "store_reachable": False}), view()
-    silent.name, mute.name, lively.name = "silent", "mute", "lively"
+def test_silent_and_cut_off_nodes_are_asked_at_the_interval():
+    silent, cut_off, lively = view(), view({"state": "started", "store_reachable": False}), view()
+    silent.name, cut_off.name, lively.name = "silent", "cut_off", "lively"
     lively.changed_at = 95.0
 
     def ask(now):
-        return decisions.to_ask([silent, mute, lively], now, silence=60, interval=15)
+        return decisions.to_fetch([silent, cut_off, lively], now, silence=60, interval=15)
 
     assert ask(10) == []
-    assert ask(20) == ["mute"]
-    mute.asked_at = 20.0
+    assert ask(20) == ["cut_off"]
+    cut_off.fetched_at = 20.0
     assert ask(30) == []
-    assert ask(100) == ["silent", "mute"]
+    assert ask(100) == ["silent", "cut_off"]
 
 
 def test_a_runner_that_is_gone_is_restarted_only_so_often():
@@ -90,7 +90,7 @@ def test_a_node_whose_runner_ends_whenever_it_is_started_is_given_up():
     assert decisions.to_restart([node]) == ["n1"]
     node.restarts += 1
     assert node.given_up
-    assert node.over
+    assert node.done
     assert decisions.to_restart([node]) == []
 
 
@@ -131,7 +131,7 @@ def fleet(*names, stages=("image", "training")):
 def started(node, **states):
     node.to_start, node.launch = False, {"state": "started", "attempt": 1}
     for stage, state in states.items():
-        decisions.note(node, stage, record(state), now=0.0)
+        decisions.update(node, stage, record(state), now=0.0)
 
 
 def test_without_limits_all_nodes_start_at_once():
@@ -196,12 +196,12 @@ def test_an_unreachable_node_is_tried_again_while_others_work():
     away.tries = 3
     assert decisions.to_launch([away, other], 116.0) == []
     started(other, image="success", training="success")
-    assert other.over
-    assert away.over
+    assert other.done
+    assert away.done
     assert decisions.to_launch([away, other], 1000.0) == []
 
 
-@pytest.mark.parametrize("reason", sorted(decisions.HOPELESS))
+@pytest.mark.parametrize("reason", sorted(decisions.NOT_RETRIED))
 def test_what_only_a_person_can_mend_is_not_tried_again(reason):
     (away,) = fleet("away")
     away.to_start, away.launch, away.tries = False, {"state": "unreachable", "class": reason}, 1
@@ -221,19 +221,19 @@ def test_what_may_pass_by_itself_is_tried_again(reason):
 
 def test_nothing_is_over_while_its_turn_is_to_come_or_a_task_is_under_way():
     (node,) = fleet("a")
-    assert not node.over
+    assert not node.done
     node.to_start, node.busy = False, "launch"
-    assert not node.over
+    assert not node.done
     node.busy = ""
-    assert node.over
+    assert node.done
 
 
 def test_a_node_not_reached_is_asked_less_and_less_often():
     node = view({"state": "started", "store_reachable": False})
-    node.asked_at = 0.0
+    node.fetched_at = 0.0
 
     def asked(now):
-        return bool(decisions.to_ask([node], now, silence=60, interval=15))
+        return bool(decisions.to_fetch([node], now, silence=60, interval=15))
 
     assert asked(15)
     node.misses = 3
@@ -241,18 +241,18 @@ def test_a_node_not_reached_is_asked_less_and_less_often():
     assert asked(60)
 
 
-def test_many_mute_nodes_are_asked_less_often_than_few():
+def test_many_cut_off_nodes_are_asked_less_often_than_few():
     nodes = [view({"state": "started", "store_reachable": False}) for _ in range(100)]
     for node in nodes:
-        node.asked_at = 0.0
-    assert decisions.to_ask(nodes, 24.0, silence=600, interval=15) == []
-    assert len(decisions.to_ask(nodes, 25.0, silence=600, interval=15)) == 100
+        node.fetched_at = 0.0
+    assert decisions.to_fetch(nodes, 24.0, silence=600, interval=15) == []
+    assert len(decisions.to_fetch(nodes, 25.0, silence=600, interval=15)) == 100
 
 
 def test_a_node_with_a_task_under_way_is_neither_asked_nor_restarted():
     node = view({"state": "started", "store_reachable": False, "runner": "gone"})
     node.busy = "fetch"
-    assert decisions.to_ask([node], 1000.0, silence=60, interval=15) == []
+    assert decisions.to_fetch([node], 1000.0, silence=60, interval=15) == []
     assert decisions.to_restart([node]) == []
 
 
@@ -264,10 +264,10 @@ def test_a_silent_node_that_cannot_be_asked_is_lost_and_no_longer_waited_for():
     node.misses = 2
     assert not decisions.lost_contact(node, 609.0, 600)
     assert decisions.lost_contact(node, 610.0, 600)
-    assert decisions.last_sign(node, 610.0) == "no sign of it for 0:10:00 in training"
+    assert decisions.last_heartbeat(node, 610.0) == "no heartbeat for 0:10:00 in training"
     node.lost = True
-    assert node.over
-    assert decisions.to_ask([node], 1000.0, silence=60, interval=15) == ["n1"]
+    assert node.done
+    assert decisions.to_fetch([node], 1000.0, silence=60, interval=15) == ["n1"]
 
 
 def test_a_node_that_answers_over_its_connection_is_not_lost():
@@ -278,21 +278,21 @@ def test_a_node_that_answers_over_its_connection_is_not_lost():
 
 def test_a_node_of_another_play_is_never_asked_and_lost_by_silence_alone():
     node = view(training="running")
-    node.askable = False
-    assert decisions.to_ask([node], 1000.0, silence=60, interval=15) == []
+    node.in_play = False
+    assert decisions.to_fetch([node], 1000.0, silence=60, interval=15) == []
     assert decisions.lost_contact(node, 1000.0, 600)
 
 
 def test_a_launch_that_ran_out_of_time_is_tried_again_but_not_for_ever():
     slow = view({"state": "failed", "class": decisions.SLOW})
     slow.to_start, slow.tries, slow.tried_at = False, 1, 100.0
-    assert not slow.comes_again(101.0)
-    assert slow.comes_again(100.0 + decisions.backoff(1))
+    assert not slow.due_again(101.0)
+    assert slow.due_again(100.0 + decisions.backoff(1))
     slow.tries = decisions.SLOW_TRIES
-    assert not slow.comes_again(1e6)
+    assert not slow.due_again(1e6)
     broken = view({"state": "failed", "class": "disk_full"})
     broken.to_start, broken.tries, broken.tried_at = False, 1, 100.0
-    assert not broken.comes_again(1e6)
+    assert not broken.due_again(1e6)
 
 
 def test_a_further_attempt_waits_for_a_place_like_any_launch():

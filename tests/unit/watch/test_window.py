@@ -29,4 +29,4 @@ def test_a_damaged_file_changes_nothing(folder, text):
 
 
 def test_it_says_what_holds():
-    assert window.Window(0, 8).told() == "all node(s) at once, 8 of them bringing images"
+    assert str(window.Window(0, 8)) == "all node(s) at once, 8 of them bringing images"

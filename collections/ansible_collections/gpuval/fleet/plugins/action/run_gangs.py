@@ -32,7 +32,7 @@ class ActionModule(RunAction):
             place = {"run_place": {"run_id": below.path.name, "results_dir": str(below.path.parent)}}
             placement = SshPlacement(self, task_vars, work, options["max_transfers"], place)
             try:
-                RunWatch(limits, below, access, checks, placement, self._display).carry_out()
+                RunWatch(limits, below, access, checks, placement, self._display).run()
             finally:
                 placement.close()
 

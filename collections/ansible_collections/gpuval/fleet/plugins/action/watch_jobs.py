@@ -80,7 +80,7 @@ class ActionModule(RunAction):
         )
         try:
             watch = RunWatch(Limits.of(options), folder, access, checks, placement, self._display, store.client)
-            started = watch.carry_out()
+            started = watch.run()
             placement.finish()
         finally:
             placement.close()

@@ -28,7 +28,7 @@ class ActionModule(RunAction):
             launching.warm(access.connection())
             checks = criteria.load([*criteria.shipped_files(), *options["criteria"]])
             watch = RunWatch(Limits.of(options), self.folder(options), access, checks, placement, self._display)
-            started = watch.carry_out()
+            started = watch.run()
         finally:
             placement.close()
         return {"changed": bool(started), "started": started}

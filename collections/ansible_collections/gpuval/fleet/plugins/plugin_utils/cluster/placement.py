@@ -31,7 +31,6 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence, take_record
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.node_tasks import Outcome
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import object_key, signed_urls
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import (
@@ -39,6 +38,13 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions impor
     LAUNCHED,
     NodeView,
     backoff,
+)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.placement import (
+    Attempt,
+    Ended,
+    Event,
+    NodeNews,
+    Placement,
 )
 
 FIRST_LIST_SECONDS = 60.0
@@ -74,8 +80,8 @@ class StoreForPods:
     valid_seconds: float
 
 
-class ClusterPlacement:
-    """A `Placement`. Everything is made with labels of the run, and made again it is found to be there already."""
+class ClusterPlacement(Placement):
+    """Creates are idempotent: every object has the labels of its run, and one that exists is kept."""
 
     def __init__(
         self,
@@ -106,7 +112,7 @@ class ClusterPlacement:
         self._places: dict[tuple[str, int], manifests.PlanPlace] = {}
         #: Where the members of each gang are.
         self._gangs: dict[str, manifests.PlanPlace] = {}
-        self._outcomes: deque[Outcome] = deque()
+        self._events: deque[Event] = deque()
         self._ended_at: dict[tuple[str, int], float] = {}
         #: Stages that a pod that is over left open by no fault of their own, by node and attempt.
         self._settled: dict[tuple[str, int], list[str]] = {}
@@ -122,7 +128,7 @@ class ClusterPlacement:
 
     @property
     def busy(self) -> bool:
-        return bool(self._outcomes)
+        return bool(self._events)
 
     @property
     def requests(self) -> int:
@@ -135,7 +141,7 @@ class ClusterPlacement:
         """Learn what is in the cluster, and put there what all pods share."""
         self._views = views
         for view in views.values():
-            view.bringing = True
+            view.pulling = True
             self._fold.expect(view.name, view.stages)
         selector = names.run_selector(self._run["run_id"])
         self._streams = Streams(
@@ -204,7 +210,7 @@ class ClusterPlacement:
         self.present.add(name)
         self.everyone.add(name)
 
-    def joined(self) -> dict[str, dict[str, Any]]:
+    def new_nodes(self) -> dict[str, dict[str, Any]]:
         """Nodes that came up since the watch began, that the inventory's selector chooses and pods can be placed on."""
         if self._newcomers is None:
             return {}
@@ -221,8 +227,8 @@ class ClusterPlacement:
             self._run["nodes"][name] = expected
         return {name: expected for name, (_like, expected) in found.items()}
 
-    def welcome(self, view: NodeView) -> None:
-        view.bringing = True
+    def add(self, view: NodeView) -> None:
+        view.pulling = True
         self._fold.expect(view.name, view.stages)
 
     def _wait_for_lists(self) -> None:
@@ -268,11 +274,11 @@ class ClusterPlacement:
 
     # -- launches
 
-    def launch(self, view: NodeView, order: Mapping[str, Any], seconds: float) -> None:
-        """Make the node's Job; how it ended comes with `wait`."""
+    def launch(self, view: NodeView, wanted: Attempt, seconds: float) -> None:
+        """Create the node's Job."""
         known = self._folder.read_launch(view.name)
-        attempt, stages = order.get("attempt", 1), list(order.get("stages", []))
-        if known.get("attempt", 1) > attempt:  # a controller that takes the run up starts at 1 again
+        attempt, stages = wanted.number, list(wanted.stages)
+        if known.get("attempt", 1) > attempt:  # a controller that resumes the run starts at 1 again
             attempt, stages = known["attempt"], known["stages"]
         launch = {"node": view.name, "attempt": attempt, "stages": stages, "at": run_folder.now()}
         try:
@@ -283,13 +289,11 @@ class ClusterPlacement:
         except (plans.PlanError, StoreError) as error:
             launch = {**launch, "state": "failed", "message": str(error)}
         launch = launch_errors.described(launch)
-        view.ended = False
+        view.attempt_ended = False
         if launch["state"] not in LAUNCHED and known.get("state") in LAUNCHED and attempt > 1:
             launch = self._not_again(view, launch)
         run_folder.write_json(self._folder.launch_file(view.name), launch)
-        self._outcomes.append(
-            Outcome(view.name, "launch", result={"changed": launch["state"] == "started"}, message=launch["message"])
-        )
+        self._events.append(Ended(view.name, "launch", launch["state"] == "started", message=launch["message"]))
 
     def _not_again(self, view: NodeView, launch: dict[str, Any]) -> dict[str, Any]:
         """The launch of a further attempt that could not be made: the node's evidence is what the earlier one left."""
@@ -298,7 +302,7 @@ class ClusterPlacement:
         key = (view.name, launch["attempt"])
         self._settled[key] = []
         self._closed[key] = pods.Placed(*key, pods.ENDED, trouble=trouble, started=True, over=True)
-        view.ended = True
+        view.attempt_ended = True
         self._warn(f"{view.name}: attempt {launch['attempt']} cannot be made: {reason['message']}")
         return {**launch, "state": "started", "message": "", "class": None, "remedy": None, "contact": reason}
 
@@ -364,7 +368,7 @@ class ClusterPlacement:
         started = {**launch, "state": "started", "message": "", "runner": "alive"}
         return started if self._store.reachable else {**started, "store_reachable": False}
 
-    def again(self, view: NodeView) -> dict[str, Any] | None:
+    def next_attempt(self, view: NodeView) -> Attempt | None:
         """A node whose pod was evicted, lost or never started, by no fault of its stages, has one more turn.
 
         Not in a round of gangs: the others have gone on, or ended, without it.
@@ -380,7 +384,7 @@ class ClusterPlacement:
         expected_gpus = self._run["nodes"][view.name]["gpu_count"]
         if nodes.finding_for(view.name, self._nodes.get(view.name), order.settings, order.sku, expected_gpus):
             return None  # it has its turn if it comes back while others are at work
-        return {"attempt": attempt + 1, "stages": [stage for stage in view.stages if stage in left]}
+        return Attempt(attempt + 1, [stage for stage in view.stages if stage in left])
 
     # -- what becomes of them
 
@@ -389,15 +393,15 @@ class ClusterPlacement:
         result = self._from_output(view, view.launch.get("attempt", 1))
         self._keep_records(view, {key: raw for key, raw in result.items() if self._taken(key, raw)})
         if result:
-            self._outcomes.append(Outcome(view.name, "state", result={"records": result}))
-        self._outcomes.append(Outcome(view.name, "fetch", result={}))
+            self._events.append(NodeNews(view.name, records=result))
+        self._events.append(Ended(view.name, "fetch"))
 
-    def wait(self, seconds: float) -> list[Outcome]:
+    def wait(self, seconds: float) -> list[Event]:
         """News of the cluster, at most so long."""
         until = time.monotonic() + max(0.0, seconds)
         while True:
-            ended = list(self._outcomes)
-            self._outcomes.clear()
+            ended = list(self._events)
+            self._events.clear()
             now = time.monotonic()
             touched: set[str] = set()
             for event in self._streams.take(0.0 if ended or self._unread else max(0.0, min(until - now, TICK_SECONDS))):
@@ -408,9 +412,9 @@ class ClusterPlacement:
             touched |= self._unread
             self._unread = {name for name in touched if name in self._views and self._views[name].busy}
             for name in (touched - self._unread) & self._views.keys():
-                outcome = self._state(self._views[name], now)
-                if outcome:
-                    ended.append(outcome)
+                news = self._state(self._views[name], now)
+                if news:
+                    ended.append(news)
             self._tell_trouble()
             if ended or now >= until:
                 return ended
@@ -426,35 +430,35 @@ class ClusterPlacement:
                 self._newcomers.see(name, self._nodes.get(name))
         return self._fold.take(kind, change, thing, time.monotonic())
 
-    def _state(self, view: NodeView, now: float) -> Outcome | None:
+    def _state(self, view: NodeView, now: float) -> NodeNews | None:
         """What the cluster says of a node that was launched, where that is new."""
         if view.launch.get("state") not in LAUNCHED or view.busy:
             return None
         attempt = view.launch.get("attempt", 1)
         placed = self._closed.get((view.name, attempt)) or self._fold.placed(view.name, now, attempt)
-        brought = view.bringing and (placed.started or placed.over)
-        view.bringing = not placed.started and not placed.over
-        result: dict[str, Any] = {}
-        view.ended = False
+        brought = view.pulling and (placed.started or placed.over)
+        view.pulling = not placed.started and not placed.over
+        records: dict[str, bytes] | None = None
+        view.attempt_ended = False
         if placed.over and not (view.complete and not pod_records.cut_short(placed, view.records)):
-            result = self._after(view, placed, now)
-            if not view.ended:
+            records = self._after(view, placed, now)
+            if not view.attempt_ended:
                 return None
-        launch = pod_records.launch_of(placed, view.launch)
-        if launch != view.launch:
-            result["launch"] = launch
-        # That its image is there is news too: the next node may have its turn.
-        return Outcome(view.name, "state", result=result) if result or brought else None
+        launch: dict[str, Any] | None = pod_records.launch_of(placed, view.launch)
+        if launch == view.launch:
+            launch = None
+        # Images that are present are news too: the next node may pull its own.
+        return NodeNews(view.name, launch, records) if launch or records is not None or brought else None
 
-    def _after(self, view: NodeView, placed: pods.Placed, now: float) -> dict[str, Any]:
+    def _after(self, view: NodeView, placed: pods.Placed, now: float) -> dict[str, bytes] | None:
         """The pod has ended and stages lack their last record: wait for it, then look at the output, then say why."""
         key = (view.name, placed.attempt)
         if key in self._settled:
-            view.ended = True
-            return {}
+            view.attempt_ended = True
+            return None
         if now - self._ended_at.setdefault(key, now) < SETTLE_SECONDS and not view.complete:
-            return {}
-        view.ended = True
+            return None
+        view.attempt_ended = True
         records = self._from_output(view, placed.attempt)
         printed = {key: record for key, raw in records.items() if (record := self._taken(key, raw))}
         known = {**view.records, **{record["stage"]: record for record in printed.values()}}
@@ -472,7 +476,7 @@ class ClusterPlacement:
             printed[key_of], records[key_of] = record, json.dumps(record).encode()
         self._keep_records(view, {key_of: records[key_of] for key_of in printed})
         self._let_go(view.name, placed)
-        return {"records": records}
+        return records
 
     def _let_go(self, name: str, placed: pods.Placed) -> None:
         """Delete a Job that has not ended by itself: one that waits for ever holds the node's GPUs."""

@@ -1,4 +1,4 @@
-"""How plans get to nodes over SSH: by Ansible's own tasks on them, each with a time limit, some at once."""
+"""The placement over SSH: Ansible's own tasks on nodes, several at once, each with a time limit."""
 
 from __future__ import annotations
 
@@ -6,27 +6,28 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ansible import context
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.node_tasks import MOST_WORKERS, NodeTasks, Outcome
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import NodeView
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.placement import Attempt, Ended, Event, Placement
 
 SHOW_SECONDS = 60
-#: How long one of the two kinds of tasks is waited for before the other is looked at.
+#: How long `wait` blocks on launches and fetches before it looks at transfers.
 TURN_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
 class Work:
-    """A task file with one task, and how many seconds it may take on one node."""
+    """A task file with one task, and its time limit on one node in seconds."""
 
     file: Path
     seconds: float
 
 
-class SshPlacement:
-    """A `Placement`. `work` has the kinds launch, fetch and send: images that do not come by the store."""
+class SshPlacement(Placement):
+    """`work` has the kinds launch, fetch and send (images that do not come by the store)."""
 
     def __init__(
         self,
@@ -36,7 +37,7 @@ class SshPlacement:
         transfers: int,
         variables: Mapping[str, Any] | None = None,
     ) -> None:
-        """`variables` are for every task, beside those of its kind."""
+        """`variables` are added to those of every task."""
         self._variables = dict(variables or {})
         self.present = set(task_vars["ansible_play_hosts"])
         self.everyone = set(task_vars["ansible_play_hosts_all"])
@@ -44,51 +45,35 @@ class SshPlacement:
         self._work = work
         forks = context.CLIARGS.get("forks") or 5
         self._tasks = NodeTasks(action, task_vars, min(forks, MOST_WORKERS))
-        #: Sending takes minutes, and mostly waits: it must not keep others from their launch or from being asked.
+        #: Separate workers: a transfer takes minutes, mostly waiting, and must not delay launches and fetches.
         self._sends = NodeTasks(action, task_vars, transfers or forks)
-        #: Launches that wait for the node's images, with when they were ordered and what was left then.
-        self._ordered: dict[str, tuple[Mapping[str, Any], float, float]] = {}
+        #: Launches that wait for the node's images, with the time of their order and the seconds left then.
+        self._ordered: dict[str, tuple[Attempt, float, float]] = {}
 
     @property
     def busy(self) -> bool:
         return bool(self._tasks.busy or self._sends.busy)
 
     def plans(self) -> Iterator[Outcome]:
-        """Have each node's plan made, for check mode."""
+        """The plan of each node, for check mode."""
         for name in self._names:
             self._tasks.submit(name, "launch", self._work["launch"].file, {"run_launch": {}}, SHOW_SECONDS)
         while self.busy:
             yield from self._tasks.wait(SHOW_SECONDS)
 
-    def begin(self, views: Mapping[str, NodeView]) -> None:
-        """Nothing: the connections are Ansible's."""
-
-    def again(self, _view: NodeView) -> None:
-        """A runner that is gone is started again by the watch itself."""
-
-    def unsettled(self) -> bool:
-        return False
-
-    def joined(self) -> Mapping[str, Any]:
-        """Nobody: over SSH a node is known by the inventory alone."""
-        return {}
-
-    def welcome(self, _view: NodeView) -> None:
-        """Nothing: nobody joins."""
-
-    def launch(self, view: NodeView, order: Mapping[str, Any], seconds: float) -> None:
-        """Start the plan, after images that go over the connection: a node that is slow to take them delays nobody."""
-        if view.brings_images:
-            self._ordered[view.name] = (order, time.monotonic(), seconds)
+    def launch(self, view: NodeView, attempt: Attempt, seconds: float) -> None:
+        """Start the plan, after the transfer of images that do not come by the store."""
+        if view.needs_images:
+            self._ordered[view.name] = (attempt, time.monotonic(), seconds)
             send = self._work["send"]
             self._sends.submit(view.name, "send", send.file, self._variables, send.seconds)
         else:
-            self._launch(view.name, order, seconds)
+            self._launch(view.name, attempt, seconds)
 
     def fetch(self, view: NodeView) -> None:
         self._submit(view.name, "fetch", {"run_fetch": {}})
 
-    def wait(self, seconds: float) -> list[Outcome]:
+    def wait(self, seconds: float) -> list[Event]:
         until = time.monotonic() + seconds
         while True:
             left = until - time.monotonic()
@@ -96,24 +81,28 @@ class SshPlacement:
             if ended or left <= 0:
                 return ended
 
-    def _ended(self, seconds: float) -> list[Outcome]:
-        ended = []
+    def _ended(self, seconds: float) -> list[Event]:
+        ended: list[Event] = []
         for outcome in (*self._sends.wait(0.0), *self._tasks.wait(seconds)):
-            if outcome.result and outcome.result.get("interpreter"):
-                self._tasks.use_interpreter(outcome.node, outcome.result["interpreter"])
-            if outcome.kind == "send":  # what became of its images, its image stage says in a record
-                order, at, left = self._ordered.pop(outcome.node)
-                self._launch(outcome.node, order, max(1.0, left - (time.monotonic() - at)))
+            result = outcome.result or {}
+            if result.get("interpreter"):
+                self._tasks.use_interpreter(outcome.node, result["interpreter"])
+            if outcome.kind == "send":  # a transfer that failed shows in the record of the image stage
+                attempt, at, left = self._ordered.pop(outcome.node)
+                self._launch(outcome.node, attempt, max(1.0, left - (time.monotonic() - at)))
             else:
-                ended.append(outcome)
+                kind: Literal["launch", "fetch"] = "launch" if outcome.kind == "launch" else "fetch"
+                started = bool(result.get("changed"))
+                ended.append(Ended(outcome.node, kind, started, outcome.failed, outcome.unreachable, outcome.message))
         return ended
 
     def close(self) -> None:
         self._tasks.close()
         self._sends.close()
 
-    def _launch(self, name: str, order: Mapping[str, Any], seconds: float) -> None:
-        self._submit(name, "launch", {"run_launch": {**order, "deadline_seconds": seconds}})
+    def _launch(self, name: str, attempt: Attempt, seconds: float) -> None:
+        launch = {"attempt": attempt.number, "stages": list(attempt.stages), "deadline_seconds": seconds}
+        self._submit(name, "launch", {"run_launch": launch})
 
     def _submit(self, name: str, kind: str, variables: Mapping[str, Any]) -> None:
         work = self._work[kind]

@@ -17,7 +17,7 @@ class Window:
     nodes: int
     transfers: int
 
-    def told(self) -> str:
+    def __str__(self) -> str:
         return f"{self.nodes or 'all'} node(s) at once, {self.transfers or 'all'} of them bringing images"
 
 

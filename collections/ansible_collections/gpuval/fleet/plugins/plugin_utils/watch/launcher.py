@@ -1,0 +1,125 @@
+"""Launches plans in a window that slides over the nodes, and keeps what became of each launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import window as windows
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import (
+    LAUNCHED,
+    NodeView,
+    keep_started,
+    to_launch,
+    to_relaunch,
+)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.placement import Attempt, Ended, Placement
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.state import WatchedRun
+
+#: With less of the run's time left nothing is launched.
+MIN_SECONDS = 30
+
+
+class Launcher:
+    def __init__(
+        self, watched: WatchedRun, placement: Placement, asked: windows.Window, warn: Callable[[str], None]
+    ) -> None:
+        """`asked`: the window that the command was given."""
+        self._watched, self._placement, self._asked, self._warn = watched, placement, asked, warn
+        #: Further attempts that wait for a place.
+        self.ordered: dict[str, Attempt] = {}
+        self.started: set[str] = set()
+        self.window = asked
+        memory = watched.memory
+        if memory.window not in (None, [asked.nodes, asked.transfers]):  # a new command overrides an earlier `window`
+            windows.file_of(watched.folder).unlink(missing_ok=True)
+        memory.window = [asked.nodes, asked.transfers]
+        self.read_window()
+
+    def read_window(self) -> None:
+        """Apply a window that was set while the run is watched."""
+        wanted = windows.read(self._watched.folder, self._asked)
+        if wanted != self.window:
+            self.window = wanted
+            self._watched.say(f"window: {wanted}")
+
+    def plan_starts(self, now: float) -> None:
+        """Mark the nodes to launch or to resume; those that the probe did not reach wait for a retry."""
+        present, everyone = self._placement.present, self._placement.everyone
+        probe_file = self._watched.folder.state / launching.PROBE_FILE
+        probed = run_folder.read_json(probe_file) if probe_file.exists() else {}
+        for view in self._watched.views.values():
+            view.in_play = view.name in present
+            if view.name not in everyone or view.complete:
+                continue
+            if not view.in_play:
+                message = "a task before the launch failed on this node: see its error above"
+                self.fail(view, {"state": "failed", "message": message}, now)
+                continue
+            away = launching.away(probed, view.name)
+            if away:
+                self.fail(view, away, now)
+            else:
+                view.to_start = True
+
+    def has_time(self, now: float) -> bool:
+        return self._watched.seconds_left(now) >= MIN_SECONDS
+
+    def relaunch(self, orders: Mapping[str, Attempt], now: float) -> None:
+        """Launch further attempts, these and the earlier ones that still wait, as the window has places."""
+        self.ordered.update(orders)
+        for name in to_relaunch(self._watched.views, list(self.ordered), at_once=self.window.nodes):
+            self._launch(name, self.ordered.pop(name), now)
+
+    def launch_next(self, now: float) -> None:
+        """First launches, and retries of nodes that were unreachable, as the window has places."""
+        views = list(self._watched.views.values())
+        for name in to_launch(views, now, at_once=self.window.nodes, transfers=self.window.transfers):
+            self._launch(name, Attempt(), now)
+
+    def _launch(self, name: str, attempt: Attempt, now: float) -> None:
+        if self.has_time(now):
+            view = self._watched.views[name]
+            view.to_start, view.busy = False, "launch"
+            self._placement.launch(view, attempt, self._watched.seconds_left(now))
+
+    def ended(self, view: NodeView, event: Ended, before: Mapping[str, Any], now: float) -> None:
+        """A launch ended; `before` is the node's launch as it was known until then."""
+        view.tried_at, view.changed_at = now, max(view.changed_at, now)
+        if event.failed:
+            state = "unreachable" if event.unreachable else "failed"
+            self.fail(view, {"state": state, "message": event.message}, now)
+        elif view.launch.get("state") in LAUNCHED:
+            view.tries = 0
+            if event.started:
+                self.started.add(view.name)
+        else:
+            self._not_started(view, before)
+
+    def fail(self, view: NodeView, found: Mapping[str, Any], now: float) -> None:
+        """Keep why a launch failed before it wrote the launch file itself."""
+        before, known = view.launch, self._watched.folder.read_launch(view.name)
+        attempt, stages = known.get("attempt", 1), known.get("stages", [])
+        launch = {"node": view.name, "attempt": attempt, "stages": stages, "at": run_folder.now(), **found}
+        view.to_start, view.tried_at = False, now
+        self._watched.write_launch(view, keep_started(known, launch_errors.described(launch)))
+        self._not_started(view, before)
+
+    def end_at_deadline(self, now: float) -> None:
+        for view in self._watched.views.values():
+            message = ""
+            if view.busy == "launch" and not view.launched:
+                message = "its launch, or the transfer of its images before it, was not complete at the run's deadline"
+            if view.to_start:
+                message = "its turn did not come before the run's deadline: raise gpuval_deadline_seconds"
+            if message:
+                self.fail(view, {"state": "failed", "message": message}, now)
+
+    def _not_started(self, view: NodeView, before: Mapping[str, Any]) -> None:
+        view.tries += 1
+        state, message = view.launch.get("state"), view.launch.get("message")
+        if (state, message) != (before.get("state"), before.get("message")) or view.tries == 1:
+            self._warn(f"{view.name}: not started ({state}): {message}")

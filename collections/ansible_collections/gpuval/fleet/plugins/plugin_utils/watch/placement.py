@@ -1,0 +1,101 @@
+"""The interface of a placement: how plans reach nodes, and how evidence that is not in the store reaches the watch.
+
+Implementations: `watch.ssh_placement.SshPlacement` and `cluster.placement.ClusterPlacement`. A further one subclasses
+`Placement`, defines `busy`, `launch`, `fetch`, `wait` and `close`, and is chosen by the option `placement` of the
+action. `launch` and `fetch` return at once; the work runs beside the watch and `wait` reports how it ended. A launch
+writes the node's plan file and launch file into the run's folder; the watch reads both when the launch has ended.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, Union
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import NodeView
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """Which attempt of a plan to launch; no stages: all of them."""
+
+    number: int = 1
+    stages: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A launch or fetch ended. `failed`: before it could write the launch file, for the reason in `message`."""
+
+    node: str
+    kind: Literal["launch", "fetch"]
+    started: bool = False
+    failed: bool = False
+    unreachable: bool = False
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class NodeNews:
+    """What a placement learned of a node by itself.
+
+    `launch`: the new content of its launch file. `records`: by key, records that did not come by the store; untrusted.
+    Both None: its images are present, so that the next transfer may begin.
+    """
+
+    node: str
+    launch: Mapping[str, Any] | None = None
+    records: Mapping[str, bytes] | None = None
+
+    @property
+    def changes_evidence(self) -> bool:
+        return self.launch is not None or self.records is not None
+
+
+Event = Union[Ended, NodeNews]
+
+
+class Placement(Protocol):
+    #: Nodes that can be worked on, and all hosts of the play, failed ones included.
+    present: set[str]
+    everyone: set[str]
+
+    @property
+    @abstractmethod
+    def busy(self) -> bool:
+        """Whether an event is still to come of a launch or fetch."""
+
+    @abstractmethod
+    def launch(self, view: NodeView, attempt: Attempt, seconds: float) -> None:
+        """Start the plan. `seconds` is what is left of the run's time."""
+
+    @abstractmethod
+    def fetch(self, view: NodeView) -> None:
+        """Bring the node's records and logs that the store lacks."""
+
+    @abstractmethod
+    def wait(self, seconds: float) -> list[Event]:
+        """Wait for events, at most this long; returns at once when there are any."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop what still runs on the controller."""
+
+    def begin(self, views: Mapping[str, NodeView]) -> None:
+        """Prepare the launches; called once, before the first."""
+
+    def next_attempt(self, view: NodeView) -> Attempt | None:
+        """A further attempt for a done node whose attempt was cut short by no fault of its own (an eviction)."""
+        return None
+
+    def unsettled(self) -> bool:
+        """Whether `next_attempt` may still return an attempt for a node whose records are complete."""
+        return False
+
+    def new_nodes(self) -> Mapping[str, Mapping[str, Any]]:
+        """Nodes that appeared since the last call and are to join the run: what run.json expects of each."""
+        return {}
+
+    def add(self, view: NodeView) -> None:
+        """Called for each new node once it is part of the run."""

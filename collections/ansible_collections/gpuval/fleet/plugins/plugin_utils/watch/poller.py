@@ -1,0 +1,86 @@
+"""Reads a run's records from the store: one LIST shows what changed, and only that is read."""
+
+from __future__ import annotations
+
+import time
+
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import (
+    MAX_RECORD_BYTES,
+    parse_key,
+    take_record,
+)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import update
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.state import WatchedRun
+
+
+class StorePoller:
+    def __init__(self, watched: WatchedRun, access: StoreAccess, progress: publishing.Progress) -> None:
+        self._watched, self._access, self._progress = watched, access, progress
+        self._away_since: float | None = None
+
+    def restore(self) -> None:
+        """Records that an earlier controller, or an earlier round, has read already."""
+        for key in list(self._watched.memory.seen):
+            place = parse_key(self._watched.info["folder"], key)
+            file = self._watched.folder.evidence_file(place[2], place[1]) if place else None
+            if file is not None and file.exists():  # none of a record that was refused
+                self.accept(key, file.read_bytes())
+
+    def read(self, now: float) -> list[str]:
+        """Read changed records. Returns a line for each change of state. Raises StoreError."""
+        watched, lines = self._watched, []
+        for entry in watched.store.list(f"{watched.info['folder']}/records/"):
+            if watched.memory.seen.get(entry.key) == entry.stamp:
+                continue
+            raw = watched.store.get(entry.key, max_bytes=MAX_RECORD_BYTES)
+            watched.memory.seen[entry.key] = entry.stamp
+            lines.append(self.accept(entry.key, raw, now, entry.stamp))
+        return [line for line in lines if line]
+
+    def answered(self, now: float) -> None:
+        if self._away_since is not None:
+            self._watched.say(f"the store answers again after {now - self._away_since:.0f} s")
+            self._away_since = None
+
+    def failed(self, now: float, error: Exception) -> None:
+        """The store did not answer: report it once. The embedded store is restarted, an S3 service waited for."""
+        if self._away_since is None:
+            self._away_since = now
+            self._watched.say(f"the store does not answer; nodes continue and keep their records: {error}")
+        if self._access.embedded is None:
+            return
+        try:
+            if self._access.embedded.start():
+                self._watched.say("the embedded store was restarted")
+            self._watched.store = self._access.store()  # its keys may have been rotated by a clean of another run
+        except StoreError as broken:
+            self._watched.say(str(broken))
+
+    def accept(self, key: str, raw: bytes, now: float | None = None, stamp: str | None = None) -> str | None:
+        """Check a record and keep it as evidence. Returns a line when a state changed or the record was refused.
+
+        `now`: when it arrived, None for one that was read earlier; `stamp`: the store's, None for one that did not
+        come by the store.
+        """
+        watched = self._watched
+        before = len(watched.evidence.problems)
+        record = take_record(watched.evidence, watched.info, key, raw)
+        self._progress.note(watched.info, key, stamp, record)
+        if record is None:
+            new = watched.evidence.problems[before:]
+            return "; ".join(f"refused: {problem['node'] or key!r}: {problem['reason']}" for problem in new) or None
+        node, stage = record["node"], record["stage"]
+        run_folder.write_json(watched.folder.evidence_file(node, stage), record)
+        view = watched.views[node]
+        if view.lost:
+            view.lost, view.misses = False, 0
+        if now is not None:
+            view.answered_at = now
+            if view.launch.get("contact"):
+                watched.write_launch(view, launch_errors.heard_again(view.launch))
+        return update(view, stage, record, time.monotonic() if now is None else now)

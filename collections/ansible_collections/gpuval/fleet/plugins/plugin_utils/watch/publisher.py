@@ -1,0 +1,67 @@
+"""Puts what only the controller knows into the store, so that the store alone describes the run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import put_run
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.state import UNKNOWN, WatchedRun
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.window import Window
+
+#: Shortest interval between two documents; it grows with the number of nodes.
+INTERVAL_SECONDS, INTERVAL_SECONDS_A_NODE = 2.0, 0.01
+
+
+class WatchPublisher:
+    def __init__(self, watched: WatchedRun, silence_seconds: float, display: Any) -> None:
+        self._watched, self._silence_seconds, self._display = watched, silence_seconds, display
+        self._documents = publishing.Publisher(watched.folder)
+        self._published_at = float("-inf")
+        self.progress = publishing.Progress()
+        #: run.json has changed since it was last put.
+        self.run_changed = True
+
+    def publish_run(self) -> None:
+        """run.json and the criteria, where they are not in the store yet. Raises StoreError."""
+        if not self.run_changed:
+            return
+        watched = self._watched
+        put_run(watched.store, watched.info)
+        criteria = publishing.criteria_file(watched.folder)
+        if criteria.exists():
+            publishing.put(watched.store, watched.info, publishing.CRITERIA_FILE, run_folder.read_json(criteria))
+        self.run_changed = False
+
+    def publish_if_due(self, now: float, window: Window) -> None:
+        if now - self._published_at >= max(INTERVAL_SECONDS, INTERVAL_SECONDS_A_NODE * len(self._watched.views)):
+            self.publish(now, window)
+
+    def publish(self, now: float, window: Window, *, ended: bool = False) -> None:
+        """The watch's document and its progress. While the store is away the next call has what is new."""
+        watched = self._watched
+        self._published_at = now
+        nodes = {
+            view.name: publishing.NodeTold(view.plan, None if view.launch is UNKNOWN else view.launch, view.to_start)
+            for view in watched.views.values()
+        }
+        document = publishing.watch_document(
+            watched.info,
+            nodes,
+            watched.evidence.problems,
+            publishing.Times(now - watched.opened, now - watched.begun),
+            window=(window.nodes, window.transfers),
+            silence_seconds=self._silence_seconds,
+            ended=ended,
+        )
+        try:
+            self._documents.publish(watched.store, watched.info, document, now)
+            self.progress.publish(watched.store, watched.info)
+        except StoreError as error:
+            if ended:
+                watched.say(f"the end of the watch is not in the store: {error}")
+        except schemas.Invalid as error:  # must not end the watch
+            self._display.warning(f"the state of the launches is not in the store: {error}")

@@ -1,0 +1,102 @@
+"""What the parts of a watch share: the run, the views of its nodes, the evidence, the clocks, and the saved state."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import NodeView
+
+MEMORY_FILE = "watch.json"
+#: Nodes cancel by themselves at the deadline; their last records arrive a little later.
+DEADLINE_SLACK_SECONDS = 120
+#: Launch of a node before its first one.
+UNKNOWN = {"state": "unknown", "message": "the node was never started"}
+
+
+@dataclass
+class Memory:
+    """What a controller that resumes the watch needs. Times are seconds since the run was opened."""
+
+    #: Stamp of each record that was read, by key.
+    seen: dict[str, str] = field(default_factory=dict)
+    restarts: dict[str, int] = field(default_factory=dict)
+    changed: dict[str, float] = field(default_factory=dict)
+    asked: dict[str, float] = field(default_factory=dict)
+    begun_at: str | None = None
+    window: list[int] | None = None
+
+
+class WatchedRun:
+    """One run under watch. Times are seconds of this controller's monotonic clock."""
+
+    def __init__(self, folder: run_folder.RunFolder, store: Store, say: Callable[[str], None]) -> None:
+        self.folder, self.store, self.say = folder, store, say
+        self.info = folder.read_run()
+        self.memory = Memory(**(run_folder.read_json(self._memory_file) if self._memory_file.exists() else {}))
+        problems = folder.problems_file
+        self.evidence = Evidence(problems=run_folder.read_json(problems) if problems.exists() else [])
+        now = time.monotonic()
+        #: When the run was opened.
+        self.opened = now - run_folder.seconds_since(self.info["created_at"])
+        self.start_clock(now)
+        launches, plans = folder.read_launches(), folder.read_plans()
+        self.views = {
+            name: self._view(name, plans.get(name), launches.get(name, UNKNOWN)) for name in self.info["nodes"]
+        }
+
+    @property
+    def _memory_file(self):
+        return self.folder.state / MEMORY_FILE
+
+    def start_clock(self, now: float) -> None:
+        """The run's time counts from its first launch, or from when the last nodes joined it."""
+        if self.memory.begun_at is None:
+            self.memory.begun_at = run_folder.now()
+        joined = [node["joined_at"] for node in self.info["nodes"].values() if node.get("joined_at")]
+        self.begun = now - run_folder.seconds_since(max([self.memory.begun_at, *joined]))
+        self.deadline = self.begun + self.info["deadline_seconds"] + DEADLINE_SLACK_SECONDS
+
+    def seconds_left(self, now: float) -> float:
+        """What is left of the run's time for a node launched now."""
+        return launching.remaining_seconds(self.info, now - self.begun)
+
+    def restore_times(self, now: float) -> None:
+        """When each node last changed and was fetched from, as an earlier controller saved it."""
+        for view in self.views.values():
+            view.changed_at = self.opened + self.memory.changed.get(view.name, now - self.opened)
+            fetched = self.memory.asked.get(view.name)
+            view.fetched_at = None if fetched is None else self.opened + fetched
+
+    def save(self) -> None:
+        views = self.views.values()
+        self.memory.changed = {view.name: view.changed_at - self.opened for view in views}
+        self.memory.asked = {view.name: view.fetched_at - self.opened for view in views if view.fetched_at is not None}
+        run_folder.write_json(self._memory_file, asdict(self.memory))
+        run_folder.write_json(self.folder.problems_file, self.evidence.problems)
+
+    def join(self, nodes: Mapping[str, Any], now: float) -> list[NodeView]:
+        """Add nodes to the run, behind those that wait for their turn. Returns their views."""
+        wanted = {**self.info, "created_at": run_folder.now(), "nodes": dict(nodes)}
+        self.info, names = run_folder.merge(self.folder.read_run(), wanted)
+        self.folder.write_run(self.info)
+        self.start_clock(now)
+        for name in names:
+            view = self.views[name] = self._view(name, None, UNKNOWN)
+            view.changed_at, view.to_start = now, True
+        return [self.views[name] for name in names]
+
+    def write_launch(self, view: NodeView, launch: dict[str, Any]) -> None:
+        view.launch = launch
+        run_folder.write_json(self.folder.launch_file(view.name), launch)
+
+    def _view(self, name: str, plan: Mapping[str, Any] | None, launch: Mapping[str, Any]) -> NodeView:
+        stages = self.info["nodes"][name]["stages"]
+        plan = plan or {"stages": [{"name": stage, "expected_seconds": None} for stage in stages]}
+        return NodeView(name, plan, launch, restarts=self.memory.restarts.get(name, 0))
