@@ -38,7 +38,7 @@ FAULTS = {
     ),
     "oom": (
         Fault("oom", stage="work"),
-        ("FAIL", "work_crash", "the container of work for want of memory (its limit", "nodes/oom/work.log"),
+        ("FAIL", "work_crash", "the container of work: out of memory (its limit", "nodes/oom/work.log"),
     ),
     "broken": (
         Fault("exit", stage="work", exit_code=139),

@@ -5,7 +5,8 @@ import time
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import names, pod_records
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Access, Cluster
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pods import Fold, Limits
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_diagnosis import Limits
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_tracker import PodTracker
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.streams import Streams
 
 from tests.kit.cluster import ClusterKit, Fault, StageEnd
@@ -44,27 +45,27 @@ def job(node, attempt=1, stages=STAGES, **spec):
 
 
 class Watched:
-    """A cluster, a watch and a fold of what it tells."""
+    """A cluster, a watch and a tracker of what it reports."""
 
     def __init__(self, kit, cluster, limits):
-        self.kit, self.cluster, self.fold = kit, cluster, Fold(limits)
+        self.kit, self.cluster, self.tracker = kit, cluster, PodTracker(limits)
         selector = names.run_selector(RUN)
         self.streams = Streams(cluster, [("Job", selector), ("Pod", selector), ("Node", ""), ("Event", "")])
 
     def submit(self, node, attempt=1, **spec):
-        self.fold.expect(node, STAGES)
+        self.tracker.expect(node, STAGES)
         self.cluster.create(job(node, attempt, **spec))
 
     def until(self, true_of, node, seconds=8.0, attempt=None):
         ends = time.monotonic() + seconds
-        while not true_of(placed := self.fold.placed(node, time.monotonic(), attempt)):
-            assert time.monotonic() < ends, placed
+        while not true_of(status := self.tracker.status(node, time.monotonic(), attempt)):
+            assert time.monotonic() < ends, status
             for kind, change, obj in self.streams.take(0.05):
-                self.fold.take(kind, change, obj, time.monotonic())
-        return placed
+                self.tracker.take(kind, change, obj, time.monotonic())
+        return status
 
-    def over(self, node, attempt=None):
-        return self.until(lambda placed: placed.over, node, attempt=attempt)
+    def done(self, node, attempt=None):
+        return self.until(lambda status: status.done, node, attempt=attempt)
 
 
 @pytest.fixture
@@ -113,19 +114,19 @@ NODE = "node-001"
 def test_a_fault_is_classed(watched, fault, name, stage, evidence):
     watched.kit.fault(NODE, fault)
     watched.submit(NODE)
-    placed = watched.over(NODE)
-    trouble = placed.trouble
+    status = watched.done(NODE)
+    trouble = status.trouble
     assert (trouble.name, trouble.final, trouble.evidence) == (name, True, evidence)
     assert stage is None or trouble.stage == stage
     assert trouble.message and "{node}" not in trouble.remedy
-    owed = pod_records.owed(placed, {**PLAN, "node": NODE}, {}, AT)
+    owed = pod_records.owed(status, {**PLAN, "node": NODE}, {}, AT)
     assert [record["stage"] for record in owed.records] == (["training"] if evidence else [])
 
 
 def test_a_healthy_node_has_no_trouble(watched):
     watched.submit(NODE)
-    placed = watched.over(NODE)
-    assert (placed.trouble, [one.exit_code for one in placed.stages.values()]) == (None, [0, 0, 0])
+    status = watched.done(NODE)
+    assert (status.trouble, [one.exit_code for one in status.stages.values()]) == (None, [0, 0, 0])
 
 
 @pytest.mark.parametrize("names_taints", [True, False], ids=["before-1.34", "since-1.34"])
@@ -139,7 +140,7 @@ def test_a_taint_is_classed_whether_the_scheduler_names_it_or_not(watched, names
     kit.lose_node(NODE)
     for node, name in ((NODE, "node_not_ready"), ("node-002", "tainted")):
         watched.submit(node)
-        trouble = watched.over(node).trouble
+        trouble = watched.done(node).trouble
         assert (trouble.name, trouble.final) == (name, True)
         assert "control-plane" not in trouble.message and "claims" not in trouble.message
         assert ("unreachable" if node == NODE else "dedicated") in trouble.message
@@ -149,22 +150,22 @@ def test_a_volume_that_is_not_there_is_told_until_it_is(watched):
     wanted = job(NODE)
     volume = {"name": "store", "secret": {"secretName": "late"}}
     wanted["spec"]["template"]["spec"]["volumes"] = [volume]
-    watched.fold.limits = Limits()
-    watched.fold.expect(NODE, STAGES)
+    watched.tracker.limits = Limits()
+    watched.tracker.expect(NODE, STAGES)
     watched.kit.settings.pull_seconds = 1.0
     watched.cluster.create(wanted)
-    assert watched.until(lambda placed: placed.trouble, NODE).trouble.name == "storage"
+    assert watched.until(lambda status: status.trouble, NODE).trouble.name == "storage"
     watched.kit.put({"kind": "Secret", "metadata": {"name": "late", "namespace": "gpuval"}, "data": {}})
-    placed = watched.until(lambda placed: not placed.trouble, NODE)
-    assert (placed.phase, placed.started) == ("pulling", False)
-    assert watched.over(NODE).trouble is None
+    status = watched.until(lambda status: not status.trouble, NODE)
+    assert (status.phase, status.started) == ("pulling", False)
+    assert watched.done(NODE).trouble is None
 
 
 def test_the_deadline_of_a_job(watched):
     watched.kit.fault(NODE, Fault("hang", stage="training"))
     watched.submit(NODE, activeDeadlineSeconds=1)
-    placed = watched.over(NODE)
-    assert (placed.trouble.name, placed.trouble.stage) == ("deadline_exceeded", "training")
+    status = watched.done(NODE)
+    assert (status.trouble.name, status.trouble.stage) == ("deadline_exceeded", "training")
 
 
 def test_a_stage_that_failed_is_no_trouble_of_the_pod(watched):
@@ -172,9 +173,9 @@ def test_a_stage_that_failed_is_no_trouble_of_the_pod(watched):
     ends = {"loading": StageEnd(exit_code=1, termination=said)}
     watched.kit.on_stage = lambda run, moment: ends.get(run.stage) if moment == "end" else None
     watched.submit(NODE)
-    placed = watched.over(NODE)
-    assert placed.trouble is None
-    (record,) = pod_records.owed(placed, {**PLAN, "node": NODE}, {"facts": DONE, "training": DONE}, AT).records
+    status = watched.done(NODE)
+    assert status.trouble is None
+    (record,) = pod_records.owed(status, {**PLAN, "node": NODE}, {"facts": DONE, "training": DONE}, AT).records
     assert (record["stage"], record["state"]) == ("loading", "failure")
 
 
@@ -182,28 +183,28 @@ DONE = {"state": "success", "attempt": 1}
 
 
 def test_a_fault_that_mends_itself_in_time_is_borne(watched):
-    watched.fold.limits = Limits()
+    watched.tracker.limits = Limits()
     watched.kit.fault(NODE, Fault("image_pull", times=1))
     watched.submit(NODE)
-    watched.until(lambda placed: placed.trouble is not None, NODE)
+    watched.until(lambda status: status.trouble is not None, NODE)
     watched.kit.mend(NODE)
-    assert watched.over(NODE).trouble is None
+    assert watched.done(NODE).trouble is None
 
 
 def test_a_second_attempt_follows_an_eviction(watched):
     watched.kit.fault(NODE, Fault("evicted", stage="training", attempt=1))
     watched.submit(NODE)
-    assert watched.over(NODE).trouble.again
+    assert watched.done(NODE).trouble.again
     watched.submit(NODE, attempt=2)
-    assert watched.over(NODE, attempt=2).trouble is None
-    assert watched.fold.placed(NODE, 0.0).attempt == 2
+    assert watched.done(NODE, attempt=2).trouble is None
+    assert watched.tracker.status(NODE, 0.0).attempt == 2
 
 
 def test_nothing_is_lost_when_the_watch_breaks(watched):
     watched.kit.stage_seconds_of["training"] = 0.5
     watched.kit.fault(NODE, Fault("oom", stage="training"))
     watched.submit(NODE)
-    watched.until(lambda placed: placed.started, NODE)
+    watched.until(lambda status: status.started, NODE)
     watched.kit.drop_watches()
     watched.kit.compact()
-    assert watched.over(NODE).trouble.name == "oom_killed"
+    assert watched.done(NODE).trouble.name == "oom_killed"

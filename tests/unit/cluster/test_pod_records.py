@@ -6,7 +6,8 @@ import json
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import pod_records
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pods import Container, Placed, Trouble
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_state import Container
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_tracker import PodStatus, Trouble
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import evidence, launch_errors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import retry
@@ -32,7 +33,7 @@ EVICTED = Trouble("evicted", "Evicted: low on memory", "free it, ...", "training
 def placed(trouble=None, attempt=1, over=True, **stages):
     containers = {stage: stages.get(stage, WAITS) for stage in STAGES}
     started = any(container.ran for container in containers.values())
-    return Placed(NODE, attempt, "ended", trouble=trouble, stages=containers, started=started, over=over)
+    return PodStatus(NODE, attempt, "ended", trouble=trouble, stages=containers, started=started, done=over)
 
 
 def record(stage, state="success", attempt=1, **more):
@@ -312,7 +313,7 @@ def test_a_pod_that_ran_was_launched_and_its_end_explains_what_is_missing():
 
 
 def test_a_pod_that_waits_leaves_its_launch_as_it_is():
-    waits = Placed(NODE, 1, "pending", trouble=Trouble("gpus_taken", "Insufficient nvidia.com/gpu", "..."))
+    waits = PodStatus(NODE, 1, "pending", trouble=Trouble("gpus_taken", "Insufficient nvidia.com/gpu", "..."))
     launch = pod_records.launch_of(waits, {"state": "unknown"})
     assert (launch["state"], launch["message"]) == ("unknown", "pending: Insufficient nvidia.com/gpu")
 
@@ -321,6 +322,6 @@ def test_a_pod_that_waits_leaves_its_launch_as_it_is():
 @pytest.mark.parametrize("container", [WAITS, OOM])
 @pytest.mark.parametrize("over", [True, False])
 def test_a_launch_that_was_looked_at_twice_is_the_same(trouble, container, over):
-    seen = placed(trouble, over=over, training=container)
+    seen = placed(trouble, done=over, training=container)
     launch = launch_errors.described(pod_records.launch_of(seen, {"state": "started", "at": AT}))
     assert launch_errors.described(pod_records.launch_of(seen, launch)) == launch

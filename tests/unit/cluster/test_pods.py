@@ -4,8 +4,16 @@ import json
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import classes, names, pod_classes, pods
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pods import Fold, Limits
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import (
+    classes,
+    names,
+    pod_classes,
+    pod_diagnosis,
+    pod_state,
+    pod_tracker,
+)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_diagnosis import Limits
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_tracker import PodTracker
 
 TEXTS = json.loads((Path(__file__).parent / "data" / "pod_texts.json").read_text())
 RUN, NODE = "20261120-201500-3f2a", "gpu-pool-7x2vd"
@@ -95,7 +103,7 @@ def node(
 
 def event(reason, message="", kind="Pod", name=POD, at=None, **more):
     about = {"kind": kind, "name": name}
-    level = "Normal" if reason in (*pods.PROGRESS_REASONS, "BackOff") else "Warning"
+    level = "Normal" if reason in (*pod_state.PROGRESS_REASONS, "BackOff") else "Warning"
     told = {"reason": reason, "message": message, "type": level, "lastTimestamp": at, **more}
     return {"kind": "Event", "involvedObject": about, **told}
 
@@ -104,35 +112,35 @@ LOST = node("Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status
 
 
 class Cluster:
-    """A fold, and a clock to turn."""
+    """A tracker, and a clock to turn."""
 
     def __init__(self, *objects, limits=None):
-        self.fold, self.now = Fold(limits), 1000.0
-        self.fold.expect(NODE, STAGES)
+        self.tracker, self.now = PodTracker(limits), 1000.0
+        self.tracker.expect(NODE, STAGES)
         self.see(node(), job(), *objects)
 
     def see(self, *objects, change="MODIFIED"):
         for obj in objects:
-            self.fold.take(obj["kind"], change, obj, self.now)
-        return self.placed
+            self.tracker.take(obj["kind"], change, obj, self.now)
+        return self.status
 
     @property
-    def placed(self):
-        return self.fold.placed(NODE, self.now)
+    def status(self):
+        return self.tracker.status(NODE, self.now)
 
     @property
     def trouble(self):
-        return self.placed.trouble
+        return self.status.trouble
 
 
 # --- how far it is ---------------------------------------------------------------------------------------------------
 
 
 def test_a_node_that_nothing_was_seen_of_waits():
-    fold = Fold()
-    fold.expect("n9")
-    assert fold.all(0.0)["n9"].phase == "waiting"
-    assert fold.placed("n9", 0.0).attempt == 1
+    tracker = PodTracker()
+    tracker.expect("n9")
+    assert tracker.status("n9", 0.0).phase == "waiting"
+    assert tracker.status("n9", 0.0).attempt == 1
 
 
 def test_a_pod_goes_through_its_stages():
@@ -140,9 +148,9 @@ def test_a_pod_goes_through_its_stages():
     told = []
 
     def look():
-        placed = cluster.placed
-        assert placed.trouble is None
-        told.append((placed.phase, placed.stage, placed.started, placed.over))
+        status = cluster.status
+        assert status.trouble is None
+        told.append((status.phase, status.stage, status.started, status.done))
 
     look()
     for states, phase in (
@@ -166,47 +174,31 @@ def test_a_pod_goes_through_its_stages():
     ]
 
 
-def test_pending_and_pulling_pods_take_places_of_the_window():
-    cluster = Cluster()
-    assert cluster.placed.at_work and cluster.placed.transferring
-    assert not cluster.see(pod([running()])).transferring
-    assert not cluster.see(pod([ended()] * 3, "Succeeded")).at_work
-
-
 def test_a_second_attempt_is_the_one_that_counts():
     cluster = Cluster(pod([ended(137, "OOMKilled")], "Failed"))
     cluster.see(job(2), pod([running()], attempt=2, name="second"))
-    assert (cluster.placed.attempt, cluster.placed.phase, cluster.trouble) == (2, "running", None)
-    assert cluster.fold.placed(NODE, cluster.now, attempt=1).trouble.name == "oom_killed"
+    assert (cluster.status.attempt, cluster.status.phase, cluster.trouble) == (2, "running", None)
+    assert cluster.tracker.status(NODE, cluster.now, attempt=1).trouble.name == "oom_killed"
 
 
 def test_objects_of_others_are_no_business_of_the_run():
-    fold = Fold()
+    tracker = PodTracker()
     assert (
-        fold.take("Pod", "ADDED", {"metadata": {"name": "theirs", "uid": "1"}, "spec": {}, "status": {}}, 0.0) == set()
+        tracker.take("Pod", "ADDED", {"metadata": {"name": "theirs", "uid": "1"}, "spec": {}, "status": {}}, 0.0)
+        == set()
     )
-    assert fold.take("Pod", "SYNC", None, 0.0) == set()
-    assert fold.take("ConfigMap", "ADDED", {"metadata": {}}, 0.0) == set()
-    assert fold.all(0.0) == {}
+    assert tracker.take("Pod", "SYNC", None, 0.0) == set()
+    assert tracker.take("ConfigMap", "ADDED", {"metadata": {}}, 0.0) == set()
+    assert not tracker._attempts
 
 
 def test_an_injected_container_is_no_stage():
     pod_with_mesh = pod([ended(), ended(), running()], "Running")
     pod_with_mesh["spec"]["containers"].append({"name": "istio-proxy", "image": "x"})
     pod_with_mesh["status"]["containerStatuses"].append({"name": "istio-proxy", "state": ended(1)})
-    placed = Cluster(pod_with_mesh).placed
-    assert list(placed.stages) == list(STAGES)
-    assert placed.trouble is None
-
-
-def test_lines_are_told_once_for_each_change():
-    cluster = Cluster(pod())
-    before = cluster.fold.all(cluster.now)
-    cluster.see(pod([waiting("ErrImagePull", "pull access denied")]))
-    after = cluster.fold.all(cluster.now)
-    (line,) = pods.transitions(before, after)
-    assert line.startswith(f"{NODE} pod: pulling facts: image_denied: ErrImagePull")
-    assert list(pods.transitions(after, after)) == []
+    status = Cluster(pod_with_mesh).status
+    assert list(status.stages) == list(STAGES)
+    assert status.trouble is None
 
 
 # --- images and containers -------------------------------------------------------------------------------------------
@@ -219,11 +211,12 @@ def test_an_image_that_does_not_come_is_borne_for_a_while(reason, message, name)
     cluster = Cluster(pod([waiting(reason, message)]), limits=Limits(image_seconds=300))
     assert (cluster.trouble.name, cluster.trouble.stage, cluster.trouble.final) == (name, "facts", False)
     assert reason in cluster.trouble.message
-    assert not cluster.placed.over
-    assert cluster.fold.due(cluster.now) == 300
-    cluster.now += 300
+    assert not cluster.status.done
+    cluster.now += 299
+    assert not cluster.trouble.final
+    cluster.now += 1
     assert cluster.trouble.final
-    assert cluster.placed.over
+    assert cluster.status.done
     assert not cluster.trouble.evidence
 
 
@@ -242,7 +235,7 @@ def test_a_pull_that_succeeds_after_all_was_no_trouble():
     cluster.now += 299
     assert cluster.see(pod([running()])).trouble is None
     cluster.now += 10
-    assert not cluster.placed.over
+    assert not cluster.status.done
 
 
 def test_back_off_without_a_reason_takes_that_of_the_event():
@@ -283,8 +276,8 @@ def test_a_second_pull_is_given_the_time_of_an_image(timed):
     cluster.now = 1200.0
     cluster.see(event("Pulling", PULLING, at=moment(200) if timed else None))  # the waiting reason stays
     cluster.now += 900
-    assert (cluster.trouble.name, cluster.trouble.final, cluster.placed.over) == ("registry_away", False, False)
-    assert "pulled again" in cluster.trouble.message
+    assert (cluster.trouble.name, cluster.trouble.final, cluster.status.done) == ("registry_away", False, False)
+    assert "pulling again" in cluster.trouble.message
     assert cluster.see(pod([running()])).trouble is None
     # Had it failed, its time would have gone on.
     cluster = failing_pull(timed=timed)
@@ -293,16 +286,17 @@ def test_a_second_pull_is_given_the_time_of_an_image(timed):
     cluster.now += 900
     cluster.see(event("BackOff", f'Back-off pulling image "{IMAGE}"', at=moment(1100) if timed else None))
     left = 300 - (1200 - began)
-    assert (cluster.trouble.final, cluster.fold.due(cluster.now)) == (False, left)
-    cluster.now += left
-    assert (cluster.trouble.name, cluster.placed.over) == ("registry_away", True)
+    cluster.now += left - 1
+    assert not cluster.trouble.final
+    cluster.now += 1
+    assert (cluster.trouble.name, cluster.status.done) == ("registry_away", True)
 
 
 def test_a_second_pull_that_hangs_has_the_time_of_a_start():
     cluster = failing_pull()
     cluster.see(event("Pulling", PULLING, at=moment(30)))
     cluster.now += 1800
-    assert (cluster.trouble.name, cluster.placed.over) == ("registry_away", True)
+    assert (cluster.trouble.name, cluster.status.done) == ("registry_away", True)
 
 
 @pytest.mark.parametrize("lost", [(), (150, 310)])
@@ -311,7 +305,7 @@ def test_an_image_that_never_comes_is_final_however_often_it_is_pulled(lost):
     cluster = failing_pull(10, 30, 70, 150, 310, lost=lost)
     assert cluster.trouble.name == "registry_away"
     cluster.now = 1000 + 310 + 6 + 30
-    assert cluster.placed.over
+    assert cluster.status.done
 
 
 def test_the_status_of_the_last_pull_may_come_after_the_news_of_the_next():
@@ -322,18 +316,18 @@ def test_the_status_of_the_last_pull_may_come_after_the_news_of_the_next():
     cluster.now += 0.5
     cluster.see(BACK_OFF)
     cluster.now += 600
-    assert not cluster.placed.over
+    assert not cluster.status.done
 
 
 @pytest.mark.parametrize(("reason", "name"), [("InvalidImageName", "image_name"), ("ErrImageNeverPull", "image_pull")])
 def test_an_image_that_cannot_come_is_final_at_once(reason, name):
     cluster = Cluster(pod([waiting(reason, 'Failed to apply default image tag "a b": couldn\'t parse')]))
-    assert (cluster.trouble.name, cluster.trouble.final, cluster.placed.over) == (name, True, True)
+    assert (cluster.trouble.name, cluster.trouble.final, cluster.status.done) == (name, True, True)
 
 
 def test_the_image_of_a_later_stage_names_that_stage():
-    placed = Cluster(pod([ended(), waiting("ErrImagePull", "pull: manifest unknown")])).placed
-    assert (placed.stage, placed.trouble.stage, placed.started) == ("training", "training", True)
+    status = Cluster(pod([ended(), waiting("ErrImagePull", "pull: manifest unknown")])).status
+    assert (status.stage, status.trouble.stage, status.started) == ("training", "training", True)
 
 
 @pytest.mark.parametrize(["reason", "message", "name", "evidence"], cases("starts"))
@@ -342,15 +336,15 @@ def test_a_container_that_does_not_start(reason, message, name, evidence):
     trouble = cluster.trouble
     assert (trouble.name, trouble.stage, trouble.final, trouble.evidence) == (name, "training", False, evidence)
     cluster.now += 60
-    assert cluster.placed.over
+    assert cluster.status.done
 
 
 def test_a_start_that_failed_for_good_is_told_from_the_ended_container():
     said = 'exec: "python3": executable file not found in $PATH: unknown'
     failed = ended(128, "StartError", f"failed to create containerd task: {said}", startedAt="1970-01-01T00:00:00Z")
-    placed = Cluster(pod([failed], "Failed")).placed
-    assert (placed.trouble.name, placed.trouble.evidence, placed.started) == ("image_without_python", False, False)
-    assert placed.stages["facts"].signal is None
+    status = Cluster(pod([failed], "Failed")).status
+    assert (status.trouble.name, status.trouble.evidence, status.started) == ("image_without_python", False, False)
+    assert status.stages["facts"].signal is None
 
 
 @pytest.mark.parametrize(["reason", "message", "name"], cases("events"))
@@ -372,7 +366,7 @@ PULLING = f'Pulling image "{IMAGE}"'
 @pytest.mark.parametrize(
     ("reason", "said"), [("FailedMount", SECRET), ("FailedAttachVolume", "x"), ("FailedCreatePodSandBox", SANDBOX)]
 )
-@pytest.mark.parametrize("progress", sorted(pods.PROGRESS_REASONS))
+@pytest.mark.parametrize("progress", sorted(pod_state.PROGRESS_REASONS))
 @pytest.mark.parametrize("timed", [False, True])
 def test_what_was_amiss_before_the_pull_is_forgotten_when_it_pulls(reason, said, progress, timed):
     cluster = Cluster(pod([waiting("PodInitializing")]))
@@ -382,7 +376,7 @@ def test_what_was_amiss_before_the_pull_is_forgotten_when_it_pulls(reason, said,
     cluster.now += 4
     cluster.see(event(progress, PULLING, at=second))
     cluster.now += 600  # a large image
-    assert (cluster.trouble, cluster.placed.phase, cluster.placed.over) == (None, "pulling", False)
+    assert (cluster.trouble, cluster.status.phase, cluster.status.done) == (None, "pulling", False)
     cluster.now += 1200
     assert cluster.trouble.name == "not_starting"
 
@@ -392,7 +386,7 @@ def test_what_was_amiss_before_the_pull_is_forgotten_when_the_sandbox_is_there()
     cluster.now += 4
     cluster.see(pod([waiting("PodInitializing")], conditions=[condition("PodReadyToStartContainers")]))
     cluster.now += 300
-    assert (cluster.trouble, cluster.placed.over) == (None, False)
+    assert (cluster.trouble, cluster.status.done) == (None, False)
 
 
 def test_a_mount_that_fails_all_the_time_is_final():
@@ -402,7 +396,7 @@ def test_a_mount_that_fails_all_the_time_is_final():
         cluster.now = 1000.0 + second
         at = f"2026-11-20T20:{20 + second // 60}:{second % 60:02}Z"
         cluster.see(event("FailedMount", SECRET, at=at, count=second))
-    assert (cluster.trouble.name, cluster.placed.over) == ("storage", True)
+    assert (cluster.trouble.name, cluster.status.done) == ("storage", True)
 
 
 def test_events_are_put_in_order_by_their_times_and_else_as_they_came():
@@ -428,7 +422,7 @@ def test_a_pod_that_starts_without_a_word_is_given_long_for_its_image():
     cluster.now += 1799
     assert cluster.trouble is None
     cluster.now += 1
-    assert (cluster.trouble.name, cluster.placed.over) == ("not_starting", True)
+    assert (cluster.trouble.name, cluster.status.done) == ("not_starting", True)
 
 
 # --- scheduling ------------------------------------------------------------------------------------------------------
@@ -453,7 +447,7 @@ def test_the_scheduler_s_own_reason_for_this_node(message, spec, name, told, mor
     assert "claims" not in trouble.message
     assert "control-plane" not in trouble.message
     cluster.now += 300
-    assert cluster.placed.over and not cluster.placed.started
+    assert cluster.status.done and not cluster.status.started
 
 
 UNNAMED = "0/3 nodes are available: 3 node(s) had untolerated taint(s). no new claims to deallocate, "
@@ -468,19 +462,19 @@ def test_a_taint_without_a_name_on_a_node_that_is_not_ready():
 
 
 def test_a_taint_without_a_name_on_a_node_that_nobody_knows():
-    fold = Fold()
+    tracker = PodTracker()
     for obj in (job(), unscheduled(UNNAMED + PREEMPTION)):
-        fold.take(obj["kind"], "ADDED", obj, 0.0)
-    trouble = fold.placed(NODE, 0.0).trouble
+        tracker.take(obj["kind"], "ADDED", obj, 0.0)
+    trouble = tracker.status(NODE, 0.0).trouble
     assert (trouble.name, trouble.message) == ("tainted", "Unschedulable: node(s) had untolerated taint(s)")
 
 
 def test_a_node_that_the_cluster_has_not_is_missing():
-    fold = Fold()
+    tracker = PodTracker()
     message = "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector."
     for obj in (job(), unscheduled(message)):
-        fold.take(obj["kind"], "ADDED", obj, 0.0)
-    assert fold.placed(NODE, 0.0).trouble.name == "node_missing"
+        tracker.take(obj["kind"], "ADDED", obj, 0.0)
+    assert tracker.status(NODE, 0.0).trouble.name == "node_missing"
 
 
 def test_a_node_with_another_s_hostname_says_so():
@@ -498,46 +492,46 @@ def test_a_pod_that_may_not_be_made_is_told_by_its_job_s_event(message, name):
     cluster = Cluster(event("FailedCreate", message, "Job", JOB), limits=Limits(refused_seconds=120))
     assert (cluster.trouble.name, cluster.trouble.message, cluster.trouble.final) == (name, message, False)
     cluster.now += 120
-    assert cluster.placed.over
+    assert cluster.status.done
     cluster.see(pod())
     assert cluster.trouble is None
 
 
 def test_an_event_may_come_before_its_job():
-    fold = Fold()
-    fold.take("Event", "ADDED", event("FailedCreate", "exceeded quota: gpus", "Job", JOB), 0.0)
-    fold.take("Job", "ADDED", job(), 1.0)
-    assert fold.placed(NODE, 1.0).trouble.name == "quota"
+    tracker = PodTracker()
+    tracker.take("Event", "ADDED", event("FailedCreate", "exceeded quota: gpus", "Job", JOB), 0.0)
+    tracker.take("Job", "ADDED", job(), 1.0)
+    assert tracker.status(NODE, 1.0).trouble.name == "quota"
 
 
 def test_a_job_without_a_pod_is_told_after_a_while():
     cluster = Cluster(limits=Limits(pod_seconds=120))
     assert cluster.trouble is None
     cluster.now += 120
-    assert (cluster.trouble.name, cluster.placed.over) == ("no_pod", True)
+    assert (cluster.trouble.name, cluster.status.done) == ("no_pod", True)
 
 
 def test_a_queue_may_hold_a_job_back_for_ever():
     cluster = Cluster()
     cluster.see(job(suspend=True))
     cluster.now += 1e6
-    assert (cluster.trouble.name, cluster.trouble.final, cluster.placed.over) == ("suspended", False, False)
+    assert (cluster.trouble.name, cluster.trouble.final, cluster.status.done) == ("suspended", False, False)
 
 
 def test_a_queue_may_take_back_what_it_gave():
     cluster = Cluster()
     cluster.see(pod([running()], phase="Running"))
-    assert not cluster.placed.held
+    assert not cluster.status.held
     cluster.see(job(suspend=True))
     assert cluster.trouble is None, "its pod is still at work"
     cluster.see(pod([running()], phase="Running", deletionTimestamp="2026-11-20T20:30:00Z"))
-    assert (cluster.trouble.name, cluster.placed.over) == ("suspended", False)
+    assert (cluster.trouble.name, cluster.status.done) == ("suspended", False)
     last = ended(143, at="2026-11-20T20:30:01Z")
     cluster.see(pod([last], phase="Failed", deletionTimestamp="2026-11-20T20:30:00Z"), change="DELETED")
-    assert (cluster.trouble.name, cluster.placed.over, cluster.placed.held) == ("suspended", True, True)
-    assert "its queue took its place back" in cluster.trouble.message
+    assert (cluster.trouble.name, cluster.status.done, cluster.status.held) == ("suspended", True, True)
+    assert "preempted by its queue" in cluster.trouble.message
     cluster.see(job(suspend=True), change="DELETED")
-    assert not cluster.placed.held
+    assert not cluster.status.held
 
 
 # --- ends ------------------------------------------------------------------------------------------------------------
@@ -575,11 +569,11 @@ NOT_LOCATED = "The container could not be located when the pod was terminated"
 def test_what_happens_to_a_pod_from_outside_proves_nothing_about_its_node(name, told, end, reason, disruption):
     states = [ended(), end] if end else []
     conditions = disrupted(*disruption) if disruption else []
-    placed = Cluster(pod(states, "Failed", reason=reason, message=told, conditions=conditions)).placed
-    assert (placed.trouble.name, placed.trouble.evidence, placed.trouble.final) == (name, False, True)
-    assert told in placed.trouble.message
-    assert placed.trouble.again
-    assert placed.over
+    status = Cluster(pod(states, "Failed", reason=reason, message=told, conditions=conditions)).status
+    assert (status.trouble.name, status.trouble.evidence, status.trouble.final) == (name, False, True)
+    assert told in status.trouble.message
+    assert status.trouble.again
+    assert status.done
 
 
 @pytest.mark.parametrize(
@@ -597,7 +591,7 @@ def test_a_container_that_dies_by_itself_speaks_about_its_node(state, name, told
     assert (cluster.trouble.name, cluster.trouble.stage, cluster.trouble.evidence) == (name, "training", True)
     assert told in cluster.trouble.message
     assert not cluster.trouble.again  # retry.py decides, by what the stage allows
-    assert cluster.placed.over
+    assert cluster.status.done
 
 
 def test_a_runner_that_refuses_says_nothing_about_the_node():
@@ -612,7 +606,7 @@ def test_a_last_stage_that_tells_of_a_failure_is_no_trouble():
     failed = [condition("Failed", "BackoffLimitExceeded", "Job has reached the specified backoff limit")]
     cluster = Cluster(pod([ended(), ended(), ended(1, message=said)], "Failed"))
     cluster.see(job(conditions=failed))
-    assert (cluster.trouble, cluster.placed.over) == (None, True)
+    assert (cluster.trouble, cluster.status.done) == (None, True)
 
 
 def test_a_last_stage_without_a_word_did_not_end_by_itself():
@@ -625,12 +619,12 @@ DEADLINE = [condition("Failed", "DeadlineExceeded", "Job was active longer than 
 def test_the_deadline_ends_a_pod_at_work():
     cluster = Cluster(pod([ended(), running()]))
     cluster.see(job(conditions=[condition("FailureTarget", *list(DEADLINE[0].values())[2:])]))
-    assert not cluster.placed.over  # the kubelet gives it the time to end
+    assert not cluster.status.done  # the kubelet gives it the time to end
     deleting = {"deletionTimestamp": "2026-11-20T22:15:40Z", "deletionGracePeriodSeconds": 30}
     cluster.see(pod([ended(), ended(143)], "Failed", **deleting), job(conditions=DEADLINE))
     trouble = cluster.trouble
     assert (trouble.name, trouble.stage, trouble.evidence) == ("deadline_exceeded", "training", False)
-    assert cluster.placed.over
+    assert cluster.status.done
 
 
 def test_at_its_deadline_a_pod_may_be_deleted_before_its_job_says_so():
@@ -646,28 +640,28 @@ def test_what_held_a_pod_up_until_the_deadline_is_the_cause():
     cluster = Cluster(unscheduled(f"0/3 nodes are available: 1 Insufficient nvidia.com/gpu, {FOREIGN}."))
     cluster.see(job(conditions=DEADLINE))
     cluster.see(unscheduled("x"), change="DELETED")
-    assert (cluster.trouble.name, cluster.placed.over) == ("gpus_taken", True)
+    assert (cluster.trouble.name, cluster.status.done) == ("gpus_taken", True)
     assert "until the deadline" in cluster.trouble.message
 
 
-def test_a_pod_that_somebody_deletes():
+def test_a_pod_deleted_from_outside():
     cluster = Cluster(pod([ended(), running()]))
     asked = {"deletionTimestamp": "2026-11-20T20:18:30Z", "deletionGracePeriodSeconds": 30}
     cluster.see(pod([ended(), running()], **asked))
-    assert (cluster.trouble.name, cluster.placed.over) == ("pod_deleted", False)
+    assert (cluster.trouble.name, cluster.status.done) == ("pod_deleted", False)
     assert cluster.trouble.message == f"its pod {POD} is being deleted"
     cluster.see(pod([ended(), ended(137, at="2026-11-20T20:18:30Z")], "Failed", **asked))
-    assert (cluster.trouble.name, cluster.trouble.evidence, cluster.placed.over) == ("pod_deleted", False, True)
+    assert (cluster.trouble.name, cluster.trouble.evidence, cluster.status.done) == ("pod_deleted", False, True)
     cluster.see(pod([ended(), ended(137, at="2026-11-20T20:18:30Z")], "Failed", **asked), change="DELETED")
     cluster.see(job(conditions=[condition("Failed", "BackoffLimitExceeded", "backoff limit")]))
     assert cluster.trouble.name == "pod_deleted"
-    assert cluster.trouble.message == f"its pod {POD} was deleted by somebody"
+    assert cluster.trouble.message == f"its pod {POD} was deleted from outside the run"
 
 
 def test_a_pod_that_is_gone_without_a_word_was_deleted():
     cluster = Cluster(pod([ended(), running()]))
     cluster.see(pod([ended(), running()]), change="DELETED")
-    assert (cluster.trouble.name, cluster.placed.over) == ("pod_deleted", True)
+    assert (cluster.trouble.name, cluster.status.done) == ("pod_deleted", True)
 
 
 def test_a_pod_killed_for_memory_and_deleted_afterwards_was_killed_for_memory():
@@ -682,15 +676,15 @@ def test_a_pod_killed_for_memory_and_deleted_afterwards_was_killed_for_memory():
 def test_a_job_that_somebody_deletes_before_it_has_a_pod():
     cluster = Cluster()
     cluster.see(job(), change="DELETED")
-    assert (cluster.trouble.name, cluster.placed.over) == ("job_deleted", True)
+    assert (cluster.trouble.name, cluster.status.done) == ("job_deleted", True)
 
 
 def test_a_job_that_failed_while_the_watch_was_away():
     cluster = Cluster()
     cluster.see(job(conditions=[condition("Failed", "BackoffLimitExceeded", "backoff limit")]))
-    assert (cluster.trouble, cluster.placed.over) == (None, False)  # its pod may come by the other watch
+    assert (cluster.trouble, cluster.status.done) == (None, False)  # its pod may come by the other watch
     cluster.now += 6
-    assert (cluster.trouble.name, cluster.trouble.evidence, cluster.placed.over) == ("pod_failed", False, True)
+    assert (cluster.trouble.name, cluster.trouble.evidence, cluster.status.done) == ("pod_failed", False, True)
 
 
 # --- nodes -----------------------------------------------------------------------------------------------------------
@@ -705,7 +699,7 @@ def test_a_node_that_falls_silent_may_come_back():
     assert cluster.see(node()).trouble is None
     cluster.see(LOST)
     cluster.now += 300
-    assert (cluster.trouble.final, cluster.placed.over, cluster.trouble.evidence) == (True, True, False)
+    assert (cluster.trouble.final, cluster.status.done, cluster.trouble.evidence) == (True, True, False)
 
 
 def test_a_pod_that_a_silent_node_cannot_end_is_over_all_the_same():
@@ -714,7 +708,7 @@ def test_a_pod_that_a_silent_node_cannot_end_is_over_all_the_same():
     away = disrupted("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint")
     asked = {"deletionTimestamp": "2026-11-20T20:28:30Z", "deletionGracePeriodSeconds": 30}
     cluster.see(pod([ended(), running()], conditions=away, **asked))
-    assert (cluster.trouble.name, cluster.placed.over) == ("node_lost", True)
+    assert (cluster.trouble.name, cluster.status.done) == ("node_lost", True)
 
 
 def test_a_taint_that_drives_pods_off_a_sound_node_is_a_drain():
@@ -725,13 +719,13 @@ def test_a_taint_that_drives_pods_off_a_sound_node_is_a_drain():
 def test_a_node_that_leaves_the_cluster_takes_its_pod_along():
     cluster = Cluster(pod([ended(), running()]))
     cluster.see(node(), change="DELETED")
-    assert (cluster.trouble.name, cluster.placed.over) == ("node_lost", True)
+    assert (cluster.trouble.name, cluster.status.done) == ("node_lost", True)
     cluster.see(
         pod([ended(), running()], conditions=disrupted("DeletionByPodGC", "PodGC: node no longer exists")),
         change="DELETED",
     )
     assert cluster.trouble.name == "node_lost"
-    assert cluster.placed.over
+    assert cluster.status.done
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["deleted", "deletion-missed"])
@@ -739,16 +733,16 @@ def test_a_node_made_again_under_its_name_has_not_the_pods_of_the_old_one(told):
     cluster = Cluster(pod([ended(), running()]))
     if told:
         cluster.see(node(), change="DELETED")
-        assert cluster.placed.over
+        assert cluster.status.done
     cluster.see(node(uid="uid-2"), change="ADDED")
-    assert (cluster.trouble.name, cluster.trouble.again, cluster.placed.over) == ("node_lost", True, True)
+    assert (cluster.trouble.name, cluster.trouble.again, cluster.status.done) == ("node_lost", True, True)
     assert "another has its name" in cluster.trouble.message
     cluster.see(pod([ended(), running()]), node(), change="MODIFIED" if told else "DELETED")
     cluster.see(node(uid="uid-2"))
-    assert (cluster.trouble.name, cluster.placed.over) == ("node_lost", True)
+    assert (cluster.trouble.name, cluster.status.done) == ("node_lost", True)
     # The next attempt is on the new one.
     cluster.see(job(2), pod([running()], attempt=2, name="second"))
-    assert (cluster.trouble, cluster.placed.phase, cluster.placed.over) == (None, "running", False)
+    assert (cluster.trouble, cluster.status.phase, cluster.status.done) == (None, "running", False)
     cluster.see(node(uid="uid-2"), change="DELETED")
     assert cluster.trouble.name == "node_lost"
 
@@ -758,25 +752,25 @@ def test_a_node_made_again_under_its_name_has_not_the_pods_of_the_old_one(told):
 )
 @pytest.mark.parametrize("first", ["pod", "node"])
 def test_a_pod_older_than_its_node_is_lost_though_nobody_saw_the_old_one(at, lost, first):
-    fold = Fold()
+    tracker = PodTracker()
     placed_at = condition("PodScheduled") | {"lastTransitionTime": at}
     objects = [job(), pod([running()], conditions=[placed_at]), node(made="2026-11-20T20:30:00Z")]
     for obj in objects if first == "pod" else reversed(objects):
-        fold.take(obj["kind"], "ADDED", obj, 0.0)
-    placed = fold.placed(NODE, 0.0)
-    assert (placed.over, bool(placed.trouble)) == (lost, lost)
+        tracker.take(obj["kind"], "ADDED", obj, 0.0)
+    status = tracker.status(NODE, 0.0)
+    assert (status.done, bool(status.trouble)) == (lost, lost)
 
 
 def test_a_node_of_another_name_than_the_inventory_s_is_known_by_its_pod():
     cluster = Cluster(pod([ended(), running()], host="ip-10-0-0-7"))
     silent = node("False", "KubeletNotReady", "container runtime is down", name="ip-10-0-0-7")
-    assert cluster.fold.take("Node", "MODIFIED", silent, cluster.now) == {NODE}
+    assert cluster.tracker.take("Node", "MODIFIED", silent, cluster.now) == {NODE}
     assert "container runtime is down" in cluster.trouble.message
 
 
 def test_a_heartbeat_of_a_node_concerns_nobody():
     cluster = Cluster(pod([running()]))
-    assert cluster.fold.take("Node", "MODIFIED", node(), cluster.now) == set()
+    assert cluster.tracker.take("Node", "MODIFIED", node(), cluster.now) == set()
 
 
 # --- classes, hostile texts, size ------------------------------------------------------------------------------------
@@ -784,38 +778,38 @@ def test_a_heartbeat_of_a_node_concerns_nobody():
 
 def test_classes_have_one_home():
     assert set(pod_classes.OWN).isdisjoint(known.name for known in classes.CLASSES)
-    for name in {*pods._DISRUPTIONS.values(), *pods._POD_REASONS.values()}:
+    for name in {*pod_diagnosis._DISRUPTIONS.values(), *pod_diagnosis._POD_REASONS.values()}:
         assert pod_classes.named(name).remedy.endswith("--limit {node}")
 
 
 def test_texts_of_the_cluster_are_cleaned():
-    placed = Cluster(pod([waiting("ErrImagePull", "pull:\x1b[31m\u202e not found\n\nx" + "y" * 9000)])).placed
-    assert placed.trouble.message.isprintable()
-    assert len(placed.trouble.message) <= pods.MESSAGE_CHARACTERS
+    status = Cluster(pod([waiting("ErrImagePull", "pull:\x1b[31m\u202e not found\n\nx" + "y" * 9000)])).status
+    assert status.trouble.message.isprintable()
+    assert len(status.trouble.message) <= pod_state.MESSAGE_CHARACTERS
 
 
 @pytest.mark.parametrize("broken", [{}, {"metadata": None}, {"metadata": {"annotations": None}}, []])
 @pytest.mark.parametrize("kind", ["Job", "Pod", "Node", "Event"])
 def test_objects_without_form_do_no_harm(kind, broken):
-    assert Fold().take(kind, "ADDED", broken, 0.0) == set()
+    assert PodTracker().take(kind, "ADDED", broken, 0.0) == set()
 
 
 def test_events_are_kept_within_bounds(monkeypatch):
-    monkeypatch.setattr(pods, "MAX_EVENT_OBJECTS", 3)
-    fold = Fold()
+    monkeypatch.setattr(pod_tracker, "MAX_EVENT_OBJECTS", 3)
+    tracker = PodTracker()
     for number in range(9):
-        fold.take("Event", "ADDED", event("Failed", "x", name=f"pod-{number}"), 0.0)
-    assert len(fold._events) == 3
+        tracker.take("Event", "ADDED", event("Failed", "x", name=f"pod-{number}"), 0.0)
+    assert len(tracker._events) == 3
 
 
 def test_a_thousand_nodes_are_folded_in_a_moment():
-    fold = Fold()
+    tracker = PodTracker()
     for number in range(1000):
         for obj in (job(), pod([ended(), running()], name=f"p{number}")):
             obj["metadata"]["annotations"] = names.node_annotations(RUN, f"n{number}")
-            fold.take(obj["kind"], "ADDED", obj, 0.0)
-        fold.take("Node", "ADDED", node(name=f"n{number}"), 0.0)
-    assert sum(placed.phase == "running" for placed in fold.all(1.0).values()) == 1000
+            tracker.take(obj["kind"], "ADDED", obj, 0.0)
+        tracker.take("Node", "ADDED", node(name=f"n{number}"), 0.0)
+    assert all(tracker.status(f"n{number}", 1.0).phase == "running" for number in range(1000))
 
 
 def test_the_patience_that_people_choose_is_the_limit_of_all_that_is_borne():

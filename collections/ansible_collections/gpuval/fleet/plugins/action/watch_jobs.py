@@ -5,7 +5,13 @@ from __future__ import annotations
 
 from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.module_utils.parsing.convert_bool import boolean
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import inventory, joining, nodes, pod_settings, pods
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import (
+    inventory,
+    joining,
+    nodes,
+    pod_diagnosis,
+    pod_settings,
+)
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.options import access_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.placement import (
@@ -75,7 +81,7 @@ class ActionModule(RunAction):
             task_vars["ansible_play_hosts"],
             task_vars["ansible_play_hosts_all"],
             self._display.warning,
-            pods.Limits.of(options["patience_seconds"], options["start_seconds"]),
+            pod_diagnosis.Limits.of(options["patience_seconds"], options["start_seconds"]),
             self._rule(options, cluster) if options["accept_new_nodes"] else None,
         )
         try:

@@ -20,10 +20,12 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import (
     names,
     nodes,
     pod_records,
-    pods,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_diagnosis import Limits
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import PodSettings
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_state import ENDED
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_tracker import PodStatus, PodTracker, Trouble
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.streams import Streams
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import clean_text
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import keys
@@ -93,13 +95,13 @@ class ClusterPlacement(Placement):
         present: Iterable[str],
         everyone: Iterable[str],
         warn: Callable[[str], None],
-        limits: pods.Limits | None = None,
+        limits: Limits | None = None,
         accept: joining.Rule | None = None,
     ) -> None:
         self.present, self.everyone = set(present), set(everyone)
         self._cluster, self._run, self._folder, self._store = cluster, run, folder, store
         self._orders, self._warn = orders, warn
-        self._fold = pods.Fold(limits or pods.Limits())
+        self._pods = PodTracker(limits)
         self._accept = accept
         self._round = gangs.round_of(folder)
         self._newcomers: joining.Newcomers | None = None
@@ -117,7 +119,7 @@ class ClusterPlacement(Placement):
         #: Stages that a pod that is over left open by no fault of their own, by node and attempt.
         self._settled: dict[tuple[str, int], list[str]] = {}
         #: What ended those attempts: what becomes of their Jobs later is this controller's doing.
-        self._closed: dict[tuple[str, int], pods.Placed] = {}
+        self._closed: dict[tuple[str, int], PodStatus] = {}
         #: Nodes of which there was news while their launch was not yet taken in.
         self._unread: set[str] = set()
         self._looked_at = float("-inf")
@@ -142,7 +144,7 @@ class ClusterPlacement(Placement):
         self._views = views
         for view in views.values():
             view.pulling = True
-            self._fold.expect(view.name, view.stages)
+            self._pods.expect(view.name, view.stages)
         selector = names.run_selector(self._run["run_id"])
         self._streams = Streams(
             self._cluster,
@@ -211,7 +213,7 @@ class ClusterPlacement(Placement):
         self.everyone.add(name)
 
     def new_nodes(self) -> dict[str, dict[str, Any]]:
-        """Nodes that came up since the watch began, that the inventory's selector chooses and pods can be placed on."""
+        """Nodes that came up since the watch began, that the inventory's selector chooses and pods can be status on."""
         if self._newcomers is None:
             return {}
         hosts = self._views.keys() & (self.present - self._like.keys())
@@ -229,7 +231,7 @@ class ClusterPlacement(Placement):
 
     def add(self, view: NodeView) -> None:
         view.pulling = True
-        self._fold.expect(view.name, view.stages)
+        self._pods.expect(view.name, view.stages)
 
     def _wait_for_lists(self) -> None:
         """Until each kind was listed once: a node that is not among them is not there."""
@@ -298,10 +300,10 @@ class ClusterPlacement(Placement):
     def _not_again(self, view: NodeView, launch: dict[str, Any]) -> dict[str, Any]:
         """The launch of a further attempt that could not be made: the node's evidence is what the earlier one left."""
         reason = {key: launch[key] for key in ("class", "message", "remedy")}
-        trouble = pods.Trouble(reason["class"], reason["message"], reason["remedy"], final=True)
+        trouble = Trouble(reason["class"], reason["message"], reason["remedy"], final=True)
         key = (view.name, launch["attempt"])
         self._settled[key] = []
-        self._closed[key] = pods.Placed(*key, pods.ENDED, trouble=trouble, started=True, over=True)
+        self._closed[key] = PodStatus(*key, ENDED, trouble=trouble, started=True, done=True)
         view.attempt_ended = True
         self._warn(f"{view.name}: attempt {launch['attempt']} cannot be made: {reason['message']}")
         return {**launch, "state": "started", "message": "", "class": None, "remedy": None, "contact": reason}
@@ -309,10 +311,10 @@ class ClusterPlacement(Placement):
     def _made(self, view: NodeView, launch: dict[str, Any], seconds: float) -> dict[str, Any]:
         name, attempt = view.name, launch["attempt"]
         order = self._order(name)
-        placed = self._fold.placed(name, time.monotonic(), attempt)
+        status = self._pods.status(name, time.monotonic(), attempt)
         before = self._folder.read_launch(name).get("machine")
-        if placed.job:  # of a controller before this one, or of who applied the rendered manifests
-            return self._started(view, {**launch, "job": placed.job, "machine": before}, order.plan)
+        if status.job:  # of a controller before this one, or of who applied the rendered manifests
+            return self._started(view, {**launch, "job": status.job, "machine": before}, order.plan)
         node = self._nodes.get(name)
         finding = nodes.finding_for(name, node, order.settings, order.sku, self._run["nodes"][name]["gpu_count"])
         if finding:
@@ -376,9 +378,9 @@ class ClusterPlacement(Placement):
         if self._round:
             return None
         attempt = view.launch.get("attempt", 1)
-        placed = self._closed.get((view.name, attempt))
+        status = self._closed.get((view.name, attempt))
         left = self._settled.get((view.name, attempt))
-        if placed is None or not left or not _comes_again(placed):
+        if status is None or not left or not _comes_again(status):
             return None
         order = self._order(view.name)
         expected_gpus = self._run["nodes"][view.name]["gpu_count"]
@@ -428,64 +430,64 @@ class ClusterPlacement(Placement):
                 self._nodes[name] = thing
             if self._newcomers is not None:
                 self._newcomers.see(name, self._nodes.get(name))
-        return self._fold.take(kind, change, thing, time.monotonic())
+        return self._pods.take(kind, change, thing, time.monotonic())
 
     def _state(self, view: NodeView, now: float) -> NodeNews | None:
         """What the cluster says of a node that was launched, where that is new."""
         if view.launch.get("state") not in LAUNCHED or view.busy:
             return None
         attempt = view.launch.get("attempt", 1)
-        placed = self._closed.get((view.name, attempt)) or self._fold.placed(view.name, now, attempt)
-        brought = view.pulling and (placed.started or placed.over)
-        view.pulling = not placed.started and not placed.over
+        status = self._closed.get((view.name, attempt)) or self._pods.status(view.name, now, attempt)
+        brought = view.pulling and (status.started or status.done)
+        view.pulling = not status.started and not status.done
         records: dict[str, bytes] | None = None
         view.attempt_ended = False
-        if placed.over and not (view.complete and not pod_records.cut_short(placed, view.records)):
-            records = self._after(view, placed, now)
+        if status.done and not (view.complete and not pod_records.cut_short(status, view.records)):
+            records = self._after(view, status, now)
             if not view.attempt_ended:
                 return None
-        launch: dict[str, Any] | None = pod_records.launch_of(placed, view.launch)
+        launch: dict[str, Any] | None = pod_records.launch_of(status, view.launch)
         if launch == view.launch:
             launch = None
         # Images that are present are news too: the next node may pull its own.
         return NodeNews(view.name, launch, records) if launch or records is not None or brought else None
 
-    def _after(self, view: NodeView, placed: pods.Placed, now: float) -> dict[str, bytes] | None:
+    def _after(self, view: NodeView, status: PodStatus, now: float) -> dict[str, bytes] | None:
         """The pod has ended and stages lack their last record: wait for it, then look at the output, then say why."""
-        key = (view.name, placed.attempt)
+        key = (view.name, status.attempt)
         if key in self._settled:
             view.attempt_ended = True
             return None
         if now - self._ended_at.setdefault(key, now) < SETTLE_SECONDS and not view.complete:
             return None
         view.attempt_ended = True
-        records = self._from_output(view, placed.attempt)
+        records = self._from_output(view, status.attempt)
         printed = {key: record for key, raw in records.items() if (record := self._taken(key, raw))}
         known = {**view.records, **{record["stage"]: record for record in printed.values()}}
         plan = self._order(view.name).plan
-        if placed.attempt > 1:
-            plan = plans.again(plan, view.launch.get("stages") or view.stages, placed.attempt)
-        owed, at = pod_records.owed(placed, plan, known, run_folder.now()), run_folder.now()
+        if status.attempt > 1:
+            plan = plans.again(plan, view.launch.get("stages") or view.stages, status.attempt)
+        owed, at = pod_records.owed(status, plan, known, run_folder.now()), run_folder.now()
         self._settled[key] = [*owed.cut_off, *owed.not_run]
-        self._closed[key] = placed
+        self._closed[key] = status
         made = owed.records
-        if placed.trouble and placed.trouble.evidence:  # else nothing is proven: the launch's contact says why
-            made = made + [pod_records.not_run_record(placed, plan, stage, at) for stage in owed.not_run]
+        if status.trouble and status.trouble.evidence:  # else nothing is proven: the launch's contact says why
+            made = made + [pod_records.not_run_record(status, plan, stage, at) for stage in owed.not_run]
         for record in made:
             key_of = object_key(self._run["folder"], "records", record["stage"], view.name)
             printed[key_of], records[key_of] = record, json.dumps(record).encode()
         self._keep_records(view, {key_of: records[key_of] for key_of in printed})
-        self._let_go(view.name, placed)
+        self._let_go(view.name, status)
         return records
 
-    def _let_go(self, name: str, placed: pods.Placed) -> None:
+    def _let_go(self, name: str, status: PodStatus) -> None:
         """Delete a Job that has not ended by itself: one that waits for ever holds the node's GPUs."""
-        if not placed.job or (placed.phase == pods.ENDED and not placed.held):
+        if not status.job or (status.phase == ENDED and not status.held):
             return
         try:
-            self._cluster.delete("Job", placed.job)
+            self._cluster.delete("Job", status.job)
         except ClusterError as error:
-            self._warn(f"{name}: its Job {placed.job} is left to wait: {error}")
+            self._warn(f"{name}: its Job {status.job} is left to wait: {error}")
 
     def finish(self) -> None:
         """The watch is over. After a round of gangs its nodes are the next one's: what of it still waits is let go.
@@ -496,9 +498,9 @@ class ClusterPlacement(Placement):
             return
         now = time.monotonic()
         for view in self._views.values():
-            placed = self._fold.placed(view.name, now, view.launch.get("attempt", 1))
-            if placed.held or not view.complete:  # what is complete ends by itself, once its log is in the store
-                self._let_go(view.name, placed)
+            status = self._pods.status(view.name, now, view.launch.get("attempt", 1))
+            if status.held or not view.complete:  # what is complete ends by itself, once its log is in the store
+                self._let_go(view.name, status)
         if self._round.is_of_a_search:
             try:
                 for kind in cleaning.KINDS:
@@ -528,19 +530,19 @@ class ClusterPlacement(Placement):
             return False
         if not any(one["state"] == "cancelled" and one["attempt"] == attempt for one in view.records.values()):
             return False
-        placed = self._fold.placed(view.name, time.monotonic(), attempt)
-        return not placed.over or bool(pod_records.cut_short(placed, view.records))
+        status = self._pods.status(view.name, time.monotonic(), attempt)
+        return not status.done or bool(pod_records.cut_short(status, view.records))
 
     def _from_output(self, view: NodeView, attempt: int) -> dict[str, bytes]:
         """By key: records that the pod printed and that are newer than what is known; its output becomes the logs."""
-        placed = self._fold.placed(view.name, time.monotonic(), attempt)
+        status = self._pods.status(view.name, time.monotonic(), attempt)
         found: dict[str, bytes] = {}
-        if not placed.pod:
+        if not status.pod:
             return found
         now = time.monotonic()
         if now < self._unread_until.get(view.name, 0.0) or not self._answers(view.name):
             return found
-        for stage, container in placed.stages.items():
+        for stage, container in status.stages.items():
             known = view.records.get(stage, {})
             if container.state == "waiting" or (
                 known.get("state") in FINAL_STATES and known.get("attempt", 1) >= attempt
@@ -548,7 +550,7 @@ class ClusterPlacement(Placement):
                 continue
             try:
                 text = self._cluster.log(
-                    placed.pod, names.container_name(stage), limit_bytes=LOG_BYTES, tail_lines=LOG_LINES
+                    status.pod, names.container_name(stage), limit_bytes=LOG_BYTES, tail_lines=LOG_LINES
                 )
             except ClusterError as error:  # a kubelet that is away is asked less and less often: it holds up all nodes
                 self._say_once(view.name, f"{view.name}: the output of {stage} cannot be read: {error}")
@@ -607,9 +609,9 @@ def _write_log(path: Path, text: str) -> None:
     run_folder.write_bytes(path, ("\n".join(lines) + "\n").encode())
 
 
-def _comes_again(placed: pods.Placed) -> bool:
+def _comes_again(status: PodStatus) -> bool:
     """Whether its attempt ended by what another attempt may well be spared."""
-    return placed.over and placed.attempt < MAX_ATTEMPTS and placed.trouble is not None and placed.trouble.again
+    return status.done and status.attempt < MAX_ATTEMPTS and status.trouble is not None and status.trouble.again
 
 
 def _machine(node: Mapping[str, Any]) -> str:

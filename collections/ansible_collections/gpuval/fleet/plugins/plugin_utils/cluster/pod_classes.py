@@ -7,10 +7,10 @@ Patterns are held against real texts of Kubernetes, containerd and the device pl
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import classes
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_state import Node
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.launch_errors import LaunchClass, known_class
 
 #: The runtime could not give a container its accelerators: of all that keeps one from starting, this is the node's own.
@@ -79,6 +79,12 @@ def named(name: str) -> LaunchClass:
     return known
 
 
+def is_gpu_allocation(reason: str) -> bool:
+    """Whether the kubelet's reason for rejecting a pod names its GPUs."""
+    pattern = named("gpu_allocation").pattern
+    return pattern is not None and bool(pattern.search(reason))
+
+
 def image(reason: str, message: str) -> LaunchClass:
     """Why a container's image is not there."""
     return _first(IMAGE_NAMES, f"pull: {reason}: {message}") or named("image_pull")
@@ -104,32 +110,31 @@ def _first(names: Sequence[str], text: str) -> LaunchClass | None:
     return None
 
 
-def unschedulable(name: str, message: str, node: Mapping[str, Any] | None) -> tuple[LaunchClass, str]:
+def unschedulable(name: str, message: str, node: Node | None) -> tuple[LaunchClass, str]:
     """Class and the scheduler's own reason for the one node that a pod is pinned to.
 
-    The scheduler tells the reasons of all nodes together, and asks for taints before it asks which node the pod wants:
-    those of other nodes are told apart by what is known of this one. `node`: ``unschedulable``, ``taints`` (keys of
-    those that keep pods away), ``ready`` and ``hostname`` (its label); None: not known to the cluster.
+    The scheduler reports the reasons of all nodes together, and checks taints before the node that the pod wants:
+    those of other nodes are excluded by what is known of this one. `node`: None where the cluster does not know it.
     """
-    text = _AVAILABLE.sub("", _AFTERWARDS.sub("", message).strip()).rstrip(". ")
-    reasons = re.split(r", (?=\d+ )", text)
+    cleaned = _AVAILABLE.sub("", _AFTERWARDS.sub("", message).strip()).rstrip(". ")
+    reasons = re.split(r", (?=\d+ )", cleaned)
     foreign = [reason for reason in reasons if _FOREIGN.search(reason)]
     own = [reason for reason in reasons if reason not in foreign and _concerns(reason, node)]
     # A node has one of the reasons: a taint without a name is another's when something else is this one's.
     own = [reason for reason in own if not _SOME_TAINT.search(reason)] or own
     if own or not foreign:
-        told = "; ".join(_with_taints(_COUNT.sub("", reason), node) for reason in own or reasons)
-        if node is not None and not node["ready"] and _SOME_TAINT.search(told):
-            return named("node_not_ready"), told
-        return named(_scheduling(told)), told
+        text = "; ".join(_with_taints(_COUNT.sub("", reason), node) for reason in own or reasons)
+        if node is not None and not node.ready and _SOME_TAINT.search(text):
+            return named("node_not_ready"), text
+        return named(_scheduling(text)), text
     if node is None:
         return named("node_missing"), "the cluster has no node of this name"
-    if node.get("hostname") not in (None, name):
-        return named("wrong_hostname"), f"its label kubernetes.io/hostname is {node['hostname']!r}"
+    if node.hostname not in (None, name):
+        return named("wrong_hostname"), f"its label kubernetes.io/hostname is {node.hostname!r}"
     return named("not_selected"), _COUNT.sub("", foreign[0])
 
 
-def _scheduling(told: str) -> str:
+def _scheduling(text: str) -> str:
     for pattern, name in (
         (_LACKING, "gpus_taken"),
         (_HEALTH_TAINT, "node_not_ready"),
@@ -138,25 +143,25 @@ def _scheduling(told: str) -> str:
         (re.compile("untolerated taint|didn't tolerate"), "tainted"),
         (_VOLUME, "storage"),
     ):
-        if pattern.search(told):
+        if pattern.search(text):
             return name
     return "unschedulable"
 
 
-def _concerns(reason: str, node: Mapping[str, Any] | None) -> bool:
+def _concerns(reason: str, node: Node | None) -> bool:
     if node is None:
         return True
     if "were unschedulable" in reason:
-        return bool(node["unschedulable"])
+        return bool(node.unschedulable)
     if _SOME_TAINT.search(reason):
-        return bool(node["taints"]) or not node["ready"]
+        return bool(node.taints) or not node.ready
     taint = _TAINT.search(reason)
-    return taint is None or taint[1].strip() in node["taints"]
+    return taint is None or taint[1].strip() in node.taints
 
 
-def _with_taints(reason: str, node: Mapping[str, Any] | None) -> str:
+def _with_taints(reason: str, node: Node | None) -> str:
     """The scheduler's reason, and the taints of the node where it does not name the one."""
     if node is None or not _SOME_TAINT.search(reason):
         return reason
-    known = ", ".join(sorted(node["taints"])) or "none known"
-    return f"{reason}, those of the node: {known}" + ("" if node["ready"] else "; it is not ready")
+    known = ", ".join(sorted(node.taints)) or "none known"
+    return f"{reason}, those of the node: {known}" + ("" if node.ready else "; it is not ready")

@@ -5,7 +5,7 @@ What comes out is as untrusted as what a node uploads: it goes through ``evidenc
 Which stage of a dead pod gets a record of the controller's: one whose container ended by a fault that speaks about the
 node (killed for want of memory, killed by a signal, an exit code without a word, accelerators that its runtime could
 not provide) is a ``crash``; one whose runner left its last word has the state that this names, without figures. A pod
-that was evicted, displaced, deleted or lost with its node, one that never got its image or its place, and one that the
+that was evicted, disstatus, deleted or lost with its node, one that never got its image or its place, and one that the
 deadline ended prove nothing: their stages stay as they are, and missing evidence makes the node INCOMPLETE.
 """
 
@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pods import Container, Placed, spoken
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_state import Container, termination_report
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_tracker import PodStatus
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import MAX_RECORD_BYTES
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import FINAL_STATES
@@ -44,24 +45,24 @@ class Owed:
     not_run: list[str] = field(default_factory=list)
 
 
-def owed(placed: Placed, plan: Mapping[str, Any], records: Mapping[str, Mapping[str, Any]], at: str) -> Owed:
+def owed(status: PodStatus, plan: Mapping[str, Any], records: Mapping[str, Mapping[str, Any]], at: str) -> Owed:
     """What a pod that is over leaves open. `records` by stage, as they were taken in; `at`: the time, RFC 3339 UTC."""
     found = Owed()
-    if not placed.over:
+    if not status.done:
         return found
-    short = cut_short(placed, records)
+    short = cut_short(status, records)
     for stage in plan["stages"]:
         name = stage["name"]
-        before, container = records.get(name), placed.stages.get(name)
+        before, container = records.get(name), status.stages.get(name)
         if name in short:
             found.cut_off.append(name)
             continue
-        if before is not None and before["attempt"] >= placed.attempt and before["state"] in FINAL_STATES:
+        if before is not None and before["attempt"] >= status.attempt and before["state"] in FINAL_STATES:
             continue
-        record = record_from_termination(container, plan, name, placed.attempt, at, before) if container else None
-        if record is None and placed.trouble and placed.trouble.evidence and placed.trouble.stage == name:
-            record = _crash(placed, container, plan, name, at, before)
-        if record is not None and cut_short(placed, {name: record}):
+        record = record_from_termination(container, plan, name, status.attempt, at, before) if container else None
+        if record is None and status.trouble and status.trouble.evidence and status.trouble.stage == name:
+            record = _crash(status, container, plan, name, at, before)
+        if record is not None and cut_short(status, {name: record}):
             found.cut_off.append(name)
         elif record is not None:
             found.records.append(record)
@@ -72,14 +73,14 @@ def owed(placed: Placed, plan: Mapping[str, Any], records: Mapping[str, Mapping[
     return found
 
 
-def cut_short(placed: Placed, records: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def cut_short(status: PodStatus, records: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Stages whose runner was told to end with its pod, and had the time to say so: that is no word about the node."""
-    if not (placed.over and placed.trouble and placed.trouble.again):
+    if not (status.done and status.trouble and status.trouble.again):
         return []
     return [
         stage
         for stage, record in records.items()
-        if record["state"] == "cancelled" and record["attempt"] == placed.attempt
+        if record["state"] == "cancelled" and record["attempt"] == status.attempt
     ]
 
 
@@ -95,38 +96,36 @@ def record_from_termination(
 
     Success is only taken from a container that ended in peace: the last one says 1 when another stage failed.
     """
-    said = spoken(stage, container)
-    if said is None or (said["state"] == "success" and container.exit_code not in (0, 1)):
+    report = termination_report(stage, container)
+    if report is None or (report.state == "success" and container.exit_code not in (0, 1)):
         return None
-    message = "; ".join(filter(None, [said["message"], f"{_SOURCE}: its figures did not arrive"]))
-    return _record(
-        container, plan, stage, attempt, at, before, said["state"], message, said["exit_code"], said["signal"]
-    )
+    message = "; ".join(filter(None, [report.message, f"{_SOURCE}: its figures did not arrive"]))
+    return _record(container, plan, stage, attempt, at, before, report.state, message, report.exit_code, report.signal)
 
 
-def not_run_record(placed: Placed, plan: Mapping[str, Any], stage: str, at: str) -> dict[str, Any]:
+def not_run_record(status: PodStatus, plan: Mapping[str, Any], stage: str, at: str) -> dict[str, Any]:
     """The record of a stage that will not be run any more because its pod died before: skipped."""
-    why = placed.trouble.message if placed.trouble else "its pod ended"
+    why = status.trouble.message if status.trouble else "its pod ended"
     message = f"its container was not started: {why}; {_SOURCE}"
-    return _record(None, plan, stage, placed.attempt, at, None, "skipped", message, None, None)
+    return _record(None, plan, stage, status.attempt, at, None, "skipped", message, None, None)
 
 
-def launch_of(placed: Placed, launch: Mapping[str, Any]) -> dict[str, Any]:
+def launch_of(status: PodStatus, launch: Mapping[str, Any]) -> dict[str, Any]:
     """The launch to remember, as launch_classes.described and the verdict know it.
 
     `failed` with class, message and remedy where a pod never ran and will not; `started` where one did, with what
     ended it as ``contact``, which explains the records that are missing. Else as it was, with the pod's phase.
     """
-    trouble = placed.trouble
+    trouble = status.trouble
     reason = {"class": trouble.name, "message": trouble.message, "remedy": trouble.remedy} if trouble else {}
     kept = {key: value for key, value in launch.items() if key != "contact"} | {"class": None, "remedy": None}
-    if placed.started or (placed.over and trouble is not None and trouble.evidence):
+    if status.started or (status.done and trouble is not None and trouble.evidence):
         ended = trouble is not None and not trouble.evidence
-        lost = {"contact": {**reason, "pod": placed.pod or placed.job or placed.node}} if ended else {}
-        return {**kept, **lost, "state": "started", "attempt": placed.attempt, "message": ""}
-    if placed.over and trouble is not None:
-        return {**kept, **reason, "state": "failed", "attempt": placed.attempt}
-    return {**kept, "message": f"{placed.phase}: {trouble.message}" if trouble else placed.phase}
+        lost = {"contact": {**reason, "pod": status.pod or status.job or status.node}} if ended else {}
+        return {**kept, **lost, "state": "started", "attempt": status.attempt, "message": ""}
+    if status.done and trouble is not None:
+        return {**kept, **reason, "state": "failed", "attempt": status.attempt}
+    return {**kept, "message": f"{status.phase}: {trouble.message}" if trouble else status.phase}
 
 
 def records_from_log(text: str, stages: Sequence[str] | None = None) -> dict[str, bytes]:
@@ -164,15 +163,15 @@ def without_records(text: str) -> str:
     return "\n".join(kept).rstrip("\n")
 
 
-def _crash(placed, container, plan, stage, at, before):
-    trouble = placed.trouble
+def _crash(status, container, plan, stage, at, before):
+    trouble = status.trouble
     message = f"{trouble.message}; {_SOURCE}"
     tail = one_line(container.message, 300) if container and container.reason not in trouble.message else ""
     if tail and tail not in message:
         message += f"; last words: {tail}"
     code = container.exit_code if container else None
     signal = container.signal if container else None
-    return _record(container, plan, stage, placed.attempt, at, before, "crash", message, code, signal)
+    return _record(container, plan, stage, status.attempt, at, before, "crash", message, code, signal)
 
 
 def _record(container, plan, stage, attempt, at, before, state, message, exit_code, signal):

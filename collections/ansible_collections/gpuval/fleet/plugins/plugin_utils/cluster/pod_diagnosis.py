@@ -1,0 +1,389 @@
+"""What the state of a node's pod means for the user: what keeps it from running or ended it, and what to do. Pure.
+
+`diagnose` tries the rules of a table in order, so that a cause is found before its consequences.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import pod_classes as known
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_state import (
+    MESSAGE_CHARACTERS,
+    NOT_RUN_REASONS,
+    Container,
+    Event,
+    Node,
+    Pod,
+    progressed,
+    termination_report,
+)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.launch_errors import LaunchClass
+
+#: How long to wait for the pod of a Job that failed before it was seen: both come by watches of their own.
+UNSEEN_SECONDS = 5.0
+#: The part of the patience for states that a cluster resolves soon or never.
+SOON = 0.4
+
+#: Events that say that the last pull has failed.
+PULL_FAILED_REASONS = frozenset({"Failed", "BackOff"})
+#: What precedes the image, and its class.
+PREPARE_REASONS = {
+    "FailedMount": "storage",
+    "FailedAttachVolume": "storage",
+    "FailedCreatePodSandBox": "container_refused",
+}
+#: Waiting reasons of a container, by what is missing.
+IMAGE_REASONS = frozenset(
+    {"ErrImagePull", "ImagePullBackOff", "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed"}
+)
+IMAGE_FINAL = frozenset({"InvalidImageName", "ErrImageNeverPull"})
+START_REASONS = frozenset(
+    {"CreateContainerError", "CreateContainerConfigError", "RunContainerError", "PreCreateHookError", "StartError"}
+)
+#: Reasons of a terminated container whose end is unknown.
+LOST_REASONS = frozenset({"ContainerStatusUnknown", "Unknown"})
+OOM = "OOMKilled"
+
+#: Exit codes of the runner for wrong input, or for another runner at work (cli.py of the runner).
+RUNNER_REFUSED_CODES = (2, 3)
+#: Exit code of the last stage's container when any stage did not succeed.
+NOT_ALL_SUCCEEDED = 1
+
+_DISRUPTIONS = {
+    "PreemptionByScheduler": "preempted",
+    "EvictionByEvictionAPI": "drained",
+    "DeletionByTaintManager": "node_lost",
+    "DeletionByPodGC": "node_lost",
+}
+_POD_REASONS = {
+    "Evicted": "evicted",
+    "Preempting": "preempted",
+    "Preempted": "preempted",
+    "NodeLost": "node_lost",
+    "Shutdown": "node_lost",
+    "NodeShutdown": "node_lost",
+    "Terminated": "node_lost",  # the kubelet at a shutdown of its node
+    "UnexpectedAdmissionError": "gpu_allocation",
+    "DeadlineExceeded": "deadline_exceeded",
+}
+#: The kubelet's other reasons for rejecting a pod that the scheduler gave it.
+_NOT_ADMITTED = re.compile(
+    r"OutOf\S+|NodeAffinity|NodeName|TopologyAffinityError|\w*Admission\w*|PodOS\w*|\w*Forbidden"
+)
+_TAINTED_AWAY = re.compile(r"node\.kubernetes\.io/(?:not-ready|unreachable|out-of-service)")
+_BACK_OFF = re.compile(r"^Back-off pulling image \"[^\"]*\"(?:: (?:ErrImagePull: )?)?")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long, in seconds, a state may last that may resolve by itself; 0 is without limit."""
+
+    image_seconds: float = 300.0
+    unschedulable_seconds: float = 300.0
+    refused_seconds: float = 120.0
+    create_seconds: float = 120.0
+    mount_seconds: float = 300.0
+    #: From the scheduling of a pod until a container runs, without any reported cause: a large image.
+    start_seconds: float = 1800.0
+    node_seconds: float = 300.0
+    #: From a Job to its pod.
+    pod_seconds: float = 120.0
+    suspended_seconds: float = 0.0
+
+    @classmethod
+    def of(cls, patience_seconds: float, start_seconds: float) -> Limits:
+        """All of them from the two options; what a cluster resolves soon or never has less time."""
+        return cls(
+            image_seconds=patience_seconds,
+            unschedulable_seconds=patience_seconds,
+            refused_seconds=SOON * patience_seconds,
+            create_seconds=SOON * patience_seconds,
+            mount_seconds=patience_seconds,
+            start_seconds=start_seconds,
+            node_seconds=patience_seconds,
+            pod_seconds=SOON * patience_seconds,
+        )
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why a pod does not run or ended. `family`: its time goes on when only the words change; `limit`: seconds it may
+    last, None: it is final. `evidence`: it speaks about the node, so the stage counts as crashed. `again`: another
+    attempt may succeed. `quiet`: not reported before the limit. `stuck`: final, and its pod waits for ever."""
+
+    known: LaunchClass
+    message: str
+    family: str
+    limit: float | None = None
+    stage: str | None = None
+    evidence: bool = False
+    again: bool = False
+    quiet: bool = False
+    stuck: bool = False
+
+
+@dataclass
+class Attempt:
+    """One attempt on one node: its Job and the pods of it."""
+
+    node: str
+    number: int
+    job: str | None = None
+    job_gone: bool = False
+    complete: bool = False
+    failed: tuple[str, str] | None = None
+    suspended: bool = False
+    pods: dict[str, Pod] = field(default_factory=dict)
+    #: What is wrong now, and since when (seconds of the watch's clock).
+    found: Cause | None = None
+    since: float = 0.0
+    #: The last cause before the pod ran: the reason, when time is up before it starts.
+    before_start: Cause | None = None
+    #: The kubelet's error at its last pull; between pulls it only reports the back-off.
+    pull_message: str = ""
+    #: Reason and message of the missing image; empty: no image is missing, None: no pod was seen.
+    image_words: tuple[str, ...] | None = None
+    #: How long the image was missing before the pull that is under way.
+    image_seconds: float = 0.0
+
+    @property
+    def pod(self) -> Pod | None:
+        """The newest one: a Job of one pod may have made another after the first was gone."""
+        return max(self.pods.values(), key=lambda pod: (pod.created, pod.uid), default=None)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is known of an attempt when it is diagnosed.
+
+    `host`: the Node that the pod is on; `named`: the Node that has the name of the run's node. Events by reason.
+    """
+
+    attempt: Attempt
+    pod: Pod | None
+    host: Node | None
+    named: Node | None
+    job_events: Mapping[str, Event]
+    pod_events: Mapping[str, Event]
+    limits: Limits
+
+
+Rule = Callable[[Case], "Cause | None"]
+
+
+def diagnose(case: Case) -> Cause | None:
+    """What is wrong with an attempt; None: nothing is."""
+    pod = case.pod
+    if case.attempt.complete or (pod is not None and pod.phase == "Succeeded"):
+        return None
+    if pod is None:
+        return _first_of(WITHOUT_POD, case)
+    if not pod.ended:
+        return _first_of(WITH_POD, case)
+    return _first_of((_disrupted, _deadline, _deleted if pod.ended_by_deletion else _ended_badly), case)
+
+
+def _first_of(rules: Iterable[Rule], case: Case) -> Cause | None:
+    return next(filter(None, (rule(case) for rule in rules)), None)
+
+
+def _stage(case: Case) -> str | None:
+    return case.pod.stage if case.pod else None
+
+
+def _job_failed(case: Case) -> Cause | None:
+    if case.attempt.failed is None:
+        return None
+    reason, message = case.attempt.failed
+    text = f"its Job failed ({reason}), and its pod is gone: {message}"
+    return Cause(known.named("pod_failed"), text, "failed", limit=UNSEEN_SECONDS, again=True, quiet=True)
+
+
+def _disrupted(case: Case) -> Cause | None:
+    pod = case.pod
+    if pod is None:
+        return None
+    if pod.disruption is not None:
+        reason, message = pod.disruption
+        name = _DISRUPTIONS.get(reason)
+        if reason == "DeletionByTaintManager":
+            host = case.host
+            lost = host is None or host.gone or not host.ready or bool(_TAINTED_AWAY.search(message))
+            name = "node_lost" if lost else "drained"
+        if name is None:  # TerminationByKubelet and future ones: the pod's own reason is more precise
+            name = _POD_REASONS.get(pod.reason, "evicted")
+        return Cause(known.named(name), f"{reason}: {pod.message or message}", name, stage=pod.stage, again=True)
+    name = _POD_REASONS.get(pod.reason)
+    if name is None and _NOT_ADMITTED.fullmatch(pod.reason):
+        name = "gpu_allocation" if known.is_gpu_allocation(pod.reason) else "node_refused"
+    if name is None or name == "deadline_exceeded":
+        return None
+    return Cause(known.named(name), f"{pod.reason}: {pod.message}", name, stage=pod.stage, again=True)
+
+
+def _deadline(case: Case) -> Cause | None:
+    one, pod = case.attempt, case.pod
+    by_job = one.failed is not None and one.failed[0] == "DeadlineExceeded"
+    if not by_job and not (pod is not None and pod.reason == "DeadlineExceeded"):
+        return None
+    cause = one.before_start
+    if cause is not None and (pod is None or not pod.ran):
+        return Cause(cause.known, f"{cause.message} (until the deadline)", "deadline", stage=cause.stage)
+    message = one.failed[1] if by_job and one.failed else pod.message if pod else ""
+    stage = _stage(case)
+    text = f"ended by its deadline{f' in {stage}' if stage else ''}: {message}"
+    return Cause(known.named("deadline_exceeded"), text, "deadline", stage=stage)
+
+
+def _deleted(case: Case) -> Cause | None:
+    one, pod, stage = case.attempt, case.pod, _stage(case)
+    if case.host is not None and case.host.gone and pod is not None and pod.host:
+        return None  # the pod went with its node
+    if one.job_gone:
+        return Cause(known.JOB_DELETED, f"its Job {one.job} was deleted", "deleted", stage=stage, again=True)
+    if pod is None or not (pod.gone or pod.deleted_at):
+        return None
+    if one.suspended:
+        text = "preempted by its queue: the Job is suspended again"
+        return Cause(known.SUSPENDED, text, "deleted", stage=stage, again=True)
+    # At its deadline the Job deletes its pod before it reports so: until it has failed, the deadline may be the reason.
+    how = ("was deleted" if pod.gone else "is being deleted") + (" from outside the run" if one.failed else "")
+    return Cause(known.named("pod_deleted"), f"its pod {pod.name} {how}", "deleted", stage=stage, again=True)
+
+
+def _node_trouble(case: Case) -> Cause | None:
+    """Only for a scheduled pod: before, the scheduler reports what is wrong with the node."""
+    host, stage, lost = case.host, _stage(case), known.named("node_lost")
+    if case.pod is None or not case.pod.host or host is None:
+        return None
+    if host.gone:
+        how = ", and another has its name" if host.replaced else ""
+        text = f"the node was removed from the cluster{how}"
+        return Cause(lost, text, "node_gone", stage=stage, again=True)
+    if not host.ready:
+        text = f"the node is not ready: {host.message}"
+        return Cause(lost, text, "node_lost", case.limits.node_seconds, stage, again=True)
+    return None
+
+
+def _no_pod(case: Case) -> Cause:
+    limits, event = case.limits, case.job_events.get("FailedCreate")
+    if case.attempt.suspended:
+        text = "its Job is suspended: a queue holds it back"
+        return Cause(known.SUSPENDED, text, "suspended", limits.suspended_seconds)
+    if event and event.message:
+        return Cause(known.refused(event.message), event.message, "refused", limits.refused_seconds)
+    return Cause(known.NO_POD, "its Job has made no pod", "no_pod", limits.pod_seconds, quiet=True)
+
+
+def _ended_badly(case: Case) -> Cause | None:
+    """The container that ended its pod; None: none failed, or its runner reported the failure itself."""
+    stages = case.pod.stages if case.pod else {}
+    last = next(reversed(stages), None)
+    ends = (
+        _container_end(stage, container, is_last=stage == last)
+        for stage, container in stages.items()
+        if container.state == "ended" and container.exit_code
+    )
+    return next(filter(None, ends), None)
+
+
+def _container_end(stage: str, container: Container, *, is_last: bool) -> Cause | None:
+    """What the end of a container with an exit code other than 0 means."""
+    if container.reason in LOST_REASONS:
+        text = one_line(container.message) or "how its container ended is unknown"
+        return Cause(known.CONTAINER_LOST, f"{container.reason}: {text}", "ended", stage=stage, again=True)
+    if container.reason in NOT_RUN_REASONS:
+        text = f"{container.reason}: {one_line(container.message, MESSAGE_CHARACTERS)}"
+        start_class = known.start(text)
+        return Cause(start_class, text, "ended", stage=stage, evidence=start_class is known.ACCELERATOR_RUNTIME)
+    if container.reason == OOM:
+        text = (
+            f"{OOM}: the kernel killed the container of {stage}: out of memory (its limit is in gpuval_pods.resources)"
+        )
+        return Cause(known.named("oom_killed"), text, "ended", stage=stage, evidence=True)
+    if container.exit_code in RUNNER_REFUSED_CODES and container.signal is None:
+        detail = one_line(container.message, 300)
+        text = f"the runner of {stage} refused (exit code {container.exit_code})" + (f": {detail}" if detail else "")
+        return Cause(known.RUNNER_REFUSED, text, "ended", stage=stage)
+    if container.exit_code == NOT_ALL_SUCCEEDED and is_last and termination_report(stage, container):
+        return None  # some stage did not succeed: its record says which
+    how = f"was killed by {container.signal}" if container.signal else f"ended with exit code {container.exit_code}"
+    return Cause(known.CONTAINER_FAILED, f"the container of {stage} {how}", "ended", stage=stage, evidence=True)
+
+
+def _not_running(case: Case) -> Cause | None:
+    pod = case.pod
+    if pod is None or any(container.state == "running" for container in pod.stages.values()):
+        return None
+    if not pod.host:
+        return _unscheduled(case, pod)
+    for stage, container in pod.stages.items():
+        if container.state == "waiting":
+            return next(filter(None, (rule(case, pod, stage, container) for rule in CONTAINER_WAITS)))
+    return None
+
+
+def _unscheduled(case: Case, pod: Pod) -> Cause:
+    limit = case.limits.unschedulable_seconds
+    if pod.unscheduled is None:
+        text = "no scheduler has handled its pod"
+        return Cause(known.named("unschedulable"), text, "unschedulable", limit, quiet=True)
+    reason, message = pod.unscheduled
+    node = case.named if case.named is not None and not case.named.gone else None
+    scheduling_class, text = known.unschedulable(case.attempt.node, message, node)
+    return Cause(scheduling_class, f"{reason}: {text}", "unschedulable", limit)
+
+
+def _image(case: Case, _pod: Pod, stage: str, container: Container) -> Cause | None:
+    reason, one, limits = container.reason, case.attempt, case.limits
+    if reason in IMAGE_FINAL:
+        text = f"{reason}: {container.message}"
+        return Cause(known.image(reason, container.message), text, "image", stage=stage, stuck=True)
+    if reason not in IMAGE_REASONS:
+        return None
+    failed = case.pod_events.get("Failed")
+    one.pull_message = _BACK_OFF.sub("", container.message) or one.pull_message or (failed.message if failed else "")
+    message = one.pull_message or container.message
+    image_class = known.image(reason, message)
+    if progressed(case.pod_events, PULL_FAILED_REASONS):  # the message is that of the pull before
+        return Cause(image_class, f"{reason}: {message} (pulling again)", "pull", limits.start_seconds, stage)
+    return Cause(image_class, f"{reason}: {message}", "image", limits.image_seconds, stage)
+
+
+def _start(case: Case, _pod: Pod, stage: str, container: Container) -> Cause | None:
+    if container.reason not in START_REASONS:
+        return None
+    text = f"{container.reason}: {container.message}"
+    start_class = known.start(text)
+    evidence = start_class is known.ACCELERATOR_RUNTIME
+    return Cause(start_class, text, "start", case.limits.create_seconds, stage, evidence=evidence)
+
+
+def _prepare(case: Case, pod: Pod, stage: str, _container: Container) -> Cause | None:
+    for reason, name in PREPARE_REASONS.items():
+        if reason in case.pod_events and not (pod.prepared or pod.ran or progressed(case.pod_events, {reason})):
+            # older kubelets set the condition late, and events may be lost: either will do
+            text = f"{reason}: {case.pod_events[reason].message}"
+            return Cause(known.named(name), text, "prepare", case.limits.mount_seconds, stage)
+    return None
+
+
+def _no_progress(case: Case, _pod: Pod, stage: str, container: Container) -> Cause:
+    text = "no container runs, and no cause is reported" + (f" ({container.reason})" if container.reason else "")
+    return Cause(known.NOT_STARTING, text, f"starting {stage}", case.limits.start_seconds, stage, quiet=True)
+
+
+WITHOUT_POD: Sequence[Rule] = (_deadline, _deleted, _job_failed, _no_pod)
+WITH_POD: Sequence[Rule] = (_disrupted, _node_trouble, _deadline, _deleted, _ended_badly, _not_running)
+#: Why the next container waits, tried in order.
+CONTAINER_WAITS: Sequence[Callable[[Case, Pod, str, Container], Cause | None]] = (
+    _image,
+    _start,
+    _prepare,
+    _no_progress,
+)

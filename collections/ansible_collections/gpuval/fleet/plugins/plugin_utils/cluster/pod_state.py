@@ -1,0 +1,285 @@
+"""What the objects of a cluster say: pods with their containers, nodes and events, as far as a run needs them. Pure.
+
+Times inside the objects are the cluster's, RFC 3339; they are only shown or compared with each other. Texts of the
+cluster are cleaned here, once.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import names
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import FINAL_STATES
+
+WAITING, PENDING, PULLING, RUNNING, ENDED = "waiting", "pending", "pulling", "running", "ended"
+MESSAGE_CHARACTERS = 600
+MAX_TERMINATION_CHARACTERS = 4096
+#: Reasons of a terminated container that never ran.
+NOT_RUN_REASONS = frozenset({"StartError", "ContainerCannotRun"})
+SIGNALS = {
+    1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL",
+    11: "SIGSEGV", 13: "SIGPIPE", 15: "SIGTERM",
+}  # fmt: skip
+#: Events of type Normal that say that a pod's volumes and sandbox are ready, and that its image is being pulled.
+PROGRESS_REASONS = frozenset({"Pulling", "Pulled", "Created", "Started"})
+
+_MOMENT = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(?:\.\d{1,6})?Z")
+
+
+@dataclass(frozen=True)
+class Container:
+    """A stage's container: `state` is waiting, running or ended."""
+
+    state: str
+    reason: str = ""
+    message: str = ""
+    exit_code: int | None = None
+    signal: str | None = None
+    started_at: str | None = None
+    finished_at: str | None = None
+
+    @property
+    def ran(self) -> bool:
+        """Its process was started."""
+        return self.state == "running" or (
+            self.state == "ended" and self.reason not in NOT_RUN_REASONS and self.started_at is not None
+        )
+
+
+@dataclass(frozen=True)
+class Event:
+    """The last event of a reason. `second`: when, by the clock of its source, "" is unknown; `order` of arrival;
+    `arrived_at`: seconds of the watch's clock."""
+
+    message: str
+    second: str
+    order: int
+    arrived_at: float
+
+    def later_than(self, other: Event) -> bool:
+        """By their own times, which are whole seconds; else by their arrival."""
+        if self.second and other.second and self.second != other.second:
+            return self.second > other.second
+        return self.order > other.order
+
+
+@dataclass
+class Pod:
+    name: str
+    uid: str
+    created: str
+    phase: str
+    reason: str
+    message: str
+    host: str
+    #: When it got its host.
+    scheduled_at: str | None
+    #: Its volumes are mounted and its sandbox exists.
+    prepared: bool
+    #: When its deletion was requested.
+    deleted_at: str | None
+    unscheduled: tuple[str, str] | None
+    disruption: tuple[str, str] | None
+    stages: dict[str, Container]
+    gone: bool = False
+    #: Which of the Nodes that had the name of its host is its own; "" is not known yet.
+    host_uid: str = ""
+
+    @property
+    def ended(self) -> bool:
+        return self.phase in ("Succeeded", "Failed")
+
+    @property
+    def ran(self) -> bool:
+        return any(container.ran for container in self.stages.values())
+
+    @property
+    def stage(self) -> str | None:
+        """The stage that it is at, or was when it ended."""
+        for wanted in ("running", "waiting"):
+            for stage, container in self.stages.items():
+                if container.state == wanted:
+                    return stage
+                if container.state == "ended" and container.exit_code:
+                    return stage
+        return None
+
+    @property
+    def ended_by_deletion(self) -> bool:
+        """A container ended after the deletion of the pod was requested, so its end proves nothing."""
+        ends = [one.finished_at for one in self.stages.values() if one.exit_code and one.finished_at]
+        return self.deleted_at is not None and (not ends or max(ends) >= self.deleted_at)
+
+
+@dataclass
+class Node:
+    name: str
+    uid: str
+    created: str | None
+    ready: bool
+    message: str
+    unschedulable: bool
+    #: Keys of those that keep pods away.
+    taints: frozenset[str]
+    hostname: str | None
+    gone: bool = False
+    #: Another node has its name now.
+    replaced: bool = False
+
+    def may_have(self, pod: Pod) -> bool:
+        """Whether a pod on a node of this name may be on this one: it was not scheduled before the node existed."""
+        return self.created is None or pod.scheduled_at is None or pod.scheduled_at[:19] >= self.created[:19]
+
+
+def read_pod(pod: Mapping[str, Any]) -> Pod:
+    meta, spec, status = pod.get("metadata") or {}, pod.get("spec") or {}, pod.get("status") or {}
+    conditions = {item.get("type"): item for item in status.get("conditions") or ()}
+    scheduled, disrupted = conditions.get("PodScheduled") or {}, conditions.get("DisruptionTarget") or {}
+    reported = {
+        item.get("name"): item
+        for key in ("initContainerStatuses", "containerStatuses")
+        for item in status.get(key) or ()
+    }
+    containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
+    named = [str(item.get("name")) for item in containers] or [str(name) for name in reported]
+    unscheduled = None
+    if scheduled.get("status") == "False":
+        unscheduled = (str(scheduled.get("reason", "")), one_line(str(scheduled.get("message", "")), 2000))
+    disruption = None
+    if disrupted.get("status") == "True":
+        disruption = (str(disrupted.get("reason", "")), one_line(str(disrupted.get("message", ""))))
+    return Pod(
+        name=str(meta.get("name", "")),
+        uid=str(meta.get("uid") or meta.get("name", "")),
+        created=str(meta.get("creationTimestamp") or ""),
+        phase=str(status.get("phase", "Pending")),
+        reason=str(status.get("reason") or ""),
+        message=one_line(str(status.get("message") or ""), MESSAGE_CHARACTERS),
+        host=str(spec.get("nodeName") or ""),
+        scheduled_at=_moment(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None,
+        prepared=(conditions.get("PodReadyToStartContainers") or {}).get("status") == "True",
+        deleted_at=_asked_at(meta),
+        unscheduled=unscheduled,
+        disruption=disruption,
+        stages={names.stage_of(name): _container(reported.get(name) or {}) for name in named},
+    )
+
+
+def _container(status: Mapping[str, Any]) -> Container:
+    state = status.get("state") or {}
+    if "terminated" in state:
+        end = state["terminated"] or {}
+        code, number = end.get("exitCode"), end.get("signal")
+        if not number and isinstance(code, int) and code - 128 in SIGNALS and end.get("reason") not in NOT_RUN_REASONS:
+            number = code - 128
+        return Container(
+            state="ended",
+            reason=str(end.get("reason") or ""),
+            message=str(end.get("message") or "")[
+                : MAX_TERMINATION_CHARACTERS + 1
+            ],  # perhaps a record's short form: cleaned where it is shown
+            exit_code=code if isinstance(code, int) else None,
+            signal=SIGNALS.get(number, f"signal {number}") if isinstance(number, int) and number else None,
+            started_at=_moment(end.get("startedAt")),
+            finished_at=_moment(end.get("finishedAt")),
+        )
+    if "running" in state:
+        return Container("running", started_at=_moment((state["running"] or {}).get("startedAt")))
+    waits = state.get("waiting") or {}
+    return Container(
+        "waiting", str(waits.get("reason") or ""), one_line(str(waits.get("message") or ""), MESSAGE_CHARACTERS)
+    )
+
+
+def _moment(value: Any) -> str | None:
+    """A time of the cluster; None for the zero time (year 1, or 1970 in old kubelets)."""
+    if not isinstance(value, str) or not _MOMENT.fullmatch(value) or value[:4] in ("0001", "1970"):
+        return None
+    return value
+
+
+def read_node(node: Mapping[str, Any]) -> Node:
+    meta, spec, status = node.get("metadata") or {}, node.get("spec") or {}, node.get("status") or {}
+    ready: Mapping[str, Any] = next(
+        (item for item in status.get("conditions") or () if item.get("type") == "Ready"), {}
+    )
+    return Node(
+        name=str(meta.get("name", "")),
+        uid=str(meta.get("uid") or meta.get("name", "")),
+        created=_moment(meta.get("creationTimestamp")),
+        ready=ready.get("status") == "True",
+        message=one_line(f"{ready.get('reason') or 'no Ready condition'}: {ready.get('message') or ''}".rstrip(": ")),
+        unschedulable=bool(spec.get("unschedulable")),
+        taints=frozenset(
+            str(item.get("key")) for item in spec.get("taints") or () if item.get("effect") != "PreferNoSchedule"
+        ),
+        hostname=(meta.get("labels") or {}).get("kubernetes.io/hostname"),
+    )
+
+
+def second_of(event: Mapping[str, Any]) -> str:
+    """When an event last happened, without its fraction; "" when it does not say."""
+    series = event.get("series") or {}
+    times = (event.get("lastTimestamp"), event.get("eventTime"), series.get("lastObservedTime"))
+    return max(((_moment(each) or "")[:19] for each in times), default="")
+
+
+def newest(events: Mapping[str, Event], reasons: Iterable[str]) -> Event | None:
+    found: Event | None = None
+    for event in (events[reason] for reason in reasons if reason in events):
+        if found is None or event.later_than(found):
+            found = event
+    return found
+
+
+def progressed(events: Mapping[str, Event], reasons: Iterable[str]) -> bool:
+    """Whether the kubelet reported progress of a pod after the last event of these reasons."""
+    progress, trouble = newest(events, PROGRESS_REASONS), newest(events, reasons)
+    return progress is not None and (trouble is None or progress.later_than(trouble))
+
+
+def _asked_at(meta: Mapping[str, Any]) -> str | None:
+    """When a deletion was requested: the object has the end of its grace period."""
+    until, grace = _moment(meta.get("deletionTimestamp")), meta.get("deletionGracePeriodSeconds")
+    if until is None:
+        return None
+    asked = datetime.fromisoformat(until.replace("Z", "+00:00")) - timedelta(
+        seconds=grace if isinstance(grace, int) else 0
+    )
+    return asked.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@dataclass(frozen=True)
+class TerminationReport:
+    state: str
+    message: str
+    exit_code: int | None
+    signal: str | None
+
+
+def termination_report(stage: str, container: Container) -> TerminationReport | None:
+    """The stage's state as its runner wrote it to the container's termination message; None without a valid one.
+
+    Untrusted: the text is the node's.
+    """
+    if container.state != "ended" or len(container.message) > MAX_TERMINATION_CHARACTERS:
+        return None
+    try:
+        report = json.loads(container.message)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(report, dict) or report.get("stage") != stage or str(report.get("state")) not in FINAL_STATES:
+        return None
+    code, signal = report.get("exit_code"), report.get("signal")
+    return TerminationReport(
+        state=report["state"],
+        message=one_line(str(report.get("message") or ""), 2000),
+        exit_code=code if type(code) is int and abs(code) < 1 << 31 else None,
+        signal=one_line(signal, 16) if isinstance(signal, str) and len(signal) <= 16 else None,
+    )

@@ -1,0 +1,291 @@
+"""Follows the pods of a run's nodes: takes the objects that the watch brings, and gives each node's `PodStatus`. Pure.
+
+Times are seconds of the caller's monotonic clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import names
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_diagnosis import (
+    IMAGE_REASONS,
+    PREPARE_REASONS,
+    PULL_FAILED_REASONS,
+    Attempt,
+    Case,
+    Limits,
+    diagnose,
+)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_state import (
+    ENDED,
+    MESSAGE_CHARACTERS,
+    PENDING,
+    PROGRESS_REASONS,
+    PULLING,
+    RUNNING,
+    WAITING,
+    Container,
+    Event,
+    Node,
+    Pod,
+    newest,
+    read_node,
+    read_pod,
+    second_of,
+)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
+
+MAX_EVENT_OBJECTS = 20_000
+#: Events that explain a pod that is missing or does not start, or that it does after all.
+EVENT_REASONS = frozenset(
+    {"FailedCreate", "FailedScheduling", *PREPARE_REASONS, *PULL_FAILED_REASONS, *PROGRESS_REASONS}
+)
+#: The kubelet reports the end of a pull just before it begins another: status and event come in any order. Seconds.
+PULL_NEWS_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """What keeps a node's pod from running, or ended it.
+
+    final: it does not resolve by itself, or did not in time. evidence: it speaks about the node, so that the stage
+    counts as crashed. again: another attempt may succeed.
+    """
+
+    name: str
+    message: str
+    remedy: str
+    stage: str | None = None
+    since: float = 0.0
+    final: bool = False
+    evidence: bool = False
+    again: bool = False
+
+
+@dataclass(frozen=True)
+class PodStatus:
+    """One attempt on one node. `stage`: whose container is pulled or runs, or ended the pod. `started`: a container
+    ran. `done`: nothing more comes of this attempt; its Job may be deleted. `held`: a queue may still admit its Job.
+    """
+
+    node: str
+    attempt: int
+    phase: str
+    stage: str | None = None
+    stages: Mapping[str, Container] = field(default_factory=dict)
+    trouble: Trouble | None = None
+    pod: str | None = None
+    job: str | None = None
+    started: bool = False
+    done: bool = False
+    held: bool = False
+
+
+class PodTracker:
+    """All nodes of a run, as the objects of the cluster show them."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self._attempts: dict[str, dict[int, Attempt]] = {}
+        self._stages: dict[str, frozenset[str]] = {}
+        self._nodes: dict[str, Node] = {}
+        self._owners: dict[tuple[str, str], tuple[str, int]] = {}
+        self._events: dict[tuple[str, str], dict[str, Event]] = {}
+        self._arrived = 0
+        self._now = 0.0
+        #: Which of the run's nodes have pods on a node of the cluster: names differ where the inventory's do.
+        self._hosts: dict[str, set[str]] = {}
+
+    def expect(self, node: str, stages: Iterable[str] = ()) -> None:
+        """The stages of a node's plan: other containers of its pod, as a mesh injects them, are ignored."""
+        self._attempts.setdefault(node, {})
+        self._stages[node] = frozenset(stages)
+
+    def take(self, kind: str, change: str, obj: Mapping[str, Any] | None, now: float) -> set[str]:
+        """Take an object; `change` is ADDED, MODIFIED or DELETED. Returns the nodes that it may concern."""
+        taker = {"Job": self._job, "Pod": self._pod, "Node": self._node, "Event": self._event}.get(kind)
+        if taker is None or not isinstance(obj, Mapping) or change not in ("ADDED", "MODIFIED", "DELETED"):
+            return set()
+        self._now = now
+        touched = taker(obj, change == "DELETED")
+        for attempt in touched:
+            self._assess(attempt, now)
+        return {attempt.node for attempt in touched}
+
+    def status(self, node: str, now: float, attempt: int | None = None) -> PodStatus:
+        """The status of a node's newest attempt, or of the one asked for."""
+        attempts = self._attempts.get(node, {})
+        number = attempt if attempt is not None else max(attempts, default=1)
+        found = attempts.get(number)
+        return PodStatus(node, number, WAITING) if found is None else self._status(found, now)
+
+    # --- taking objects ----------------------------------------------------------------------------------------------
+
+    def _attempt(self, meta: Mapping[str, Any]) -> Attempt | None:
+        node = (meta.get("annotations") or {}).get(names.NODE_ANNOTATION)
+        number = (meta.get("labels") or {}).get(names.ATTEMPT_LABEL, "1")
+        if not node or not str(number).isdecimal():
+            return None
+        attempts = self._attempts.setdefault(str(node), {})
+        return attempts.setdefault(int(number), Attempt(str(node), int(number)))
+
+    def _job(self, job: Mapping[str, Any], gone: bool) -> list[Attempt]:
+        meta = job.get("metadata") or {}
+        one = self._attempt(meta)
+        if one is None:
+            return []
+        status = job.get("status") or {}
+        one.job, one.job_gone = str(meta.get("name")), gone
+        one.suspended = bool((job.get("spec") or {}).get("suspend"))
+        held = {item.get("type"): item for item in status.get("conditions") or () if item.get("status") == "True"}
+        one.complete = "Complete" in held
+        end = held.get("Failed") or held.get("FailureTarget")
+        one.failed = (str(end.get("reason", "")), one_line(str(end.get("message", "")))) if end else None
+        self._owners["Job", one.job] = (one.node, one.number)
+        return [one]
+
+    def _pod(self, pod: Mapping[str, Any], gone: bool) -> list[Attempt]:
+        meta = pod.get("metadata") or {}
+        one = self._attempt(meta)
+        if one is None:
+            return []
+        seen = read_pod(pod)
+        seen.gone = gone
+        if own := self._stages.get(one.node):
+            seen.stages = {stage: container for stage, container in seen.stages.items() if stage in own}
+        before = one.pods.get(seen.uid)
+        if gone and before is not None and before.ended and not seen.ended:
+            seen.phase, seen.stages = before.phase, before.stages
+        if before is not None and before.host == seen.host:
+            seen.host_uid = before.host_uid
+        one.pods[seen.uid] = seen
+        self._owners["Pod", seen.name] = (one.node, one.number)
+        if seen.host:
+            self._hosts.setdefault(seen.host, set()).add(one.node)
+            self._bind(seen)
+        self._note_pull(one, seen)
+        return [one]
+
+    def _bind(self, pod: Pod) -> None:
+        """Remember which Node a pod is on: another may get its name."""
+        host = self._nodes.get(pod.host)
+        if host is not None and not host.gone and not pod.host_uid:
+            pod.host_uid = host.uid if host.may_have(pod) else f"before {host.uid}"
+
+    def _note_pull(self, one: Attempt, pod: Pod) -> None:
+        """A pull may fail without an event: the kubelet drops events of a pod that has had many."""
+        words = next(((each.reason, each.message) for each in pod.stages.values() if each.reason in IMAGE_REASONS), ())
+        before, one.image_words = one.image_words, words
+        if not words or before is None or words == before:
+            return
+        events = self._events.get(("Pod", pod.name), {})
+        progress = newest(events, PROGRESS_REASONS)
+        if progress is not None and (not before or self._now - progress.arrived_at >= PULL_NEWS_SECONDS):
+            message = events["Failed"].message if "Failed" in events else ""
+            self._arrived += 1
+            events["Failed"] = Event(message, progress.second, self._arrived, self._now)
+
+    def _node(self, node: Mapping[str, Any], gone: bool) -> list[Attempt]:
+        seen = read_node(node)
+        seen.gone = gone
+        before = self._nodes.get(seen.name)
+        if gone and before is not None and before.uid != seen.uid:
+            return []  # another has its name already
+        self._nodes[seen.name] = seen
+        if seen == before:  # a heartbeat
+            return []
+        concerned = {seen.name, *self._hosts.get(seen.name, ())}
+        attempts = [one for node in sorted(concerned) for one in self._attempts.get(node, {}).values()]
+        for pod in (pod for one in attempts for pod in one.pods.values() if pod.host == seen.name):
+            self._bind(pod)
+        return attempts
+
+    def _event(self, event: Mapping[str, Any], gone: bool) -> list[Attempt]:
+        about = event.get("involvedObject") or event.get("regarding") or {}
+        reason, kind, name = str(event.get("reason", "")), str(about.get("kind", "")), str(about.get("name", ""))
+        if gone or reason not in EVENT_REASONS or kind not in ("Job", "Pod"):
+            return []  # an event is deleted for its age alone
+        if len(self._events) >= MAX_EVENT_OBJECTS and (kind, name) not in self._events:
+            self._events.pop(next(iter(self._events)))
+        message = one_line(str(event.get("message") or event.get("note") or ""), MESSAGE_CHARACTERS)
+        self._arrived += 1
+        seen = Event("" if reason in PROGRESS_REASONS else message, second_of(event), self._arrived, self._now)
+        known_of = self._events.setdefault((kind, name), {})
+        if reason not in known_of or seen.later_than(known_of[reason]):
+            known_of[reason] = seen
+        owner = self._owners.get((kind, name))
+        return [self._attempts[owner[0]][owner[1]]] if owner else []
+
+    # --- diagnosis and its time --------------------------------------------------------------------------------------
+
+    def _host(self, one: Attempt) -> Node | None:
+        """The Node of an attempt's pod; gone where another has its name."""
+        pod = one.pod
+        host = self._nodes.get((pod.host if pod else "") or one.node)
+        if host is not None and pod is not None and pod.host and pod.host_uid not in ("", host.uid):
+            return replace(host, gone=True, replaced=True)
+        return host
+
+    def _assess(self, one: Attempt, now: float) -> None:
+        pod = one.pod
+        found = diagnose(
+            Case(
+                attempt=one,
+                pod=pod,
+                host=self._host(one),
+                named=self._nodes.get(one.node),
+                job_events=self._events.get(("Job", one.job or ""), {}),
+                pod_events=self._events.get(("Pod", pod.name), {}) if pod else {},
+                limits=self.limits,
+            )
+        )
+        before, family = (each.family if each else "" for each in (one.found, found))
+        if not family or family != before:
+            if family == "pull":  # the time without an image stands still meanwhile
+                one.image_seconds = now - one.since if before == "image" else 0.0
+            one.since = now - (one.image_seconds if (before, family) == ("pull", "image") else 0.0)
+        one.found = found
+        if found is not None and found.limit is not None and (pod is None or not pod.ran):
+            one.before_start = found
+        elif pod is not None and pod.ran:
+            one.before_start = None
+
+    def _status(self, one: Attempt, now: float) -> PodStatus:
+        pod, found = one.pod, one.found
+        trouble = None
+        if found is not None:
+            late = found.limit is None or (found.limit > 0 and now - one.since >= found.limit)
+            if late or not found.quiet:
+                trouble = Trouble(
+                    name=found.known.name, message=one_line(found.message, MESSAGE_CHARACTERS),
+                    remedy=found.known.remedy.replace("{node}", one.node), stage=found.stage, since=one.since,
+                    final=late, evidence=found.evidence, again=found.again,
+                )  # fmt: skip
+        ended = one.complete or one.job_gone or (one.failed is not None and trouble is not None)
+        if pod is not None:  # a Job that failed leaves its pod the time to end
+            ended = pod.ended or pod.gone
+        host = self._host(one)
+        host_lost = host is not None and (host.gone or not host.ready)  # no kubelet can end the pod
+        pod_stays = found is not None and (found.limit is not None or found.stuck)
+        phase = ENDED if ended else _phase(pod)
+        stage = trouble.stage if trouble is not None else None
+        if stage is None and pod is not None and pod.host and phase != ENDED:
+            stage = pod.stage
+        return PodStatus(
+            node=one.node, attempt=one.number, phase=phase, stage=stage, stages=dict(pod.stages) if pod else {},
+            trouble=trouble, pod=pod.name if pod else None, job=one.job, started=pod is not None and pod.ran,
+            done=ended or (trouble is not None and trouble.final and (pod_stays or host_lost)),
+            held=one.suspended and not one.job_gone,
+        )  # fmt: skip
+
+
+def _phase(pod: Pod | None) -> str:
+    if pod is None or not pod.host:
+        return PENDING
+    if any(container.state == "running" for container in pod.stages.values()):
+        return RUNNING
+    waits = any(container.state == "waiting" for container in pod.stages.values())
+    return PULLING if waits or not pod.stages else RUNNING
