@@ -9,6 +9,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.kit.torch_server import TorchProcess
+
 COLLECTION = Path(__file__).resolve().parents[2] / "collections" / "ansible_collections" / "gpuval" / "fleet"
 NODE = COLLECTION / "node"
 
@@ -27,10 +29,12 @@ class Ended:
 
 
 class Workload:
-    """A workload that is running."""
+    """A workload that is running, started as the runner does."""
+
+    popen = subprocess.Popen
 
     def __init__(self, directory: Path, module: str, *arguments: str, **variables: str) -> None:
-        self._result = directory / "result.json"
+        self._directory, self._result = directory, directory / "result.json"
         environment = {name: value for name, value in os.environ.items() if not name.startswith("GPUVAL_")}
         environment.pop("OMP_NUM_THREADS", None)
         environment.update(
@@ -42,7 +46,7 @@ class Workload:
             TMPDIR=str(directory),
         )
         environment.update(variables)
-        self.process = subprocess.Popen(
+        self.process = self.popen(
             [sys.executable, "-m", module, *arguments],
             env=environment,
             stdout=subprocess.PIPE,
@@ -62,16 +66,21 @@ class Workload:
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
         return [int(pid) for pid in children.split()]
 
+    def rank(self, number: int) -> int:
+        """Return the process id of a rank that is at work, from its heartbeat."""
+        (beat,) = self._directory.glob(f"ranks-*/beat-{number}.json")
+        return json.loads(beat.read_text())["pid"]
+
     def end(self) -> Ended:
         out, err = self.process.communicate(timeout=120)
         result = json.loads(self._result.read_text()) if self._result.exists() else None
         return Ended(self.process.returncode, out, err, result)
 
 
-def rank_of(pid: int) -> int:
-    """Return the rank that torchrun gave a process."""
-    variables = dict(item.split("=", 1) for item in Path(f"/proc/{pid}/environ").read_text().split("\0") if "=" in item)
-    return int(variables["RANK"])
+class TorchWorkload(Workload):
+    """A workload whose processes are forked with PyTorch imported."""
+
+    popen = TorchProcess
 
 
 def is_alive(pid: int) -> bool:

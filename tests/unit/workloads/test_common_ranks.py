@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.kit.workload_process import NODE, Workload
+from tests.kit.workload_process import NODE, TorchWorkload
 
 pytest.importorskip("torch")
 
@@ -106,7 +106,7 @@ def test_what_else_an_exception_says_is_left_out_and_all_is_bounded():
 def test_ends(tmp_path, way, code, state, words):
     (tmp_path / "sample_parent.py").write_text(PARENT)
     (tmp_path / "sample_rank.py").write_text(RANK)
-    ended = Workload(tmp_path, "sample_parent", way).end()
+    ended = TorchWorkload(tmp_path, "sample_parent", way).end()
     assert (ended.code, ended.result["state"]) == (code, state), ended.err
     assert ended.metric("sample_ranks_count") == 2
     if state == "failure":

@@ -1,10 +1,8 @@
 """The stage as it runs on a node: real processes, a real wrong bit."""
 
-import time
-
 import pytest
 
-from tests.kit.workload_process import Workload
+from tests.kit.workload_process import TorchWorkload
 
 pytest.importorskip("torch")
 
@@ -14,14 +12,12 @@ HASHES = {f"fingerprint_{name}_sha256" for name in ("training", "decoding", "mat
 
 def run(directory, *arguments):
     directory.mkdir()
-    return Workload(directory, MODULE, "--seconds", "1", "--processes", "2", *arguments).end()
+    return TorchWorkload(directory, MODULE, "--seconds", "1", "--processes", "2", *arguments).end()
 
 
 @pytest.mark.slow
 def test_parts_and_runs_agree(tmp_path):
-    started = time.monotonic()
     first = run(tmp_path / "first")
-    assert time.monotonic() - started < 60  # 7 s on 2 cores
     assert first.code == 0, first.err
     assert first.result["state"] == "success"
     assert first.metric("fingerprint_processes_count") == 2
@@ -30,7 +26,7 @@ def test_parts_and_runs_agree(tmp_path):
         assert first.metric("fingerprint_repeats_count", part) >= 2
         assert first.metric("fingerprint_training_fp32_loss_error_ratio", part) < 1e-5
     assert set(first.result["fingerprints"]) == HASHES
-    second = Workload(tmp_path, MODULE, "--seconds", "0.1", "--processes", "1").end()
+    second = TorchWorkload(tmp_path, MODULE, "--seconds", "0.1", "--processes", "1").end()
     assert second.result["fingerprints"] == first.result["fingerprints"]  # neither time nor number of parts matters
     assert second.result["environment"]["fingerprint_group"] == first.result["environment"]["fingerprint_group"]
     assert second.metric("fingerprint_repeats_count", "rank:0") >= 2

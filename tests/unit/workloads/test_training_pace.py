@@ -10,7 +10,7 @@ import pytest
 from gpuval_workloads.training.config import SIZES, Config, llama_batch_size, parse_arguments, wants_compile
 
 from tests.kit.device_event import Event
-from tests.kit.workload_process import Workload, rank_of
+from tests.kit.workload_process import TorchWorkload, Workload
 
 torch = pytest.importorskip("torch")
 
@@ -119,9 +119,9 @@ def slowed(pid, share=0.75, period=0.05):
 @pytest.mark.slow
 @pytest.mark.parametrize("slow", [0, 1])
 def test_the_slow_rank_is_the_one_that_others_wait_for(tmp_path, slow):
-    workload = Workload(tmp_path, MODULE, "--seconds", "5", "--processes", "2")
+    workload = TorchWorkload(tmp_path, MODULE, "--seconds", "5", "--processes", "2")
     workload.wait_for_line("step ")
-    with slowed(next(pid for pid in workload.ranks() if rank_of(pid) == slow)):
+    with slowed(workload.rank(slow)):
         ended = workload.end()
     assert ended.code == 0, ended.err
     mine, other = (
@@ -139,7 +139,8 @@ def test_the_slow_rank_is_the_one_that_others_wait_for(tmp_path, slow):
 @pytest.mark.slow
 def test_where_compiling_fails_the_training_goes_on_without(tmp_path):
     arguments = ("--steps", "3", "--processes", "2", "--compile", "always")
-    ended = Workload(tmp_path, MODULE, *arguments, CXX="/bin/false", TORCHINDUCTOR_CACHE_DIR=str(tmp_path)).end()
+    variables = {"CXX": "/bin/false", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    ended = Workload(tmp_path, MODULE, *arguments, **variables).end()
     assert (ended.code, ended.result["state"]) == (0, "success"), ended.err
     assert "; not compiled (rank:" in ended.result["message"]
     assert ended.result["environment"]["compile"] is False
@@ -180,7 +181,6 @@ def test_a_compiler_that_takes_too_long_is_given_up(tmp_path):
     compiler = tmp_path / "slow-compiler"
     compiler.write_text(SLOW_COMPILER)
     compiler.chmod(0o755)
-    started = time.monotonic()
     ended = Workload(
         tmp_path,
         "limited_parent",
@@ -191,7 +191,6 @@ def test_a_compiler_that_takes_too_long_is_given_up(tmp_path):
     ).end()
     assert (ended.code, ended.result["state"]) == (0, "success"), ended.err
     assert "not done after 3 s" in ended.result["message"]
-    assert time.monotonic() - started < 60
 
 
 @pytest.mark.parametrize(
