@@ -22,7 +22,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup keys probe network build load models prepare validate status report baseline baseline-diff history window shell follow logs deliver hostfile deepspeed fabric clean bundle \
-	test molecule lint build-collection distclean
+	test molecule lint reference build-collection distclean
 
 help: ## Show this list
 	@printf 'Usage: make TARGET [INVENTORY=inventories/local] [ARGS="--limit node-1 -e gpuval_profile=quick"]\n\n'
@@ -116,6 +116,9 @@ lint: $(VENV)/.tests ## Check style: ruff, yamllint, ansible-lint, validate-modu
 	$(BIN)/yamllint --strict .
 	$(BIN)/ansible-lint --offline
 	$(BIN)/python tests/validate_modules.py
+
+reference: $(VENV)/.ready ## Write docs/reference/ from argument specs, schemas, criteria and SKUs
+	$(BIN)/python tools/reference.py
 
 bundle: $(VENV)/.ready ## Pack wheels, collections, images, model and source for a site without internet (BUNDLE=path)
 	$(PLAY) gpuval.fleet.bundle $(if $(BUNDLE),-e bundle_output=$(abspath $(BUNDLE))) $(ARGS)

@@ -1,6 +1,6 @@
 """Every fault, caused for real: its node is named with class and message, and all other nodes finish.
 
-GPUVAL_FAULTS_TABLE=docs/faults.md writes the table of what became of each.
+GPUVAL_FAULTS_TABLE=docs/reference/faults.md writes the table of what became of each.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""The table of docs/faults.md, from what became of every node of the faulty fleet."""
+"""The table of docs/reference/faults.md, from what became of every node of the faulty fleet."""
 
 import re
 from dataclasses import dataclass

@@ -443,7 +443,8 @@ def test_names_of_classes_are_unique():
 
 
 def test_the_documentation_names_every_class():
-    text = (Path(__file__).resolve().parents[3] / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+    docs = Path(__file__).resolve().parents[3] / "docs"
+    text = "".join((docs / name).read_text(encoding="utf-8") for name in ("kubernetes.md", "troubleshooting.md"))
     names = {known.name for known in classes.CLASSES} | set(pod_classes.OWN)
     assert [name for name in sorted(names) if f"`{name}`" not in text] == []
 

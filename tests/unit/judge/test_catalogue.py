@@ -257,9 +257,9 @@ def test_a_smaller_gpu_is_found():
     assert (entry["part"], entry["verdict"]) == ("gpu:1", "fail")
 
 
-def test_the_page_tells_the_floors_of_the_files():
-    """A supplier who is turned away looks them up."""
-    page = (Path(__file__).parents[3] / "docs" / "skus.md").read_text()
+def test_the_page_has_the_floors_of_the_files():
+    """A supplier whose node fails looks them up."""
+    page = (Path(__file__).parents[3] / "docs" / "criteria.md").read_text()
     floors = {check.name: check.value for check in sku_catalogue.named("h200").checks}
     for name, scale, told in (
         ("diagnostics_matmul_bf16_speed_h200", 1, "| 617 TFLOP/s |"),

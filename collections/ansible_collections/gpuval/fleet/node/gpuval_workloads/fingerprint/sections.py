@@ -25,7 +25,7 @@ LIMITS = {
     "matmul_fp16": 2e-3,
     "matmul_bf16": 1e-2,
 }
-"""Greatest relative error against float64 that rounding explains; docs/fingerprints.md says why each."""
+"""Greatest relative error against float64 that rounding explains; docs/design/fingerprints.md says why each."""
 
 _SEED = 20_261_121
 _SCALE = 2.0**-12  # whole numbers up to 127 become weights of standard deviation 0.018

@@ -2,7 +2,7 @@
 
 Its report ends with a banner ``hl qual report``, the verdict of the run on the line below it; before that ``Test result
 summary`` has a line for each device, its third part (after ``: ``) PASSED or FAILED. That much is known from scripts of
-others who run it, see docs/vendor_tools.md.
+others who run it, see docs/design/vendor_tools.md.
 """
 
 from __future__ import annotations

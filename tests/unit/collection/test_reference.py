@@ -1,0 +1,34 @@
+"""docs/reference/ is what tools/reference.py makes of the argument specs, schemas, criteria and SKUs as they are."""
+
+import pytest
+
+from tools import reference
+
+PAGES = reference.pages()
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_the_page_is_current(path):
+    assert path.read_text() == PAGES[path], "run make reference"
+
+
+def test_every_variable_has_a_row():
+    rows = (reference.PAGES / "variables.md").read_text()
+    for role in (reference.COLLECTION / "roles").iterdir():
+        for name in reference.role_options(role)[1]:
+            assert f"| `{name}` |" in rows
+
+
+@pytest.mark.parametrize(
+    ("check", "limit"),
+    [
+        ({"kind": "min", "value": 4.4e10, "unit": "bytes/s"}, "at least 44 GB/s"),
+        ({"kind": "max", "value": 0, "unit": "count"}, "at most 0"),
+        ({"kind": "max", "value": 1e-4, "unit": "seconds"}, "at most 0.0001 seconds"),
+        ({"kind": "equal", "value_from": "gpus", "unit": "count"}, "equal to gpus"),
+        ({"kind": "outlier", "peers": "node", "max_below": 0.03}, "at most 3% below the median of the node"),
+        ({"kind": "same", "path": "os.kernel"}, "`os.kernel` the same within the fleet"),
+    ],
+)
+def test_a_limit_in_words(check, limit):
+    assert reference.limit(check) == limit
