@@ -110,9 +110,10 @@ test: $(VENV)/.tests $(NODE_VENV)/.gangs ## Run all tests (ARGS goes to pytest)
 molecule: $(VENV)/.tests $(NODE_VENV)/.ready ## Run the molecule scenario: the local flow, shortened (ARGS="-s fleet": another one)
 	molecule test $(ARGS)
 
-lint: $(VENV)/.tests ## Check style: ruff, yamllint, ansible-lint, validate-modules
+lint: $(VENV)/.tests ## Check style and structure: ruff, import-linter, yamllint, ansible-lint, validate-modules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	PYTHONPATH=collections $(BIN)/lint-imports --no-cache
 	$(BIN)/yamllint --strict .
 	$(BIN)/ansible-lint --offline
 	$(BIN)/python tests/validate_modules.py

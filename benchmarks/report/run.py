@@ -31,7 +31,8 @@ MAX_HTML_BYTES = 5e6
 def judge(folder: Path) -> None:
     """Write report.json, as the action judge_run does."""
     from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas  # noqa: PLC0415 - main makes the collection known first
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, judging  # noqa: PLC0415 - main makes the collection known first
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import judging  # noqa: PLC0415 - main makes the collection known first
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria  # noqa: PLC0415 - main makes the collection known first
     from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file  # noqa: PLC0415 - main makes the collection known first
     from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_file  # noqa: PLC0415 - main makes the collection known first
     from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder  # noqa: PLC0415 - main makes the collection known first

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, Store
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import find_rclone
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.rclone import find_rclone
 
 from tests.kit.fleet import machine, until
 from tests.kit.planted_secrets import leaks, plant

@@ -8,7 +8,8 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import manifests
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import parse
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess, rclone_config, signed_urls
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess, signed_urls
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.rclone import rclone_config
 
 from tests.kit.fleet import NODE_PYTHON, ONE_RANK, valid
 from tests.kit.podman_pod import PodmanPods, libraries_of

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, Store
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import find_rclone
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.rclone import find_rclone
 
 from tests.kit.box import Box
 from tests.kit.fleet import ONE_RANK, until

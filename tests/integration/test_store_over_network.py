@@ -4,7 +4,7 @@ import json
 import subprocess
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import find_rclone
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.rclone import find_rclone
 
 from tests.kit.container_fleet import ContainerFleet, Node, free_pair, nap
 from tests.kit.log_bundles import bundle_of

@@ -7,6 +7,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence, accept_record
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_file, write_forms
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import summary_lines
 
 RUN_ID = "run-1"
 TIME = "2026-11-02T10:00:00Z"
@@ -156,7 +157,8 @@ def standard_checks():
 
 
 def judge(run, evidence, checks=None):
-    return verdict.judge(run, evidence, standard_checks() if checks is None else checks, judged_at=TIME)
+    report = verdict.judge(run, evidence, standard_checks() if checks is None else checks, judged_at=TIME)
+    return {**report, "summary": summary_lines(report)}
 
 
 def judge_metric(check, metrics, *, gpus=8, gpu_count=None, sku="auto", vendor="nvidia", **record):

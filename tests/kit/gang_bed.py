@@ -1,9 +1,9 @@
 """A run in a folder whose gangs are carried out by simulated nodes: rounds write records, as nodes' own would be."""
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import keys, rounds
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import judging, keys, rounds
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.orchestrate import Gangs, Placed, Settings, Ways
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, judging
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
 from gangs import USUAL, Fault, build

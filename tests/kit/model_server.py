@@ -9,7 +9,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import find_rclone
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.rclone import find_rclone
 
 START_SECONDS = 20
 

@@ -6,11 +6,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store, StoreError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import model_source
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts.model_source import ModelError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import rclone_config
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.rclone import rclone_config
 from gpuval_workloads.loading import manifest
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -143,7 +143,7 @@ def test_a_model_is_uploaded_whole_with_links_resolved(hub_cache, tmp_path, stor
 def test_the_read_only_side_refuses_an_upload(hub_cache, tmp_path, store):
     model = model_source.resolve(str(hub_cache), tmp_path / "scratch")
     reader = store.reader()
-    with pytest.raises(ModelError, match="the upload failed") as caught:
+    with pytest.raises(StoreError, match="the copy failed") as caught:
         model_source.upload(model, f"models:gpuval/models/{model.folder}", rclone_config(reader))
     assert reader.secret_key not in str(caught.value)
 
@@ -157,7 +157,7 @@ def test_keys_are_in_no_argument_and_in_no_file_afterwards(hub_cache, tmp_path, 
         seen.append((command, config, config.stat().st_mode & 0o777))
         return real(command, **options)
 
-    monkeypatch.setattr(model_source.subprocess, "run", spy)
+    monkeypatch.setattr(subprocess, "run", spy)
     model = model_source.resolve(str(hub_cache), tmp_path / "scratch")
     connection = store.writer()
     model_source.upload(model, f"models:gpuval/models/{model.folder}", rclone_config(connection))

@@ -4,6 +4,7 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import evidence as gang_evidence
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import rounds
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.judging import report_on
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.orchestrate import Gangs, Placed, Ways
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, judging
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
@@ -47,7 +48,7 @@ class Healthy(Bed):
 
     def judge(self, gangs):
         run = self.folder.read_run()
-        return judging.report_on(self.folder, run, [*CHECKS, *FAULTS], gangs=gangs, with_gangs=gangs is not None)
+        return report_on(self.folder, run, [*CHECKS, *FAULTS], gangs=gangs, with_gangs=gangs is not None)
 
     def go(self):
         ways = Ways(

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import applied_criteria, publishing
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import imported_run
 
 from tests.kit.builders import make_run
@@ -102,24 +102,26 @@ def test_a_copy_of_another_run_of_that_id_is_kept(store, folder, tmp_path):
 
 def judging(store, folder):
     run = folder.read_run()
-    publishing.put(store, run, publishing.CRITERIA_FILE, run_folder.read_json(publishing.criteria_file(folder)))
+    publishing.put(
+        store, run, applied_criteria.CRITERIA_FILE, run_folder.read_json(applied_criteria.criteria_file(folder))
+    )
 
 
 def test_criteria_and_baseline_travel_whole(store, folder, tmp_path):
     site, base = tmp_path / "site.yml", tmp_path / "base.json"
     site.write_bytes(b"checks: []\r\n# caf\xc3\xa9\n")
     base.write_text("{}")
-    publishing.keep_criteria(folder, [str(site)], str(base))
+    applied_criteria.keep_criteria(folder, [str(site)], str(base))
     judging(store, folder)
     copy = bring(store, folder, tmp_path / "results")
-    (criteria,), baseline, remarks = imported_run.judged_by(copy, [], "")
+    (criteria,), baseline, remarks = applied_criteria.judged_by(copy, [], "")
     assert Path(criteria).read_bytes() == site.read_bytes()
     assert Path(baseline).read_text() == "{}"
     assert remarks == []
-    assert imported_run.judged_by(copy, [str(site)], str(base)) == ([str(site)], str(base), [])
+    assert applied_criteria.judged_by(copy, [str(site)], str(base)) == ([str(site)], str(base), [])
     other = tmp_path / "other.yml"
     other.write_text("checks: []")
-    _, _, remarks = imported_run.judged_by(copy, [str(other)], str(other))
+    _, _, remarks = applied_criteria.judged_by(copy, [str(other)], str(other))
     assert len(remarks) == 2
 
 
@@ -127,25 +129,25 @@ def test_a_run_judged_again_is_held_against_what_it_was_before(folder, tmp_path)
     site, base, other = tmp_path / "site.yml", tmp_path / "base.json", tmp_path / "other.json"
     for path in (site, base, other):
         path.write_text(path.name)
-    publishing.keep_criteria(folder, [str(site)], str(base))
-    kept = publishing.criteria_file(folder).read_bytes()
-    (criteria,), baseline, remarks = imported_run.judged_by(folder, [], "")
+    applied_criteria.keep_criteria(folder, [str(site)], str(base))
+    kept = applied_criteria.criteria_file(folder).read_bytes()
+    (criteria,), baseline, remarks = applied_criteria.judged_by(folder, [], "")
     assert (Path(criteria).read_text(), Path(baseline).read_text(), remarks) == ("site.yml", "base.json", [])
-    publishing.keep_criteria(folder, [], "")
-    assert publishing.criteria_file(folder).read_bytes() == kept
-    _, baseline, remarks = imported_run.judged_by(folder, [], str(other))
+    applied_criteria.keep_criteria(folder, [], "")
+    assert applied_criteria.criteria_file(folder).read_bytes() == kept
+    _, baseline, remarks = applied_criteria.judged_by(folder, [], str(other))
     assert baseline == str(other)
     assert remarks == ["gpuval_baseline differs from the one that the run was held against before: so may the verdict"]
-    publishing.keep_criteria(folder, [], str(other))
-    (criteria,), baseline, _ = imported_run.judged_by(folder, [], "")
+    applied_criteria.keep_criteria(folder, [], str(other))
+    (criteria,), baseline, _ = applied_criteria.judged_by(folder, [], "")
     assert (Path(criteria).read_text(), Path(baseline).read_text()) == ("site.yml", "other.json")
 
 
 def test_a_damaged_file_of_criteria_judges_nothing(store, folder, tmp_path):
     site = tmp_path / "site.yml"
     site.write_text("checks: []")
-    publishing.keep_criteria(folder, [str(site)], "")
-    path = publishing.criteria_file(folder)
+    applied_criteria.keep_criteria(folder, [str(site)], "")
+    path = applied_criteria.criteria_file(folder)
     path.write_text(path.read_text().replace("checks", "cheeks"))
     judging(store, folder)
     with pytest.raises(run_folder.RunError, match=r"site\.yml is damaged"):
@@ -154,18 +156,18 @@ def test_a_damaged_file_of_criteria_judges_nothing(store, folder, tmp_path):
 
 def test_a_store_of_an_earlier_version_says_what_it_lacks(store, folder, tmp_path):
     copy = bring(store, folder, tmp_path / "results")
-    _, _, (remark,) = imported_run.judged_by(copy, [], "")
+    _, _, (remark,) = applied_criteria.judged_by(copy, [], "")
     assert "give them here too" in remark
 
 
 def test_where_nodes_lay_stays_with_the_run_and_goes_to_one_of_its_nodes(folder, tmp_path):
     run = folder.read_run()
     placed = [{"check": "slow"}]
-    publishing.keep_criteria(folder, [], "", placed)
-    publishing.keep_criteria(folder, [], "")
-    assert publishing.standings(folder) == placed
+    applied_criteria.keep_criteria(folder, [], "", placed)
+    applied_criteria.keep_criteria(folder, [], "")
+    assert applied_criteria.standings(folder) == placed
     one = {**run, "run_id": "one-of-them", "nodes": dict([next(iter(run["nodes"].items()))])}
     results = folder.path.parent
-    assert publishing.standings_before(results, one) == placed
-    assert publishing.standings_before(results, {**one, "profile": "other"}) == []
-    assert publishing.standings_before(results, {**one, "nodes": {"stranger": {}}}) == []
+    assert applied_criteria.standings_before(results, one) == placed
+    assert applied_criteria.standings_before(results, {**one, "profile": "other"}) == []
+    assert applied_criteria.standings_before(results, {**one, "nodes": {"stranger": {}}}) == []

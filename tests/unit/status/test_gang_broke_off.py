@@ -1,7 +1,7 @@
 """An error of the controller while gangs work is recorded, and is the reason of whoever has no record for it."""
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document, session
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, judging
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document, judging, session
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 
 from tests.kit.builders import facts_record, make_run

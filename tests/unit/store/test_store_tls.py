@@ -18,14 +18,10 @@ from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store, S
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import model_source
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import address as store_address
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import certificates
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import (
-    StoreAccess,
-    models_prefix,
-    rclone_config,
-    signed_urls,
-)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess, models_prefix, signed_urls
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.certificates import CertificateFiles
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore, find_rclone
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.rclone import find_rclone, rclone_config
 from gpuval_runner.files import to_json, write_atomically
 from gpuval_runner.upload import Ledger, Pace, Uploader
 

@@ -1,6 +1,7 @@
 """What the watch makes of records and silence."""
 
 import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import FINAL_STATES
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import decisions
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import NodeView
 
@@ -31,7 +32,7 @@ def test_a_second_attempt_is_told_apart():
     assert "attempt 2" in decisions.update(node, "training", record("running", attempt=2), 1.0)
 
 
-@pytest.mark.parametrize("state", sorted(decisions.FINAL_STATES))
+@pytest.mark.parametrize("state", sorted(FINAL_STATES))
 def test_a_node_is_over_when_every_stage_has_ended(state):
     assert not view(training="success").done
     assert not view(training="success", loading="running").done

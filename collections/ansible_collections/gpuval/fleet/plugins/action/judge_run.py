@@ -6,15 +6,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document, keys
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import baseline, criteria, judging
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document, judging, keys
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import baseline, criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_history import Stood
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_file
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import summary_lines
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import applied_criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import imported_run
 
 
 class ActionModule(RunAction):
@@ -23,7 +23,7 @@ class ActionModule(RunAction):
             return {"changed": False, "skipped": True, "verdict": None}
         folder = self.folder(options)
         run = folder.read_run()
-        files, held, remarks = imported_run.judged_by(folder, options["criteria"], options["baseline"])
+        files, held, remarks = applied_criteria.judged_by(folder, options["criteria"], options["baseline"])
         for remark in remarks:
             self._display.warning(remark)
         checks = criteria.load([*criteria.shipped_files(), *files])
@@ -32,11 +32,12 @@ class ActionModule(RunAction):
             run = {**run, "finished_at": run_folder.now()}
             folder.write_run(run)
             keys.forget_all(folder)  # of a round that broke off: nobody goes on with it
-        stood = Stood.of(publishing.standings(folder))
+        stood = Stood.of(applied_criteria.standings(folder))
         gangs = document.read(folder)
         report = judging.report_on(folder, run, checks, gangs=gangs, held_against=held_against, stood=stood)
+        report["summary"] = summary_lines(report)
         if not folder.is_copy:
-            publishing.keep_criteria(folder, options["criteria"], options["baseline"], stood.documents())
+            applied_criteria.keep_criteria(folder, options["criteria"], options["baseline"], stood.documents())
         schemas.validate("report", report, what="report.json")
         write_file(folder.path / "report.json", report_file.lines(report))
         return {"changed": True, "verdict": report["verdict"], "counts": report["counts"]}

@@ -15,17 +15,15 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import on
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import keys
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import LAUNCHED
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import node_program
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import (
-    StoreAccess,
-    rclone_config,
-    signed_urls,
-)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess, signed_urls
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.rclone import rclone_config
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import LAUNCHED, keep_started
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import keep_started
 
 #: Words for an interpreter that is still to be found.
 DISCOVERED = ("auto", "auto_silent", "auto_legacy", "auto_legacy_silent")

@@ -7,13 +7,18 @@ import functools
 from pathlib import Path
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import NODE_NAME
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import naming
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.forming import LEAST
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import baseline, criteria, versions
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import (
+    applied_criteria,
+    labels,
+    node_ids,
+    plans,
+)
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import labels, node_ids, plans, publishing
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import imported_run
 
 
 class ActionModule(ControllerAction):
@@ -88,10 +93,10 @@ class ActionModule(ControllerAction):
                 "left out; choose others of its kind beside it"
             )
         if not self.check_mode:
-            for remark in imported_run.judged_by(folder, options["criteria"], options["baseline"])[2]:
+            for remark in applied_criteria.judged_by(folder, options["criteria"], options["baseline"])[2]:
                 self._display.warning(remark)
-            stood = publishing.standings_before(results, run) if known is None and options["limit"] else []
-            publishing.keep_criteria(folder, options["criteria"], options["baseline"], stood)
+            stood = applied_criteria.standings_before(results, run) if known is None and options["limit"] else []
+            applied_criteria.keep_criteria(folder, options["criteria"], options["baseline"], stood)
             run_folder.remember(results, run_id)
         return {
             "changed": changed,
@@ -104,7 +109,7 @@ class ActionModule(ControllerAction):
 
 
 def _expected(name, hostvars, stages, gang_stages, ids):
-    if not run_folder.NODE.fullmatch(name):
+    if not NODE_NAME.fullmatch(name):
         raise run_folder.RunError(
             f"the inventory name {name!r} cannot be a file name: letters, digits, '.', '_' and '-' only"
         )

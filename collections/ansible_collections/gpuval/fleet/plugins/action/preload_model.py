@@ -14,11 +14,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts.round_trip 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import (
-    StoreAccess,
-    models_prefix,
-    rclone_config,
-)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess, models_prefix
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.rclone import rclone_config
 
 
 class ActionModule(ControllerAction):

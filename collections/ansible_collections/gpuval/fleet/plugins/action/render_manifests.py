@@ -9,11 +9,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.inventory imp
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import files
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder, plans
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import (
-    StoreAccess,
-    rclone_config,
-    signed_urls,
-)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess, signed_urls
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.rclone import rclone_config
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
 
 

@@ -25,7 +25,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import node_ids, plans
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess, rclone_config
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.rclone import rclone_config
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.watch import Limits, RunWatch
 

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_forms
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import applied_criteria, publishing
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
 
 
@@ -16,7 +16,7 @@ class ActionModule(RunAction):
         folder = self.folder(options)
         report = run_folder.read_report(folder)
         paths = write_forms(report, folder.path)
-        held_against = publishing.criteria_file(folder)
+        held_against = applied_criteria.criteria_file(folder)
         return {
             "changed": True,
             "folder": report["run"]["folder"],

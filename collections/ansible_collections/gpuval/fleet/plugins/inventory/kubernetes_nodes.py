@@ -94,10 +94,10 @@ from ansible.errors import AnsibleParserError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Access, Cluster, ClusterError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.inventory import fleet
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.nodes import describe
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import NODE_NAME
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory.node_list import Node, NodeListError, parse
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory.source import NamedSource
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import NODE
 
 
 class InventoryModule(NamedSource):
@@ -158,7 +158,7 @@ class InventoryModule(NamedSource):
             if listed and self.get_option("others"):
                 chosen = {node["metadata"]["name"] for node in cluster.list("Node", selector=selector)[0]}
         found = [describe(node) for node in items]
-        return [one for one in found if NODE.fullmatch(one["name"])], chosen
+        return [one for one in found if NODE_NAME.fullmatch(one["name"])], chosen
 
     def _kubeconfig(self, base: Path) -> str:
         given = self.get_option("kubeconfig")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import subprocess
 import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -20,13 +19,12 @@ from pathlib import Path
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading import manifest
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts.tiny_model import write_tiny_llama
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import find_rclone
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.rclone import run_rclone
 
 TINY = "tiny"
 TINY_FOLDER = "models--gpuval--tiny-llama"
 #: Other forms of the same weights, which no server here reads: Meta's checkpoints double the size of a Llama.
 HUB_IGNORED = ("original/*", "*.pth", ".gitattributes")
-UPLOAD_SECONDS = 6 * 3600
 
 _HUB = re.compile(r"(?P<repository>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(?P<revision>[\w./-]+))?")
 _CACHE_FOLDER = re.compile(r"models--[A-Za-z0-9][\w.-]*")
@@ -121,31 +119,7 @@ def upload(model: Model, remote: str, config: str, *, transfers: int = 8, ca_fil
             "--transfers",
             str(transfers),
         ]
-        rclone([*copy, "--files-from-raw", str(names)], config, Path(scratch))
-
-
-def rclone(arguments: list[str], config: str, scratch: Path) -> None:
-    """Run rclone with that configuration, kept in `scratch` meanwhile. Raises ``ModelError``."""
-    path = scratch / "rclone.conf"
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as stream:
-        stream.write(config)
-    command = [find_rclone(), "--config", str(path), "--contimeout", "15s", "--low-level-retries", "3", *arguments]
-    try:
-        done = subprocess.run(
-            command,
-            env={key: value for key, value in os.environ.items() if not key.startswith("RCLONE_")},
-            capture_output=True,
-            text=True,
-            timeout=UPLOAD_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise ModelError(f"the upload did not end within {UPLOAD_SECONDS} s: run again to resume it") from error
-    if done.returncode != 0:
-        words = " ".join(done.stderr.split())[-800:]
-        raise ModelError(
-            f"the upload failed ({words}): check the store's endpoint, keys and free space, then run again"
-        )
+        run_rclone([*copy, "--files-from-raw", str(names)], config, Path(scratch))
 
 
 def _hub(source: str) -> re.Match | None:

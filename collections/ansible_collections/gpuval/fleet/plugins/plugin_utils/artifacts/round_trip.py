@@ -16,12 +16,8 @@ from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts.model_source import Model, ModelError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import (
-    CA_FILE,
-    StoreAccess,
-    models_prefix,
-    rclone_config,
-)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import CA_FILE, StoreAccess, models_prefix
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.rclone import rclone_config
 
 STEP_SECONDS = 3600
 REQUESTS = 4

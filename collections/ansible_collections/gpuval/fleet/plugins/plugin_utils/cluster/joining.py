@@ -8,8 +8,8 @@ from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import nodes
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import PodSettings
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import NODE_NAME
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import labels
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import NODE
 
 Described = Mapping[str, Any]
 #: What is expected of a newcomer as of the node that it is most like. Gangs, too: who is in none is not accepted.
@@ -63,7 +63,7 @@ class Newcomers:
 
     def see(self, name: str, node: Mapping[str, Any] | None) -> None:
         """Of a node there is news: its object, or None when it is gone."""
-        if name in self._known or not NODE.fullmatch(name):
+        if name in self._known or not NODE_NAME.fullmatch(name):
             return
         self._news = True
         if node is None:

@@ -31,16 +31,12 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import cl
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import keys
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence, take_record
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import FINAL_STATES, LAUNCHED
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import object_key, signed_urls
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import (
-    FINAL_STATES,
-    LAUNCHED,
-    NodeView,
-    backoff,
-)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import NodeView, backoff
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.placement import (
     Attempt,
     Ended,

@@ -21,7 +21,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_state imp
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_tracker import PodStatus
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import MAX_RECORD_BYTES
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import FINAL_STATES
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import FINAL_STATES
 
 MAX_ATTEMPTS = 9
 MAX_COMMAND_WORDS, MAX_WORD = 256, 8192

@@ -15,7 +15,7 @@ from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import names
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import FINAL_STATES
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import FINAL_STATES
 
 WAITING, PENDING, PULLING, RUNNING, ENDED = "waiting", "pending", "pulling", "running", "ended"
 MESSAGE_CHARACTERS = 600

@@ -23,7 +23,8 @@ _UNSAFE_CATEGORIES = frozenset(
     {"Cc", "Cf", "Cn"}
 )  # controls, invisible and bidirectional format characters, non-characters
 _SUSPECT = re.compile(r"[^\n\t\x20-\x7e]")
-_SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+#: A node's name: safe as a file name and as an object key.
+NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 _XML_FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _MARKDOWN_SPECIAL = re.compile(r"([\\`*\[\]|~]|(?<!\w)_|_(?!\w))")
@@ -83,7 +84,7 @@ def safe_name(name: str) -> str:
     """
     if not name:
         raise ValueError("a node needs a name")
-    if _SAFE_NAME.fullmatch(name):
+    if NODE_NAME.fullmatch(name):
         return name
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
     kept = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")

@@ -12,6 +12,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.judging import report_on
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.orchestrate import Placed, Settings, Ways
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.rounds import Ports
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import baseline, judging
@@ -19,11 +20,10 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.analysis import
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.checks import FACTS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import Check
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_history import Stood
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import applied_criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunError, RunFolder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import imported_run
 
 #: All members work at one time, and nothing is tried again behind the others' backs.
 LIMITS = {"retries": 0, "max_nodes_at_once": 0}
@@ -129,18 +129,18 @@ def judge_of(
     folder: RunFolder, checks: Sequence[Check], options: Mapping[str, Any]
 ) -> Callable[[Mapping[str, Any] | None], dict[str, Any]]:
     """A function that judges the run as it stands. The options hold criteria and baseline."""
-    _files, held, _remarks = imported_run.judged_by(folder, options["criteria"], options["baseline"])
+    _files, held, _remarks = applied_criteria.judged_by(folder, options["criteria"], options["baseline"])
     held_against = baseline.read(Path(held)) if held else None
 
     def judge(gangs: Mapping[str, Any] | None) -> dict[str, Any]:
-        return judging.report_on(
+        return report_on(
             folder,
             folder.read_run(),
             checks,
             gangs=gangs,
             with_gangs=gangs is not None,
             held_against=held_against,
-            stood=Stood.of(publishing.standings(folder)),
+            stood=Stood.of(applied_criteria.standings(folder)),
         )
 
     return judge

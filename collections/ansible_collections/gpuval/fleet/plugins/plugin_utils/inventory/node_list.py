@@ -12,7 +12,7 @@ from typing import Any
 
 from ansible.plugins.inventory import detect_range, expand_hostname_range
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import NODE
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import NODE_NAME
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.findings import check_declared
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.known_hosts import HostKeyError
 
@@ -140,7 +140,7 @@ def _expanded(value: str, line: int, what: str) -> list[str]:
 
 
 def _node(name: str, cells: dict[str, str], line: int, what: str) -> Node:
-    if not NODE.fullmatch(name):
+    if not NODE_NAME.fullmatch(name):
         told = "an IPv6 address cannot be a name" if _is_address(name) else "not a name"
         raise _error(
             what,

@@ -42,10 +42,9 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_history import Stood
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import headline, summary_lines
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import FAILED_STATES
 
 STARTED = ("started", "finished")
-FAILED_STATES = ("failure", "crash", "timeout")
 IMAGE = "image"
 #: What the image stage says in its environment (`fault`) when the store, the registry or the archive is to blame.
 DELIVERY = "delivery"
@@ -70,6 +69,9 @@ _USELESS_IDENTITY = frozenset(
     .replace("    ", "")
     .split("|")
 )
+
+#: Checks of what a search found of one node.
+FOUND = ("fabric_suspect", "fabric_untested", "fabric_bad_links")
 
 _AGAIN = "then validate again with --limit {node}"
 _LATE = "raise gpuval_deadline_seconds, " + _AGAIN
@@ -137,7 +139,7 @@ def judge(
             "INCOMPLETE": counted["INCOMPLETE"],
             "flaky": sum(node["flaky"] for node in nodes),
         },
-        "summary": [],
+        "summary": [],  # the lines come with the forms of the report
         "nodes": nodes,
         "fleet": {"checks": agreed.fleet, "problems": _problems(run, evidence)},
     }
@@ -152,7 +154,6 @@ def judge(
     )
     if analysis is not None:
         report["fleet"]["analysis"] = analysis
-    report["summary"] = summary_lines(report)
     return report
 
 
@@ -195,6 +196,18 @@ def node_class(checks: Sequence[Entry], contacts: Mapping[str, Mapping[str, Any]
         lost = contact and check["verdict"] == "missing" and _explains(contact, check["value"])
         return one_line(contact["class"], 40) if lost else f"{check['stage']}_{check['value']}"
     return "same_machine_twice" if check["name"] == "identity" else check["name"]
+
+
+def headline(node: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The check that decided against the node: the first required one that failed, else the first that is missing.
+
+    Of those that are missing what a search found of this very node comes before what all members of its gang share.
+    """
+    required = [check for check in node["checks"] if check["severity"] == "required"]
+    failed = [check for check in required if check["verdict"] == "fail"]
+    missing = [check for check in required if check["verdict"] == "missing"]
+    found = [check for check in missing if check["name"] in FOUND and check["value"] is not None]
+    return next(iter([*failed, *found, *missing]), None)
 
 
 def judge_node(

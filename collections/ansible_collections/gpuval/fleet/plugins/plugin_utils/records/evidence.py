@@ -18,7 +18,7 @@ from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import clean_text, one_line, safe_name
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import NODE_NAME, clean_text, one_line, safe_name
 
 __all__ = ["Evidence", "Refused", "accept_record", "accept_series", "gather", "parse_key", "safe_name", "take_record"]
 
@@ -29,7 +29,6 @@ MAX_INTEGER_DIGITS = 32
 MAX_WORD = 96
 
 _KINDS = {"records": ".json", "series": ".json", "logs": ".log"}
-_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}", re.ASCII)
 _STAGE = re.compile(r"[a-z][a-z0-9_]{0,31}", re.ASCII)
 _METRIC_NAME = re.compile(r"[a-z][a-z0-9_]{0,95}", re.ASCII)
 _SCOPE = re.compile(r"node|gpu:\d{1,4}|rank:\d{1,6}|link:[A-Za-z0-9._:>-]{1,64}", re.ASCII)
@@ -79,7 +78,7 @@ def parse_key(folder: str, key: str) -> tuple[str, str, str] | None:
         return None
     kind, stage = parts[0], parts[1]
     node = parts[2][: -len(_KINDS[kind])]
-    if not _STAGE.fullmatch(stage) or not _NODE.fullmatch(node):
+    if not _STAGE.fullmatch(stage) or not NODE_NAME.fullmatch(node):
         return None
     return kind, stage, node
 

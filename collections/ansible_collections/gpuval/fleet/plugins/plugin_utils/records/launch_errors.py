@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import LAUNCHED
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import LAUNCHED
 
 AGAIN = "then validate again with --limit {node}"
 MESSAGE_CHARACTERS = 600

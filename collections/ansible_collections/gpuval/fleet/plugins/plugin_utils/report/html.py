@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 import jinja2
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import clean_text, one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import NODE_NAME, clean_text, one_line
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page import (
     checks,
     curves,
@@ -44,7 +44,6 @@ MAX_COVERAGE = 4000
 MAX_GPUS = 16
 MAX_MEMBERS, MAX_LEFT_OUT, MAX_SENTENCES = 16, 40, 60
 #: Only such names become links: they are the run's own, and name nothing outside of the results.
-_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}", re.ASCII)
 _VERDICT_WORDS = {
     "PASS": "Every expected node passed.",
     "PARTIAL": "All that was asked for passed; the run was narrowed, so it is no acceptance.",
@@ -175,7 +174,7 @@ def _files(directory: Path | None) -> dict[str, frozenset[str]]:
     if directory is None or not (directory / "nodes").is_dir():
         return {}
     with os.scandir(directory / "nodes") as entries:
-        names = [entry.name for entry in entries if entry.is_dir() and _NODE.fullmatch(entry.name)]
+        names = [entry.name for entry in entries if entry.is_dir() and NODE_NAME.fullmatch(entry.name)]
     return {name: frozenset(path.name for path in (directory / "nodes" / name).iterdir()) for name in names}
 
 

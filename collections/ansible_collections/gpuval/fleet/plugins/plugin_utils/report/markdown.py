@@ -8,10 +8,11 @@ from typing import Any
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import markdown as escaped
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.analysis import fleet
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.verdict import headline
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page.figures import judged_figures
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page.findings import places
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.place import RESULTS, Place
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import headline, metric_value, part_text
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import metric_value, part_text
 
 MAX_CHECKS_SHOWN = 40
 MAX_FINDINGS = 40

@@ -12,11 +12,9 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import on
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import console
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.checks import GPU_VENDORS
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.verdict import headline
 
 MAX_NODE_LINES = 20
-
-#: Checks of what a search found of one node.
-FOUND = ("fabric_suspect", "fabric_untested", "fabric_bad_links")
 
 #: The figures that tell most about a stage, and how each is said.
 HEADLINES: Mapping[str, Mapping[str, str]] = {
@@ -68,18 +66,6 @@ def _not_started(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
     if counted.total() < 2:
         return []
     return ["Not started: " + ", ".join(f"{count} {word}" for word, count in counted.most_common())]
-
-
-def headline(node: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The check that decided against the node: the first required one that failed, else the first that is missing.
-
-    Of those that are missing what a search found of this very node comes before what all members of its gang share.
-    """
-    required = [check for check in node["checks"] if check["severity"] == "required"]
-    failed = [check for check in required if check["verdict"] == "fail"]
-    missing = [check for check in required if check["verdict"] == "missing"]
-    found = [check for check in missing if check["name"] in FOUND and check["value"] is not None]
-    return next(iter([*failed, *found, *missing]), None)
 
 
 def node_line(node: Mapping[str, Any]) -> str:

@@ -17,7 +17,6 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
 
 #: What a search for a bad node may take by default, and more for each node.
@@ -26,6 +25,9 @@ SEARCH_SECONDS, SEARCH_SECONDS_EACH = 3060.0, 5.0
 #: two that confirm. Half of them is the least: a round is begun only where its whole time is left, and one that goes
 #: well takes a fifth of that, or a third where the measurement is long.
 SEARCH_ROUNDS, LEAST_SEARCH_ROUNDS = 6, 3
+
+#: A run counts as over so many seconds after its deadline: the last records are on their way.
+DEADLINE_SLACK_SECONDS = 120.0
 
 LATEST = "latest"
 NEW = "new"

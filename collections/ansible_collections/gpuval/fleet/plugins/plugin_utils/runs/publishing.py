@@ -7,7 +7,6 @@ taken as evidence, only the controller knows: that is `run_watch.json`. What the
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,19 +19,15 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import brief
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import parse_key
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import FINAL_STATES
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import FINAL_STATES
 
-RUN_FILE, WATCH_FILE, CRITERIA_FILE = "run.json", "run_watch.json", "run_criteria.json"
+RUN_FILE, WATCH_FILE = "run.json", "run_watch.json"
 VERDICT_FILE = "verdict.json"
 PROGRESS_FILE = "run_progress.json"
 
 #: While it watches, a controller gives a sign at least this often, in seconds.
 SIGN_SECONDS = 60.0
-#: Larger files of criteria are not shared: `report` on another machine is to be given them.
-MAX_JUDGING_BYTES = 64 << 20
-#: So many runs are looked at for the one that a narrowed run is a part of.
-MAX_RUNS_BEFORE = 50
 
 _LAUNCH = ("node", "state", "class", "message", "remedy", "at", "attempt", "stages", "store_reachable", "twin")
 _CONTACT = ("class", "message", "remedy")
@@ -181,10 +176,6 @@ def watch_file(folder: run_folder.RunFolder) -> Path:
     return folder.state / WATCH_FILE
 
 
-def criteria_file(folder: run_folder.RunFolder) -> Path:
-    return folder.state / CRITERIA_FILE
-
-
 def verdict_file(folder: run_folder.RunFolder) -> Path:
     return folder.state / VERDICT_FILE
 
@@ -213,71 +204,6 @@ def renewed(
 def put(store: Store, run: Mapping[str, Any], name: str, document: Mapping[str, Any]) -> None:
     """Write one of the run's own objects."""
     store.put(f"{run['folder']}/{name}", json.dumps(document).encode(), "application/json")
-
-
-def standings(folder: run_folder.RunFolder) -> list[dict[str, Any]]:
-    """Where the nodes of the run, or of the one that it is a part of, lay when they were judged before."""
-    path = criteria_file(folder)
-    return list(run_folder.read_json(path).get("standings", ())) if path.exists() else []
-
-
-def standings_before(results: Path, run: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The standings of the latest run of the same profile that has all nodes of this one, which is narrowed."""
-    newest = sorted(
-        (
-            run_folder.RunFolder(results / run_id)
-            for run_id in run_folder.known_run_ids(results)
-            if run_id != run["run_id"]
-        ),
-        key=lambda folder: folder.run_file.stat().st_mtime,
-        reverse=True,
-    )
-    for folder in newest[:MAX_RUNS_BEFORE]:
-        try:
-            before = folder.read_run()
-        except (run_folder.RunError, schemas.Invalid):
-            continue
-        if before["profile"] == run["profile"] and run["nodes"].keys() <= before["nodes"].keys():
-            found = standings(folder)
-            if found:
-                return found
-    return []
-
-
-def keep_criteria(
-    folder: run_folder.RunFolder,
-    criteria: Sequence[str],
-    baseline: str,
-    stood: Sequence[Mapping[str, Any]] = (),
-) -> None:
-    """Remember in the run's folder what it is held against, whole: the files may change, and others have not got them.
-
-    What is not given stays as it was: who judges again without the baseline holds the run against the same one.
-    Raises OSError for a file that cannot be read, RunError for files that are too large to keep.
-    """
-    path = criteria_file(folder)
-    kept = run_folder.read_json(path) if path.exists() else {"criteria": [], "baseline": None}
-    document = {
-        "schema": "gpuval.judging/1",
-        "criteria": [_file(Path(path)) for path in criteria] or kept["criteria"],
-        "baseline": _file(Path(baseline)) if baseline else kept["baseline"],
-    }
-    placed = list(stood) or kept.get("standings", [])
-    if placed:
-        document["standings"] = placed
-    data = (json.dumps(document) + "\n").encode()
-    if len(data) > MAX_JUDGING_BYTES:
-        raise run_folder.RunError(
-            f"gpuval_criteria and gpuval_baseline take {len(data):,} bytes, a run keeps {MAX_JUDGING_BYTES:,} of them: "
-            "make the baseline of fewer figures"
-        )
-    if not path.exists() or path.read_bytes() != data:
-        run_folder.write_bytes(path, data)
-
-
-def _file(path: Path) -> dict[str, str]:
-    data = path.read_bytes()
-    return {"name": path.name, "sha256": hashlib.sha256(data).hexdigest(), "text": data.decode()}
 
 
 def keep_verdict(folder: run_folder.RunFolder, report: Mapping[str, Any]) -> Path:

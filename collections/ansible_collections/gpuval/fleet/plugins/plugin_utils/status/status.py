@@ -18,7 +18,9 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import on
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import lines as stage_lines
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.brief import StageBrief
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import FINAL_STATES, LAUNCHED, clock
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import FINAL_STATES, LAUNCHED
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import DEADLINE_SLACK_SECONDS
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import clock
 
 BROKEN = frozenset({"failure", "crash", "timeout"})
 #: In the order in which nodes are shown: what somebody has to look at comes first.
@@ -34,7 +36,6 @@ UNWATCHED_SECONDS = 150.0
 #: One that has watched to the end may be busy for so long with collecting and judging.
 JUDGING_SECONDS = 900.0
 #: Nodes cancel by themselves at the deadline, and their last records may be on the way.
-DEADLINE_SLACK_SECONDS = 120.0
 
 #: A table of more nodes shows only those that matter, and of these at most so many.
 WHOLE_TABLE_NODES = 40

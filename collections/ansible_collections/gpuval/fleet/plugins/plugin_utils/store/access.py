@@ -101,26 +101,6 @@ class StoreAccess:
         )
 
 
-def rclone_config(connection: Connection, name: str = "models") -> str:
-    """An rclone configuration with one remote. Holds keys: for a file of mode 0600 only."""
-    lines = [
-        f"[{name}]",
-        "type = s3",
-        "provider = Other",
-        f"endpoint = {connection.endpoint or ''}",
-        f"region = {connection.region}",
-        "force_path_style = true",
-        "no_check_bucket = true",
-    ]
-    if connection.access_key:
-        lines += [f"access_key_id = {connection.access_key}", f"secret_access_key = {connection.secret_key}"]
-        if connection.session_token:
-            lines.append(f"session_token = {connection.session_token}")
-    else:
-        lines.append("env_auth = true")
-    return "\n".join(lines) + "\n"
-
-
 def object_key(folder: str, kind: str, stage: str, node: str) -> str:
     """Key of one object of a run: kind is records, logs or series."""
     suffix = "log" if kind == "logs" else "json"

@@ -6,15 +6,15 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts.model_source import rclone
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess, rclone_config
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.rclone import rclone_config, run_rclone
 
 REMOTE = "carried"
 TRANSFERS = 8
 
 
 def fetch(access: StoreAccess, keys: Iterable[str], folder: Path) -> None:
-    """Bring objects, or all below a key that ends with ``/``, to ``folder`` under their keys. Raises ModelError."""
+    """Bring objects, or all below a key that ends with ``/``, to ``folder`` under their keys. Raises StoreError."""
     for key in keys:
         source = f"{REMOTE}:{access.connection().bucket}/{key}"
         _copy(access, source, folder / key, single=not key.endswith("/"))
@@ -22,7 +22,7 @@ def fetch(access: StoreAccess, keys: Iterable[str], folder: Path) -> None:
 
 def put(access: StoreAccess, folder: Path, prefix: str, *, last: str) -> None:
     """Put all files below ``folder`` under ``prefix``; those named ``last`` at the end: a model counts as
-    whole with its manifest. Raises ModelError."""
+    whole with its manifest. Raises StoreError."""
     target = f"{REMOTE}:{access.connection().bucket}/{prefix}"
     _copy(access, str(folder), target, ["--exclude", last])
     _copy(access, str(folder), target, ["--include", last])
@@ -35,4 +35,4 @@ def _copy(
     trusted = ["--ca-cert", str(Path(connection.ca_file).expanduser())] if connection.ca_file else []
     with tempfile.TemporaryDirectory(prefix="gpuval-carry-") as scratch:
         command = ["copyto" if single else "copy", source, str(target), "--checksum", "--transfers", str(TRANSFERS)]
-        rclone([*trusted, *command, *options], rclone_config(connection, REMOTE), Path(scratch))
+        run_rclone([*trusted, *command, *options], rclone_config(connection, REMOTE), Path(scratch))

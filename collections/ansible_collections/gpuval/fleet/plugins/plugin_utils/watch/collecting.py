@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import FINAL_STATES
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import FINAL_STATES
 
 #: The runner's last words in a stage's log; `curves` says that there is a series as well.
 LAST_LINE = r"{stage} attempt {attempt} ended: {state} after [^\n,]*(?P<curves>, with \d+ curves?)?\s*$"

@@ -7,10 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-FINAL_STATES = frozenset({"success", "failure", "crash", "timeout", "skipped", "cancelled"})
-
-#: Launch states in which a runner is, or was, at work on the node.
-LAUNCHED = frozenset({"started", "finished"})
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import FINAL_STATES, LAUNCHED
 
 #: How often a runner that has exited is restarted.
 MAX_RESTARTS = 2

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line, safe_name
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import rounds
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import applied_criteria, publishing
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import stored_runs
 
-#: Criteria and baseline that the run was judged by, as files.
-JUDGING = "judging"
 #: What begins the reason for which a copy has nothing of the run's gangs.
 UNREAD = "what became of the gangs cannot be read"
 
@@ -147,59 +144,15 @@ def _problem(folder: run_folder.RunFolder, asked: dict[str, list[str]], reason: 
 
 
 def _judging(store: Store, run: dict[str, Any], folder: run_folder.RunFolder) -> None:
-    limit = publishing.MAX_JUDGING_BYTES
-    document = _read(store, run, publishing.CRITERIA_FILE, "judging", limit)
+    limit = applied_criteria.MAX_JUDGING_BYTES
+    document = _read(store, run, applied_criteria.CRITERIA_FILE, "judging", limit)
     if document is None:
-        publishing.criteria_file(folder).unlink(missing_ok=True)
+        applied_criteria.criteria_file(folder).unlink(missing_ok=True)
         return
     baseline = document["baseline"]
     for file in [*document["criteria"], *([baseline] if baseline else [])]:
         if hashlib.sha256(file["text"].encode()).hexdigest() != file["sha256"]:
             raise run_folder.RunError(
-                f"{run['folder']}/{publishing.CRITERIA_FILE} in the store: {file['name']} is damaged"
+                f"{run['folder']}/{applied_criteria.CRITERIA_FILE} in the store: {file['name']} is damaged"
             )
-    run_folder.write_json(publishing.criteria_file(folder), document)
-
-
-def judged_by(
-    folder: run_folder.RunFolder, criteria: Sequence[str], baseline: str
-) -> tuple[Sequence[str], str, list[str]]:
-    """What to hold a run against here: files of criteria, the baseline's file, and remarks.
-
-    That is what the run was held against before, by this controller or, for a copy, its own, unless something was
-    given here, which counts and is told.
-    """
-    path = publishing.criteria_file(folder)
-    whose = "of the run's own controller" if folder.is_copy else "that the run was held against before"
-    if not path.exists():
-        remark = (
-            "the store does not say what the run was held against beside the criteria that ship: if its controller had "
-            "gpuval_criteria or gpuval_baseline, give them here too"
-        )
-        return criteria, baseline, [remark] if folder.is_copy and not (criteria or baseline) else []
-    document = run_folder.read_json(path)
-    theirs = [file["sha256"] for file in document["criteria"]]
-    remarks = []
-    if criteria:
-        if [_digest(file) for file in criteria] != theirs:
-            remarks.append(f"gpuval_criteria differ from those {whose}: so may the verdict")
-    else:
-        criteria = [
-            str(_written(folder, f"{number}-", file)) for number, file in enumerate(document["criteria"], start=1)
-        ]
-    if baseline:
-        if document["baseline"] is None or _digest(baseline) != document["baseline"]["sha256"]:
-            remarks.append(f"gpuval_baseline differs from the one {whose}: so may the verdict")
-    elif document["baseline"]:
-        baseline = str(_written(folder, "", document["baseline"]))
-    return criteria, baseline, remarks
-
-
-def _written(folder: run_folder.RunFolder, number: str, file: dict[str, str]) -> Path:
-    path = folder.state / JUDGING / f"{number}{safe_name(file['name'])}"
-    run_folder.write_bytes(path, file["text"].encode())
-    return path
-
-
-def _digest(path: str) -> str:
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    run_folder.write_json(applied_criteria.criteria_file(folder), document)

@@ -6,8 +6,8 @@ from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import applied_criteria, publishing
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import put_run
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.state import UNKNOWN, WatchedRun
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.window import Window
@@ -31,9 +31,9 @@ class WatchPublisher:
             return
         watched = self._watched
         put_run(watched.store, watched.info)
-        criteria = publishing.criteria_file(watched.folder)
+        criteria = applied_criteria.criteria_file(watched.folder)
         if criteria.exists():
-            publishing.put(watched.store, watched.info, publishing.CRITERIA_FILE, run_folder.read_json(criteria))
+            publishing.put(watched.store, watched.info, applied_criteria.CRITERIA_FILE, run_folder.read_json(criteria))
         self.run_changed = False
 
     def publish_if_due(self, now: float, window: Window) -> None:

@@ -15,7 +15,6 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions impor
 
 MEMORY_FILE = "watch.json"
 #: Nodes cancel by themselves at the deadline; their last records arrive a little later.
-DEADLINE_SLACK_SECONDS = 120
 #: Launch of a node before its first one.
 UNKNOWN = {"state": "unknown", "message": "the node was never started"}
 
@@ -61,7 +60,7 @@ class WatchedRun:
             self.memory.begun_at = run_folder.now()
         joined = [node["joined_at"] for node in self.info["nodes"].values() if node.get("joined_at")]
         self.begun = now - run_folder.seconds_since(max([self.memory.begun_at, *joined]))
-        self.deadline = self.begun + self.info["deadline_seconds"] + DEADLINE_SLACK_SECONDS
+        self.deadline = self.begun + self.info["deadline_seconds"] + run_folder.DEADLINE_SLACK_SECONDS
 
     def seconds_left(self, now: float) -> float:
         """What is left of the run's time for a node launched now."""

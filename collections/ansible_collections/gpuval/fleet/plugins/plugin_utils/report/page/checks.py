@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.verdict import headline
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page.encode import Shared, mostly, short
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.place import RESULTS, Place
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import headline, part_text
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import part_text
 
 #: One letter for each verdict, the worst first; small ones are advice.
 LETTERS = "FMwmpsn"

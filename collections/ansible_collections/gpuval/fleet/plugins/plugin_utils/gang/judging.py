@@ -1,0 +1,39 @@
+"""The report on a run with the evidence of its gangs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import evidence as gang_evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import report_section
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import baseline, verdict
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import Check
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.judging import read_evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_history import Stood
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
+
+
+def report_on(
+    folder: RunFolder,
+    run: Mapping[str, Any],
+    checks: Sequence[Check],
+    *,
+    gangs: Mapping[str, Any] | None = None,
+    with_gangs: bool = True,
+    held_against: baseline.Baseline | None = None,
+    stood: Stood | None = None,
+) -> dict[str, Any]:
+    """The report (gpuval.report/1), without its summary; ``gangs`` is gangs.json of the run, None without gangs.
+
+    Without ``with_gangs`` nodes are judged by their own stages alone.
+    """
+    evidence = read_evidence(folder, run)
+    if with_gangs:
+        run = gang_evidence.expected(run, gangs)
+        gang_evidence.take(evidence, folder, run, gangs)
+    report = verdict.judge(run, evidence, checks, judged_at=run_folder.now(), held_against=held_against, stood=stood)
+    if with_gangs and gangs is not None:
+        report["fleet"]["gangs"] = report_section.of_document(gangs)
+    return report

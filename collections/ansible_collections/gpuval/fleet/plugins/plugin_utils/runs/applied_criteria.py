@@ -1,0 +1,134 @@
+"""The criteria, the baseline and the standings that a run is judged by, kept in its folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import safe_name
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+
+CRITERIA_FILE = "run_criteria.json"
+#: The folder of criteria and baseline, as files.
+JUDGING = "judging"
+#: Larger files of criteria are not shared: `report` on another machine needs them as variables.
+MAX_JUDGING_BYTES = 64 << 20
+#: How many runs to search for the one that a narrowed run is a part of.
+MAX_RUNS_BEFORE = 50
+
+
+def criteria_file(folder: run_folder.RunFolder) -> Path:
+    return folder.state / CRITERIA_FILE
+
+
+def standings(folder: run_folder.RunFolder) -> list[dict[str, Any]]:
+    """Where the nodes of the run, or of the one that it is a part of, lay when they were judged before."""
+    path = criteria_file(folder)
+    return list(run_folder.read_json(path).get("standings", ())) if path.exists() else []
+
+
+def standings_before(results: Path, run: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The standings of the latest run of the same profile that has all nodes of this one, which is narrowed."""
+    newest = sorted(
+        (
+            run_folder.RunFolder(results / run_id)
+            for run_id in run_folder.known_run_ids(results)
+            if run_id != run["run_id"]
+        ),
+        key=lambda folder: folder.run_file.stat().st_mtime,
+        reverse=True,
+    )
+    for folder in newest[:MAX_RUNS_BEFORE]:
+        try:
+            before = folder.read_run()
+        except (run_folder.RunError, schemas.Invalid):
+            continue
+        if before["profile"] == run["profile"] and run["nodes"].keys() <= before["nodes"].keys():
+            found = standings(folder)
+            if found:
+                return found
+    return []
+
+
+def keep_criteria(
+    folder: run_folder.RunFolder,
+    criteria: Sequence[str],
+    baseline: str,
+    stood: Sequence[Mapping[str, Any]] = (),
+) -> None:
+    """Remember in the run's folder what it is held against, whole: the files may change, and others have not got them.
+
+    What is not given stays as it was: who judges again without the baseline holds the run against the same one.
+    Raises OSError for a file that cannot be read, RunError for files that are too large to keep.
+    """
+    path = criteria_file(folder)
+    kept = run_folder.read_json(path) if path.exists() else {"criteria": [], "baseline": None}
+    document = {
+        "schema": "gpuval.judging/1",
+        "criteria": [_file(Path(path)) for path in criteria] or kept["criteria"],
+        "baseline": _file(Path(baseline)) if baseline else kept["baseline"],
+    }
+    placed = list(stood) or kept.get("standings", [])
+    if placed:
+        document["standings"] = placed
+    data = (json.dumps(document) + "\n").encode()
+    if len(data) > MAX_JUDGING_BYTES:
+        raise run_folder.RunError(
+            f"gpuval_criteria and gpuval_baseline take {len(data):,} bytes, a run keeps {MAX_JUDGING_BYTES:,} of them: "
+            "make the baseline of fewer figures"
+        )
+    if not path.exists() or path.read_bytes() != data:
+        run_folder.write_bytes(path, data)
+
+
+def _file(path: Path) -> dict[str, str]:
+    data = path.read_bytes()
+    return {"name": path.name, "sha256": hashlib.sha256(data).hexdigest(), "text": data.decode()}
+
+
+def judged_by(
+    folder: run_folder.RunFolder, criteria: Sequence[str], baseline: str
+) -> tuple[Sequence[str], str, list[str]]:
+    """What to hold a run against here: files of criteria, the baseline's file, and remarks.
+
+    That is what the run was held against before, by this controller or, for a copy, its own, unless something was
+    given here, which counts and is told.
+    """
+    path = criteria_file(folder)
+    whose = "of the run's own controller" if folder.is_copy else "that the run was held against before"
+    if not path.exists():
+        remark = (
+            "the store does not say what the run was held against beside the criteria that ship: if its controller had "
+            "gpuval_criteria or gpuval_baseline, give them here too"
+        )
+        return criteria, baseline, [remark] if folder.is_copy and not (criteria or baseline) else []
+    document = run_folder.read_json(path)
+    theirs = [file["sha256"] for file in document["criteria"]]
+    remarks = []
+    if criteria:
+        if [_digest(file) for file in criteria] != theirs:
+            remarks.append(f"gpuval_criteria differ from those {whose}: so may the verdict")
+    else:
+        criteria = [
+            str(_written(folder, f"{number}-", file)) for number, file in enumerate(document["criteria"], start=1)
+        ]
+    if baseline:
+        if document["baseline"] is None or _digest(baseline) != document["baseline"]["sha256"]:
+            remarks.append(f"gpuval_baseline differs from the one {whose}: so may the verdict")
+    elif document["baseline"]:
+        baseline = str(_written(folder, "", document["baseline"]))
+    return criteria, baseline, remarks
+
+
+def _written(folder: run_folder.RunFolder, number: str, file: dict[str, str]) -> Path:
+    path = folder.state / JUDGING / f"{number}{safe_name(file['name'])}"
+    run_folder.write_bytes(path, file["text"].encode())
+    return path
+
+
+def _digest(path: str) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()

