@@ -13,6 +13,9 @@ PLAY := $(BIN)/ansible-playbook -i $(INVENTORY)
 reach = way=$$(mktemp) && trap 'rm -f "$$way"' EXIT && $(PLAY) gpuval.fleet.reach -e run_reach=$(1) \
 	-e run_reach_node=$(NODE) -e run_reach_stage=$(STAGE) -e run_reach_file=$$way $(ARGS) && sh "$$way"
 
+# ARGS comes last, so it may say otherwise: -n 0, --durations 0.
+PYTEST := $(BIN)/python -m pytest -n 2 --durations 15
+
 # Workloads on this machine need an environment of their own; elsewhere the nodes bring it.
 LOCAL_NODE := $(if $(filter inventories/local inventories/local/%,$(INVENTORY)),$(NODE_VENV)/.ready)
 
@@ -22,7 +25,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup keys probe network build load models prepare validate status report baseline baseline-diff history window shell follow logs deliver hostfile deepspeed fabric clean bundle \
-	test molecule lint reference build-collection distclean
+	test test-all molecule lint reference build-collection distclean
 
 help: ## Show this list
 	@printf 'Usage: make TARGET [INVENTORY=inventories/local] [ARGS="--limit node-1 -e gpuval_profile=quick"]\n\n'
@@ -104,8 +107,11 @@ fabric: $(VENV)/.ready ## Find the bad node, link or switch: rounds of pairs ove
 clean: $(VENV)/.ready ## Remove what runs put on nodes and controller; results are kept
 	$(PLAY) gpuval.fleet.clean $(ARGS)
 
-test: $(VENV)/.tests $(NODE_VENV)/.gangs ## Run all tests (ARGS goes to pytest)
-	$(BIN)/python -m pytest $(ARGS)
+test: $(VENV)/.tests $(NODE_VENV)/.gangs ## Run the quick tests, some of every part (ARGS goes to pytest)
+	$(PYTEST) -m "not slow" $(ARGS)
+
+test-all: $(VENV)/.tests $(NODE_VENV)/.gangs ## Run all tests (ARGS="-m slow": those that `make test` leaves out)
+	$(PYTEST) $(ARGS)
 
 molecule: $(VENV)/.tests $(NODE_VENV)/.ready ## Run the molecule scenario: the local flow, shortened (ARGS="-s fleet": another one)
 	molecule test $(ARGS)

@@ -22,32 +22,52 @@ settings.register_profile("any pace", deadline=None, suppress_health_check=[Heal
 settings.load_profile("any pace")
 
 
-#: Their nodes are containers or namespaces, where nothing is seen of what runs on the machine beside them.
-APART = (
-    "test_container_fleet.py",
-    "test_faults.py",
-    "test_gang_mpi.py",
-    "test_gang_search.py",
-    "test_gangs.py",
-    "test_gangs_controller_killed.py",
-    "test_network.py",
-    "test_run_keys.py",
-    "test_store_over_network.py",
+#: Files of one scope run one after another, on one worker: what they measure depends on the cores that are left.
+TOGETHER = {
+    "tests/integration/test_gang_search.py": "gangs",
+    "tests/integration/test_gangs.py": "gangs",
+    "tests/integration/test_gangs_controller_killed.py": "gangs",
+    "tests/integration/test_gang_mpi.py": "gangs",
+}
+#: Begun first, so that no worker is left alone with them in the end.
+LONGEST = (
+    "tests/integration/test_molecule.py",
+    "tests/integration/test_gang_search.py",
+    "tests/integration/test_gangs.py",
+    "tests/integration/test_gangs_controller_killed.py",
+    "tests/integration/test_gang_mpi.py",
+    "tests/integration/test_faults.py",
+    "tests/integration/test_containers.py",
+    "tests/integration/test_cluster_faults.py",
+    "tests/integration/",
+    "tests/browser/",
 )
+#: Tests of these folders are `slow` unless they are marked `quick`; other tests are marked where they are.
+SLOW = ("tests/integration/", "tests/browser/")
 
 
 class FileScheduling(LoadScopeScheduling):
-    """With several workers (``-n 2``) a unit test's file stays together, and all other tests run one after another.
-
-    A node refuses a run beside another one's containers, and there is one machine; but for tests that are ``APART``.
-    """
+    """With several workers (``-n 2``) the tests of a file stay together: they share its fixtures."""
 
     def _split_scope(self, nodeid):
         path = nodeid.partition("::")[0]
-        if path.startswith("tests/unit/"):
-            return path
-        return "fleets apart" if path.endswith(APART) else "the machine"
+        return TOGETHER.get(path, path)
+
+
+def place(item):
+    """Where the item comes in the order of LONGEST."""
+    return next((number for number, path in enumerate(LONGEST) if item.nodeid.startswith(path)), len(LONGEST))
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.nodeid.startswith(SLOW) and not item.get_closest_marker("quick"):
+            item.add_marker("slow")
+    items.sort(
+        key=lambda item: next((n for n, path in enumerate(LONGEST) if item.nodeid.startswith(path)), len(LONGEST))
+    )
 
 
 def pytest_xdist_make_scheduler(config, log):
+    config.option.loadscopereorder = False  # the order of LONGEST
     return FileScheduling(config, log)

@@ -100,6 +100,7 @@ def view(request):
     return request.param
 
 
+@pytest.mark.quick
 def test_loads_alone_and_without_a_word(browser, results, view):
     with Opened(browser, results / "report.html", **VIEWS[view]) as opened:
         assert opened.said == []
@@ -109,6 +110,7 @@ def test_loads_alone_and_without_a_word(browser, results, view):
         assert wide[0] <= wide[1]
 
 
+@pytest.mark.quick
 def test_shows_the_verdict_and_the_nodes_of_the_json(browser, results):
     report = json.loads((results / "report.json").read_text())
     expected = {(node["name"], node["verdict"]) for node in report["nodes"] if node["verdict"] != "PASS"}
@@ -134,6 +136,7 @@ def test_axe_finds_nothing(browser, results, view):
         assert opened.said == []
 
 
+@pytest.mark.quick
 def test_each_node_can_be_opened(browser, results):
     with Opened(browser, results / "report.html") as opened:
         page, panel = opened.page, opened.page.locator("#node-panel")

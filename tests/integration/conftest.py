@@ -3,19 +3,11 @@
 import os
 import shutil
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from tests.kit.fleet import ANSIBLE_PLAYBOOK, NODE_PYTHON, Fleet
 from tests.kit.processes import end_all_below
-
-
-def pytest_collection_modifyitems(items):
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session", autouse=True)

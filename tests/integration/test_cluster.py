@@ -15,6 +15,7 @@ def kit(tmp_path):
         yield kit
 
 
+@pytest.mark.quick
 def test_every_node_passes_and_clean_leaves_nothing(tmp_path, kit):
     kit.add_nodes(3, gpus=0)
     fleet = ClusterFleet(tmp_path / "fleet", kit=kit)

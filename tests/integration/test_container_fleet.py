@@ -4,6 +4,7 @@ import pytest
 
 from tests.kit.container_fleet import ContainerFleet, Node, nap
 
+pytestmark = pytest.mark.quick
 MACHINES = [
     Node("plain"),
     Node("user", user="ops", sudo="free"),

@@ -9,6 +9,14 @@ from tests.kit.fleet import ONE_RANK, machine
 from tests.kit.processes import of_stage, send
 
 GPU = "0000:18:00.0"
+#: Speaks many times within its limit, so that only a signal makes it silent.
+STEPS = {
+    "command": ["sh", "-c", "n=0; while :; do echo step $n; n=$((n + 1)); sleep 0.2; done"],
+    "timeout_seconds": 240,
+    "inactivity_seconds": 20,
+    "needs": ["facts"],
+}
+pytestmark = pytest.mark.quick
 
 
 def flip_byte(path):
@@ -27,7 +35,7 @@ def run(new_fleet, as_root):
             "flipped": {"loading_model_folder": "damaged"},
             "no-driver": {},
             "small-disk": {"gpuval_models_dir": str(fleet.mount("small", 2 << 20))},
-            "stopped": {"training_seconds": 120, "training_inactivity_seconds": 20},
+            "stopped": {"training_workload": STEPS},
             "unhealthy": {
                 "inference_server": "command",
                 "inference_server_command": "sleep 600",
@@ -43,7 +51,7 @@ def run(new_fleet, as_root):
         damage_a_model(fleet)
         playing = fleet.start()
         playing.expect("stopped training: running")
-        fleet.at_work("stopped", "training", saying="step 2 ")
+        fleet.at_work("stopped", "training", saying="step 2\n")
         send(of_stage(fleet.run_id, "stopped", "training"), signal.SIGSTOP)
         yield fleet, playing.wait()
 

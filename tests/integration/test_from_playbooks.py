@@ -7,6 +7,7 @@ import pytest
 from tests.kit.fleet import ROOT
 from tests.kit.project import Project
 
+pytestmark = pytest.mark.quick
 PLAY = """
 - hosts: all
   gather_facts: false

@@ -130,7 +130,7 @@ def fleet(base, wheels, s3, tmp_path_factory):
         "container_image_ca_file": str(root / "ca.pem"),
         "container_image_pip_conf": str(root / "pip.conf"),
     }
-    yield Fleet(root, settings=settings)
+    yield Fleet(root, settings=settings, engines=True)
     subprocess.run(["docker", "rmi", "-f", REFERENCE], capture_output=True, timeout=60, check=False)
 
 

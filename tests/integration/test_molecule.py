@@ -1,4 +1,4 @@
-"""The molecule scenarios, as `make molecule` and the pipeline run them."""
+"""The molecule scenarios, as `make molecule` runs them, and what they leave behind."""
 
 import os
 import subprocess
@@ -7,17 +7,19 @@ from pathlib import Path
 import pytest
 
 from tests.kit.container_fleet import needs_docker
-from tests.kit.fleet import ANSIBLE_PLAYBOOK
+from tests.kit.fleet import ANSIBLE_PLAYBOOK, no_engines
 from tests.kit.processes import end_all_below
 
 ROOT = Path(__file__).resolve().parents[2]
 MOLECULE = ANSIBLE_PLAYBOOK.with_name("molecule")
 SHOWN = 8000
+pytestmark = pytest.mark.molecule
 
 
-def molecule(folder, *arguments, seconds):
+def molecule(folder, *arguments, seconds, **variables):
     environment = {
         **os.environ,
+        **variables,
         "PATH": f"{MOLECULE.parent}:{os.environ['PATH']}",
         "MOLECULE_EPHEMERAL_DIRECTORY": str(folder),
         "NO_COLOR": "1",
@@ -46,7 +48,7 @@ def molecule(folder, *arguments, seconds):
 
 
 def test_the_default_scenario_passes(tmp_path):
-    molecule(tmp_path / "molecule", "test", seconds=600)
+    molecule(tmp_path / "molecule", "test", seconds=600, **no_engines(tmp_path))
 
 
 # The time is for a machine that has none of the images: they are built from packages first.

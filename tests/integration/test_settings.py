@@ -1,8 +1,11 @@
 """Wrong settings end a run before anything is started, for whichever node they were made."""
 
+import pytest
+
 from tests.kit.fleet import Fleet
 
 
+@pytest.mark.quick
 def test_a_wrong_setting_of_one_node_is_named_with_it_and_nothing_is_started(tmp_path):
     fleet = Fleet(tmp_path, nodes={"node-1": {}, "node-2": {"gpuval_runtime": "dokcer"}})
     done = fleet.play()

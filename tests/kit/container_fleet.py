@@ -73,7 +73,7 @@ class ContainerFleet(Fleet):
     """`Fleet` whose nodes are machines of their own; `close` cleans, looks for leftovers, removes the machines."""
 
     def __init__(self, root, machines, settings=None):
-        super().__init__(root, settings=dict(settings or {}))
+        super().__init__(root, settings=dict(settings or {}), engines=True)
         needs_docker()
         self.bed = Testbed(root / "testbed", "test")
         self.closed = []  # what else plays on these machines
@@ -186,7 +186,7 @@ class OtherController(ContainerFleet):
     """A controller on machines that are another's: it makes and removes none."""
 
     def __init__(self, root, settings):
-        Fleet.__init__(self, root, settings=settings)
+        Fleet.__init__(self, root, settings=settings, engines=True)
 
     def close(self):
         for playing in self._playing:

@@ -133,6 +133,7 @@ class Fleet:
     nodes: dict = field(default_factory=lambda: {"node-1": {}})
     settings: dict = field(default_factory=dict)
     prefix: tuple = ()
+    engines: bool = False  # whether the nodes see the container engines of this machine
     _playing: list = field(default_factory=list)
     _mounts: list = field(default_factory=list)
 
@@ -172,6 +173,7 @@ class Fleet:
         kept = {name: os.environ[name] for name in ("LANG", "LC_ALL", "TZ", "USER", "LOGNAME") if name in os.environ}
         return {
             **kept,
+            **({} if self.engines else no_engines(self.root)),
             "PATH": os.pathsep.join([str(ANSIBLE_PLAYBOOK.parent), os.environ["PATH"]]),
             "HOME": str(self.home),
             "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
@@ -315,6 +317,15 @@ def at_once(*works):
     with concurrent.futures.ThreadPoolExecutor(len(works)) as pool:
         for future in [pool.submit(work) for work in works]:
             future.result()
+
+
+def no_engines(root):
+    """Environment in which no container of this machine is seen: a node refuses to work beside one of another run."""
+    place = root / "engines"
+    place.mkdir(parents=True, exist_ok=True)
+    settings = place / "storage.conf"
+    settings.write_text(f'[storage]\ndriver = "vfs"\ngraphroot = "{place}/images"\nrunroot = "{place}/run"\n')
+    return {"DOCKER_HOST": f"unix://{place}/docker.sock", "CONTAINERS_STORAGE_CONF": str(settings)}
 
 
 def machine(root, machine_id, gpus=()):
