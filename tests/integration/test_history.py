@@ -91,7 +91,7 @@ def test_what_cannot_be_answered_says_why(project):
     assert "no run knows the node 'node-9'; known are node-1, node-2, node-3" in done.told
     done = project.play("gpuval.fleet.history", "-e", "history_output=x.txt")
     assert done.code != 0
-    assert "give a file that ends in .json or .csv" in done.told
+    assert "the file's name must end in .json or .csv" in done.told
 
 
 def test_without_duckdb_it_is_said_what_to_do(project, tmp_path):

@@ -1,7 +1,7 @@
 """Gather what a person needs to look into a node: state of the machine, of its accelerators, and of one run on it.
 
 Every command has a limit of time and of size, all together have a deadline, and the archive has a size that it does not
-exceed. Environment variables are never read, arguments of processes neither; secrets are taken out of what remains.
+exceed. Environment variables are never read, arguments of processes neither; secrets are redacted in the rest.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ FILES = (
     ("gpu/fabricmanager.log", "/var/log/fabricmanager.log"),
 )
 
-#: What of a container's description is told; its environment and its command are not.
+#: Fields of a container's description in the evidence; its environment and command are excluded.
 CONTAINER_STATE = ("Id", "Name", "Created", "Image", "RestartCount", "State")
 CONTAINER_HOST = (
     *("AutoRemove", "Binds", "CapAdd", "CpusetCpus", "DeviceRequests", "Devices", "IpcMode", "Memory", "NanoCpus"),
@@ -272,15 +272,15 @@ def _containers_job(engine, run_id):
             if described.ok:
                 parts.append(Part(name + ".json", shown_container(described.stdout)))
             limit = min(COMMAND_SECONDS, max(0.1, deadline - time.monotonic()))
-            said = run(engine, "logs", "--timestamps", "--tail=5000", identifier, timeout=limit)
-            parts.append(Part(name + ".log", (said.stdout + said.stderr).encode("utf-8", "replace")[-MAX_PART_BYTES:]))
+            done = run(engine, "logs", "--timestamps", "--tail=5000", identifier, timeout=limit)
+            parts.append(Part(name + ".log", (done.stdout + done.stderr).encode("utf-8", "replace")[-MAX_PART_BYTES:]))
         return parts
 
     return job
 
 
 def shown_container(text):
-    """What of `inspect` may be told, as JSON bytes."""
+    """The permitted fields of `inspect`, as JSON bytes."""
     try:
         described = json.loads(text)[0]
         shown = {key: described.get(key) for key in CONTAINER_STATE}
@@ -310,7 +310,7 @@ def _bug_report(left):
 
 
 def _unpacked(data):
-    """At most so much of what was compressed: secrets can be taken out of text alone."""
+    """Decompressed up to a limit: only plain text can be redacted."""
     try:
         return zlib.decompressobj(wbits=31).decompress(data, MAX_LOG_BYTES)
     except zlib.error:

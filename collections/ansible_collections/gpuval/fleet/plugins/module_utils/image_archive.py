@@ -69,8 +69,8 @@ def sha256_of(path):
 def save(command, path, seconds):
     """Write what a command gives out into a file. Returns its SHA-256 and its bytes."""
     digest, count = hashlib.sha256(), 0
-    with tempfile.TemporaryFile() as said:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said)
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors)
         timer = threading.Timer(seconds, process.kill)
         timer.start()
         try:
@@ -88,8 +88,8 @@ def save(command, path, seconds):
             process.stdout.close()
             process.wait()
         if code != 0:
-            said.seek(0)
-            reason = said.read().decode("utf-8", "replace").strip()[-400:]
+            errors.seek(0)
+            reason = errors.read().decode("utf-8", "replace").strip()[-400:]
             if late:
                 reason = f"not done after {seconds:.0f} s"
             raise ArchiveError(f"{' '.join(command[:2])} failed: {reason}")
@@ -105,10 +105,10 @@ def _member(tar, name):
 
 def _image(tar, entry):
     config = _member(tar, entry["Config"])
-    said = json.loads(config)
+    document = json.loads(config)
     return {
         "id": "sha256:" + hashlib.sha256(config).hexdigest(),
-        "architecture": said["architecture"],
-        "os": said["os"],
+        "architecture": document["architecture"],
+        "os": document["os"],
         "references": list(entry.get("RepoTags") or []),
     }

@@ -52,9 +52,9 @@ class Builder:
         if done.returncode != 0:
             return None
         try:
-            said = json.loads(done.stdout)[0]
-            identity = said["Id"] if said["Id"].startswith("sha256:") else f"sha256:{said['Id']}"
-            labels = said.get("Labels") or (said.get("Config") or {}).get("Labels") or {}
+            image = json.loads(done.stdout)[0]
+            identity = image["Id"] if image["Id"].startswith("sha256:") else f"sha256:{image['Id']}"
+            labels = image.get("Labels") or (image.get("Config") or {}).get("Labels") or {}
             return BuiltImage(identity, dict(labels))
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise BuildError(f"{self.command} gives no account of {reference}: {error}") from error
@@ -161,4 +161,4 @@ def _unpack(tar, folder):
 
 
 def _end(text, limit=400):
-    return " ".join(text.split())[-limit:] or "it said nothing"
+    return " ".join(text.split())[-limit:] or "no output"

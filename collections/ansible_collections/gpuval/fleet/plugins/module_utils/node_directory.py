@@ -109,7 +109,7 @@ def _is_locked(path):
 def names_in_run(base, run_id, node, boot_id_file=BOOT_ID_FILE):
     """Other names under which this machine is, or was, at work in the same run: it is in the inventory more than once.
 
-    Raises NodeError where another machine works in `base`: what it does would be taken for this one's.
+    Raises NodeError if another machine works in `base`: its state would count as this machine's.
     """
     boot = boot_id(boot_id_file)
     names = []
@@ -263,7 +263,7 @@ def within(seconds, function, *arguments):
                 answer = {"error": str(error)}
             except OSError as error:
                 answer = {"error": f"{error.filename or ''}: {error.strerror or error}"}
-            except Exception as error:  # said by the parent
+            except Exception as error:  # reported by the parent
                 answer = {"error": f"{type(error).__name__} on the node: {error}"}
             with os.fdopen(writing, "wb") as stream:
                 stream.write(json.dumps(answer).encode())
@@ -277,13 +277,13 @@ def within(seconds, function, *arguments):
             os.kill(child, signal.SIGKILL)
         raise NodeError(
             f"the node did not answer within {seconds:.0f} s: a file system, a driver or the container engine hangs "
-            "(processes in state D: ps -eo pid,stat,comm | grep ' D'); mend or reboot it"
+            "(processes in state D: ps -eo pid,stat,comm | grep ' D'); repair or reboot it"
         )
     os.waitpid(child, 0)
     try:
         answer = json.loads(text)
     except ValueError:
-        raise NodeError("the launch ended without a word on the node: is it out of memory?") from None
+        raise NodeError("the launch exited unexpectedly on the node (out of memory?)") from None
     if "error" in answer:
         raise NodeError(answer["error"])
     return answer["value"]

@@ -1,4 +1,4 @@
-"""What a launch does on the node: write a run's files, unless somebody is in the way, and start the runner.
+"""What a launch does on the node: write a run's files, unless other work is active, and start the runner.
 
 It arrives in two ways: in the runner's zip application over the standard input of a Python (`main`), which spares the
 node what a module costs, and as the module `launch_plan` where a connection or an escalation takes no such input.
@@ -76,7 +76,7 @@ def place(parameters, runner, workloads):
 
 
 def launch(parameters, runner, workloads):
-    """Start the plan unless somebody is in its way. Returns the folder, why not, and what the runner answered."""
+    """Start the plan unless other work is active. Returns the folder, the refusal, and the runner's answer."""
     with one_launch_at_once(base_directory(parameters["directory"])):
         refusal = {} if parameters["force"] else in_the_way(parameters)
         if refusal:
@@ -86,7 +86,7 @@ def launch(parameters, runner, workloads):
 
 
 def in_the_way(parameters):
-    """Who is at work on this node, as part of the launch's outcome; empty when nobody."""
+    """Other work on this node, as part of the launch's outcome; empty if there is none."""
     run_id = parameters["plan"]["run_id"]
     others = runs_at_work_here(parameters)
     if others:
@@ -131,30 +131,30 @@ def check_python():
 def answer(parameters, runner, workloads):
     """Launch, within a bound, and return what the module RETURNs. Raises NodeError."""
     check_python()
-    directory, refusal, said = within(LAUNCH_SECONDS, launch, parameters, runner, workloads)
+    directory, refusal, answered = within(LAUNCH_SECONDS, launch, parameters, runner, workloads)
     if refusal:
         return {"changed": False, "directory": "", "launch": {"state": "refused", **refusal}}
-    if said["finished"] and not said["started"]:
+    if answered["finished"] and not answered["started"]:
         state = "finished"
-    elif said["started"] or said["already_running"]:
+    elif answered["started"] or answered["already_running"]:
         state = "started"
     else:
         state = "refused"
     outcome = {
         "state": state,
-        "message": said.get("message", ""),
-        "pid": said.get("pid"),
-        "store_reachable": said.get("store_reachable"),
+        "message": answered.get("message", ""),
+        "pid": answered.get("pid"),
+        "store_reachable": answered.get("store_reachable"),
     }
-    return {"changed": bool(said["started"]), "directory": directory, "launch": outcome}
+    return {"changed": bool(answered["started"]), "directory": directory, "launch": outcome}
 
 
 def main(runner, stream):
     """Answer on standard output. The stream holds the parameters as a line of JSON, then the workloads."""
     parameters = json.loads(stream.readline())
     try:
-        told = answer(parameters, runner, stream.read())
+        result = answer(parameters, runner, stream.read())
     except NodeError as error:
-        told = {"failed": True, "msg": str(error)}
+        result = {"failed": True, "msg": str(error)}
     # a line of its own, whatever the login has printed before
-    print("\n" + ANSWER + json.dumps({**told, "python": sys.executable}), flush=True)
+    print("\n" + ANSWER + json.dumps({**result, "python": sys.executable}), flush=True)

@@ -215,7 +215,7 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuval.fleet.plugins.module_utils.network.apply import (
-    carry_out,
+    apply_plan,
     links_down,
     wait_for_links,
     why_down,
@@ -331,7 +331,7 @@ def apply(module):
             )
         module.exit_json(changed=False, msg=_told(settings, changes, "were"), interfaces=shown(state), **result)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a connection that ends must not leave half of the changes
-    outcome = carry_out(plan, settings, management, host, journal, module.params["link_seconds"])
+    outcome = apply_plan(plan, settings, management, host, journal, module.params["link_seconds"])
     result.update(left=outcome.left, down=outcome.down)
     if outcome.failures:
         back = "; what was changed was taken back" if outcome.rolled_back and not outcome.left else ""

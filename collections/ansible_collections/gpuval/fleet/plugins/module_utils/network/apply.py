@@ -26,11 +26,11 @@ class Outcome:
     failures: list[str] = field(default_factory=list)
     down: list[str] = field(default_factory=list)  # interfaces that stay down
     rolled_back: bool = False
-    left: list[str] = field(default_factory=list)  # what could not be taken back
+    left: list[str] = field(default_factory=list)  # changes that could not be undone
     state: Optional[State] = None
 
 
-def carry_out(
+def apply_plan(
     plan: Plan, settings: Settings, management: Management, host: Host, journal: Journal, link_seconds: float
 ) -> Outcome:
     """Bring the node to what was declared. On any failure it is put back to how it was found."""
@@ -124,9 +124,9 @@ def _verify(
     outcome.down = links_down(plan, state)
     failures = []
     if outcome.down:
-        told = ", ".join(why_down(name, state) for name in outcome.down)
+        reasons = ", ".join(why_down(name, state) for name in outcome.down)
         failures.append(
-            f"{len(outcome.down)} of {len(set(plan.links))} interface(s) did not come up: {told}. "
+            f"{len(outcome.down)} of {len(set(plan.links))} interface(s) did not come up: {reasons}. "
             "Look at the cable, the transceiver, the switch's port and dmesg"
         )
     for name in plan.links:

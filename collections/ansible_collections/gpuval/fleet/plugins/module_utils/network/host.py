@@ -50,8 +50,8 @@ class Host:
 
     def ip(self, *words: str) -> str:
         """Output of an `ip` command. Raises NetworkError with what it complained of."""
-        told = f"ip {' '.join(words)}"
-        self.deadline.check(told)
+        command = f"ip {' '.join(words)}"
+        self.deadline.check(command)
         seconds = max(0.1, min(COMMAND_SECONDS, self.deadline.left()))
         try:
             done = subprocess.run(
@@ -65,11 +65,11 @@ class Host:
             )
         except subprocess.TimeoutExpired as error:
             raise NetworkError(
-                f"`{told}` did not end within {seconds:.0f} s: the driver may hang, see dmesg"
+                f"`{command}` did not end within {seconds:.0f} s: the driver may hang, see dmesg"
             ) from error
         if done.returncode != 0:
             reason = " ".join((done.stderr or done.stdout).split())[-300:]
-            raise NetworkError(f"`{told}`: {reason or f'exit {done.returncode}'}")
+            raise NetworkError(f"`{command}`: {reason or f'exit {done.returncode}'}")
         return done.stdout
 
     def state(self, sysctls: Iterable[str] = ()) -> State:

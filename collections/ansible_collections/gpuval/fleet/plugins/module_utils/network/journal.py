@@ -43,12 +43,12 @@ class Journal:
         self.write()
 
     def forget(self, change: Change) -> None:
-        """It was taken back."""
+        """It was undone."""
         self.changes = [known for known in self.changes if known.identity != change.identity]
         self.write()
 
     def take_back(self, change: Change, was: list[Change]) -> None:
-        """A change was undone at once: the journal says again what it said before."""
+        """A change was undone at once: the journal has its earlier content again."""
         earlier = [known for known in was if known.identity == change.identity]
         if earlier:
             self.changes = [earlier[0] if known.identity == change.identity else known for known in self.changes]

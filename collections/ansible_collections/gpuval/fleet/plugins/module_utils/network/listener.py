@@ -1,6 +1,6 @@
 """Listeners on declared ports, for the other nodes to try: they end by themselves, however the play goes on.
 
-They go away when every node that was to ask has said that it is done, at the latest when their time is over.
+They end when every measuring node has reported completion, at the latest at their deadline.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def in_parallel(
 
     end = time.monotonic() + seconds
     for _thread in range(min(at_once, len(tasks))):
-        threading.Thread(target=work, daemon=True).start()  # daemons: a name server that hangs holds nobody up
+        threading.Thread(target=work, daemon=True).start()  # daemons: a hanging name server must not block the exit
     results: dict[Hashable, Any] = {}
     while len(results) < len(tasks):
         item = _next(done, end)

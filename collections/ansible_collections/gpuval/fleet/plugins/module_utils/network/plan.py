@@ -310,7 +310,7 @@ def _connected_wins(address: str, state: State, peer: Any) -> bool:
 
 
 def _wins(to: str, metric: int, state: State, peer: Any) -> bool:
-    """Whether a route to this network would be taken for the peer rather than those there are."""
+    """Whether a route to this network would replace the peer's present route."""
     network = ipaddress.ip_network(to)
     if peer not in network:
         return False

@@ -117,7 +117,7 @@ def merge(maps: Iterable[Mapping[str, Any]]) -> list[Wanted]:
 def with_bases(wanted: Sequence[Wanted], bases: Mapping[str, Any], vendor: str) -> list[Wanted]:
     """Return the images to build or copy, with base and arguments, in build order.
 
-    A base may be the name of another image; `bases` (gpuval.bases/1) says what is taken where none is given.
+    A base may be the name of another image; `bases` (gpuval.bases/1) has the default.
     """
     complete = {item.reference: _with_base(item, wanted, bases, vendor) for item in wanted if item.way != "registry"}
     ordered: list[Wanted] = []

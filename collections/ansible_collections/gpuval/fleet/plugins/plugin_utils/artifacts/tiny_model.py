@@ -1,6 +1,6 @@
 """A tiny Llama in Hugging Face format, made on the spot.
 
-It has random weights and says nothing sensible, but it has the files, the shapes and the chat template of a real model,
+It has random weights and makes no sense, but it has the files, the shapes and the chat template of a real model,
 so that preloading, loading and serving are exercised without a download. Eight attention heads of 64 let it be served
 with tensor parallelism on two, four or eight GPUs. About 7 MB.
 """

@@ -306,17 +306,17 @@ class History:
         machine, nodes, history = None, [], []
 
         def settle() -> None:
-            told = flakiness(history)
-            if told.flaky:
+            found_flakiness = flakiness(history)
+            if found_flakiness.flaky:
                 flaky.append(
                     {
                         "node": nodes[-1],
                         "machine": machine,
-                        "judged": told.judged,
-                        "retried": len(told.retried),
-                        "retried_runs": list(told.retried),
-                        "changes": told.changes,
-                        "pattern": told.pattern,
+                        "judged": found_flakiness.judged,
+                        "retried": len(found_flakiness.retried),
+                        "retried_runs": list(found_flakiness.retried),
+                        "changes": found_flakiness.changes,
+                        "pattern": found_flakiness.pattern,
                     }
                 )
 

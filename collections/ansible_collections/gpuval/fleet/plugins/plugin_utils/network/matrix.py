@@ -121,15 +121,15 @@ def lines(fleet: Fleet, findings: Sequence[Finding], folders: Sequence[Path]) ->
     sizes = sorted({asked.path_mtu_bytes for asked in reached.values() if asked.path_mtu_bytes})
     if sizes:
         head += f"; path MTU {' and '.join(map(str, sizes))}"
-    told = [head]
-    told += [
+    lines = [head]
+    lines += [
         f"- {finding.level.upper()} {one_line(finding.message, 300)}. {finding.remedy}" for finding in findings[:SHOWN]
     ]
     if len(findings) > SHOWN:
-        told.append(f"- and {len(findings) - SHOWN} more findings")
+        lines.append(f"- and {len(findings) - SHOWN} more findings")
     if folders:
-        told.append(f"{folders[0]}/matrix.json and matrix.csv have all of them")
-    return told
+        lines.append(f"{folders[0]}/matrix.json and matrix.csv have all of them")
+    return lines
 
 
 def write(folder: Path, whole: dict[str, Any], text: str) -> None:

@@ -22,7 +22,7 @@ __all__ = ["final_block", "json_text", "write_file", "write_forms"]
 
 
 def write_forms(report: Mapping[str, Any], directory: Path) -> dict[str, Path]:
-    """Write what is made of report.json, which the judge has written, into ``directory``; the paths by file name.
+    """Write all other forms of report.json into ``directory``; returns the paths by file name.
 
     Each file is replaced at once, so that a reader never sees half of it.
     """
@@ -35,7 +35,7 @@ def write_forms(report: Mapping[str, Any], directory: Path) -> dict[str, Path]:
             "failed_nodes.txt": lambda: failed_nodes_text(report),
             "report.html": page,
         }
-        for name, text in forms.items():  # one at a time: of a thousand nodes they take hundreds of megabytes together
+        for name, text in forms.items():  # one at a time: for a thousand nodes they take hundreds of megabytes together
             write_file(directory / name, text())
     return {name: directory / name for name in forms}
 

@@ -43,7 +43,7 @@ MAX_PROBLEMS = 100
 MAX_COVERAGE = 4000
 MAX_GPUS = 16
 MAX_MEMBERS, MAX_LEFT_OUT, MAX_SENTENCES = 16, 40, 60
-#: Only such names become links: they are the run's own, and name nothing outside of the results.
+#: Only such names become links: they are the run's own and stay within the results.
 _VERDICT_WORDS = {
     "PASS": "Every expected node passed.",
     "PARTIAL": "All that was asked for passed; the run was narrowed, so it is no acceptance.",
@@ -55,7 +55,7 @@ _VERDICT_WORDS = {
 def html_report(report: Mapping[str, Any], directory: Path | None = None, evidence: Place = RESULTS) -> str:
     """The page. From ``directory``, the run's results, come curves, versions and the links to files that are there.
 
-    ``evidence`` says where those files lie for whoever opens the page.
+    ``evidence`` gives the paths of those files as the page's reader has them.
     """
     with html_page(report, directory, evidence) as page:
         return page()
@@ -327,8 +327,8 @@ def _warnings(report: Mapping[str, Any]) -> dict[str, Any]:
             if checks.letter(check) in "wm":
                 grouped.setdefault((check["stage"], check["name"]), []).append((node["name"], check["reason"]))
     rows = []
-    for (stage, name), told in list(grouped.items())[:MAX_WARNINGS]:
-        names = list(dict.fromkeys(node for node, _ in told))
+    for (stage, name), entries in list(grouped.items())[:MAX_WARNINGS]:
+        names = list(dict.fromkeys(node for node, _ in entries))
         rows.append({"stage": stage, "name": name, "count": len(names), "names": names[:8],
-                     "more": max(0, len(names) - 8), "reason": one_line(told[0][1], 300)})  # fmt: skip
+                     "more": max(0, len(names) - 8), "reason": one_line(entries[0][1], 300)})  # fmt: skip
     return {"rows": rows, "left_out": max(0, len(grouped) - MAX_WARNINGS)}

@@ -1,4 +1,4 @@
-"""One node of a report.json, and what a play wants to know about it."""
+"""One node of a report.json, as a play reads it."""
 
 from __future__ import annotations
 

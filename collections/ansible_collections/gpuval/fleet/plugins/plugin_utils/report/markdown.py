@@ -305,7 +305,7 @@ def _remarks(report: Mapping[str, Any]) -> Iterator[str]:
             yield f"- {escaped(node['name'])} {escaped(check['stage'])}: {escaped(check['reason'])}"
         yield ""
     if report["fleet"]["problems"]:
-        yield "## Not taken as evidence"
+        yield "## Refused as evidence"
         yield ""
         for problem in report["fleet"]["problems"]:
             where = " ".join(escaped(text) for text in (problem["node"], problem["stage"]) if text)

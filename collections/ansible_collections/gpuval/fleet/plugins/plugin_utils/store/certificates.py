@@ -1,6 +1,6 @@
 """The embedded store's own certificate authority, and the server certificate that it signs (ECDSA P-256).
 
-Made for one store and trusted by nobody but its nodes and its controller. Its key never leaves the controller.
+Made for one store and trusted only by its nodes and its controller. Its key never leaves the controller.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Found:
         passed = (moment - self.created).total_seconds()
         return self.run["finished_at"] is None and passed < self.run["deadline_seconds"]
 
-    def told(self) -> str:
+    def label(self) -> str:
         ended = f"ended {one_line(self.run['finished_at'], 40)}" if self.run["finished_at"] else "not ended"
         place = f", folder {self.folder}" if self.folder != self.run_id else ""
         return (
@@ -173,7 +173,7 @@ def all_runs(store: Store) -> tuple[list[Found], list[str]]:
 def run_files(store: Store, listed: Callable[[int], object] = lambda _count: None) -> Iterator[tuple[str, Entry]]:
     """Every folder of the bucket that holds a run.json, with its entry, below the folder of another run too.
 
-    One request for each folder; ``listed`` is told of how many entries. Raises RunError where there are too many.
+    One request for each folder; ``listed`` gets the number of entries. Raises RunError if there are too many.
     """
     waiting, looked = deque([("", 0)]), 0
     while waiting:
@@ -229,4 +229,4 @@ def _hint(found: Sequence[Found]) -> str:
 
 
 def _listed(found: Sequence[Found]) -> str:
-    return some_of((one.told() for one in found), MAX_LISTED, "; ")
+    return some_of((one.label() for one in found), MAX_LISTED, "; ")

@@ -1,2 +1,2 @@
-"""What report.html shows, cut down to what a page can carry: each module makes one part of it, pure but for `curves`
+"""The data of report.html, reduced to the size of a page: each module makes one part of it, pure but for `curves`
 and `environment`, which read the evidence in the results folder."""

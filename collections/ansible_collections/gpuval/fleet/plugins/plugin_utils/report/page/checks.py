@@ -31,12 +31,12 @@ _LETTER = {
 _RANK = {letter: rank for rank, letter in enumerate(LETTERS)}
 WRONG = frozenset("FMwm")
 
-#: Of all nodes together: a fleet in which everything failed must not make a page that nobody can open.
+#: Limit for all nodes together: the page must open even if every check of a fleet failed.
 MAX_REMARKS = 12_000
 MAX_REMARKS_OF_A_NODE = 40
 MAX_OPEN_NODES = 150
 MAX_NAMES = 12
-MAX_CROWDS = 6
+MAX_PEER_GROUPS = 6
 
 
 def letter(check: Mapping[str, Any]) -> str:
@@ -57,12 +57,12 @@ class Column:
     counts: Counter[str] = field(default_factory=Counter)
     nodes: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     expected: Counter[str] = field(default_factory=Counter)
-    #: Checks against others: who they are, how many, where they lie; a line for each kind of node.
+    #: Checks against peers: the peers, their number and range; a line for each kind of node.
     beside: list[str] = field(default_factory=list)
 
     @property
     def limit(self) -> str:
-        """The limit in words; the most common one first, where nodes of several kinds have their own."""
+        """The limit as text; the most common one first if kinds of nodes have different limits."""
         texts = [text for text, _ in self.expected.most_common(4) if text]
         return " / ".join(texts)
 
@@ -125,22 +125,22 @@ def _count(column: Column, node: str, check: Mapping[str, Any]) -> None:
 def _tell_beside(
     report: Mapping[str, Any], columns: Sequence[Column], cells: Sequence[Mapping[int, Mapping[str, Any]]]
 ) -> None:
-    """Against whom nodes were held: of checks between nodes what was said of the fleet, of a baseline an example."""
+    """The peers of a check: the fleet's statement for checks between nodes, an example for a baseline."""
     of_fleet: dict[tuple[str, str], list[str]] = defaultdict(list)
     for check in report["fleet"]["checks"]:
         of_fleet[check["stage"], check["name"]].append(check["reason"])
     for number, column in enumerate(columns):
-        said = list(dict.fromkeys(of_fleet[column.stage, column.name]))
-        if column.kind == "baseline" or (not said and column.kind in ("outlier", "same")):
+        statements = list(dict.fromkeys(of_fleet[column.stage, column.name]))
+        if column.kind == "baseline" or (not statements and column.kind in ("outlier", "same")):
             entries = [(node["name"], row[number]) for node, row in zip(report["nodes"], cells) if number in row]
-            told = [f"{name}: {entry['reason']}" for name, entry in entries if entry["verdict"] != "skipped"]
+            examples = [f"{name}: {entry['reason']}" for name, entry in entries if entry["verdict"] != "skipped"]
             skipped = dict.fromkeys(entry["reason"] for _, entry in entries if entry["verdict"] == "skipped")
-            said = told[:1] or list(skipped)
-        column.beside = [one_line(text, 360) for text in said[:MAX_CROWDS]]
+            statements = examples[:1] or list(skipped)
+        column.beside = [one_line(text, 360) for text in statements[:MAX_PEER_GROUPS]]
 
 
 def _order(report: Mapping[str, Any], columns: Sequence[Column]) -> list[int]:
-    """Columns of one stage beside each other, stages as the nodes went through them."""
+    """Columns grouped by stage, in the order of the stages."""
     stages = {"": 0}
     for node in report["nodes"]:
         for stage in node["stages"]:
@@ -149,7 +149,7 @@ def _order(report: Mapping[str, Any], columns: Sequence[Column]) -> list[int]:
 
 
 def as_data(report: Mapping[str, Any], tabled: Table, texts: Shared) -> dict[str, Any]:
-    """Columns with the value and the part of each node, and what was said of checks that did not pass."""
+    """Columns with the value and the part of each node, and the reasons of checks that did not pass."""
     columns = []
     for index, column in enumerate(tabled.columns):
         entries = [row.get(index) for row in tabled.cells]
@@ -183,7 +183,7 @@ def _value(entry: Mapping[str, Any] | None, texts: Shared) -> Any:
 def _remarks(
     node: Mapping[str, Any], place: Mapping[tuple[str, str], int], texts: Shared, most: int
 ) -> list[list[Any]]:
-    """[column, letter, part, reason, remedy] of what did not pass, the worst first."""
+    """[column, letter, part, reason, remedy] of each check that did not pass, the worst first."""
     wrong = [check for check in node["checks"] if letter(check) in WRONG]
     wrong.sort(key=lambda check: _RANK[letter(check)])
     return [
@@ -231,7 +231,7 @@ def not_accepted(
             "verdict": node["verdict"],
             "class": node.get("class"),
             "sku": node.get("catalogue_sku") or node["accelerator"],
-            "headline": one_line(first["reason"], 360) if first else "no required check was passed",
+            "headline": one_line(first["reason"], 360) if first else "no required check passed",
             "checks": [_shown(node, check) for check in checks[:most]],
             "more": max(0, len(decisive(node)) - most),
             "whole": position < MAX_OPEN_NODES,
@@ -268,7 +268,7 @@ def evidence_links(
 
 
 def causes(report: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Which class of trouble how many nodes have: at a hundred nodes the pattern tells more than the names."""
+    """Number of nodes by class of failure: at a hundred nodes the pattern matters more than the names."""
     by_class: dict[tuple[str, str], list[str]] = defaultdict(list)
     for node in report["nodes"]:
         if node["verdict"] != "PASS":

@@ -1,7 +1,7 @@
 """Curves of every node for the page: telemetry on one axis from the node's first stage to its last, loss by step.
 
 A node's files are as large as the node likes, and there may be a thousand: each is read once, thinned to what its share
-of the page allows, and forgotten. A file that is not what it should be has no curves; the judge has told of it already.
+of the page allows, and forgotten. A malformed file has no curves; the report lists it as a problem.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page.encode im
 
 #: Points of all nodes together; two characters each.
 MAX_POINTS = 450_000
-#: Nodes that are not PASS have so many times the points of others, unless they are a quarter of the fleet or more.
+#: Nodes that are not PASS get this many times the points, unless they are a quarter of the fleet or more.
 MORE_POINTS = 4
 MAX_POINTS_OF_A_NODE = 24_000
 MAX_BINS = 400
 MIN_BINS = 24
-#: Below so many points for each curve, the GPUs of a node are shown by least, median and greatest.
+#: With fewer points per curve the GPUs of a node are shown as min, median and max.
 MIN_BINS_OF_A_GPU = 60
-#: From so many nodes on the files are read by several processes, at most so many.
+#: Min nodes for reading with several processes, and max processes.
 MIN_NODES_TO_SHARE = 48
 MAX_PROCESSES = 4
 #: Small curves over message sizes are kept as they are, in fleets where they fit.
@@ -135,7 +135,7 @@ def of_node(directory: Path, node: Mapping[str, Any], there: frozenset[str]) -> 
 
 
 def seconds(time: str | None) -> float | None:
-    """Seconds of an RFC 3339 time; None for none, or for one that is not."""
+    """Seconds of an RFC 3339 time; None for any other text."""
     try:
         return datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp() if time else None
     except (ValueError, OverflowError):
@@ -143,7 +143,7 @@ def seconds(time: str | None) -> float | None:
 
 
 def read(path: Path, node: str, stage: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The well-formed curves of one file; none of a file that is too large, another node's or another attempt's.
+    """The well-formed curves of one file; none if it is too large, or of another node or attempt.
 
     All GPUs are sampled at one time: half of a file is one list of times, again and again. It is read once, and the
     curves share it. In a JSON text `"x":` stands nowhere but before it, since quotes within strings are escaped.
@@ -154,8 +154,8 @@ def read(path: Path, node: str, stage: Mapping[str, Any]) -> list[dict[str, Any]
         lists: dict[bytes, int] = {}
         raw = _X.sub(lambda found: b'"x":%d' % lists.setdefault(found[1], len(lists)), path.read_bytes())
         document = json.loads(raw, parse_constant=_refuse)
-        told = (document["node"], document["stage"], document["attempt"])
-        if told != (node, stage["name"], stage["attempt"]):
+        identity = (document["node"], document["stage"], document["attempt"])
+        if identity != (node, stage["name"], stage["attempt"]):
             return []
         known = [_rising(text) for text in lists]
         return [{**curve, "x": known[curve["x"]]} for curve in document["series"] if _is_curve(curve, known)]
@@ -168,7 +168,7 @@ def _refuse(constant: str) -> None:
 
 
 def _rising(text: bytes) -> list[float] | None:
-    """A list of x; None where it is not one of rising finite numbers."""
+    """A list of x; None unless its numbers are finite and rising."""
     x = json.loads(b"[" + text + b"]", parse_constant=_refuse)
     rises = bool(x) and _NUMBERS.issuperset(map(type, x)) and x == sorted(x)
     return x if rises and -GREATEST < x[0] <= x[-1] < GREATEST else None
@@ -274,7 +274,7 @@ def _whole_time(pieces: Sequence[Piece], end: float, bins: int) -> list[float | 
 
 
 def _band(curves: Sequence[Sequence[float | None]]) -> dict[str, list[float | None]]:
-    """Least, median and greatest of all GPUs at each step."""
+    """Min, median and max of all GPUs at each step."""
     columns = [[value for value in column if value is not None] for column in zip(*curves, strict=True)]
     make = (min, statistics.median, max)
     return {name: [of(column) if column else None for column in columns] for name, of in zip(BAND, make, strict=True)}

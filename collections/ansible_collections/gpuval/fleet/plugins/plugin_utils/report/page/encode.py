@@ -9,16 +9,16 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
-#: Steps between the least and the greatest value; one code more says that there is no value.
+#: Steps between min and max; one more code means no value.
 STEPS = 4094
 NOTHING = "__"
-#: Squares of figures must be numbers too; nothing that is measured comes near.
+#: Squares of figures must be finite too; no measured value is near.
 GREATEST = 1e100
 _PAIRS = [high + low for high in _ALPHABET for low in _ALPHABET]
 
 
 class Shared:
-    """Values that occur often, each kept once; its number stands for it."""
+    """Frequent values, each stored once and referenced by its number."""
 
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}
@@ -31,7 +31,7 @@ class Shared:
 
 
 def script_json(value: Any) -> str:
-    """JSON that ends no script element and begins no comment in it, whatever the texts in it say."""
+    """JSON that can neither end a script element nor start a comment in it."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

@@ -1,4 +1,4 @@
-"""What the nodes are and run: each property with its values, and who differs from the others."""
+"""Hardware and software of the nodes: each property with its values, and the nodes that differ."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_VALUES = 8
 MAX_NAMES = 10
 MAX_TEXT = 160
 
-#: Property, stage (any for *), and where it stands in the environment of the record; of a list all that differ.
+#: Property, stage (any for *), and its path in the environment of the record; distinct values of a list.
 PROPERTIES = (
     ("GPU model", "facts", ("gpus", "*", "name")),
     ("GPU driver", "facts", ("gpus", "*", "driver_version")),
@@ -55,7 +55,7 @@ def of_fleet(report: Mapping[str, Any], directory: Path | None) -> list[dict[str
     seen: dict[str, dict[str, list[str]]] = {label: defaultdict(list) for label, *_ in PROPERTIES}
     seen["Image"] = defaultdict(list)
     for node in report["nodes"] if directory is not None else ():
-        for label, value in sorted(set(_told(directory / "nodes" / node["name"], node))):
+        for label, value in sorted(set(_values(directory / "nodes" / node["name"], node))):
             seen[label][value].append(node["name"])
     return [_row(label, values) for label, values in seen.items() if values]
 
@@ -73,7 +73,7 @@ def _row(label: str, values: Mapping[str, list[str]]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _told(folder: Path, node: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _values(folder: Path, node: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for stage in node["stages"]:
         record = _record(folder / f"{stage['name']}.json")
         if isinstance(record.get("image"), str):
@@ -86,7 +86,7 @@ def _told(folder: Path, node: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _record(path: Path) -> dict[str, Any]:
-    """A record as it lies in the results; nothing of one that cannot be read. What it says is shown, never judged."""
+    """A record from the results; empty if it is unreadable. Its content is shown, never judged."""
     try:
         if path.stat().st_size > MAX_RECORD_BYTES:
             return {}

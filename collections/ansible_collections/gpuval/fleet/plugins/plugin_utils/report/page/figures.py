@@ -1,6 +1,6 @@
 """The figures of a fleet as the page shows them: each with its plot, its outliers, and the values of every node. Pure.
 
-How they are spread is told by the analysis; outliers are a help for the eye: what decides are the checks.
+The analysis describes their spread. Outliers guide the eye; only checks decide.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page.encode im
 MAX_FIGURES = 120
 MAX_OUTLIERS = 12
 BINS = 48
-#: The plot shows so many robust deviations to each side; what lies beyond stands at its edge.
+#: Range of the plot in robust deviations to each side; values beyond are drawn at its edge.
 SHOWN_DEVIATIONS = 14.0
 
 
@@ -58,7 +58,7 @@ class Figure:
         return counts
 
     def share(self, value: float) -> float:
-        """Where the value stands in the range that is shown: 0 to 1."""
+        """Position of the value in the shown range: 0 to 1."""
         low, high = self.shown
         return min(1.0, max(0.0, (value - low) / (high - low)))
 

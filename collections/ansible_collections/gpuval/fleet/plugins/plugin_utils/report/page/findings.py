@@ -20,14 +20,14 @@ FIGURES = ("mean", "standard_deviation", "min", "p1", "p5", "p50", "p95", "p99",
 
 
 def shown(report: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the template needs; None for a report without an analysis."""
+    """Data for the template; None for a report without an analysis."""
     analysis = report["fleet"].get("analysis")
     if analysis is None:
         return None
     groups, counts = by_group(analysis), analysis["counts"]
     judged = judged_figures(report)
     differing = [one for one in analysis["statistics"] if one["min"] != one["max"]]
-    # those that a check looks at first; the order of the stages is kept
+    # figures with a check come first; the order of the stages is kept
     differing.sort(key=lambda one: (one["stage"], one["metric"]) not in judged)
     return {
         "groups": [_group(its) for its in groups[:MAX_GROUPS]],
@@ -83,11 +83,11 @@ def _row(one: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def places(pair: Mapping[str, Any]) -> str:
-    """Over what a correlation was taken: 23 nodes, or 184 gpus of 23 nodes."""
+    """The sample of a correlation: 23 nodes, or 184 gpus of 23 nodes."""
     parts = "" if pair["over"] == "node" else f"{pair['count']} {pair['over']}s of "
     return f"{parts}{pair['nodes']} nodes"
 
 
 def percent(ratio: float | None) -> str:
-    """As a percentage where it is one that says something."""
+    """As a percentage, if that is meaningful."""
     return f"{ratio:.2%}" if ratio is not None and ratio < 10 else ""

@@ -567,8 +567,8 @@
     const value = (row, column) => {
       const cell = row.cells[column];
       if (column === 0) return cell.textContent;
-      const told = cell.dataset.sort === undefined ? cell.textContent : cell.dataset.sort;
-      return told === "" ? -Infinity : Number(told);
+      const text = cell.dataset.sort === undefined ? cell.textContent : cell.dataset.sort;
+      return text === "" ? -Infinity : Number(text);
     };
     heads.forEach((head, column) => head.querySelector("button").addEventListener("click", () => {
       const old = head.getAttribute("aria-sort"), next = { descending: "ascending", ascending: null }[old] || (old ? null : "descending");
