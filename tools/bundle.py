@@ -557,8 +557,8 @@ def make_environment(python, root, name, requirements, wheels):
         f"{name} could not be made (on Debian and Ubuntu: apt install python3-venv)",
     )
     pip = [str(path / "bin/python"), "-m", "pip", "install", "--quiet", "--no-index", "--find-links"]
-    told = f"{requirements} could not be installed from the bundle's wheels"
-    run([*pip, str(wheels), "--requirement", str(root / requirements)], root, told, offline=True)
+    failure = f"{requirements} could not be installed from the bundle's wheels"
+    run([*pip, str(wheels), "--requirement", str(root / requirements)], root, failure, offline=True)
     (path / ".ready").touch()
 
 
@@ -634,13 +634,13 @@ def commit(root):
 
 def python_of(python):
     """What wheels depend on, of that interpreter."""
-    told = (
+    program = (
         "import json, platform, sys; print(json.dumps({'implementation': platform.python_implementation(), "
         "'version': '%d.%d' % sys.version_info[:2], 'machine': platform.machine(), 'libc': platform.libc_ver()[0], "
         "'libc_version': platform.libc_ver()[1]}))"
     )
     try:
-        done = subprocess.run([python, "-c", told], capture_output=True, text=True, check=True, timeout=60)
+        done = subprocess.run([python, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     except (OSError, subprocess.SubprocessError) as error:
         raise BundleError(f"{python} cannot be run ({error}): name a Python with --python (make: PYTHON=)") from error
     found = json.loads(done.stdout)

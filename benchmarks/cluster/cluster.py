@@ -31,10 +31,10 @@ def main() -> None:
         kit.add_nodes(options.nodes, gpus=0)
         print(json.dumps({"kubeconfig": str(kit.kubeconfig)}), flush=True)
         for _line in sys.stdin:  # each line asks for the counts so far
-            print(json.dumps(told(kit)), flush=True)
+            print(json.dumps(figures(kit)), flush=True)
 
 
-def told(kit: ClusterKit) -> dict[str, object]:
+def figures(kit: ClusterKit) -> dict[str, object]:
     used = resource.getrusage(resource.RUSAGE_SELF)
     return {
         "requests": {" ".join(filter(None, asked)): count for asked, count in kit.counts().items()},

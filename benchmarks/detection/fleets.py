@@ -262,8 +262,8 @@ def _break(by_stage: dict[str, dict[str, Any]], defect: Defect | None) -> None:
         gpus = [{**gpu, "driver_version": "570.86.15"} for gpu in facts["environment"]["gpus"]]
         facts["environment"] = {**facts["environment"], "gpus": gpus}
     elif kind == "corrupted fingerprint":
-        told = by_stage["fingerprint"]
-        told["fingerprints"] = {**told["fingerprints"], FINGERPRINT: "0" * 64}
+        record = by_stage["fingerprint"]
+        record["fingerprints"] = {**record["fingerprints"], FINGERPRINT: "0" * 64}
 
 
 def _plant(draw: random.Random, skus: dict[str, str], each: int, *, gpus: int, racks: bool) -> dict[str, Defect]:
@@ -306,8 +306,8 @@ def replayed(nodes: int, repeat: float, seed: int, *, each: int) -> Fleet:
     evidence = Evidence(launches={name: {"state": "finished", "message": ""} for name in names})
     measured: dict[tuple[str, str], list[float]] = {}
     for number, name in enumerate(names):
-        told = runs[noise.draw.choice(healthy)]
-        by_stage = {stage: told.get(stage) or runs["quick"][stage] for stage in run["nodes"][name]["stages"]}
+        records = runs[noise.draw.choice(healthy)]
+        by_stage = {stage: records.get(stage) or runs["quick"][stage] for stage in run["nodes"][name]["stages"]}
         evidence.records[name] = _replay(name, number, by_stage, noise, defects.get(name))
         run["nodes"][name] |= {"versions": {"driver": [DRIVER]}, "labels": {"rack": rack_of(number)}}
     for name in healthy:
@@ -319,14 +319,14 @@ def replayed(nodes: int, repeat: float, seed: int, *, each: int) -> Fleet:
 
 
 def _replay(
-    name: str, number: int, told: dict[str, Any], noise: Noise, defect: Defect | None
+    name: str, number: int, records: dict[str, Any], noise: Noise, defect: Defect | None
 ) -> dict[str, dict[str, Any]]:
     by_stage = {}
     slowest = min(_factor(defect, COMPUTE, f"gpu:{index}") for index in range(2))
-    for stage, its in told.items():
+    for stage, its in records.items():
         figures = []
-        for metric, told_value, unit, part in its["metrics"]:
-            value = told_value
+        for metric, measured_value, unit, part in its["metrics"]:
+            value = measured_value
             if metric in DEPENDS or metric == COMPUTE:
                 middle, spread = noise.rate()
                 left = middle * _factor(defect, metric, part)

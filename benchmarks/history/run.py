@@ -84,29 +84,29 @@ def step(name: str, root: Path) -> dict[str, float]:
 
     checks = criteria.load(criteria.shipped_files())
     cache = Cache(root / "history", "benchmark")
-    began, told = time.monotonic(), {}
+    began, result = time.monotonic(), {}
     if name in ("first", "second"):
         done = sync(Store(EmbeddedStore(root / "store", "gpuval").writer()), cache)
-        told = {"read": done.read, "listed": done.listed}
+        result = {"read": done.read, "listed": done.listed}
     else:
         asked = {"node": "", "serial": "", "sku": ""} | ({} if name == "fleet" else {name: _asked(name)})
         document = History(cache, Question.of(**asked, metric="", since=""), checks).document()
         table.lines(document)
-        told = {"series": document["held_count"], "drifts": document["drift_count"]}
+        result = {"series": document["held_count"], "drifts": document["drift_count"]}
     seconds = time.monotonic() - began
     cache.close()
-    return {"seconds": seconds, "bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, **told}
+    return {"seconds": seconds, "bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, **result}
 
 
 def _asked(name: str) -> str:
     return {"node": fleet.name_of(1), "serial": f"SN-{fleet.name_of(1)}-3", "sku": "h200"}[name]
 
 
-def measured(name: str, root: Path, said: str) -> None:
+def measured(name: str, root: Path, title: str) -> None:
     command = [sys.executable, __file__, "--step", name, "--root", str(root)]
-    told = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
-    more = ", ".join(f"{value:,} {key}" for key, value in told.items() if key not in ("seconds", "bytes"))
-    print(f"{said:42} {told['seconds']:8.1f} s {told['bytes'] / 1e6:8,.0f} MB   {more}", flush=True)
+    result = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+    more = ", ".join(f"{value:,} {key}" for key, value in result.items() if key not in ("seconds", "bytes"))
+    print(f"{title:42} {result['seconds']:8.1f} s {result['bytes'] / 1e6:8,.0f} MB   {more}", flush=True)
 
 
 def main() -> None:
@@ -130,8 +130,8 @@ def main() -> None:
         embedded.start()
         try:
             print(f"{options.runs} runs of {options.nodes} nodes: {total / 1e6:,.0f} MB of records")
-            for name, said in (("first", "the first reading"), ("second", "again: only what changed")):
-                measured(name, root, said)
+            for name, title in (("first", "the first reading"), ("second", "again: only what changed")):
+                measured(name, root, title)
         finally:
             embedded.stop()
         for runs in (options.runs, options.copies):

@@ -91,7 +91,7 @@ class Gang:
 
 
 def build(count: int, seed: int, *, rack: int | None = None, noise: float = 0.03, tail: float = 0.0) -> Gang:
-    """A clean gang; racks of 8 nodes, of 4 where there are fewer than 32. `rack=0`: nobody knows the racks."""
+    """A clean gang; racks of 8 nodes, of 4 where there are fewer than 32. `rack=0`: the racks are unknown."""
     nodes = [f"node-{number:03}" for number in range(1, count + 1)]
     size = rack if rack is not None else 8 if count >= 32 else 4
     places = {node: {"rack": f"r{place // size + 1}"} for place, node in enumerate(nodes)} if size else {}

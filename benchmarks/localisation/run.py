@@ -176,7 +176,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--fall", type=float, default=0.0, help="share that twice the nodes cost by nature")
     parser.add_argument("--floor", type=float, default=0.0, help="what is expected of two nodes, of the usual speed")
-    parser.add_argument("--rack", type=int, help="nodes of a rack; 0: nobody knows the racks")
+    parser.add_argument("--rack", type=int, help="nodes of a rack; 0: the racks are unknown")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--explain", action="store_true", help="name fleets with something wrong or not found")
     return parser.parse_args()

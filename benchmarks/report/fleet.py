@@ -106,17 +106,17 @@ def healthy(name: str, number: int, rng: random.Random) -> Records:
     chips = [rng.gauss(1, 0.003) for _ in range(GPUS)]
     records = {}
     for stage, (lasts, _) in STAGES.items():
-        told = MEASURED[stage]
+        figures = MEASURED[stage]
         seconds = lasts * (1 if stage == "facts" else rng.gauss(1, 0.01) / speed)
-        metrics = [one for metric in told["metrics"] for one in _spread(metric, speed, chips, rng)]
+        metrics = [one for metric in figures["metrics"] for one in _spread(metric, speed, chips, rng)]
         metrics += _repeats(metrics, rng) if stage == "diagnostics" else []
         records[stage] = {
-            "schema": "gpuval.record/1", "run_id": RUN_ID, "node": name, "stage": stage, "workload": told["workload"],
-            "attempt": 1, "state": "success", "message": "", "started_at": _time(start),
+            "schema": "gpuval.record/1", "run_id": RUN_ID, "node": name, "stage": stage,
+            "workload": figures["workload"], "attempt": 1, "state": "success", "message": "", "started_at": _time(start),
             "updated_at": _time(start + seconds), "finished_at": _time(start + seconds),
             "duration_seconds": round(seconds, 3), "command": ["python3", "-m", f"gpuval_workloads.{stage}"],
             "image": None, "exit_code": 0, "signal": None, "metrics": metrics,
-            "fingerprints": dict(told["fingerprints"]), "environment": _environment(stage, name, told, rng),
+            "fingerprints": dict(figures["fingerprints"]), "environment": _environment(stage, name, figures, rng),
             "artifacts": [], "attempts": [],
         }  # fmt: skip
         start += seconds + rng.uniform(0.5, 3)
@@ -128,7 +128,7 @@ def _time(seconds: float) -> str:
 
 
 def _spread(metric: list[Any], speed: float, chips: list[float], rng: random.Random) -> list[dict[str, Any]]:
-    """One metric of the two GPUs that were measured as those of eight."""
+    """One metric of the two GPUs that were figures as those of eight."""
     name, value, unit, scope = metric
     kind = scope.partition(":")[0]
     if kind == "node":
@@ -147,12 +147,12 @@ def _spread(metric: list[Any], speed: float, chips: list[float], rng: random.Ran
 
 
 def _repeats(metrics: list[dict[str, Any]], rng: random.Random) -> list[dict[str, Any]]:
-    """What the repeats of each rate differ by; the H200 were measured before this was told."""
-    told = {one["name"] for one in metrics}
+    """What the repeats of each rate differ by; the H200 were measured before this was reported."""
+    names = {one["name"] for one in metrics}
     found = []
     for one in metrics:
         name = re.sub(r"(_bus)?_(bytes_per_second|tflops)$", "_spread_ratio", one["name"])
-        if name.startswith("diagnostics_") and name not in {*told, one["name"]}:
+        if name.startswith("diagnostics_") and name not in {*names, one["name"]}:
             found.append(_metric(name, float(f"{rng.uniform(0.001, 0.004):.3g}"), "ratio", one["scope"]))
     return found
 
@@ -170,8 +170,8 @@ def _noisy(name: str, value: Any, speed: float, rng: random.Random) -> Any:
     return float(f"{value * faster * rng.gauss(1, 0.003):.6g}")
 
 
-def _environment(stage: str, name: str, told: dict[str, Any], rng: random.Random) -> dict[str, Any]:
-    environment = json.loads(json.dumps(told["environment"]))
+def _environment(stage: str, name: str, figures: dict[str, Any], rng: random.Random) -> dict[str, Any]:
+    environment = json.loads(json.dumps(figures["environment"]))
     if stage != "facts":
         return {**environment, "python": "3.12.3", "cuda": "13.0", "collective_library": "2.28.9+cuda13.0"}
     first = environment["gpus"][0]

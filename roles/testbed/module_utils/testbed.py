@@ -60,7 +60,7 @@ class Node:
     """A machine as declared."""
 
     name: str
-    user: str = "root"  # whom the inventory logs in as
+    user: str = "root"  # the user that the inventory logs in as
     sudo: str = "none"  # of another user than root: none, free, password
     engine: str = "none"  # a container engine of its own: none, docker, podman
     python: str = "present"  # present, missing, old (says that it is 3.6)
@@ -143,16 +143,16 @@ class Testbed:
     def host_variables(self, name: str) -> dict[str, Any]:
         """What an inventory says of a node."""
         node = self.nodes[name]
-        told: dict[str, Any] = {
+        variables: dict[str, Any] = {
             "ansible_host": self.address(name),
             "ansible_user": node.user,
             "ansible_ssh_private_key_file": str(self.key),
         }
         if node.user != "root" and node.sudo != "none":
-            told["ansible_become"] = True
+            variables["ansible_become"] = True
         if node.user != "root" and node.sudo == "password":
-            told["ansible_become_password"] = self.password
-        return {**told, **node.variables}
+            variables["ansible_become_password"] = self.password
+        return {**variables, **node.variables}
 
     def inventory(self, variables: Optional[Mapping[str, Any]] = None) -> dict[str, Any]:
         hosts = {name: self.host_variables(name) for name in self.nodes}

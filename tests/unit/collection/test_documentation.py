@@ -1,5 +1,6 @@
 """What the documentation names exists: variables, make targets, links, anchors, documents that follow their schemas."""
 
+import functools
 import re
 from pathlib import Path
 
@@ -35,6 +36,7 @@ UNFINISHED = {DOCS / "multi_node.md", *DOCS.glob("gangs*.md"), DOCS / "localisat
 ROLES = sorted(path.name for path in (COLLECTION / "roles").iterdir())
 
 
+@functools.cache
 def specs():
     """Every declared variable, with its role."""
     found = {}
@@ -75,6 +77,7 @@ def test_every_make_target_named_exists_and_every_target_is_named():
     assert targets() <= set(re.findall(r"`make ([a-z-]+)", (DOCS / "run.md").read_text()))
 
 
+@functools.cache
 def anchors(page):
     """What GitHub makes of the headings of a page."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
