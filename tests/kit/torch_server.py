@@ -102,13 +102,18 @@ def _server() -> socket.socket:
     return ours
 
 
-def _serve(requests: socket.socket) -> None:
-    """Fork a child for each request until the other side has closed the connection."""
-    importlib.import_module("torch._dynamo")  # the optimizers import it
-    from torch.distributed import run  # noqa: F401
+def fork_ranks() -> None:
+    """Let torchrun, called in this process, fork its ranks."""
     from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 
     subprocess_handler.Popen = _Rank
+
+
+def _serve(requests: socket.socket) -> None:
+    """Fork a child for each request until the other side has closed the connection."""
+    importlib.import_module("torch._dynamo")  # the optimizers import it
+    importlib.import_module("torch.distributed.run")
+    fork_ranks()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that wait for the programs
     while True:
         data, files, _, _ = socket.recv_fds(requests, MAX_REQUEST_BYTES, 3)

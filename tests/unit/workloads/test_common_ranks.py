@@ -93,7 +93,6 @@ def test_what_else_an_exception_says_is_left_out_and_all_is_bounded():
     assert len(ranks._words(RuntimeError("x" * 10_000 + "\nout of memory" * 1000))) < 1100
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "code", "state", "words"),
     [

@@ -308,7 +308,6 @@ def sleepers(tmp_path, *arguments, limit="4"):
     return TorchWorkload(tmp_path, "sleeper_parent", *arguments, GPUVAL_STALL_SECONDS=limit)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("rank", ["0", "1"])
 def test_a_rank_that_hangs_is_named(tmp_path, rank):
     pytest.importorskip("torch")
@@ -324,7 +323,6 @@ def test_a_rank_that_hangs_is_named(tmp_path, rank):
     assert not any(is_alive(pid) for pid in ranks)
 
 
-@pytest.mark.slow
 def test_a_rank_that_works_while_others_wait_is_left_alone(tmp_path):
     pytest.importorskip("torch")
     # On a busy machine a heartbeat may be seconds late, which is silence: the limit is far above that.
@@ -335,7 +333,6 @@ def test_a_rank_that_works_while_others_wait_is_left_alone(tmp_path):
 STOPPED, KILLED = "has been stopped (process state T) for", "was killed by SIGKILL"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "line", "number", "words"),
     [

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.kit.device_event import Event
-from tests.kit.workload_process import Workload
+from tests.kit.workload_process import TorchWorkload
 
 torch = pytest.importorskip("torch")
 
@@ -36,14 +36,13 @@ COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broa
 
 @pytest.fixture(scope="module")
 def diagnosed(tmp_path_factory):
-    ended = Workload(
+    ended = TorchWorkload(
         tmp_path_factory.mktemp("diagnostics"), "gpuval_workloads.diagnostics", "--seconds", "2", "--processes", "3"
     ).end()
     assert ended.code == 0, ended.err
     return ended
 
 
-@pytest.mark.slow
 def test_every_rank_reports_every_figure(diagnosed):
     for rank in ("rank:0", "rank:1", "rank:2"):
         assert diagnosed.metric("diagnostics_matmul_fp32_tflops", rank) > 0.001
@@ -58,7 +57,6 @@ def test_every_rank_reports_every_figure(diagnosed):
             assert diagnosed.metric(f"diagnostics_{way}{how}_spread_ratio", rank) >= 0
 
 
-@pytest.mark.slow
 def test_all_that_counts_wrong_data_is_zero(diagnosed):
     counted = {m["name"]: m["value"] for m in diagnosed.result["metrics"] if m["name"].endswith("_error_count")}
     assert counted == dict.fromkeys(
@@ -73,7 +71,6 @@ def test_all_that_counts_wrong_data_is_zero(diagnosed):
     )
 
 
-@pytest.mark.slow
 def test_every_link_is_measured_in_both_directions(diagnosed):
     links = {
         m["scope"]: m["value"] for m in diagnosed.result["metrics"] if m["name"] == "diagnostics_peer_bytes_per_second"
@@ -84,7 +81,6 @@ def test_every_link_is_measured_in_both_directions(diagnosed):
     assert diagnosed.metric("diagnostics_processes_count") == 3
 
 
-@pytest.mark.slow
 def test_collectives_have_latency_bandwidth_and_a_curve(diagnosed):
     series = {curve["name"]: curve for curve in diagnosed.result["series"]}
     for name in COLLECTIVES:
@@ -102,7 +98,6 @@ def test_collectives_have_latency_bandwidth_and_a_curve(diagnosed):
     assert diagnosed.result["fingerprints"]["diagnostics_transport"] == "gloo"
 
 
-@pytest.mark.slow
 def test_the_host_is_measured_as_a_whole(diagnosed):
     assert diagnosed.metric("diagnostics_host_memory_bytes_per_second") > 1e8
     assert diagnosed.metric("diagnostics_host_cpu_tflops") > 0.001

@@ -15,7 +15,6 @@ def run(directory, *arguments):
     return TorchWorkload(directory, MODULE, "--seconds", "1", "--processes", "2", *arguments).end()
 
 
-@pytest.mark.slow
 def test_parts_and_runs_agree(tmp_path):
     first = run(tmp_path / "first")
     assert first.code == 0, first.err
@@ -32,7 +31,6 @@ def test_parts_and_runs_agree(tmp_path):
     assert second.metric("fingerprint_repeats_count", "rank:0") >= 2
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("where", "words"), [("rank:1", "of"), ("rank:0@2", "and from its own other repeats")])
 def test_a_wrong_bit_is_found_and_the_part_is_named(tmp_path, where, words):
     ended = run(tmp_path / "run", "--inject-bit-flip", where)
@@ -50,7 +48,6 @@ def test_a_wrong_bit_is_found_and_the_part_is_named(tmp_path, where, words):
     assert set(ended.result["fingerprints"]) == HASHES  # those of the part that is right
 
 
-@pytest.mark.slow
 def test_a_part_that_is_not_there_cannot_be_flipped(tmp_path):
     ended = run(tmp_path / "run", "--inject-bit-flip", "rank:5")
     assert (ended.code, ended.result["message"]) == (1, "--inject-bit-flip names part 5 of 2")

@@ -17,29 +17,31 @@ from gpuval_workloads.gang import collectives, line
 from gpuval_workloads.gang.config import CollectivesConfig, parse_arguments
 
 from tests.kit.gang_channel import free_port, gang
+from tests.kit.torch_server import TorchProcess
 from tests.kit.workload_process import NODE
 
 
-def carry_out(folder, port, count=1, arguments=()):
+def run_member(folder, port, count=1, arguments=()):
     """One member of a gang, by the document that the runner leaves."""
     listed = [{"node": f"node-{i + 1}", "address": f"127.0.0.{i + 1}", "slots": 2} for i in range(count)]
     document = {"name": "all", "members": listed, "index": 0, "port": port, "ssh_port": 3022}
     (folder / "gang.json").write_text(json.dumps(document))
     command = [sys.executable, "-m", "gpuval_workloads.gang", "collectives", "--tool", "torch", "--only", "all_reduce"]
-    done = subprocess.run(
-        [*command, "--seconds", "0.5", *arguments], capture_output=True, text=True, timeout=120, check=False,
+    process = TorchProcess(
+        [*command, "--seconds", "0.5", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={
             **os.environ, "PYTHONPATH": str(NODE), "GPUVAL_GANG_FILE": str(folder / "gang.json"),
             "GPUVAL_RESULT_FILE": str(folder / "result.json"), "GPUVAL_GANG_TOKEN": "t" * 32,
             "GPUVAL_WORK_DIR": str(folder), "GPUVAL_ACCELERATOR": "cpu",
         },
     )  # fmt: skip
-    return json.loads((folder / "result.json").read_text()), done
+    out, err = process.communicate(timeout=120)
+    return json.loads((folder / "result.json").read_text()), process.returncode, out, err
 
 
 def test_work_that_was_done_had_begun_and_says_what_was_asked(tmp_path):
-    result, done = carry_out(tmp_path, free_port())
-    assert result["state"] == "success", done.stdout + done.stderr
+    result, _code, out, err = run_member(tmp_path, free_port())
+    assert result["state"] == "success", out + err
     assert result["environment"]["gang"]["joined"] is True
     assert result["fingerprints"]["gang_all_reduce_asked"] == "yes"
     assert result["fingerprints"]["gang_all_to_all_asked"] == "no"
@@ -48,9 +50,9 @@ def test_work_that_was_done_had_begun_and_says_what_was_asked(tmp_path):
 
 
 def test_who_waited_in_vain_has_not_begun(tmp_path):
-    result, done = carry_out(tmp_path, free_port(), count=2, arguments=["--join-seconds", "1"])
-    assert done.returncode == 2
-    assert "node-2 (127.0.0.2) did not join within 1 s" in done.stderr
+    result, code, _out, err = run_member(tmp_path, free_port(), count=2, arguments=["--join-seconds", "1"])
+    assert code == 2
+    assert "node-2 (127.0.0.2) did not join within 1 s" in err
     assert result["environment"]["gang"]["joined"] is False
 
 
@@ -60,9 +62,9 @@ def test_a_port_in_use_is_found_before_the_work_begins(tmp_path, which):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", port + which))
         taken.listen()
-        result, done = carry_out(tmp_path, port)
-    assert f"port {port + which} of" in done.stderr
-    assert "address already in use" in done.stderr.lower()
+        result, _code, _out, err = run_member(tmp_path, port)
+    assert f"port {port + which} of" in err
+    assert "address already in use" in err.lower()
     assert result["environment"]["gang"]["joined"] is False
 
 

@@ -16,6 +16,7 @@ from gpuval_workloads.gang import collectives
 from gpuval_workloads.gang.config import CollectivesConfig
 
 from tests.kit.gang_channel import free_port
+from tests.kit.torch_server import TorchProcess
 from tests.kit.workload_process import NODE
 
 INFO = "node1:77:99 [0] NCCL INFO "
@@ -106,11 +107,12 @@ def test_a_bad_end_leaves_log_and_networks(tmp_path, kind):
         "GPUVAL_RESULT_FILE": str(tmp_path / "result.json"),
     }  # fmt: skip
     command = [sys.executable, "-c", BAD_END.format(kind=kind, text=f"{SOCKET}{WARN}\n"), "collectives"]
-    done = subprocess.run(
-        [*command, "--tool", "torch"], env=environment, capture_output=True, text=True, timeout=100, check=False
+    process = TorchProcess(
+        [*command, "--tool", "torch"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    assert done.returncode, done.stdout + done.stderr
-    assert f"nccl.node1.77.log: {WARN}" in done.stdout
+    out, err = process.communicate(timeout=100)
+    assert process.returncode, out + err
+    assert f"nccl.node1.77.log: {WARN}" in out
     environment = json.loads((tmp_path / "result.json").read_text())["environment"]
     assert (environment["networks"], environment["networks_initialised"]) == (["Socket"], ["Socket"])
     assert environment["gang"]["joined"] is True

@@ -116,7 +116,6 @@ def slowed(pid, share=0.75, period=0.05):
         thread.join()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("slow", [0, 1])
 def test_the_slow_rank_is_the_one_that_others_wait_for(tmp_path, slow):
     workload = TorchWorkload(tmp_path, MODULE, "--seconds", "5", "--processes", "2")
@@ -174,7 +173,6 @@ sys.exit(run_workload(lambda result: run_ranks(result, "limited_rank", sys.argv[
 """
 
 
-@pytest.mark.slow
 def test_a_compiler_that_takes_too_long_is_given_up(tmp_path):
     (tmp_path / "limited_parent.py").write_text(PARENT)
     (tmp_path / "limited_rank.py").write_text(LIMITED)

@@ -13,7 +13,6 @@ torch = pytest.importorskip("torch")
 MODULE = "gpuval_workloads.training"
 
 
-@pytest.mark.slow
 def test_llama_learns(tmp_path):
     ended = Workload(tmp_path, MODULE, "--steps", "40", "--processes", "2").end()
     assert ended.code == 0, ended.err
@@ -35,7 +34,6 @@ def test_llama_learns(tmp_path):
     assert tokens == pytest.approx(2 * 16 * 128 / ended.metric("training_step_p50_seconds", "rank:0"), rel=0.5)
 
 
-@pytest.mark.slow
 def test_resnet18_learns_within_its_seconds(tmp_path):
     arguments = ("--model", "resnet18", "--seconds", "4", "--batch-size", "8", "--processes", "2")
     ended = TorchWorkload(tmp_path, MODULE, *arguments).end()
@@ -46,7 +44,6 @@ def test_resnet18_learns_within_its_seconds(tmp_path):
     assert ended.result["environment"]["data"] == "generated images of 10 classes"
 
 
-@pytest.mark.slow
 def test_validation_only_checks_and_does_not_train(tmp_path):
     ended = TorchWorkload(tmp_path, MODULE, "--validation-only", "--seconds", "1", "--processes", "2").end()
     assert ended.code == 0, ended.err
@@ -58,7 +55,6 @@ def test_validation_only_checks_and_does_not_train(tmp_path):
     assert ended.metric("diagnostics_matmul_fp32_error_ratio", "rank:1") < 1e-5
 
 
-@pytest.mark.slow
 def test_a_nan_is_a_failure_of_its_own(tmp_path):
     ended = TorchWorkload(tmp_path, MODULE, "--steps", "10", "--inject-nan-step", "4", "--processes", "2").end()
     assert (ended.code, ended.result["state"]) == (1, "failure")
@@ -68,7 +64,6 @@ def test_a_nan_is_a_failure_of_its_own(tmp_path):
     assert all(value is not None for value in ended.result["series"][0]["y"])
 
 
-@pytest.mark.slow
 def test_a_killed_rank_is_named(tmp_path):
     workload = TorchWorkload(tmp_path, MODULE, "--seconds", "100", "--processes", "2")
     workload.wait_for_line("step ")
@@ -82,7 +77,6 @@ def test_a_killed_rank_is_named(tmp_path):
     assert not any(is_alive(pid) for pid in ranks)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGKILL, -signal.SIGKILL)]
 )
@@ -101,7 +95,6 @@ def test_no_rank_outlives_the_parent(tmp_path, number, code):
         time.sleep(0.05)
 
 
-@pytest.mark.slow
 def test_a_missing_gpu_is_said_and_no_cpu_stands_in(tmp_path):
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
