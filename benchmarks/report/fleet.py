@@ -112,8 +112,8 @@ def healthy(name: str, number: int, rng: random.Random) -> Records:
         metrics += _repeats(metrics, rng) if stage == "diagnostics" else []
         records[stage] = {
             "schema": "gpuval.record/1", "run_id": RUN_ID, "node": name, "stage": stage,
-            "workload": figures["workload"], "attempt": 1, "state": "success", "message": "", "started_at": _time(start),
-            "updated_at": _time(start + seconds), "finished_at": _time(start + seconds),
+            "workload": figures["workload"], "attempt": 1, "state": "success", "message": "",
+            "started_at": _time(start), "updated_at": _time(start + seconds), "finished_at": _time(start + seconds),
             "duration_seconds": round(seconds, 3), "command": ["python3", "-m", f"gpuval_workloads.{stage}"],
             "image": None, "exit_code": 0, "signal": None, "metrics": metrics,
             "fingerprints": dict(figures["fingerprints"]), "environment": _environment(stage, name, figures, rng),
