@@ -70,11 +70,17 @@ def code(value: Any) -> str:
 # variables
 
 
-def role_options(role: Path) -> tuple[str, dict[str, Any]]:
+def sections(role: Path) -> list[tuple[str, str, dict[str, Any]]]:
+    """Title, summary and options of a role's settings, then of each further entry point with settings of its own."""
     document = yaml.safe_load((role / "meta" / "argument_specs.yml").read_text())
-    entries = list(document["argument_specs"].values())
-    options = {name: option for entry in entries for name, option in entry.get("options", {}).items()}
-    return prose(entries[0].get("short_description")), options
+    found: list[tuple[str, str, dict[str, Any]]] = []
+    shown: set[str] = set()
+    for number, (entry, spec) in enumerate(document["argument_specs"].items()):
+        options = {name: option for name, option in spec.get("options", {}).items() if name not in shown}
+        shown |= set(options)
+        if options:
+            found.append((entry if number else role.name, prose(spec.get("short_description")), options))
+    return found
 
 
 def variables() -> str:
@@ -83,10 +89,9 @@ def variables() -> str:
     for role in roles:
         if not (role / "meta" / "argument_specs.yml").is_file():
             continue
-        summary, options = role_options(role)
-        if options:
+        for title, summary, options in sections(role):
             rows = [variable(name, option) for name, option in options.items()]
-            parts.append(f"## {role.name}\n\n{summary}.\n\n" + table(["variable", "type", "default", "meaning"], rows))
+            parts.append(f"## {title}\n\n{summary}.\n\n" + table(["variable", "type", "default", "meaning"], rows))
     return page(
         "Variables",
         "Set them in `group_vars/`, `host_vars/` or with `-e`. Use Ansible Vault or environment variables for secrets: "

@@ -76,7 +76,7 @@ def test_the_logs_bundle_has_the_objects_and_the_output_of_each_node_and_no_secr
     done = fleet.play("gpuval.fleet.logs")
     assert done.code == 0, str(done)
     told = json.loads((fleet.run_folder / "logs/nodes.json").read_text())["nodes"]
-    assert told["node-001"]["message"] == "the cluster has no Job of this run for the node any more"
+    assert told["node-001"]["message"] == "the cluster no longer has a Job of this run for the node"
 
 
 def test_logs_without_a_run_and_in_check_mode(new_fleet, kit):

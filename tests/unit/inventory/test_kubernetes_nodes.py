@@ -197,7 +197,7 @@ PLAYBOOK = [
         "tasks": [
             {
                 "name": "See which nodes can be worked on",
-                "gpuval.fleet.probe_cluster": {"required": "{{ wanted | default(false) | bool }}"},
+                "gpuval.fleet.probe_nodes": {"placement": "kubernetes", "required": "{{ wanted | default(false) | bool }}"},
                 "run_once": True,
                 "register": "probed",
             },
@@ -245,7 +245,7 @@ def test_tolerations_of_the_inventory_count_and_an_operator_may_insist(tmp_path,
     put(kit, h200("gpu-1", taints=[{"key": "maintenance", "effect": "NoSchedule"}]))
     folder = inventory(tmp_path / "inventory", kit)
     _, done = probed(folder, tmp_path, "-e", "wanted=true")
-    assert done.returncode != 0 and "1 of 1 node(s) cannot be worked on: gpu-1" in words(done.stdout + done.stderr)
+    assert done.returncode != 0 and "1 of 1 node(s) cannot run work: gpu-1" in words(done.stdout + done.stderr)
     (folder / "group_vars").mkdir()
     pods = "gpuval_pods: {tolerations: [{key: \"{{ 'main' ~ 'tenance' }}\", operator: Exists}]}\n"
     (folder / "group_vars" / "nodes.yml").write_text(pods)

@@ -1,15 +1,27 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Put together what nodes gave and what the controller has: one archive, with the nodes that gave nothing by name."""
+"""Put the evidence of the nodes and the controller's own files into one archive; on a cluster, gather it first."""
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from ansible_collections.gpuval.fleet.plugins.module_utils.host_evidence import Part, pack
+from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import Redaction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import names, node_evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.options import access_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.schemas import Invalid
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import log_bundle
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunError, RunFolder
 
 NAMED_NODES = 20
+WORKERS = 8
+OUTPUT_LINES = 20_000
+SECRETS = ("access_key", "secret_key", "session_token", "read_access_key", "read_secret_key")
 
 
 class ActionModule(ControllerAction):
@@ -17,16 +29,64 @@ class ActionModule(ControllerAction):
         folder = log_bundle.run_folder_of(project_path(options["results_dir"]), options["run_id"])
         if self.check_mode:
             return {"changed": False, "msg": "check mode: nothing is written"}
-        try:
-            expected = list(RunFolder(folder).read_run()["nodes"])
-        except (RunError, Invalid):  # there is none, or it is damaged
-            expected = []
-        store = project_path(options["state_dir"]) / "store"
-        nodes = sorted({*expected, *options["nodes"]})
-        made = log_bundle.bundle(folder, folder.name, nodes, store, log_bundle.secrets_of_store(store))
+        nodes = sorted({*_expected(folder), *task_vars["ansible_play_hosts_all"]})
+        store = project_path(options["store"]["state_dir"]) / "store"
+        secrets = log_bundle.secrets_of_store(store)
+        if options["placement"] == "kubernetes":
+            self._gather_from_cluster(options, folder, nodes, secrets)
+        made = log_bundle.bundle(folder, folder.name, nodes, store, secrets)
         lines = [f"logs of {made['nodes'] - len(made['without'])} of {made['nodes']} nodes: {made['path']}"]
         lines += [f"- without: {node}: {message}" for node, message in list(made["without"].items())[:NAMED_NODES]]
         if len(made["without"]) > NAMED_NODES:
             lines.append(f"- and {len(made['without']) - NAMED_NODES} more, see nodes.json")
         self._display.display("\n".join(lines))
         return {"changed": True, **made, "msg": lines[0]}
+
+    def _gather_from_cluster(self, options, folder, nodes, secrets):
+        """Write an archive for each node that the cluster knows; others are named, not failed."""
+        deadline = time.monotonic() + options["seconds"]
+        secrets = {*secrets, *(options["store"][name] for name in SECRETS if options["store"][name])}
+        try:
+            with Cluster(access_of(options), deadline_seconds=min(60.0, options["seconds"])) as cluster:
+                _gather(cluster, folder, nodes, secrets, options["limit_bytes"], deadline)
+        except ClusterError as error:
+            for node in nodes:
+                log_bundle.write_state(folder, node, "unreachable", f"the cluster: {error}")
+            self._display.warning(f"no evidence of the cluster: {error}")
+
+
+def _gather(cluster, folder, nodes, secrets, limit_bytes, deadline):
+    selector = names.run_selector(folder.name)
+    jobs, pods = (cluster.list(kind, selector, whole=True)[0] for kind in ("Job", "Pod"))
+    events = cluster.list("Event", fields="involvedObject.kind!=Node")[0]
+    objects = node_evidence.by_node(folder.name, nodes, cluster.list("Node")[0], jobs, pods, events)
+    redact = Redaction({*secrets, *node_evidence.secrets_in([*jobs, *pods])})
+
+    def output(pod, container):
+        if time.monotonic() >= deadline:
+            return Part("", note="not read: the time limit was reached")
+        try:
+            text = cluster.log(pod, container, limit_bytes=limit_bytes, tail_lines=OUTPUT_LINES)
+        except ClusterError as error:
+            return Part("", note=f"cannot be read: {one_line(str(error), 300)}")
+        return Part("", text.encode())
+
+    def gather_node(node):
+        known = objects[node]
+        if known.node is None and not (known.jobs or known.events):
+            message = "the cluster has neither the node nor anything of this run on it"
+            log_bundle.write_state(folder, node, "missing", message)
+            return
+        data, notes = pack(node_evidence.parts(known, output), redact, limit_bytes, now=time.time())
+        message = "" if known.jobs else "the cluster no longer has a Job of this run for the node"
+        log_bundle.write_archive(folder, node, data, message, notes)
+
+    with ThreadPoolExecutor(WORKERS) as pool:
+        list(pool.map(gather_node, nodes))
+
+
+def _expected(folder):
+    try:
+        return list(RunFolder(folder).read_run()["nodes"])
+    except (RunError, Invalid):  # there is none, or it is damaged
+        return []

@@ -1,18 +1,15 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The node's archive into the results. A node that gives none is named, not failed."""
+"""Put the node's archive into the results. A node without one is named, not failed."""
 
 from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 
 from ansible.errors import AnsibleError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import log_bundle
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 
 GZIP = b"\x1f\x8b"
 
@@ -39,6 +36,14 @@ options:
 """
 
 
+class NoEvidence(Exception):  # noqa: N818  (a state, not a failure of the task)
+    """The node gave none; ``state`` is `unreachable` or `failed`."""
+
+    def __init__(self, state, message):
+        super().__init__(message)
+        self.state = state
+
+
 class ActionModule(ControllerAction):
     _requires_connection = True
 
@@ -47,20 +52,19 @@ class ActionModule(ControllerAction):
         folder = log_bundle.run_folder_of(project_path(options["results_dir"]), options["run_id"])
         if self.check_mode:
             return {"changed": False, "evidence": {}, "msg": "check mode: nothing is gathered"}
-        # What stands here when the task is cut off: an answer of an earlier day is none of today.
-        run_folder.write_json(
-            log_bundle.state_file(folder, node), _nothing("silent", "the node did not answer in time")
-        )
-        told, data = self._ask(folder.name, node, options, task_vars)
-        if data is not None:
-            run_folder.write_bytes(log_bundle.archive_file(folder, node), data)
-            told = {**told, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        run_folder.write_json(log_bundle.state_file(folder, node), told)
-        if told["state"] != log_bundle.GATHERED:
-            self._display.warning(f"{node}: no evidence ({told['state']}): {told['message']}")
-        return {"changed": data is not None, "evidence": told, "msg": told["message"]}
+        # Written first, so that a task that is cut off leaves no earlier answer as today's.
+        log_bundle.write_state(folder, node, "silent", "the node did not answer in time")
+        try:
+            data, message, notes = self._ask(folder.name, node, options, task_vars)
+            evidence = log_bundle.write_archive(folder, node, data, message, notes)
+        except NoEvidence as reason:
+            evidence = log_bundle.write_state(folder, node, reason.state, str(reason))
+            self._display.warning(f"{node}: no evidence ({reason.state}): {evidence['message']}")
+        changed = evidence["state"] == log_bundle.GATHERED
+        return {"changed": changed, "evidence": evidence, "msg": evidence["message"]}
 
     def _ask(self, run_id, node, options, task_vars):
+        """The archive, a message and notes by file. Raises NoEvidence."""
         arguments = {name: options[name] for name in ("directory", "seconds", "limit_bytes", "bug_report")}
         arguments |= {"run_id": run_id, "node": node}
         try:
@@ -68,25 +72,16 @@ class ActionModule(ControllerAction):
                 module_name="gpuval.fleet.host_evidence", module_args=arguments, task_vars=task_vars
             )
         except AnsibleError as error:  # no connection, no become, no interpreter
-            return _nothing("unreachable", str(error.message)), None
+            raise NoEvidence("unreachable", str(error.message)) from error
         if answer.get("unreachable"):
-            return _nothing("unreachable", str(answer.get("msg", "unreachable"))), None
+            raise NoEvidence("unreachable", str(answer.get("msg", "unreachable")))
         if answer.get("failed"):
-            return _nothing("failed", f"{answer.get('msg', '')} {answer.get('module_stderr') or ''}".strip()), None
+            raise NoEvidence("failed", f"{answer.get('msg', '')} {answer.get('module_stderr') or ''}".strip())
         try:
             data = base64.b64decode(answer["archive"], validate=True)
-        except (KeyError, TypeError, binascii.Error):
-            return _nothing("failed", "the node's answer holds no archive"), None
+        except (KeyError, TypeError, binascii.Error) as error:
+            raise NoEvidence("failed", "the node's answer holds no archive") from error
         if not data.startswith(GZIP) or len(data) > 2 * options["limit_bytes"]:
-            return _nothing("failed", "the node's answer is no archive, or larger than asked for"), None
+            raise NoEvidence("failed", "the node's answer is no archive, or larger than asked for")
         notes = answer.get("notes") if isinstance(answer.get("notes"), dict) else {}
-        told = {
-            "state": log_bundle.GATHERED,
-            "message": "" if answer.get("has_run") else "the node has nothing of this run",
-            "notes": {one_line(str(name), 200): one_line(str(note), 300) for name, note in sorted(notes.items())[:200]},
-        }
-        return told, data
-
-
-def _nothing(state, message):
-    return {"state": state, "message": one_line(message, 600), "notes": {}}
+        return data, "" if answer.get("has_run") else "the node has nothing of this run", notes

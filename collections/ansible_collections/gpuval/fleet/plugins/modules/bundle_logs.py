@@ -13,11 +13,18 @@ short_description: Put the evidence of all nodes and the results of a run into o
 version_added: 0.1.0
 description:
   - Writes C(logs/logs-RUN.tar.gz) into the results, with C(MANIFEST) (SHA-256 of each file) and C(nodes.json).
-  - Names the nodes that gave no evidence.
+  - Over SSH, M(gpuval.fleet.host_evidence) gathers the evidence of each node before.
+  - On a cluster it gathers the evidence itself; Node, Jobs, pods and their events, and the output of every stage whose
+    pod still exists. Secrets are never read, and what looks like one is redacted. Nothing runs on any node.
+  - A node without evidence is named, not failed.
 author:
   - gpuval contributors (@gpuval)
 extends_documentation_fragment:
   - gpuval.fleet.run
+  - gpuval.fleet.store
+  - gpuval.fleet.cluster
+requirements:
+  - kubernetes (Python library, on a cluster)
 attributes:
   check_mode:
     support: full
@@ -26,38 +33,43 @@ attributes:
     support: none
     description: There is nothing to compare.
 options:
-  nodes:
-    description: The nodes that were asked, beside those that the run expects.
-    type: list
-    elements: str
-    required: true
-  state_dir:
-    description: Where the embedded store lies, whose logs are taken too.
+  placement:
+    description: How the run's plans get to the nodes.
     type: str
-    default: .gpuval
+    choices: [ssh, kubernetes]
+    default: ssh
+  seconds:
+    description: On a cluster, the time limit of the gathering; the output of further stages is left out then.
+    type: float
+    default: 120.0
+  limit_bytes:
+    description: On a cluster, the size limit of the archive of one node; the least important parts are cut first.
+    type: int
+    default: 8000000
 """
 
 EXAMPLES = r"""
-- name: Gather the evidence of all nodes
-  ansible.builtin.import_role:
-    name: gpuval.fleet.logs
+- name: Bundle the logs of the latest run
+  gpuval.fleet.bundle_logs:
+    store: "{{ gpuval_store }}"
+  run_once: true
 """
 
 RETURN = r"""
 path:
-  description: The archive.
+  description: Path of the archive.
   returned: success
   type: str
 bytes:
-  description: Its size.
+  description: Size of the archive.
   returned: success
   type: int
 nodes:
-  description: How many nodes were expected.
+  description: Number of nodes that were expected.
   returned: success
   type: int
 without:
-  description: Why a node gave nothing, by its name.
+  description: Why a node has no evidence, by its name.
   returned: success
   type: dict
 """

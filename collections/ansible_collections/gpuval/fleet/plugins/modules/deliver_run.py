@@ -77,13 +77,12 @@ options:
 
 EXAMPLES = r"""
 - name: Deliver the latest run as an archive
-  ansible.builtin.import_role:
-    name: gpuval.fleet.delivery
-  vars:
-    gpuval_node_ids: mapping.txt
-    delivery_format: tar.gz
-    delivery_destination: s3://acceptance/batch-1
-    delivery_s3_endpoint: https://s3.customer.example
+  gpuval.fleet.deliver_run:
+    store: "{{ gpuval_store }}"
+    format: tar.gz
+    destination: s3://acceptance/batch-1
+    s3_endpoint: https://s3.customer.example
+  run_once: true
 """
 
 RETURN = r"""

@@ -52,9 +52,9 @@ options:
 """
 
 EXAMPLES = r"""
-- name: Gather the evidence of all nodes
-  ansible.builtin.import_role:
-    name: gpuval.fleet.logs
+- name: Gather the evidence of the node
+  gpuval.fleet.host_evidence:
+    seconds: 60
 """
 
 RETURN = r"""

@@ -9,18 +9,25 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: probe_nodes
-short_description: See which nodes can be reached over SSH
+short_description: Find the nodes that can run work
 version_added: 0.1.0
 description:
-  - Probes all nodes of the play at once, before anything else touches them.
-  - A dead node costs the connect timeout, once.
+  - Probes all nodes of the play at once, before anything else connects to them.
   - Each node is V(reachable), or a state says why not, with a message and a remedy.
-  - Checks host keys. A key that is known is pinned for the inventory; so is a new one at first contact, if that is
-    allowed. A key that changed is never accepted.
+  - Over SSH a dead node costs the connect timeout, once. Nodes with another connection than SSH count as reachable.
+  - Checks SSH host keys. A known key is pinned for the inventory, and a new one at first contact if that is allowed. A
+    key that changed is never accepted.
   - Connects with the settings of Ansible's own connection and of C(ssh_config). OpenSSH probes a node behind a proxy.
-  - Nodes with another connection than SSH count as reachable.
+  - On a cluster the API server is asked once for its nodes. The states are V(node_missing), V(node_not_ready),
+    V(cordoned), V(node_pressure), V(tainted), V(not_selected), V(wrong_hostname), V(no_gpu_resource),
+    V(gpus_partitioned) and V(not_linux). Hosts whose C(gpuval_placement) is not V(kubernetes) are ignored.
+  - A cluster node that offers fewer GPUs than C(gpuval_sku) and C(gpuval_gpu_count) declare is V(reachable) and listed
+    in RV(short). It works with the GPUs it has, and its verdict is FAIL.
+  - Cluster and pods are those that C(gpuval_kubeconfig), C(gpuval_kube_context) and C(gpuval_pods) of each host name.
 author:
   - gpuval contributors (@gpuval)
+requirements:
+  - kubernetes (Python library, on a cluster)
 extends_documentation_fragment:
   - gpuval.fleet.run
 attributes:
@@ -31,18 +38,23 @@ attributes:
     support: none
     description: There is nothing to compare.
 options:
+  placement:
+    description: How the run's plans get to the nodes.
+    type: str
+    choices: [ssh, kubernetes]
+    default: ssh
   state_dir:
-    description: The controller's state; pins lie in C(known_hosts/) in it, in a file for each inventory.
+    description: Folder of the controller's state; C(known_hosts/) in it has a file of pinned keys for each inventory.
     type: str
     default: .gpuval
   timeout_seconds:
     description:
-      - How long a node may take to answer a connection.
-      - A node that did has three times as long for its greeting and the key exchange, and 30 seconds for a command.
+      - Time limit for an answer to a connection over SSH.
+      - The greeting and the key exchange have three times as long, a command has 30 seconds.
     type: float
     default: 4.0
   accept_new_host_keys:
-    description: Pin the key of a node that was never seen before. Otherwise it is V(unknown_host_key).
+    description: Pin the key of a node at first contact. Otherwise its state is V(unknown_host_key).
     type: bool
     default: true
   fast_kex:
@@ -61,8 +73,9 @@ options:
 
 EXAMPLES = r"""
 - name: Probe the nodes
-  ansible.builtin.import_role:
-    name: gpuval.fleet.probe
+  gpuval.fleet.probe_nodes:
+    required: true
+  run_once: true
 """
 
 RETURN = r"""
@@ -82,12 +95,17 @@ away:
   returned: success
   type: list
   elements: str
+short:
+  description: Names of the nodes that offer fewer GPUs than expected.
+  returned: on a cluster
+  type: list
+  elements: str
 seconds:
-  description: What the probe took.
+  description: Duration of the probe.
   returned: success
   type: float
 known_hosts:
-  description: The file of pins.
-  returned: success
+  description: File of the pinned host keys.
+  returned: over SSH
   type: str
 """

@@ -60,11 +60,7 @@ attributes:
 """
 
 EXAMPLES = r"""
-- name: Show the status
-  ansible.builtin.import_role:
-    name: gpuval.fleet.status
-
-- name: The same, of a run and two of its nodes
+- name: Show the state of a run and of two of its nodes
   gpuval.fleet.show_status:
     store: "{{ gpuval_store }}"
     run_id: acceptance-7

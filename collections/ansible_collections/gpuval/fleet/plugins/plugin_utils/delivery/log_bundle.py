@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import Redaction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import keys
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as runs_folder
 
@@ -53,6 +54,23 @@ def state_file(run_folder: Path, node: str) -> Path:
 
 def archive_file(run_folder: Path, node: str) -> Path:
     return logs_folder(run_folder) / f"{node}.tar.gz"
+
+
+def write_state(
+    run_folder: Path, node: str, state: str, message: str, notes: Mapping[Any, Any] | None = None, **fields: Any
+) -> dict[str, Any]:
+    """Write the state of a node's evidence; returns it. Notes, by file, are from the node: cut and cleaned."""
+    shown = {one_line(str(name), 200): one_line(str(note), 300) for name, note in sorted((notes or {}).items())[:200]}
+    document = {"state": state, "message": one_line(message, 600), "notes": shown, **fields}
+    runs_folder.write_json(state_file(run_folder, node), document)
+    return document
+
+
+def write_archive(run_folder: Path, node: str, data: bytes, message: str, notes: Mapping[Any, Any]) -> dict[str, Any]:
+    """Write a node's archive and its state; returns the state."""
+    runs_folder.write_bytes(archive_file(run_folder, node), data)
+    digest = hashlib.sha256(data).hexdigest()
+    return write_state(run_folder, node, GATHERED, message, notes, bytes=len(data), sha256=digest)
 
 
 def bundle(run_folder: Path, run_id: str, nodes: list[str], store: Path, hidden: set[str]) -> dict[str, Any]:

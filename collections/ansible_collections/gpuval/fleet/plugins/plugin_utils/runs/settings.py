@@ -14,10 +14,8 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
 
 ROLES = Path(__file__).resolve().parents[3] / "roles"
-#: The entry points of a role's specification that declare its variables; the shared settings' are not `main`, since
-#: Ansible would check those in a process per node.
+#: The entry point of the shared settings. It is not `main`, which Ansible would check in a process per node.
 SHARED_ENTRY = "settings"
-ENTRIES = ("main", SHARED_ENTRY)
 PREFIX = "gpuval_"
 MAX_PORT = 65535
 
@@ -40,8 +38,8 @@ def declared(roles: Path = ROLES) -> Declared:
     shared: frozenset[str] = frozenset()
     for role in sorted(roles.iterdir()):
         specs = _read(role / "meta" / "argument_specs.yml").get("argument_specs", {})
-        for entry in ENTRIES:
-            found = (specs.get(entry) or {}).get("options") or {}
+        for entry, spec in specs.items():
+            found = (spec or {}).get("options") or {}
             options.update(found)
             if found and entry == SHARED_ENTRY:
                 shared = frozenset(found)

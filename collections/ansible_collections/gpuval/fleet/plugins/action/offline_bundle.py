@@ -1,5 +1,5 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Make the offline bundle: bring what an S3 service holds to the controller, then let the checkout's tool pack all."""
+"""Make the offline bundle with the checkout's own tool, or upload what one brought."""
 
 from __future__ import annotations
 
@@ -17,11 +17,15 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import copy
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess
 
-PARTS = ["source", "wheels", "collections", "models", "images"]
+CARRIED = ("models", "images")
 
 
 class ActionModule(ControllerAction):
     def work(self, options, task_vars):
+        access = StoreAccess(options["store"])
+        return self._upload(access) if options["state"] == "uploaded" else self._make(access, options)
+
+    def _make(self, access, options):
         tool = project_path("tools/bundle.py")
         if not tool.is_file():
             raise run_folder.RunError(
@@ -36,7 +40,6 @@ class ActionModule(ControllerAction):
         folder = model_source.folder_name(options["model"])
         if "models" not in options["without"]:
             command.append(f"--model={folder}")
-        access = StoreAccess(options["store"])
         scratch = None
         try:
             if access.embedded is None:
@@ -62,7 +65,7 @@ class ActionModule(ControllerAction):
         return wanted
 
     def _run(self, command):
-        """Hand on what the tool says when it says it: a large bundle takes a while."""
+        """Shows the tool's output line by line: a large bundle takes a while."""
         last = ""
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
             for line in process.stdout:
@@ -70,3 +73,21 @@ class ActionModule(ControllerAction):
                 self._display.display(line.rstrip())
         if process.returncode != 0:
             raise run_folder.RunError(f"the bundle was not made: {last}")
+
+    def _upload(self, access):
+        if access.embedded is not None:
+            return {"changed": False, "msg": "the embedded store has what the bundle brought"}
+        data = project_path(access.options["state_dir"]) / "store" / "data" / access.options["bucket"]
+        keys = {
+            path.relative_to(data).as_posix() for kind in CARRIED for path in (data / kind).rglob("*") if path.is_file()
+        }
+        if self.check_mode:
+            return {"changed": bool(keys), "objects": len(keys), "msg": f"check mode: {len(keys)} objects would be put"}
+        store = access.store()
+        created = store.ensure_bucket()
+        before = {entry.key for kind in CARRIED for entry in store.list(f"{kind}/")}
+        for kind in CARRIED:
+            if (data / kind).is_dir():
+                copy.put(access, data / kind, kind, last=manifest.NAME)
+        message = f"{len(keys)} objects that the bundle brought are in {store.connection.endpoint}"
+        return {"changed": created or bool(keys - before), "objects": len(keys), "msg": message}

@@ -1,9 +1,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Make a baseline from the accepted nodes of a judged run."""
+"""Make a baseline from the accepted nodes of a judged run, or compare two baselines."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import baseline, judging, verdict
@@ -11,12 +12,18 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-#: Of fewer nodes a median is easily that of a bad one.
+#: Among fewer nodes one bad node easily moves the median.
 FEW = 5
 
 
 class ActionModule(RunAction):
     def work(self, options, task_vars):
+        result = _compare(options) if options["state"] == "compared" else self._make(options)
+        for line in result["lines"]:
+            self._display.display(line)
+        return result
+
+    def _make(self, options):
         if not NAME.fullmatch(options["name"]):
             raise baseline.BaselineError(
                 f"baseline_name {options['name']!r}: letters, digits, '.', '_' and '-' only, at most 63"
@@ -30,11 +37,20 @@ class ActionModule(RunAction):
         path = into / baseline.file_name(document)
         if not self.check_mode:
             run_folder.write_json(path, document)
-        return {"changed": True, "path": str(path), "version": version, "told": _told(document, path, into)}
+        return {"changed": True, "path": str(path), "version": version, "lines": _lines(document, path, into)}
 
 
-def _told(document, path, into):
-    """Lines for the operator: what went in, how well it can be repeated, and what changed since the last version."""
+def _compare(options):
+    if not (options["before"] and options["after"]):
+        raise baseline.BaselineError("two files are compared: give baseline_before and baseline_after")
+    before, after = (baseline.read(Path(options[key])) for key in ("before", "after"))
+    changes = baseline.diff(before, after)
+    lines = [f"from {before.title} to {after.title}:", *baseline.told(changes)]
+    return {"changed": False, "lines": lines, "clear": sum(one.clear for one in changes)}
+
+
+def _lines(document, path, into):
+    """What the baseline is made from, how repeatable it is, and what changed since the last version."""
     made = document["made_from"]
     left_out = ", ".join(f"{count} {verdict}" for verdict, count in made["left_out"].items())
     lines = [
@@ -42,7 +58,7 @@ def _told(document, path, into):
         + (f" ({left_out} left out)" if left_out else "")
     ]
     if made["nodes"] < FEW:
-        lines.append(f"made from fewer than {FEW} nodes: one that is odd weighs much in it")
+        lines.append(f"made from fewer than {FEW} nodes: one odd node weighs heavily in it")
     lines += baseline.repeatability(document)
     earlier = into / baseline.file_name({**document, "version": document["version"] - 1})
     if earlier.exists():
