@@ -282,7 +282,7 @@ def test_facts_are_written_as_a_result(tmp_path):
     )
     environment = {
         **os.environ,
-        "PYTHONPATH": f"{PACKAGES}:{tmp_path}",
+        "PYTHONPATH": f"{tmp_path}:{PACKAGES}",
         "GPUVAL_RESULT_FILE": str(tmp_path / "result.json"),
         "GPUVAL_ACCELERATOR": "amd",
     }

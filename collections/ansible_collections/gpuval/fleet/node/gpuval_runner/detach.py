@@ -1,4 +1,4 @@
-"""A runner that outlives whoever starts it."""
+"""Starts a runner that outlives the process that starts it."""
 
 from __future__ import annotations
 
@@ -6,21 +6,18 @@ import os
 import shutil
 import subprocess
 import sys
-import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Optional
 
 from gpuval_runner.environment import handed_on
+from gpuval_runner.errors import RunnerError
 from gpuval_runner.files import to_json, write_atomically
-from gpuval_runner.layout import NodeDirectory
-from gpuval_runner.runner import own_archive
+from gpuval_runner.layout import NodeDirectory, own_archive
 
 SYSTEMD_RUNNING = Path("/run/systemd/system")
 LINGERING = Path("/var/lib/systemd/linger")
 SYSTEMD_SECONDS = 20.0
-#: More files than this a process that only starts another never has open.
-MOST_INHERITED = 256
 
 
 def self_command() -> list[str]:
@@ -74,7 +71,7 @@ def systemd_argv(scope: str, unit: str, argv: Sequence[str], log: Path) -> list[
 def detach(directory: NodeDirectory, unit: str, arguments: Sequence[str], environment: Mapping[str, str]) -> str:
     """Start ``run`` with these further arguments in the background; returns the systemd unit, empty without.
 
-    Raises ``OSError`` when nothing could be started.
+    Raises ``RunnerError`` or ``OSError`` when nothing could be started.
     """
     command = ["run", "--dir", str(directory.root), *arguments]
     scope = systemd_scope(os.geteuid(), environment.get("USER", ""))
@@ -111,47 +108,17 @@ def _systemd(argv: Sequence[str]) -> bool:
 
 
 def _start_session(command: Sequence[str], directory: NodeDirectory, environment: Mapping[str, str]) -> None:
-    """Fork twice with a session between, so that the runner has no terminal and no parent that waits for it.
-
-    The runner goes on in this process's image, as all it needs is imported; so this process may have no other thread.
-    """
+    """Start a process in a session of its own, so that it outlives this one and its terminal."""
     with directory.runner_log.open("ab") as log:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        child = os.fork()
-        if child == 0:
-            try:
-                os.setsid()
-                if os.fork() == 0:
-                    os._exit(_become_runner(command, environment, log.fileno()))
-            except BaseException:
-                os._exit(1)
-            os._exit(0)
-    _, status = os.waitpid(child, 0)
-    if status:
-        raise OSError(f"the runner cannot be started (status {status}): has this user too many processes?")
-
-
-def _become_runner(command: Sequence[str], environment: Mapping[str, str], log: int) -> int:
-    """Carry the command out as a program of its own would; returns its exit code."""
-    code = 1
-    try:
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        for source, target in ((nothing, 0), (log, 1), (log, 2)):
-            os.dup2(source, target)
-        os.closerange(3, MOST_INHERITED)
-        os.chdir("/")
-        given = dict(environment)
-        os.environ.clear()
-        os.environ.update(given)
-        from gpuval_runner.cli import main
-
-        code = main(command)
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else 1
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    return code
+        try:
+            subprocess.Popen(
+                [*self_command(), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                env=dict(environment),
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise RunnerError(f"the runner cannot start: {error.strerror}: check the user's process limit") from None

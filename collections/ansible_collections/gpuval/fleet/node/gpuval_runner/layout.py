@@ -1,10 +1,12 @@
-"""Where things lie in a node directory ``<base>/<run_id>/<node>/``."""
+"""Paths in a node directory ``<base>/<run_id>/<node>/``, and of the running program."""
 
 from __future__ import annotations
 
 import re
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Optional
 
 STAGE_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 KINDS = {"records": ".json", "logs": ".log", "series": ".json"}
@@ -121,3 +123,11 @@ class NodeDirectory:
         """Create the folders that results go to."""
         for kind in (*KINDS, "work"):
             (self.root / kind).mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def own_archive() -> Optional[Path]:
+    """Return the zip application that this code runs from; None when it runs from plain files."""
+    for parent in Path(__file__).resolve().parents:
+        if parent.is_file():
+            return parent if zipfile.is_zipfile(parent) else None
+    return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,7 @@ from gpuval_runner.container_stage import RELEASE_SECONDS, Containers
 from gpuval_runner.descendants import run_marker
 from gpuval_runner.environment import Accelerator, Places, detected
 from gpuval_runner.errors import PlanError
-from gpuval_runner.layout import NodeDirectory
+from gpuval_runner.layout import NodeDirectory, own_archive
 from gpuval_runner.lock import Lock
 from gpuval_runner.outcome import Stop
 from gpuval_runner.plan import Plan, Stage
@@ -80,14 +79,6 @@ class Options:
 
     def _given(self, name: str) -> Path:
         return (self.source or self.directory.root) / name
-
-
-def own_archive() -> Optional[Path]:
-    """Return the zip application that this code runs from; None when it runs from plain files."""
-    for parent in Path(__file__).resolve().parents:
-        if parent.is_file():
-            return parent if zipfile.is_zipfile(parent) else None
-    return None
 
 
 def run(options: Options) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from gpuval_runner.environment import inherited
+from gpuval_runner.layout import own_archive
 from gpuval_runner.telemetry import kernel_log
 from gpuval_runner.telemetry.summary import Summary
 
@@ -101,7 +102,7 @@ class Telemetry:
         settings = {**settings, "kmsg": handle, "no_kmsg": problem, "since": [position.wall, position.boot]}
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", PROGRAM, str(own_place()), json.dumps(settings)],
+                [sys.executable, "-I", "-S", "-c", PROGRAM, str(own_archive() or Path(__file__).resolve().parents[2]), json.dumps(settings)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -163,10 +164,3 @@ class Telemetry:
                 with contextlib.suppress(ValueError, RecursionError):
                     self.summary.take(json.loads(line))
         return True
-
-
-def own_place() -> Path:
-    """Return what to import this package from: the runner's archive, or the folder of its source."""
-    here = Path(__file__).resolve()
-    archive = next((parent for parent in here.parents if parent.is_file()), None)
-    return archive or here.parents[2]
