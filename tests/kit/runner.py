@@ -223,10 +223,6 @@ class StoreServer:
         self.requests: list[tuple[float, str]] = []
         self.answer = 200
         self.delay = 0.0
-        self.keeps = False  # a connection open for the next request
-        self.hangs_up = False  # without a word after an answer
-        self.connections = 0
-        self.open_connections = 0
         self._server: ThreadingHTTPServer | None = None
         self.port = 0
         self.open()
@@ -239,16 +235,6 @@ class StoreServer:
         store = self
 
         class Handler(BaseHTTPRequestHandler):
-            def setup(self) -> None:
-                super().setup()
-                self.protocol_version = "HTTP/1.1" if store.keeps else "HTTP/1.0"
-                store.connections += 1
-                store.open_connections += 1
-
-            def finish(self) -> None:
-                store.open_connections -= 1
-                super().finish()
-
             def do_PUT(self) -> None:
                 key = self.path.partition("?")[0].strip("/")
                 data = self.rfile.read(int(self.headers["Content-Length"]))
@@ -261,7 +247,6 @@ class StoreServer:
                 self.send_response(store.answer)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
-                self.close_connection = self.close_connection or store.hangs_up
 
             def log_message(self, *_: object) -> None:
                 return

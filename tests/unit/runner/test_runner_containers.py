@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from gpuval_runner import plan as plans
-from gpuval_runner.container import PLACES, Wanted, create_argv, explain, explain_init, give_way, inherited_names
+from gpuval_runner.container import PLACES, Wanted, create_argv, dropped_option, explain, explain_init, inherited_names
 from gpuval_runner.container_stage import container_name, out_of_memory
 from gpuval_runner.devices import access
 from gpuval_runner.engine import Ending, Engine, EngineFacts, labels, parse_ending, parse_image, parse_info
@@ -75,23 +75,23 @@ def test_what_a_stage_asks_of_its_container_is_given():
 
 @pytest.mark.parametrize("text", ["error setting rlimit type 8: operation not permitted", "setrlimit `RLIMIT_MEMLOCK`"])
 def test_a_limit_that_the_engine_refuses_is_lowered_and_then_left_out(text):
-    assert give_way(text, WANTED) == "memlock"
+    assert dropped_option(text, WANTED) == "memlock"
     lowered = replace(WANTED, refused=frozenset({"memlock"}))
     (limit,) = [word for word in create_argv(DOCKER, lowered) if "memlock" in word]
-    assert limit != "--ulimit=memlock=-1:-1" or give_way(text, lowered) == "memlock!"
+    assert limit != "--ulimit=memlock=-1:-1" or dropped_option(text, lowered) == "memlock!"
     bare = replace(WANTED, refused=frozenset({"memlock", "memlock!"}))
     assert not [word for word in create_argv(DOCKER, bare) if "memlock" in word]
-    assert give_way(text, bare) is None
+    assert dropped_option(text, bare) is None
 
 
 def test_a_limit_that_was_asked_for_is_never_given_up():
-    assert give_way("error setting rlimit type 8", asking(ulimits={"memlock": "-1:-1"})) is None
-    assert give_way("something else", WANTED) is None
+    assert dropped_option("error setting rlimit type 8", asking(ulimits={"memlock": "-1:-1"})) is None
+    assert dropped_option("something else", WANTED) is None
 
 
 def test_an_engine_without_an_init_goes_on_without():
     text = 'exec: "docker-init": executable file not found in $PATH'
-    assert give_way(text, WANTED) == "init"
+    assert dropped_option(text, WANTED) == "init"
     assert "--init" not in create_argv(DOCKER, replace(WANTED, refused=frozenset({"init"})))
 
 
@@ -105,7 +105,7 @@ def test_an_engine_without_an_init_goes_on_without():
         ("unknown or invalid runtime name: habana", "container toolkit"),
         ("write /var/lib/docker/x: no space left on device", "/var/lib/docker"),
         ("error setting rlimit type 7: operation not permitted", "container.ulimits"),
-        ("Cannot connect to the Docker daemon at unix:///var/run/docker.sock", "look at its service"),
+        ("Cannot connect to the Docker daemon at unix:///var/run/docker.sock", "check its service"),
         ("Error response from daemon: something new", "something new"),
     ],
 )

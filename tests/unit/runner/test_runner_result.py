@@ -22,13 +22,13 @@ def test_a_result_is_read():
     read = result.parse(json.dumps(document).encode())
     assert {name: getattr(read, name) for name in document} == document
     assert read.problems == []
-    assert read.final
+    assert read.state != "running"
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b"[" * 200_000, b"\xff\xfe", b'{"state": "won"}'])
 def test_garbage_is_a_problem_and_never_final(data):
     read = result.parse(data)
-    assert not read.final
+    assert read.state == "running"
     assert read.problems
 
 
@@ -93,7 +93,7 @@ def test_links_and_pipes_are_not_read(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for name in ("link", "pipe"):
         read = result.read(tmp_path / name)
-        assert not read.final
+        assert read.state == "running"
         assert read.problems
 
 

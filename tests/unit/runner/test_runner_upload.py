@@ -43,29 +43,6 @@ def test_only_the_latest_version_waits(uploader, store):
     assert len(store.history) <= 3
 
 
-def test_what_comes_together_takes_one_connection_which_is_not_kept_for_long(uploader, store):
-    store.keeps, store.delay = True, 0.05
-    for key in ("logs/a", "logs/b", "series/a", "series/b"):
-        uploader.put(key, key.encode())
-    assert uploader.flush(5, 5) == []
-    assert len(store.history) == 4
-    assert store.connections == 1
-    until(lambda: store.open_connections == 0, what="the connection let go")
-    uploader.put("logs/a", b"later")
-    assert uploader.flush(5, 5) == []
-    assert store.connections == 2
-
-
-def test_a_connection_that_the_store_closed_costs_no_failure(uploader, store):
-    store.keeps, store.hangs_up = True, True
-    for key in ("records/a", "records/b"):
-        uploader.put(key, b"{}")
-        until(lambda key=key: key in store.objects)
-    assert uploader.flush(5, 5) == []
-    assert uploader.problems() == []
-    assert len(store.history) == 2
-
-
 @pytest.mark.parametrize("answer", [500, 503, 429])
 def test_a_failing_store_is_tried_again(uploader, store, answer):
     store.answer = answer

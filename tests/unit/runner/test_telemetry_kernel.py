@@ -144,15 +144,15 @@ def test_journal_and_dmesg_give_the_kernels_own_lines():
     )
     assert kernel_log.parse_journal(journal).texts == ["one", "two"]
     dmesg = "<6>[    1.000000] old\n<3>[  100.500000] new\n<12>[  101.000000] by a user\n<3>[  102.0][  T1] thread\n?\n"
-    assert kernel_log.parse_dmesg(dmesg, 100.0) == kernel_log.Taken(["new", "thread"], 102.0)
-    assert kernel_log.parse_dmesg(dmesg, 100.5) == kernel_log.Taken(["thread"], 102.0)  # from where it stopped
-    assert kernel_log.parse_dmesg("", 100.0) == kernel_log.Taken([])
+    assert kernel_log.parse_dmesg(dmesg, 100.0) == kernel_log.Messages(["new", "thread"], 102.0)
+    assert kernel_log.parse_dmesg(dmesg, 100.5) == kernel_log.Messages(["thread"], 102.0)  # from where it stopped
+    assert kernel_log.parse_dmesg("", 100.0) == kernel_log.Messages([])
 
 
 def test_the_journal_is_taken_from_where_it_was_left():
     journal = "".join(f'{{"MESSAGE":"{n}","__REALTIME_TIMESTAMP":"{n}500000"}}\n' for n in (100, 101, 102))
-    assert kernel_log.parse_journal(journal, 100.5) == kernel_log.Taken(["101", "102"], 102.5)
-    assert kernel_log.parse_journal(journal, 102.5) == kernel_log.Taken([])
+    assert kernel_log.parse_journal(journal, 100.5) == kernel_log.Messages(["101", "102"], 102.5)
+    assert kernel_log.parse_journal(journal, 102.5) == kernel_log.Messages([])
 
 
 def test_what_is_cut_off_is_told(monkeypatch):
@@ -161,7 +161,7 @@ def test_what_is_cut_off_is_told(monkeypatch):
     assert not kernel_log.parse_journal(journal * 3).lost
     assert kernel_log.parse_journal(journal * 4).lost
     dmesg = [f"<6>[   {n}.000000] {n}" for n in range(10, 20)]
-    assert kernel_log.parse_dmesg("\n".join(dmesg), 17) == kernel_log.Taken(["18", "19"], 19)  # old ones are no loss
+    assert kernel_log.parse_dmesg("\n".join(dmesg), 17) == kernel_log.Messages(["18", "19"], 19)  # old ones are no loss
     cut = kernel_log.parse_dmesg("\n".join(dmesg), 12)
     assert cut.texts == ["17", "18", "19"] and cut.lost
     assert kernel_log.parse_dmesg("\n".join(dmesg[-2:]), 12).lost  # the ring was overwritten since

@@ -14,7 +14,7 @@ from gpuval_runner.errors import PlanError
 from gpuval_runner.record import Record
 from gpuval_runner.result import MAX_ENVIRONMENT, MAX_METRICS, Result
 from gpuval_runner.telemetry import child, kernel_log
-from gpuval_runner.telemetry.monitor import END_SECONDS, Carried, Telemetry
+from gpuval_runner.telemetry.monitor import END_SECONDS, Handover, Telemetry
 from gpuval_runner.telemetry.summary import Summary
 
 from tests.kit.runner import SERIES_SCHEMA, SUCCEED, plan, stage, until
@@ -362,7 +362,7 @@ def test_it_costs_less_than_a_hundredth_of_a_core(library, monkeypatch):
 def test_what_the_kernel_says_between_two_stages_is_told_by_the_second(tmp_path):
     log = tmp_path / "kmsg"
     log.write_bytes(b"3,1,1,-;NVRM: Xid (PCI:0000:10:00): 79, before the first stage\n")
-    carried, counts = Carried(), []
+    carried, counts = Handover(), []
     for _ in range(3):
         telemetry = Telemetry(0.1, "cpu", kmsg=log, carried=carried)
         telemetry.end()
@@ -382,7 +382,7 @@ def test_a_gpu_that_is_lost_between_two_stages_is_told_by_the_second(gpus, monke
     environment, said = gpus
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    carried, counts = Carried(), []
+    carried, counts = Handover(), []
     for _ in range(2):
         telemetry = Telemetry(0.1, "nvidia", kmsg=Path("/no/kmsg"), carried=carried)
         sampled(telemetry)
@@ -391,7 +391,7 @@ def test_a_gpu_that_is_lost_between_two_stages_is_told_by_the_second(gpus, monke
         (said / "lost").write_text("4")
     assert counts == [0, 1]
     assert telemetry.summary.environment()["telemetry"]["changes"] == ["gpu:4 (0000:14:00.0) was lost before"]
-    alone = Telemetry(0.1, "nvidia", kmsg=Path("/no/kmsg"), carried=Carried())
+    alone = Telemetry(0.1, "nvidia", kmsg=Path("/no/kmsg"), carried=Handover())
     sampled(alone)
     alone.end()
     assert metrics({"metrics": alone.summary.metrics()})["gpu_lost_count"] == 1
@@ -400,7 +400,7 @@ def test_a_gpu_that_is_lost_between_two_stages_is_told_by_the_second(gpus, monke
 def test_the_last_look_reads_a_long_log_to_its_end(tmp_path):
     log = tmp_path / "kmsg"
     log.touch()
-    telemetry = Telemetry(3600, "cpu", kmsg=log, carried=Carried())
+    telemetry = Telemetry(3600, "cpu", kmsg=log, carried=Handover())
     until(lambda: telemetry.tick() or telemetry.summary._host_samples, what="the first look")
     record = b"3,1,1,-;NVRM: Xid (PCI:0000:10:00): 48, ".ljust(8000, b"x") + b"\n"
     with log.open("ab") as stream:
@@ -428,8 +428,8 @@ def test_a_flood_that_does_not_end_is_told_as_lost(tmp_path, monkeypatch):
         helper = child.Helper(
             {**settings, "kmsg": stream.fileno()}, lambda kind, **fields: summary.take({"kind": kind, **fields})
         )
-        helper._drain()
-        helper._tell_end("", "/dev/kmsg")
+        helper._drain(helper._log)
+        helper._report_end("", "/dev/kmsg")
     found = metrics({"metrics": summary.metrics()})
     assert 0 < found["kernel_xid_count"] < 10_000 and "kernel_mce_count" not in found
     assert "kernel_log_lost" in summary.environment()["telemetry"]

@@ -1,7 +1,9 @@
 """What becomes of samples, counters and kernel events: figures, curves, reasons."""
 
 import pytest
-from gpuval_runner.telemetry.summary import MAX_KERNEL_EVENTS, MAX_POINTS, Curve, Summary, compare, percentile
+from gpuval_runner.telemetry.comparison import compare
+from gpuval_runner.telemetry.gpu_figures import MAX_POINTS, ThinnedCurve, percentile
+from gpuval_runner.telemetry.summary import MAX_KERNEL_EVENTS, Summary
 
 GPU = {"uuid": "GPU-0", "pci_address": "0000:10:00.0", "pcie_width": 16, "links_up": [0, 1, 2]}
 
@@ -56,7 +58,7 @@ def test_shares_of_throttling():
 
 @pytest.mark.parametrize("count", [1, 599, 600, 601, 5000, 100_000])
 def test_a_curve_stays_short_and_keeps_its_mean(count):
-    curve = Curve()
+    curve = ThinnedCurve()
     for x in range(count):
         curve.add(float(x), float(x))
     points = curve.points()

@@ -11,7 +11,7 @@ BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 
 
 def boot_id(path: Path = BOOT_ID_FILE) -> str:
-    """Return the id of the present boot; empty where the kernel does not tell."""
+    """Return the id of the present boot; empty where it cannot be read."""
     try:
         return path.read_text(encoding="ascii", errors="replace").strip()[:64]
     except OSError:
@@ -34,7 +34,7 @@ class Instant:
 
 @dataclass(frozen=True)
 class Clock:
-    """Source of instants; the parts are parameters so that a reboot can be played in a test."""
+    """Source of instants; the parts are parameters so that a test can simulate a reboot."""
 
     boot_id_file: Path = BOOT_ID_FILE
     wall: Callable[[], float] = field(default=time.time)
@@ -45,7 +45,7 @@ class Clock:
 
 
 def elapsed(start: Instant, end: Instant) -> float:
-    """Return seconds between two instants: by the boot's clock, which nobody sets, and across a reboot by wall time."""
+    """Return seconds between two instants: by the boot's clock, which cannot be set; across a reboot by wall time."""
     if start.boot and start.boot == end.boot:
         return max(0.0, end.since_boot - start.since_boot)
     return max(0.0, end.wall - start.wall)

@@ -1,4 +1,4 @@
-"""Images that a run brought to its node, remembered so that clean can take them away again."""
+"""Images that a run brought to its node, recorded so that clean can remove them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ REMOVE_SECONDS = 120.0
 
 
 def note(directory: NodeDirectory, command: str, image: Image, before: Optional[str], *, named: bool = False) -> None:
-    """Remember, before it is brought, that the run brings an image; `before` is what its reference stood for.
+    """Record, before it is brought, that the run brings an image; `before` is the image that had its reference.
 
-    `named`: the image was here, and the run only takes the reference for it.
+    `named`: the image was here already, and the run only tags it with the reference.
     """
     entries = [entry for entry in _entries(directory) if entry["reference"] != image.reference]
     earlier = [entry for entry in _entries(directory) if entry["reference"] == image.reference]
@@ -29,14 +29,14 @@ def note(directory: NodeDirectory, command: str, image: Image, before: Optional[
 
 
 def note_id(directory: NodeDirectory, reference: str, identity: str) -> None:
-    """Remember by which id the engine has an image that was brought."""
+    """Record the engine's id of an image that was brought."""
     entries = [{**e, "id": identity} if e["reference"] == reference else e for e in _entries(directory)]
     if entries:
         write_atomically(directory.undo / FILE, to_json({"images": entries}))
 
 
 def remove_images(directory: NodeDirectory) -> tuple[list[str], list[str]]:
-    """Remove the images that the run brought. What another run of this node means too becomes that one's to remove.
+    """Remove the images that the run brought. An image that another run of this node uses is left to that run.
 
     Returns what was removed and what stayed, with the reason.
     """
@@ -53,7 +53,7 @@ def remove_images(directory: NodeDirectory) -> tuple[list[str], list[str]]:
             if here is None or here.id == entry["before"]:
                 continue
             if entry["id"] and not is_image(here, entry["id"], directory):
-                continue  # the name has gone to somebody else's image since
+                continue  # another image has the name now
             if entry["named"]:
                 engine.call([engine.command, "tag", entry["before"], reference], REMOVE_SECONDS)
                 continue
@@ -61,7 +61,7 @@ def remove_images(directory: NodeDirectory) -> tuple[list[str], list[str]]:
             if done.returncode != 0:
                 left.append(f"image {reference}: {one_line(done.stderr, 200)}")
                 continue
-            if entry["before"] and engine.image(entry["before"]):  # the name goes back to whose it was
+            if entry["before"] and engine.image(entry["before"]):  # the name goes back to the earlier image
                 engine.call([engine.command, "tag", entry["before"], reference], REMOVE_SECONDS)
             removed.append(f"image {reference}")
         except EngineMissingError:
@@ -99,7 +99,7 @@ def remove_archives(directory: NodeDirectory, names: set[str]) -> list[str]:
 
 
 def _others_by_reference(directory: NodeDirectory) -> dict[str, NodeDirectory]:
-    """Return the references that other runs of this node mean, each with one such run."""
+    """Return the references that other runs of this node use, each with one such run."""
     found: dict[str, NodeDirectory] = {}
     for path, plan in _other_plans(directory):
         stages = [stage for stage in plan.get("stages") or [] if isinstance(stage, dict)]
@@ -110,7 +110,7 @@ def _others_by_reference(directory: NodeDirectory) -> dict[str, NodeDirectory]:
 
 
 def _hand_over(entry: dict[str, Any], other: NodeDirectory) -> None:
-    """Let another run remove the image once it is cleaned itself."""
+    """Leave the image to another run, which removes it when it is cleaned."""
     entries = _entries(other)
     for known in entries:
         if known["reference"] == entry["reference"]:  # it brought another image under this name: then both go

@@ -12,7 +12,7 @@ from typing import Any, Optional
 from gpuval_runner import brought, leftovers, lock, scratch
 from gpuval_runner import plan as plans
 from gpuval_runner import state as states
-from gpuval_runner.container_stage import take_over
+from gpuval_runner.container_stage import chown_to_runner
 from gpuval_runner.descendants import run_marker
 from gpuval_runner.detach import stop_unit
 from gpuval_runner.engine import EngineError, probe
@@ -81,7 +81,7 @@ def _remove_work(work: Path, mark: Optional[states.ContainerMark]) -> list[str]:
     problems = scratch.remove(work)
     if problems and mark and work.is_dir():
         with contextlib.suppress(EngineError):
-            take_over(probe(mark.command), mark, work)
+            chown_to_runner(probe(mark.command), mark, work)
         problems = scratch.remove(work)
     return problems
 
@@ -104,7 +104,7 @@ def _plan(directory: NodeDirectory) -> Optional[Plan]:
 def _end(
     directory: NodeDirectory, plan: Optional[Plan], marker: str, state: states.State, cancel_seconds: float
 ) -> tuple[list[str], list[str]]:
-    """End the runner, gently first, then all that the run started. Returns who was killed and what stayed."""
+    """End the runner, gently first, then all that the run started. Returns what was killed and what stayed."""
     if lock.holder(directory.lock) is not None:
         with contextlib.suppress(OSError):
             write_atomically(directory.cancel, b"\n")
@@ -139,7 +139,7 @@ def _end_without_plan(directory: NodeDirectory, state: states.State) -> tuple[li
     mark = state.container
     commands = [mark.command] if mark else []
     run_id, node = state.run_id or directory.root.parent.name, state.node or directory.root.name
-    strict = () if state.run_id else plans.ENGINES  # a state that can be read tells of every engine that was used
+    strict = () if state.run_id else plans.ENGINES  # a readable state names every engine that was used
     return leftovers.end_labelled(run_id, node, [*commands, *plans.ENGINES], [*commands, *strict])
 
 

@@ -13,17 +13,17 @@ from typing import Any, Optional
 from gpuval_runner.errors import LockHeldError, RunnerError
 from gpuval_runner.layout import NodeDirectory
 
-# Each command imports what it needs itself: all of it takes several times as long as the work of a short command.
+# Each command imports what it needs itself: importing everything takes several times as long as a short command.
 
 EXIT_REFUSED, EXIT_HELD = 2, 3
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
-    """Run one command; returns the exit code. What was refused is said on standard error."""
+    """Run one command; returns the exit code. Errors go to standard error."""
     os.umask(0o077)
     options = _parser().parse_args(arguments)
     try:
-        return options.command(options)
+        return int(options.command(options))
     except LockHeldError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_HELD
@@ -36,9 +36,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="runner.pyz", description="Carries out the plan of a gpuval run on this node."
-    )
+    parser = argparse.ArgumentParser(prog="runner.pyz", description="Runs the plan of a gpuval run on this node.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(name: str, function: Any, description: str) -> argparse.ArgumentParser:
@@ -49,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
         return sub
 
     command("start", _start, "start a runner in the background")
-    sub = command("run", _run, "carry out the plan in the foreground; exit 0 only if every stage succeeded")
+    sub = command("run", _run, "run the plan in the foreground; exit 0 only if every stage succeeded")
     sub.add_argument("--instance", default="", help=argparse.SUPPRESS)
     sub.add_argument("--unit", default="", help=argparse.SUPPRESS)
     sub.add_argument("--environment-file", type=Path, help=argparse.SUPPRESS)

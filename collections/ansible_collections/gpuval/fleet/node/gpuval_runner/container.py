@@ -56,7 +56,7 @@ MODEST_NPROC = 32768
 _RLIMITS = {"3": "stack", "6": "nproc", "7": "nofile", "8": "memlock"}
 _RLIMIT = re.compile(r"rlimit type (\d+)|RLIMIT_([A-Z]+)", re.IGNORECASE)
 _INIT_MISSING = re.compile(r"docker-init|catatonit.*(not found|no such file)|init binary", re.IGNORECASE)
-_INIT_SAID = re.compile(
+_INIT_ERROR = re.compile(
     r"^\[FATAL tini \(\d+\)\] exec .* failed: (.+)|^ERROR \(catatonit:\d+\): failed to exec pid1: (.+)", re.IGNORECASE
 )
 NO_INIT = "init"
@@ -64,8 +64,8 @@ NO_INIT = "init"
 
 @dataclass(frozen=True)
 class Wanted:
-    """All that a stage's container is made of. `refused` names what this engine does not give: ``init``, and of a
-    limit first (``nofile``) what we like, then (``nofile!``) what the runner itself has.
+    """All that a stage's container is made of. `refused` names the options that this engine refuses: ``init``, and of a
+    limit first (``nofile``) gpuval's default, then (``nofile!``) the runner's own.
     """
 
     name: str
@@ -125,8 +125,8 @@ def ulimits(asked: Container, refused: Iterable[str] = ()) -> dict[str, str]:
     return {**given, **asked.ulimits}
 
 
-def give_way(text: str, wanted: Wanted) -> Optional[str]:
-    """Return what to do without after this refusal; None when it is about something else or was asked for."""
+def dropped_option(text: str, wanted: Wanted) -> Optional[str]:
+    """Return which option to drop after this refusal; None when it has another cause or the plan asks for it."""
     if _INIT_MISSING.search(text) and NO_INIT not in wanted.refused:
         return NO_INIT
     found = _RLIMIT.search(text)
@@ -139,8 +139,8 @@ def give_way(text: str, wanted: Wanted) -> Optional[str]:
 
 
 def explain(text: str, wanted: Wanted, engine: Engine) -> str:
-    """Return why a container could not start, and what to do, from the engine's words."""
-    said = one_line(re.sub(r"^(docker: )?(Error( response from daemon)?: )", "", text.strip()), 400)
+    """Return why a container could not start, and what to do, from the engine's message."""
+    reason = one_line(re.sub(r"^(docker: )?(Error( response from daemon)?: )", "", text.strip()), 400)
     low, program, image = text.lower(), wanted.argv[0], wanted.reference
     stage = wanted.labels.get("gpuval.stage", "")
     if "exec format error" in low:
@@ -151,13 +151,15 @@ def explain(text: str, wanted: Wanted, engine: Engine) -> str:
     if "no such image" in low or "image not known" in low or "unable to find image" in low:
         return absent(image)
     if "no space left" in low or "disk quota" in low:
-        return f"the disk of {engine.command} is full: make room under {engine.facts.storage or 'its storage'} ({said})"
+        return (
+            f"the disk of {engine.command} is full: make room under {engine.facts.storage or 'its storage'} ({reason})"
+        )
     if "device driver" in low or "cdi device" in low or "nvidia-container" in low or "runtime name" in low:
-        return f"{engine.command} cannot hand the accelerators on: mend the vendor's container toolkit ({said})"
+        return f"{engine.command} cannot pass accelerators to containers: fix the vendor's container toolkit ({reason})"
     if _RLIMIT.search(text):
-        return f"{engine.command} may not set a limit that container.ulimits asks for ({said})"
+        return f"{engine.command} may not set a limit that container.ulimits asks for ({reason})"
     if "cannot connect" in low or "connection refused" in low or "daemon running" in low:
-        return f"{engine.command} stopped answering: look at its service ({said})"
+        return f"{engine.command} stopped answering: check its service ({reason})"
     if "executable file not found" in low or ("exec" in low and ("no such file" in low or "not found" in low)):
         return (
             f"{program} is not in image {image}: name the image's interpreter in {stage}_workload.container.python, "
@@ -165,20 +167,19 @@ def explain(text: str, wanted: Wanted, engine: Engine) -> str:
         )
     if "permission denied" in low and "exec" in low:
         return f"{program} in image {image} may not be executed by user {wanted.user or 'of the image'}"
-    return f"{engine.command} refuses the container: {said or 'no reason given'}"
+    return f"{engine.command} refuses the container: {reason or 'no reason given'}"
 
 
 def explain_init(exit_code: Optional[int], last_line: str) -> str:
-    """Return the init's words when it could not start the program, empty when the program itself ended."""
-    found = _INIT_SAID.search(last_line) if exit_code in (1, 126, 127) else None
+    """Return the init's message when it could not start the program, empty when the program itself ended."""
+    found = _INIT_ERROR.search(last_line) if exit_code in (1, 126, 127) else None
     return f"exec: {found.group(1) or found.group(2)}" if found else ""
 
 
 def absent(image: str) -> str:
     """Say that an image is not here."""
     return (
-        f"image {image} is not on this node: let the run have its image stage (--tags image), or load it by hand; "
-        "stages pull nothing"
+        f"image {image} is not on this node: run the image stage (--tags image) or load the image; stages do not pull"
     )
 
 

@@ -23,9 +23,9 @@ from gpuval_runner.container import (
     Wanted,
     absent,
     create_argv,
+    dropped_option,
     explain,
     explain_init,
-    give_way,
     inherited_names,
 )
 from gpuval_runner.descendants import stage_marker
@@ -42,11 +42,10 @@ from gpuval_runner.supervise import Ended, Hooks, ProcessSpec, supervise
 TRIES = 8
 OWN_SECONDS = 120.0
 CHILDREN_SECONDS = 5.0
-#: An engine that restarts answers again within this; who only looks away for a moment within SETTLE_SECONDS.
+#: An engine that restarts answers again within this; a short delay ends within SETTLE_SECONDS.
 RELEASE_SECONDS = 120.0
 SETTLE_SECONDS = 5.0
 PAUSE_SECONDS = 1.0
-#: Folder of the run's keys for multi-node work, beside its plan; only a stage that asks sees it.
 TEXT_BYTES = 4096
 OWN = """
 import os
@@ -61,7 +60,7 @@ class Containers:
     """The engine of a run, found when it is first needed, and what it turned out to refuse."""
 
     def __init__(self, plan: Plan, used: Callable[[ContainerMark], None] = lambda _mark: None) -> None:
-        """`used` is told of a container before it is made, so that whoever comes later finds what it leaves."""
+        """`used` is called before a container is made, so that a later runner finds it."""
         self._runtime = plan.runtime
         self._engine: Optional[Engine] = None
         self.refused: frozenset[str] = frozenset()
@@ -78,7 +77,7 @@ class Containers:
 
 @dataclass
 class ContainerEnded:
-    """How a stage's container ended, what is known of its memory, and what else is to be said."""
+    """How a stage's container ended, what is known of its memory, and notes for the message."""
 
     ended: Ended
     memory: str = ""
@@ -125,7 +124,7 @@ class ContainerRun:
             if found is None and other is not None:
                 raise EngineError(
                     f"{reference} on this node is image {other.id[:19]}, but the run is for {planned.id[:19]}: "
-                    "let the run have its image stage (--tags image)"
+                    "run the image stage (--tags image)"
                 )
         if found is None:
             raise EngineError(absent(reference))
@@ -139,7 +138,7 @@ class ContainerRun:
     def _wanted(self, engine: Engine, image: LocalImage, argv: Sequence[str]) -> Wanted:
         plan, stage, asked = self.plan, self.stage, self.stage.container
         seen = access(self.accelerator.vendor, engine.facts)
-        if seen.problem and not asked.devices:  # who names devices knows another way
+        if seen.problem and not asked.devices:  # a plan that names devices has another way
             raise EngineError(seen.problem)
         user = asked.user or default_user(engine)
         values = build(plan, stage, PLACES, self.accelerator, {}, asked.python)
@@ -184,14 +183,14 @@ class ContainerRun:
         """Make the scratch directory and the model cache. Raises ``OSError``."""
         work = self.places.work
         if scratch.remove(work):  # files of another user, left by a container whose runner was killed
-            take_over(engine, mark, work)
+            chown_to_runner(engine, mark, work)
         scratch.make(work)
         scratch.write_gang(work, self.plan.gang)
         scratch.make_cache(self.places.models)
         inside = [work, work / "cache", *(work / name for name in (PLACES.temporary.name, HOME.name))]
         for path in inside:
             path.mkdir(mode=0o700, exist_ok=True)
-        if self.stage.container.user:  # a stranger to the runner; the node directory above lets nobody else in
+        if self.stage.container.user:  # another user than the runner's; the node directory above is private
             for path in inside:
                 path.chmod(0o777)
             for source, _inside, read_only in self._mounts():
@@ -202,17 +201,17 @@ class ContainerRun:
     def _run(self, engine: Engine, wanted: Wanted, hooks: Hooks) -> ContainerEnded:
         for _try in range(TRIES):
             outcome, refusal = self._once(engine, wanted, hooks)
-            without = give_way(refusal, wanted) if refusal else None
+            without = dropped_option(refusal, wanted) if refusal else None
             if without is None:
                 break
             self.containers.refused |= {without}
             wanted = replace(wanted, name=container_name(self.plan, self.stage.name), refused=self.containers.refused)
             what = "an init" if without == NO_INIT else f"the limit {without.rstrip('!')}"
-            self.say(f"{engine.command} does not give {what} that gpuval would like: goes on with less")
+            self.say(f"{engine.command} refuses {what}: continuing without")
         if refusal:
             outcome.ended = Ended(start_error=explain(refusal, wanted, engine))
         mark = ContainerMark(engine.command, wanted.image, self.stage.container.python)
-        problem = take_over(engine, mark, self.places.work) if foreign(self.places.work) else ""
+        problem = chown_to_runner(engine, mark, self.places.work) if foreign(self.places.work) else ""
         if problem:
             outcome.notes.append(problem)
         if self.adopts:
@@ -220,16 +219,16 @@ class ContainerRun:
         return outcome
 
     def _once(self, engine: Engine, wanted: Wanted, hooks: Hooks) -> tuple[ContainerEnded, str]:
-        """Run the container; returns its end and, when it could not start, the engine's words."""
+        """Run the container; returns its end and, when it could not start, the engine's message."""
         try:
             identifier = engine.create(create_argv(engine, wanted, SELINUX.exists()))
         except EngineError as error:
             return ContainerEnded(Ended()), str(error)
-        said = bytearray()
+        output_end = bytearray()
 
         def take(data: bytes) -> None:
-            said.extend(data)
-            del said[:-TEXT_BYTES]
+            output_end.extend(data)
+            del output_end[:-TEXT_BYTES]
             hooks.output(data)
 
         notes: list[str] = []
@@ -257,7 +256,7 @@ class ContainerRun:
         stays = self._remove(engine, identifier, hooks)
         if stays and (ending is None or ending.started):
             self.containers.stays = stays
-        text = bytes(said).decode("utf-8", "replace")
+        text = bytes(output_end).decode("utf-8", "replace")
         if self.containers.stays:
             notes.append(stays)
             ended.stop = ended.stop or Stop("crash", "its container could not be removed")
@@ -267,37 +266,37 @@ class ContainerRun:
         by_init = explain_init(ending.exit_code if ending else None, last) if not ended.stop else ""
         memory = out_of_memory(ending, self.stage.container.memory_bytes)
         if ending and ended.signal and not ended.stop:
-            notes.append(f"it was the engine's client that {ended.signal} ended, its container was stopped with it")
+            notes.append(f"{ended.signal} ended the engine's client; its container was stopped")
         elif ending and not ending.running:
             ended.exit_code = ending.exit_code
-        elif not ended.signal:  # the client's own code says nothing about the work
+        elif not ended.signal:  # the client's own exit code is not the container's
             ended.exit_code = None
-            what = "its container was still running" if ending else "nobody can say how its container ended"
+            what = "its container was still running" if ending else "how its container ended is unknown"
             ended.stop = ended.stop or Stop(
                 "crash",
-                f"{engine.command} lost the container's output and {what}: look whether the engine was restarted "
-                f"(its journal), then validate again",
+                f"{engine.command} lost the container's output and {what}: check its journal for "
+                f"a restart, then validate again",
             )
         return ContainerEnded(ended, memory, notes), by_init
 
     def _ending(
         self, engine: Engine, identifier: str, *, by_itself: bool, notes: list[str], hooks: Hooks
     ) -> Optional[Ending]:
-        """Return how the engine says that the container ended, None and a note when it does not say so in time."""
+        """Return how the container ended, as the engine reports it; None and a note without an answer in time."""
         begun = time.monotonic()
         while True:
+            ending: Optional[Ending] = None
+            problem, limit = "", SETTLE_SECONDS
             try:
                 ending = engine.ending(identifier)
-            except EngineError as error:
-                ending, problem, limit = None, str(error), RELEASE_SECONDS
-            else:
                 if not (ending.running and by_itself):
                     return ending
-                problem, limit = "", SETTLE_SECONDS
+            except EngineError as error:
+                problem, limit = str(error), RELEASE_SECONDS
             if time.monotonic() - begun >= limit:
                 notes += [problem] if problem else []
                 return ending
-            hooks.tick()  # keeps the record fresh; a stop changes nothing any more
+            hooks.tick()  # keeps the heartbeat; a stop has no effect any more
             time.sleep(PAUSE_SECONDS)
 
     def _remove(self, engine: Engine, identifier: str, hooks: Hooks) -> str:
@@ -312,7 +311,7 @@ class ContainerRun:
                 return ""
             if time.monotonic() >= deadline:
                 return (
-                    f"container {identifier[:12]} may still hold the accelerators: {problem}: end it "
+                    f"container {identifier[:12]} may still hold the accelerators: {problem}: remove it "
                     f"({engine.command} rm --force {identifier[:12]}) or reboot the node"
                 )
             hooks.tick()
@@ -320,7 +319,7 @@ class ContainerRun:
 
 
 def container_name(plan: Plan, stage: str) -> str:
-    """Return a name that is unique and says whose the container is."""
+    """Return a unique name with run, node and stage."""
     readable = re.sub(r"[^A-Za-z0-9_.-]", "-", f"gpuval-{plan.run_id}-{plan.node}"[:100])
     code = hashlib.sha256(f"{plan.run_id}/{plan.node}".encode()).hexdigest()[:6]
     return f"{readable}-{stage}-{code}{secrets.token_hex(3)}"
@@ -342,7 +341,7 @@ def out_of_memory(ending: Optional[Ending], limit: Optional[int]) -> str:
 
 
 def foreign(work: Path) -> bool:
-    """Whether a scratch directory holds what belongs to another user, or cannot be looked at."""
+    """Whether a scratch directory holds another user's files, or cannot be read."""
     own = os.geteuid()
     if own == 0:
         return False  # root removes whatever it is
@@ -355,7 +354,7 @@ def foreign(work: Path) -> bool:
     return bool(failed)
 
 
-def take_over(engine: Engine, mark: ContainerMark, work: Path) -> str:
+def chown_to_runner(engine: Engine, mark: ContainerMark, work: Path) -> str:
     """Give all in a scratch directory to the runner's user, by a container; returns what went wrong."""
     uid, gid = (0, 0) if engine.facts.rootless else (os.geteuid(), os.getegid())
     argv = [engine.command, "run", "--rm", "--pull=never", "--network=none", "--user=0:0", "--log-driver=none"]
@@ -388,7 +387,7 @@ def known_ids(directory: NodeDirectory) -> Mapping[str, str]:
 
 
 def reap(limit: float) -> None:
-    """Wait for what the engine left to this process as the adopter of orphans, for at most `limit` seconds."""
+    """Reap orphans of the engine's client that this process adopted, for at most `limit` seconds."""
     deadline = time.monotonic() + limit
     while time.monotonic() < deadline:
         try:

@@ -30,7 +30,7 @@ class Process:
 def become_subreaper() -> bool:
     """Have orphaned descendants become children of this process. Returns whether the kernel agreed."""
     try:
-        return ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+        return bool(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
     except (OSError, AttributeError):
         return False
 

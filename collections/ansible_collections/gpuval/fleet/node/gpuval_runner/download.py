@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Optional
 
-from gpuval_runner.errors import RunnerError, StoreError
-from gpuval_runner.upload import Pace, reason
+from gpuval_runner.errors import RunnerError
+from gpuval_runner.upload import Pace, make_opener, reason
 
 BLOCK_BYTES = 4 << 20
 STALL_SECONDS = 60.0
@@ -58,7 +58,7 @@ def download(
     ``ChecksumError`` after removing what came, or ``OSError`` for the disk.
     """
     part = target.with_name(f"{target.name}.part")
-    opener = _opener(ca_file)
+    opener = make_opener(ca_file)
     received = failures = 0
     with part.open("ab") as stream:
         sha256 = _hash_of(part, progress)
@@ -75,7 +75,7 @@ def download(
                 if failures >= MAX_FAILURES or time.monotonic() + wait >= deadline:
                     raise DownloadError(
                         f"{error} ({failures} times without progress, {stream.tell()} of {expected.bytes} bytes are "
-                        "here and are kept): look at the store and the way to it, then run again"
+                        "here and are kept): check the store and the network path to it, then run again"
                     ) from None
                 time.sleep(wait)
             else:
@@ -94,19 +94,11 @@ def download(
 
 def sha256_of(path: Path, progress: Progress = lambda _count: None) -> str:
     """Return the SHA-256 of a file in hexadecimal. Raises ``OSError``."""
-    return _hash_of(path, progress).hexdigest()
+    return str(_hash_of(path, progress).hexdigest())
 
 
 class _AwayError(Exception):
     """The store did not answer, or stopped; another try may help."""
-
-
-def _opener(ca_file: Optional[str]) -> urllib.request.OpenerDirector:
-    try:
-        context = ssl.create_default_context(cafile=ca_file)
-    except OSError as error:
-        raise StoreError(f"CA file {ca_file} of the store cannot be used: {error.strerror or error}") from error
-    return urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))
 
 
 def _receive(

@@ -53,7 +53,7 @@ def labels(run_id: str, node: str, stage: str = "") -> dict[str, str]:
 
 @dataclass(frozen=True)
 class EngineFacts:
-    """What an engine says of itself. `kind` is docker or podman, whatever its command is called."""
+    """What an engine reports of itself. `kind` is docker or podman, whatever its command is called."""
 
     kind: str = "docker"
     version: str = ""
@@ -67,7 +67,7 @@ class EngineFacts:
 
 @dataclass(frozen=True)
 class Ending:
-    """How the engine says that a container ended. `error` is what kept it from starting."""
+    """How a container ended, as the engine reports it. `error` is what kept it from starting."""
 
     started: bool
     running: bool
@@ -124,11 +124,11 @@ class Engine:
         return ids
 
     def create(self, argv: Sequence[str]) -> str:
-        """Create a container by a whole command; returns its id. Raises ``EngineError`` with the engine's words."""
+        """Create a container by a whole command; returns its id. Raises ``EngineError`` with the engine's message."""
         done = self.call(argv, 2 * COMMAND_SECONDS)
         lines = done.stdout.split()
         if done.returncode != 0 or not lines:
-            raise EngineError(done.stderr.strip()[-2000:] or f"{self.command} create failed without a word")
+            raise EngineError(done.stderr.strip()[-2000:] or f"{self.command} create failed without output")
         return lines[-1]
 
     def ending(self, identifier: str) -> Ending:
@@ -136,16 +136,16 @@ class Engine:
         done = self.call([self.command, "inspect", "--format={{json .State}}", identifier], COMMAND_SECONDS)
         state = _json(done.stdout) if done.returncode == 0 else None
         if not isinstance(state, dict):
-            raise EngineError(f"{self.command} cannot tell how the container ended: {one_line(done.stderr, 300)}")
+            raise EngineError(f"{self.command} cannot inspect the container: {one_line(done.stderr, 300)}")
         return parse_ending(state)
 
     def remove(self, identifier: str) -> None:
         """Kill and remove a container. Raises ``EngineError`` when it stays."""
         done = self.call(self.remove_argv([identifier]), COMMAND_SECONDS)
         listed = self.call([self.command, "ps", "--all", "--quiet", f"--filter=id={identifier}"], COMMAND_SECONDS)
-        if listed.returncode != 0 or listed.stdout.split():  # without an answer nobody knows that it is gone
-            said = one_line(done.stderr or listed.stderr, 300)
-            raise EngineError(f"{self.command} could not remove container {identifier[:12]}: {said}")
+        if listed.returncode != 0 or listed.stdout.split():  # without an answer it may still exist
+            reason = one_line(done.stderr or listed.stderr, 300)
+            raise EngineError(f"{self.command} could not remove container {identifier[:12]}: {reason}")
 
     def image(self, reference: str) -> Optional[LocalImage]:
         """Return an image by reference or id, None when it is not here. Raises ``EngineError`` without an answer."""
@@ -182,8 +182,8 @@ def probe(command: str, execute: Execute = _execute) -> Engine:
     info = _json(done.stdout)
     facts = parse_info(info) if isinstance(info, dict) else None
     if facts is None:
-        said = one_line(done.stderr or " ".join((info or {}).get("ServerErrors") or []), 300)
-        raise EngineError(f"{command} does not answer: {said or f'exit code {done.returncode}'}{_remedy(said)}")
+        reason = one_line(done.stderr or " ".join((info or {}).get("ServerErrors") or []), 300)
+        raise EngineError(f"{command} does not answer: {reason or f'exit code {done.returncode}'}{_remedy(reason)}")
     return Engine(command, execute, facts)
 
 
@@ -208,9 +208,7 @@ def parse_info(info: Mapping[str, Any]) -> Optional[EngineFacts]:
     """Read ``docker info`` or ``podman info``; None when no engine answered."""
     host = info.get("host")
     if isinstance(host, dict):  # podman, also by the name of docker
-        store = info.get("store") if isinstance(info.get("store"), dict) else {}
-        version = info.get("version") if isinstance(info.get("version"), dict) else {}
-        security = host.get("security") if isinstance(host.get("security"), dict) else {}
+        store, version, security = _part(info, "store"), _part(info, "version"), _part(host, "security")
         return EngineFacts(
             kind="podman",
             version=str(version.get("Version") or ""),
@@ -251,8 +249,7 @@ def parse_ending(state: Mapping[str, Any]) -> Ending:
 def parse_image(found: Mapping[str, Any]) -> LocalImage:
     """Read one entry of ``image inspect``; podman's ids lack the name of the digest."""
     identifier = str(found.get("Id") or "")
-    config = found.get("Config") if isinstance(found.get("Config"), dict) else {}
-    pairs = (entry.partition("=") for entry in config.get("Env") or [] if isinstance(entry, str))
+    pairs = (entry.partition("=") for entry in _part(found, "Config").get("Env") or [] if isinstance(entry, str))
     size = found.get("Size")
     return LocalImage(
         id=identifier if ":" in identifier or not identifier else f"sha256:{identifier}",
@@ -262,16 +259,21 @@ def parse_image(found: Mapping[str, Any]) -> LocalImage:
     )
 
 
+def _part(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = document.get(name)
+    return found if isinstance(found, dict) else {}
+
+
 def _architecture(name: Any) -> str:
     text = str(name or "")
     return ARCHITECTURES.get(text, text)
 
 
-def _remedy(said: str) -> str:
-    if "permission denied" in said.lower():
+def _remedy(reason: str) -> str:
+    if "permission denied" in reason.lower():
         user = os.environ.get("USER") or f"user {os.geteuid()}"
         return f": let {user} use it (group docker and a new login, or become)"
-    return ": start its service (systemctl start docker) and look at its journal"
+    return ": start its service (systemctl start docker) and check its journal"
 
 
 def _json(text: str) -> Any:

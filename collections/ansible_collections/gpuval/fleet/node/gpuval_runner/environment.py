@@ -12,7 +12,7 @@ from typing import Any, Optional
 from gpuval_runner.descendants import MARKER_VARIABLE, stage_marker
 from gpuval_runner.plan import Plan, Stage, expand
 
-#: What a stage inherits from whoever started the runner.
+#: What a stage inherits from the environment of the runner.
 INHERITED = (
     "PATH",
     "HOME",
@@ -75,7 +75,7 @@ class Accelerator:
 
 @dataclass(frozen=True)
 class Places:
-    """Paths that a stage is told of."""
+    """Paths that a stage gets."""
 
     work: Path
     temporary: Path
@@ -122,7 +122,7 @@ def placeholders(plan: Plan, places: Places, python: str = "") -> dict[str, str]
 
 
 def detected(vendor: str, count: Optional[int], facts: Optional[Mapping[str, Any]]) -> Accelerator:
-    """Return the accelerator of later stages: as declared, what is left open as the facts stage's environment says."""
+    """Return the accelerator of later stages: as declared, undeclared parts as the facts stage found them."""
     environment = facts or {}
     found = environment.get("accelerator")
     architecture = ""

@@ -1,6 +1,6 @@
-"""``image``: the images of a plan on this node, whatever way they come: each there with the right id, or said why not.
+"""``image``: brings the images of a plan to this node, from the store or a registry, and checks their ids.
 
-One run at a time brings images on a node: what two runs want is downloaded and loaded once.
+One run at a time brings images to a node, so that an image of two runs is downloaded and loaded once.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpuval_runner import brought, download, skew
+from gpuval_runner import brought, download
 from gpuval_runner import plan as plans
 from gpuval_runner.container_stage import engine_id, is_image, known_ids
+from gpuval_runner.documents import Metric
 from gpuval_runner.download import Expected
 from gpuval_runner.engine import Engine, EngineError, LocalImage, select
 from gpuval_runner.errors import LockHeldError, RunnerError
@@ -32,21 +33,21 @@ from gpuval_runner.upload import load_store
 #: Bytes that an engine needs for each byte of an archive while it unpacks and stores it.
 STORAGE_FACTOR = 2.2
 LEAST_FREE_BYTES = 256 << 20
-TELL_SECONDS = 5.0
+PROGRESS_SECONDS = 5.0
 DEFAULT_SECONDS = 3600.0
 SLACK_SECONDS = 5.0
 STAGE = "image"
 
 
 class ImageError(RunnerError):
-    """An image is not on the node as the plan wants it; the message says what to do."""
+    """An image is not on the node as planned; the message says what to do."""
 
 
 class DeliveryError(ImageError):
-    """The image could not be had, or is not one for this node: that is no fault of the node."""
+    """The image cannot be fetched, or is not one for this node: no fault of the node."""
 
 
-#: What engines say when the registry, or the way to it, is the trouble.
+#: Messages of engines for a fault of the registry, or of the path to it.
 _REGISTRY = re.compile(
     r"manifest (?:for \S+ )?(?:unknown|not found)|name unknown|not found|does not exist|unauthorized|authentication"
     r"|access .*denied|denied: |toomanyrequests|rate limit|no such host|dial tcp|lookup |connection re(?:fused|set)"
@@ -54,12 +55,13 @@ _REGISTRY = re.compile(
     r"|5\d\d (?:bad|service|gateway|internal)",
     re.IGNORECASE,
 )
+_OWN_FAULT = re.compile(r"no space left|docker daemon|podman socket", re.IGNORECASE)
 _LOADED = re.compile(r"^Loaded image(?:\(s\))?(?: ID)?: *(.+?)\s*$", re.MULTILINE)
 
 
 @dataclass
 class Brought:
-    """What was done."""
+    """Images brought so far, and the bytes and seconds it took."""
 
     downloaded_bytes: int = 0
     download_seconds: float = 0.0
@@ -84,7 +86,7 @@ class Brought:
 
 
 def bring_images(directory: NodeDirectory, keep_archive: bool = False) -> int:
-    """Bring all images of a plan and write the stage's result. Returns 0, or 1 when one is not as the plan wants it."""
+    """Bring all images of a plan and write the stage's result. Returns 0, or 1 when one is missing or another."""
     began = time.monotonic()
     done = Brought()
     state, message = "success", ""
@@ -119,7 +121,7 @@ def _seconds(plan: Plan) -> float:
     return max(1.0, min([*limits, plan.deadline_seconds] if limits else [DEFAULT_SECONDS]) - SLACK_SECONDS)
 
 
-def _metrics(done: Brought, seconds: float) -> list[dict[str, Any]]:
+def _metrics(done: Brought, seconds: float) -> list[Metric]:
     metrics = [
         ("image_duration_seconds", seconds, "seconds"),
         ("image_bytes", done.downloaded_bytes, "bytes"),
@@ -138,7 +140,7 @@ class _Bringer:
     ) -> None:
         self._directory, self._plan, self._deadline, self._done = directory, plan, deadline, done
         self._keep_archive = keep_archive
-        self._told = 0.0
+        self._reported = 0.0
 
     def bring(self) -> None:
         engine = select(self._plan.runtime if self._plan.runtime in plans.ENGINES else "auto")
@@ -150,7 +152,7 @@ class _Bringer:
         try:
             lock = Lock.take(self._directory.images / "lock", max(1.0, self._left()), run_id=self._plan.run_id)
         except LockHeldError as error:
-            raise ImageError(f"another run brings images to this node and did not end in time: {error}") from None
+            raise ImageError(f"another run brings images to this node and has not finished in time: {error}") from None
         with lock:
             for image in self._plan.images.values():
                 if not self._skip(engine, image):
@@ -163,7 +165,7 @@ class _Bringer:
         found = engine.image(image.reference)
         if image.id and not is_image(found, image.id, self._directory):
             other, found = found, engine.image(engine_id(image.id, self._directory))
-            if not is_image(found, image.id, self._directory):
+            if found is None or not is_image(found, image.id, self._directory):
                 return False
             if other is not None:
                 brought.note(self._directory, engine.command, image, other.id, named=True)
@@ -185,8 +187,8 @@ class _Bringer:
             self._done.loaded.append(image.reference)
         elif not image.pull:
             raise DeliveryError(
-                f"{image.reference} is not on this node, where it was to be built, and no registry has it: build it "
-                "there (make build), or give nodes the image through the store"
+                f"{image.reference} is not on this node, where it should have been built, and no registry has it: "
+                "build it there (make build), or give nodes the image through the store"
             )
         else:
             self._pull(engine, image)
@@ -200,24 +202,24 @@ class _Bringer:
         if not self._is_whole(path, archive):
             self._download(path, image, archive)
         began = time.monotonic()
-        good, said = self._watch([engine.command, "load", "--input", str(path)], f"loads {image.reference}")
-        if not good:
-            raise _unloadable(said, engine, path)
+        loaded, output = self._watch([engine.command, "load", "--input", str(path)], f"loads {image.reference}")
+        if not loaded:
+            raise _unloadable(output, engine, path)
         self._done.load_seconds += time.monotonic() - began
-        self._identify(engine, image, path, loaded_names(said))
+        self._identify(engine, image, path, loaded_names(output))
         if not self._keep_archive:
             path.unlink(missing_ok=True)
 
     def _is_whole(self, path: Path, archive: Archive) -> bool:
-        """Whether the archive lies here as announced; one that does not is removed and named."""
+        """Whether the archive is here and complete; a corrupted one is removed."""
         if path.is_symlink() or not path.is_file():
             return False
         if path.stat().st_size == archive.bytes:
-            say(f"checks {path.name}, which is here already")
+            report(f"checks {path.name}, which is here already")
             if download.sha256_of(path, self._progress("checked", archive.bytes)) == archive.sha256:
                 return True
         path.unlink()
-        say(f"{path.name} was here but corrupted and was removed")
+        report(f"{path.name} was here but corrupted and was removed")
         return False
 
     def _download(self, path: Path, image: Image, archive: Archive) -> None:
@@ -228,9 +230,9 @@ class _Bringer:
                 f"the archive of {image.reference} is not on the node and no signed URL for it was given: "
                 "put the image into the store (make load), or bring it over SSH"
             )
-        if store.expired() and store.expired(skew.seconds_ahead(url) or 0.0):  # the store's clock counts
+        if store.expired(url):
             raise DeliveryError(f"the signed URL for {image.reference} has expired: launch the run again")
-        say(f"downloads {image.reference}, {_size(archive.bytes)}")
+        report(f"downloads {image.reference}, {_size(archive.bytes)}")
         began = time.monotonic()
         expected = Expected(archive.sha256, archive.bytes)
         part = path.with_name(f"{path.name}.part")
@@ -250,7 +252,7 @@ class _Bringer:
         self._done.download_seconds += time.monotonic() - began
 
     def _check_room(self, engine: Engine, archive: Archive, path: Path) -> None:
-        """See before the download that the disks have room for it. Raises ``ImageError``."""
+        """Check before the download that the disks have room for it. Raises ``ImageError``."""
         here = sum(p.stat().st_size for p in (path, path.with_name(f"{path.name}.part")) if p.is_file())
         need: dict[int, tuple[Path, float]] = {}
         places = [(path.parent, float(max(0, archive.bytes - here)))]
@@ -260,7 +262,7 @@ class _Bringer:
             try:
                 device = place.stat().st_dev
             except OSError:
-                continue  # not for this user's eyes
+                continue  # this user may not read it
             need[device] = (place, need.get(device, (place, 0.0))[1] + size)
         for place, size in need.values():
             free = shutil.disk_usage(place).free
@@ -271,14 +273,14 @@ class _Bringer:
                 )
 
     def _identify(self, engine: Engine, image: Image, path: Path, loaded: Sequence[str]) -> None:
-        """See that what was loaded is what the plan means. Raises ``ImageError``."""
+        """Check that the loaded image is the planned one. Raises ``ImageError``."""
         found = engine.image(image.id) if image.id else None
         if found is None:
             found = self._loaded(engine, image, path, loaded)
             if image.id and found.id != image.id:
                 if not engine.facts.containerd_images:  # those have ids of their own; the archive's SHA-256 stands
                     raise DeliveryError(
-                        f"the archive {path.name} gave image {found.id[:19]} for {image.reference}, but the plan means "
+                        f"the archive {path.name} gave image {found.id[:19]} for {image.reference}, but the plan names "
                         f"{image.id[:19]}: build and load the image anew"
                     )
                 self._remember(image.id, found)
@@ -320,32 +322,25 @@ class _Bringer:
     def _pull(self, engine: Engine, image: Image) -> None:
         if image.id and "@" not in image.reference:
             raise DeliveryError(
-                f"the plan means {image.id[:19]} by {image.reference}, which is not on the node, and a tag may be "
-                "moved in its registry: name the image by digest (name@sha256:...), or take it into the store (make "
-                "load)"
+                f"the plan names {image.id[:19]} as {image.reference}, which is not on the node, and a tag may "
+                "move in its registry: name the image by digest (name@sha256:...), or put it into the store (make load)"
             )
-        good, said = self._watch([engine.command, "pull", "--quiet", image.reference], f"pulls {image.reference}")
-        if not good:
+        pulled, output = self._watch([engine.command, "pull", "--quiet", image.reference], f"pulls {image.reference}")
+        if not pulled:
             remedy = (
-                "make room on the node"
-                if "no space left" in said.lower()
-                else (
-                    "look at the reference, the registry and the node's way to it, or bring the image as an archive "
-                    "(make load)"
-                )
+                "check the reference, the registry and the path to it, or bring the image as an archive (make load)"
             )
-            away = _REGISTRY.search(said) and not re.search(
-                r"no space left|docker daemon|podman socket", said, re.IGNORECASE
-            )
-            kind = DeliveryError if away else ImageError
-            raise kind(f"{engine.command} cannot pull {image.reference}: {_end(said)}: {remedy}")
+            if "no space left" in output.lower():
+                remedy = "make room on the node"
+            kind = DeliveryError if _REGISTRY.search(output) and not _OWN_FAULT.search(output) else ImageError
+            raise kind(f"{engine.command} cannot pull {image.reference}: {_end(output)}: {remedy}")
         found = engine.image(image.reference)
         if found is None:
             raise ImageError(f"{engine.command} pulled {image.reference}, but does not find it")
         if image.id and found.id != image.id:
             if not engine.facts.containerd_images:
                 raise DeliveryError(
-                    f"{image.reference} came from its registry as {found.id[:19]}, but the plan means "
+                    f"{image.reference} came from its registry as {found.id[:19]}, but the plan names "
                     f"{image.id[:19]}: correct one of the two"
                 )
             self._directory.images.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -354,9 +349,9 @@ class _Bringer:
         self._done.environment[image.reference] = found.id
 
     def _watch(self, argv: Sequence[str], what: str) -> tuple[bool, str]:
-        """Run a long command of the engine and tell that it goes on; returns whether it succeeded, and what it said."""
+        """Run a long command of the engine and report its progress; returns whether it succeeded, and its output."""
         began = time.monotonic()
-        say(what)
+        report(what)
         try:
             process = subprocess.Popen(
                 list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -365,40 +360,40 @@ class _Bringer:
             return False, f"{argv[0]}: {error.strerror}"
         while True:
             try:
-                output, _ = process.communicate(timeout=min(2 * TELL_SECONDS, max(0.1, self._left())))
+                output, _ = process.communicate(timeout=min(2 * PROGRESS_SECONDS, max(0.1, self._left())))
             except subprocess.TimeoutExpired:
                 if self._left() <= 0:
                     process.kill()
                     process.communicate()
                     return False, f"not done after {time.monotonic() - began:.0f} s: give image_timeout_seconds more"
-                say(f"{what}: {time.monotonic() - began:.0f} s so far")
+                report(f"{what}: {time.monotonic() - began:.0f} s so far")
                 continue
             text = output.decode("utf-8", "replace")
             return process.returncode == 0, text or f"exit code {process.returncode}"
 
     def _progress(self, word: str, total: int) -> download.Progress:
-        def tell(count: int) -> None:
+        def show(count: int) -> None:
             present = time.monotonic()
-            if present - self._told >= TELL_SECONDS:
-                self._told = present
-                say(f"{word} {_size(count)} of {_size(total)}")
+            if present - self._reported >= PROGRESS_SECONDS:
+                self._reported = present
+                report(f"{word} {_size(count)} of {_size(total)}")
 
-        return tell
+        return show
 
     def _left_for_call(self) -> float:
         return max(1.0, min(60.0, self._left()))
 
 
-def _unloadable(said: str, engine: Engine, path: Path) -> ImageError:
-    low = said.lower()
+def _unloadable(output: str, engine: Engine, path: Path) -> ImageError:
+    low = output.lower()
     if "no space left" in low or "disk quota" in low:
         return ImageError(f"{engine.command} has no room for the image: make room under {engine.facts.storage}")
-    return ImageError(f"{engine.command} cannot load {path.name}: {_end(said)}")
+    return ImageError(f"{engine.command} cannot load {path.name}: {_end(output)}")
 
 
-def loaded_names(said: str) -> list[str]:
-    """Return the references, and ids of what has none, that an engine says it loaded."""
-    return [name.strip() for line in _LOADED.findall(said) for name in line.split(",") if name.strip()]
+def loaded_names(output: str) -> list[str]:
+    """Return the references, and ids of what has none, that an engine reports as loaded."""
+    return [name.strip() for line in _LOADED.findall(output) for name in line.split(",") if name.strip()]
 
 
 def plain(reference: str) -> str:
@@ -409,8 +404,8 @@ def plain(reference: str) -> str:
     return reference if ":" in last or "@" in last else f"{reference}:latest"
 
 
-def say(text: str) -> None:
-    """Tell how it goes; output is the sign of life that the stage is watched by."""
+def report(text: str) -> None:
+    """Print progress: without output the stage counts as stalled."""
     print(text, file=sys.stderr, flush=True)
 
 

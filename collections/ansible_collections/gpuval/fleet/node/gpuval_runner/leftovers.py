@@ -81,7 +81,7 @@ def end_labelled(
 ) -> tuple[list[str], list[str]]:
     """End the containers with a run's labels in these engines. Returns the ids of those ended, and problems.
 
-    It is a problem where an engine of `must_answer` does not; any other is taken to have none of the run.
+    It is a problem where an engine of `must_answer` does not; any other counts as having no container of the run.
     """
     ended: list[str] = []
     problems: list[str] = []

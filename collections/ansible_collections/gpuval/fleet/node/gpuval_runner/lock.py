@@ -1,4 +1,4 @@
-"""One run has one runner on a node: a lock that the kernel lets go when its holder dies."""
+"""One run has one runner on a node: a lock that the kernel releases when its holder dies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuval_runner.errors import LockHeldError
 
 
 class Lock:
-    """Holds a lock file until :meth:`release`; its text says who holds it."""
+    """Holds a lock file until :meth:`release`; its text names the holder."""
 
     def __init__(self, handle: int) -> None:
         self._handle = handle
@@ -23,7 +23,7 @@ class Lock:
     def take(cls, path: Path, wait_seconds: float = 2.0, **details: Any) -> Lock:
         """Take the lock. `details` are written beside pid and time.
 
-        A short wait lets pass those who only look. Raises ``LockHeldError`` naming the holder, or ``OSError``.
+        The short wait lets readers of the lock finish. Raises ``LockHeldError`` naming the holder, or ``OSError``.
         """
         deadline = time.monotonic() + wait_seconds
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -33,11 +33,11 @@ class Lock:
                 break
             except BlockingIOError:
                 if time.monotonic() >= deadline:
-                    who = _read(handle)
+                    held_by = _read(handle)
                     os.close(handle)
                     raise LockHeldError(
-                        f"{path.parent} is held by runner pid {who.get('pid', 'unknown')} "
-                        f"since {who.get('since', 'unknown')}: wait for it, or end it with 'cancel'"
+                        f"{path.parent} is held by runner pid {held_by.get('pid', 'unknown')} "
+                        f"since {held_by.get('since', 'unknown')}: wait for it, or end it with 'cancel'"
                     ) from None
                 time.sleep(0.05)
         text = json.dumps({"pid": os.getpid(), "since": now(), **details}) + "\n"
@@ -49,7 +49,7 @@ class Lock:
         return cls(handle)
 
     def release(self) -> None:
-        """Let the lock go; the file stays, since removing it would let two runners lock two files of one name."""
+        """Release the lock; the file stays, since removing it would let two runners lock two files of one name."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
@@ -62,7 +62,7 @@ class Lock:
 
 
 def holder(path: Path) -> Optional[dict[str, Any]]:
-    """Return what the present holder wrote (perhaps nothing), or None when nobody holds the lock."""
+    """Return what the present holder wrote (perhaps nothing), or None when the lock is free."""
     try:
         handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -6,8 +6,9 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Optional
 
+from gpuval_runner.documents import Metric
 from gpuval_runner.plan import OutputPattern
 from gpuval_runner.result import METRIC_NAME
 
@@ -98,10 +99,10 @@ class PatternReader:
         self._patterns = [(pattern, re.compile(pattern.pattern)) for pattern in patterns]
         self._stage = stage
         self._rest = b""
-        self._found: dict[str, dict[str, Any]] = {}
+        self._found: dict[str, Metric] = {}
 
     def feed(self, data: bytes) -> None:
-        """Take the next piece of output."""
+        """Read the next piece of output."""
         if not self._patterns:
             return
         *lines, rest = _LINE_END.split(self._rest + data)
@@ -110,11 +111,11 @@ class PatternReader:
             self._line(line)
 
     def finish(self) -> None:
-        """Take what is left as the last line."""
+        """Read what is left as the last line."""
         self._line(self._rest)
         self._rest = b""
 
-    def metrics(self) -> list[dict[str, Any]]:
+    def metrics(self) -> list[Metric]:
         """Return what was found so far, the last match of each name."""
         return list(self._found.values())
 
@@ -147,7 +148,7 @@ def base_unit(unit: str) -> Optional[Unit]:
     return CASED_UNITS.get(unit) or UNITS.get(unit.lower())
 
 
-def _metric(match: re.Match[str], pattern: OutputPattern, stage: str) -> Optional[dict[str, Any]]:
+def _metric(match: re.Match[str], pattern: OutputPattern, stage: str) -> Optional[Metric]:
     value = _value(match)
     if value is None:
         return None

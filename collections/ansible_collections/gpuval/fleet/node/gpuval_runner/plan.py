@@ -43,7 +43,7 @@ class OutputPattern:
 
 @dataclass(frozen=True)
 class Container:
-    """What a stage asks of its container; what is not said is as the engine has it."""
+    """What a stage asks of its container; the engine's defaults apply to the rest."""
 
     python: str = "python3"
     shm_bytes: Optional[int] = None
@@ -132,12 +132,12 @@ class Plan:
         raise PlanError(f"the plan has no stage {name!r}; it has {', '.join(s.name for s in self.stages)}")
 
     def in_container(self, stage: Stage) -> bool:
-        """Whether a container engine carries a stage, or a pod's container: it has an image and the runtime uses it."""
+        """Whether a stage runs in a container, of an engine or of its pod: it has an image and the runtime uses it."""
         return bool(stage.image) and self.runtime != "host" and stage.name not in HOST_STAGES
 
     @property
     def containers(self) -> bool:
-        """Whether a container engine of this node carries any stage."""
+        """Whether any stage runs in a container engine of this node."""
         return self.runtime not in ("host", "pod") and any(self.in_container(stage) for stage in self.stages)
 
 
@@ -354,7 +354,7 @@ class _Fields:
         value = self.take(name)
         if value not in choices:
             raise PlanError(f"{self.where}.{name}: {value!r} is none of {', '.join(choices)}")
-        return value
+        return str(value)
 
     def flag(self, name: str) -> bool:
         value = self.take(name)

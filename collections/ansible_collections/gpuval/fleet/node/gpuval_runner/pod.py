@@ -16,7 +16,7 @@ from gpuval_runner.lock import Lock
 from gpuval_runner.outcome import Stop
 from gpuval_runner.plan import Plan, Stage
 from gpuval_runner.record import MAX_RECORD_BYTES, Record
-from gpuval_runner.runner import Options, Runner, Told, finish_uploads, make_uploader, told_by_signals
+from gpuval_runner.runner import Interrupt, Options, Runner, catch_signals, finish_uploads, make_uploader
 from gpuval_runner.stage import StageContext
 from gpuval_runner.text import one_line
 from gpuval_runner.upload import Uploader
@@ -25,7 +25,7 @@ TERMINATION_LOG = "/dev/termination-log"
 TERMINATION_VARIABLE = "GPUVAL_TERMINATION_LOG"
 MAX_TERMINATION_BYTES = 2048
 LOCK_SECONDS = 60.0
-#: Records of earlier attempts, which ran in pods that are gone, beside the plan.
+#: Records of earlier attempts in pods that no longer exist; they lie beside the plan.
 EARLIER_RECORD = "record-{}.json"
 
 
@@ -49,7 +49,7 @@ def run_pod(options: Options, stage: str, last: bool, clear: Optional[Path] = No
 
     What earlier containers left in the folder `clear` (shared memory) is removed first.
 
-    Raises ``PlanError`` and ``StoreError`` for what it was given, ``LockHeldError`` when another container is at it.
+    Raises ``PlanError`` and ``StoreError`` for what it was given, ``LockHeldError`` when another container holds it.
     """
     plan = plans.load(options.plan)
     own = plan.stage(stage)
@@ -59,15 +59,15 @@ def run_pod(options: Options, stage: str, last: bool, clear: Optional[Path] = No
     options = replace(options, private_store=False, tee=_tee)
     directory = options.directory
     directory.make()
-    with Lock.take(directory.lock, LOCK_SECONDS), told_by_signals() as told:
+    with Lock.take(directory.lock, LOCK_SECONDS), catch_signals() as interrupt:
         for problem in scratch.empty_directory(clear) if clear and clear.is_dir() else ():
             options.note(f"not removed: {problem}")
-        take_up_earlier(options.plan.parent, directory)
+        restore_earlier_records(options.plan.parent, directory)
         uploader = make_uploader(options)
         try:
-            runner = _PodRunner(options, plan, uploader, told, stage)
-            record = runner.carry_out_one()
-            uploaded = finish_uploads(uploader, options.note, Told())
+            runner = _PodRunner(options, plan, uploader, interrupt, stage)
+            record = runner.run_own_stage()
+            uploaded = finish_uploads(uploader, options.note, Interrupt())
         finally:
             if uploader:
                 uploader.close()
@@ -78,8 +78,8 @@ def run_pod(options: Options, stage: str, last: bool, clear: Optional[Path] = No
     return 1 if last and outcome != "success" else 0
 
 
-def take_up_earlier(source: Path, directory: NodeDirectory) -> None:
-    """Put records of earlier attempts, as the controller has them, where the runner looks; those of this pod stay."""
+def restore_earlier_records(source: Path, directory: NodeDirectory) -> None:
+    """Copy records of earlier attempts from the controller to where the runner reads them; those of this pod stay."""
     before, after = EARLIER_RECORD.split("{}")
     for path in sorted(source.glob(EARLIER_RECORD.format("*"))):
         stage = path.name[len(before) : -len(after)].replace("-", "_")
@@ -88,7 +88,7 @@ def take_up_earlier(source: Path, directory: NodeDirectory) -> None:
 
 
 def print_record(record: Record) -> None:
-    """Print a record between markers, for whoever reads the container's output."""
+    """Print a record between markers into the container's output."""
     data = record.encode().decode("ascii")
     sys.stdout.write(
         f"\n-----BEGIN GPUVAL RECORD {record.stage}-----\n{data}-----END GPUVAL RECORD {record.stage}-----\n"
@@ -116,19 +116,21 @@ def _tee(data: bytes) -> None:
     try:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
-    except OSError:  # nobody reads the container's output: the log file has it all
+    except OSError:  # the container's output is closed: the log file has it all
         return
 
 
 class _PodRunner(Runner):
     """Runs one stage of a plan whose other stages have containers of their own."""
 
-    def __init__(self, options: Options, plan: Plan, uploader: Optional[Uploader], told: Told, own: str) -> None:
-        super().__init__(options, plan, uploader, told)
+    def __init__(
+        self, options: Options, plan: Plan, uploader: Optional[Uploader], interrupt: Interrupt, own: str
+    ) -> None:
+        super().__init__(options, plan, uploader, interrupt)
         self._own = own
 
-    def carry_out_one(self) -> Record:
-        """Bring the container's own stage to its final record, by running it or by saying why not."""
+    def run_own_stage(self) -> Record:
+        """Run the container's own stage, or close it with the reason; returns its final record."""
         self.open()
         if self.records[self._own].state not in machine.FINISHED:
             halt = self.halt()
@@ -153,10 +155,10 @@ class _PodRunner(Runner):
         return [*ended, self.plan.stage(self._own)]
 
     def halt(self) -> Optional[Stop]:
-        """As on a host, but a container told to end does not come back."""
+        """As on a host, but a container that a signal ends does not come back."""
         stop = super().halt()
-        if stop and self.told.signal:
-            return Stop("cancelled", f"the pod was told to end ({self.told.signal})")
+        if stop and self.interrupt.signal:
+            return Stop("cancelled", f"the pod's container received {self.interrupt.signal}")
         return stop
 
     def opening(self, stage: Stage, known: Optional[machine.Known]) -> str:

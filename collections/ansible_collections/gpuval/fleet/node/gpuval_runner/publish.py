@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Callable, Optional, TextIO
+from typing import Callable, Optional, TextIO
 
 from gpuval_runner.clock import now
+from gpuval_runner.documents import Curve
 from gpuval_runner.files import write_atomically
 from gpuval_runner.layout import NodeDirectory
 from gpuval_runner.plan import Plan, Stage
@@ -25,7 +26,7 @@ def note(text: str, stream: Optional[TextIO] = None) -> None:
 
 
 class Publisher:
-    """Writes results and has them sent. A disk that takes nothing is noted, no error: the store may still get them."""
+    """Writes results and has them sent. A full disk is noted and is no error: the store may still get them."""
 
     def __init__(self, directory: NodeDirectory, plan: Plan, uploader: Optional[Uploader], note: Note = note) -> None:
         self._directory, self._plan, self._uploader, self._note = directory, plan, uploader, note
@@ -42,7 +43,7 @@ class Publisher:
         self._send(f"records/{record.stage}", data)
         return data
 
-    def series(self, stage: Stage, series: list[dict[str, Any]]) -> None:
+    def series(self, stage: Stage, series: list[Curve]) -> None:
         """Write and send the curves of a stage, if it has any."""
         if series:
             data = encode_series(self._plan, stage, series)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from gpuval_runner.clock import now
+from gpuval_runner.documents import Curve, Metric, RecordDocument
 from gpuval_runner.files import read_json, to_json
 from gpuval_runner.machine import STATES
 from gpuval_runner.plan import Plan, Stage
@@ -43,14 +44,14 @@ class Record:
     image: Optional[str] = None
     exit_code: Optional[int] = None
     signal: Optional[str] = None
-    metrics: list[dict[str, Any]] = field(default_factory=list)
+    metrics: list[Metric] = field(default_factory=list)
     fingerprints: dict[str, str] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
     artifacts: list[str] = field(default_factory=list)
-    attempts: list[dict[str, Any]] = field(default_factory=list)
+    attempts: list[RecordDocument] = field(default_factory=list)
 
     @classmethod
-    def pending(cls, plan: Plan, stage: Stage, attempts: Iterable[dict[str, Any]] = ()) -> Record:
+    def pending(cls, plan: Plan, stage: Stage, attempts: Iterable[RecordDocument] = ()) -> Record:
         """Return the record of a stage that has not started."""
         return cls(
             run_id=plan.run_id,
@@ -63,8 +64,8 @@ class Record:
             attempts=list(attempts),
         )
 
-    def merge(self, result: Result, more_metrics: Iterable[dict[str, Any]] = ()) -> None:
-        """Take over what the workload handed over so far; its own metrics win over those read from the output."""
+    def merge(self, result: Result, more_metrics: Iterable[Metric] = ()) -> None:
+        """Take what the workload reported so far; its own metrics win over those read from the output."""
         metrics = {(m["name"], m["scope"]): m for m in more_metrics}
         metrics.update({(m["name"], m["scope"]): m for m in result.metrics})
         self.metrics = list(metrics.values())[:MAX_METRICS]
@@ -72,10 +73,10 @@ class Record:
         self.environment = result.environment
         self.artifacts = result.artifacts[:MAX_ARTIFACTS]
 
-    def add_telemetry(self, metrics: Iterable[dict[str, Any]], environment: Mapping[str, Any]) -> None:
-        """Add what was sampled beside the work, after :meth:`merge`; what the workload said under a name stays."""
-        said = {(metric["name"], metric["scope"]) for metric in self.metrics}
-        more = [metric for metric in metrics if (metric["name"], metric["scope"]) not in said]
+    def add_telemetry(self, metrics: Iterable[Metric], environment: Mapping[str, Any]) -> None:
+        """Add what was sampled beside the work, after :meth:`merge`; the workload's own values of a name stay."""
+        own = {(metric["name"], metric["scope"]) for metric in self.metrics}
+        more = [metric for metric in metrics if (metric["name"], metric["scope"]) not in own]
         self.metrics = [*self.metrics, *more[: max(0, MAX_METRICS - len(self.metrics))]]
         names = [name for name in environment if name not in self.environment]
         names = names[: max(0, MAX_ENVIRONMENT - len(self.environment))]
@@ -111,27 +112,33 @@ class Record:
         return data
 
 
-def load(path: Path, plan: Plan) -> Optional[dict[str, Any]]:
+def load(path: Path, plan: Plan) -> Optional[RecordDocument]:
     """Read a record of this run and node; None when there is none or it is not one."""
     try:
         document = read_json(path, 2 * MAX_RECORD_BYTES)
     except (OSError, ValueError):
         return None
-    return document if _is_record(document, plan.run_id, plan.node, path.stem) else None
+    if not _is_record(document, plan.run_id, plan.node, path.stem):
+        return None
+    record: RecordDocument = document
+    return record
 
 
-def restore(document: Mapping[str, Any]) -> Record:
+def restore(document: RecordDocument) -> Record:
     """Return the record that :func:`load` read."""
-    return Record(**{name: value for name, value in document.items() if name != "schema"})
+    values: dict[str, Any] = {**document}
+    del values["schema"]
+    return Record(**values)
 
 
-def archived(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+def archived(document: RecordDocument) -> list[RecordDocument]:
     """Return a record and its earlier attempts as a flat list, oldest first, for the next record's ``attempts``."""
-    earlier = [dict(item) for item in document["attempts"] if isinstance(item, dict)]
-    return [*earlier, {**document, "attempts": []}][-MAX_ATTEMPTS:]
+    earlier = [item.copy() for item in document["attempts"] if isinstance(item, dict)]
+    last: RecordDocument = {**document, "attempts": []}
+    return [*earlier, last][-MAX_ATTEMPTS:]
 
 
-def encode_series(plan: Plan, stage: Stage, series: list[dict[str, Any]]) -> bytes:
+def encode_series(plan: Plan, stage: Stage, series: list[Curve]) -> bytes:
     """Return the series document of a stage, with the longest curves left out beyond 8 MiB."""
     by_length = sorted(series, key=lambda curve: len(curve["x"]))
     room, kept = MAX_SERIES_BYTES - 1024, []

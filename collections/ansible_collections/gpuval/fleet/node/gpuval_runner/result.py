@@ -1,4 +1,4 @@
-"""What a workload hands over in its result file. Untrusted: whatever does not fit is dropped and named."""
+"""What a workload hands over in its result file. Untrusted: what is malformed is dropped and named."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Optional, TypeVar
 
+from gpuval_runner.documents import Curve, Metric
 from gpuval_runner.files import read_bounded
 from gpuval_runner.text import encodable, one_line
 
@@ -30,22 +31,21 @@ SCOPE = re.compile(r"node|gpu:[0-9]{1,4}|rank:[0-9]{1,6}|link:[A-Za-z0-9._:>-]{1
 X_UNITS = ("step", "seconds", "bytes")
 
 
+_Item = TypeVar("_Item")
+
+
 @dataclass
 class Result:
     """The fields of a result file that were accepted; `problems` names what was not."""
 
     state: str = "running"
     message: str = ""
-    metrics: list[dict[str, Any]] = field(default_factory=list)
-    series: list[dict[str, Any]] = field(default_factory=list)
+    metrics: list[Metric] = field(default_factory=list)
+    series: list[Curve] = field(default_factory=list)
     fingerprints: dict[str, str] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
     artifacts: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-
-    @property
-    def final(self) -> bool:
-        return self.state != "running"
 
 
 def read(path: Path) -> Optional[Result]:
@@ -60,7 +60,7 @@ def read(path: Path) -> Optional[Result]:
 
 
 def parse(data: bytes) -> Result:
-    """Take from the bytes of a result file what is valid. Never raises for what they hold."""
+    """Return the valid parts of a result file. Never raises for what it holds."""
     try:
         document = json.loads(data.decode("utf-8", "replace"), parse_constant=lambda _: None)
     except (ValueError, RecursionError) as error:
@@ -76,11 +76,11 @@ def parse(data: bytes) -> Result:
     return Result(
         state=state,
         message=one_line(message, MAX_MESSAGE) if isinstance(message, str) else "",
-        metrics=_take(document, "metrics", _metric, MAX_METRICS, problems),
-        series=_take(document, "series", _curve, MAX_SERIES, problems),
+        metrics=_accepted(document, "metrics", _metric, MAX_METRICS, problems),
+        series=_accepted(document, "series", _curve, MAX_SERIES, problems),
         fingerprints=_fingerprints(document.get("fingerprints"), problems),
         environment=_environment(document.get("environment"), problems),
-        artifacts=_take(document, "artifacts", _artifact, MAX_ARTIFACTS, problems),
+        artifacts=_accepted(document, "artifacts", _artifact, MAX_ARTIFACTS, problems),
         problems=problems.lines,
     )
 
@@ -104,16 +104,16 @@ class _Problems:
             self.lines.append("result file: " + one_line(text, 200))
 
 
-def _take(
-    document: dict[str, Any], name: str, reader: Callable[[Any], Any], limit: int, problems: _Problems
-) -> list[Any]:
+def _accepted(
+    document: dict[str, Any], name: str, reader: Callable[[Any], Optional[_Item]], limit: int, problems: _Problems
+) -> list[_Item]:
     items = document.get(name)
     if items is None:
         return []
     if not isinstance(items, list):
         problems.add(f"{name} is not a list")
         return []
-    good = [taken for taken in map(reader, items) if taken is not None]
+    good = [item for item in map(reader, items) if item is not None]
     if len(good) < len(items):
         problems.add(f"{len(items) - len(good)} of {len(items)} {name} are malformed and left out")
     if len(good) > limit:
@@ -121,7 +121,7 @@ def _take(
     return good[:limit]
 
 
-def _metric(item: Any) -> Optional[dict[str, Any]]:
+def _metric(item: Any) -> Optional[Metric]:
     if not isinstance(item, dict) or not _has_identity(item):
         return None
     value = item.get("value")
@@ -135,21 +135,21 @@ def _metric(item: Any) -> Optional[dict[str, Any]]:
     }
 
 
-def _curve(item: Any) -> Optional[dict[str, Any]]:
+def _curve(item: Any) -> Optional[Curve]:
     if not isinstance(item, dict) or not _has_identity(item) or item.get("x_unit", "step") not in X_UNITS:
         return None
     x, y = item.get("x"), item.get("y")
     if not isinstance(x, list) or not isinstance(y, list) or len(x) != len(y) or len(x) > MAX_POINTS:
         return None
-    x = [number(value) for value in x]
-    if None in x:
+    places = [place for place in map(number, x) if place is not None]
+    if len(places) < len(x):
         return None
     return {
         "name": item["name"],
         "unit": one_line(item["unit"], 32),
         "scope": item.get("scope", "node"),
         "x_unit": item.get("x_unit", "step"),
-        "x": x,
+        "x": places,
         "y": [number(value) for value in y],
     }
 

@@ -1,4 +1,4 @@
-"""Carries a plan out: takes up what was left, runs what is due, reports, and can be told to end."""
+"""Runs a plan: restores the records of an earlier runner, runs what is due, reports, and ends on a signal."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from gpuval_runner import state as states
 from gpuval_runner.boot import Clock, elapsed
 from gpuval_runner.container_stage import RELEASE_SECONDS, Containers
 from gpuval_runner.descendants import run_marker
+from gpuval_runner.documents import RecordDocument
 from gpuval_runner.environment import Accelerator, Places, detected
 from gpuval_runner.errors import PlanError
 from gpuval_runner.layout import NodeDirectory, own_archive
@@ -34,15 +35,15 @@ FACTS = "facts"
 
 
 @dataclass
-class Told:
-    """What the runner was told from outside by a signal."""
+class Interrupt:
+    """The signal that asked the runner to end; empty without one."""
 
     signal: str = ""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Where the runner finds what differs between a host and a pod, and what stands in for the machine in tests."""
+    """Where the runner finds its files on a host or in a pod, and what replaces the machine in tests."""
 
     directory: NodeDirectory
     instance: str = ""
@@ -82,14 +83,14 @@ class Options:
 
 
 def run(options: Options) -> int:
-    """Carry out the plan in a node directory. Returns 0 when every stage succeeded, 1 when not, 143 when told to end.
+    """Run the plan in a node directory. Returns 0 when every stage succeeded, 1 when not, 143 after a signal to end.
 
-    Raises ``LockHeldError`` when another runner is at it, ``PlanError`` and ``StoreError`` for what it was given.
+    Raises ``LockHeldError`` when another runner holds it, ``PlanError`` and ``StoreError`` for what it was given.
     """
     directory = options.directory
     plans.load(options.plan)  # refuse before anything is touched
     descendants.become_subreaper()
-    with Lock.take(directory.lock, instance=options.instance, unit=options.unit), told_by_signals() as told:
+    with Lock.take(directory.lock, instance=options.instance, unit=options.unit), catch_signals() as interrupt:
         directory.make()
         uploader = make_uploader(options)
         try:
@@ -97,13 +98,13 @@ def run(options: Options) -> int:
                 plan = plans.load(options.plan)
                 name = f"run {plan.run_id} node {plan.node} attempt {plan.attempt}"
                 options.note(f"{name}: runner pid {os.getpid()} starts")
-                runner = Runner(options, plan, uploader, told)
-                outcome = runner.carry_out()
-                finish_uploads(uploader, options.note, told)
+                runner = Runner(options, plan, uploader, interrupt)
+                outcome = runner.run_plan()
+                finish_uploads(uploader, options.note, interrupt)
                 runner.note_store()
-                if told.signal:
+                if interrupt.signal:
                     options.note(
-                        f"ended by {told.signal}; started again, the runner goes on at the first unfinished stage"
+                        f"ended by {interrupt.signal}; started again, the runner resumes at the first unfinished stage"
                     )
                     return 143
                 if not newer_plan(options.plan, plan):
@@ -121,11 +122,11 @@ def make_uploader(options: Options) -> Optional[Uploader]:
     return Uploader(options.store, Ledger(options.directory.uploaded), private=options.private_store)
 
 
-def finish_uploads(uploader: Optional[Uploader], note: Note, told: Told) -> bool:
+def finish_uploads(uploader: Optional[Uploader], note: Note, interrupt: Interrupt) -> bool:
     """Give the store a bounded time to take what it lacks. Returns whether it has everything now."""
     if uploader is None:
         return False
-    left = uploader.flush(AWAY_FLUSH_SECONDS if told.signal else FLUSH_SECONDS, AWAY_FLUSH_SECONDS)
+    left = uploader.flush(AWAY_FLUSH_SECONDS if interrupt.signal else FLUSH_SECONDS, AWAY_FLUSH_SECONDS)
     problems = uploader.problems()
     for problem in problems:
         note(problem)
@@ -143,17 +144,17 @@ def newer_plan(path: Path, plan: Plan) -> bool:
 
 
 @contextlib.contextmanager
-def told_by_signals() -> Iterator[Told]:
-    """Note TERM and INT instead of dying of them, and let a lost terminal pass."""
-    told = Told()
+def catch_signals() -> Iterator[Interrupt]:
+    """Note TERM and INT instead of dying of them, and ignore a lost terminal."""
+    interrupt = Interrupt()
 
-    def tell(number: int, _frame: Any) -> None:
-        told.signal = signal.Signals(number).name
+    def note_signal(number: int, _frame: Any) -> None:
+        interrupt.signal = signal.Signals(number).name
 
-    earlier = {number: signal.signal(number, tell) for number in (signal.SIGTERM, signal.SIGINT)}
+    earlier = {number: signal.signal(number, note_signal) for number in (signal.SIGTERM, signal.SIGINT)}
     earlier[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: None)  # SIG_IGN would be inherited by stages
     try:
-        yield told
+        yield interrupt
     finally:
         for number, handler in earlier.items():
             signal.signal(number, handler)
@@ -162,8 +163,8 @@ def told_by_signals() -> Iterator[Told]:
 class Runner:
     """One plan, once through."""
 
-    def __init__(self, options: Options, plan: Plan, uploader: Optional[Uploader], told: Told) -> None:
-        self.options, self.plan, self.told = options, plan, told
+    def __init__(self, options: Options, plan: Plan, uploader: Optional[Uploader], interrupt: Interrupt) -> None:
+        self.options, self.plan, self.interrupt = options, plan, interrupt
         self.directory = options.directory
         self._uploader = uploader
         self._publisher = Publisher(options.directory, plan, uploader, options.note)
@@ -172,10 +173,10 @@ class Runner:
         self._notes: dict[str, str] = {}
         self._containers = Containers(plan, self._container_used)
 
-    def carry_out(self) -> str:
-        """Run all that is due; returns the outcome, ``running`` when told to end before that."""
+    def run_plan(self) -> str:
+        """Run all that is due; returns the outcome, ``running`` when a signal ended it before that."""
         self.open()
-        while not self.told.signal:
+        while not self.interrupt.signal:
             halt = self.halt()
             step = machine.next_step(self.plan.stages, self.stage_states(), halt.reason if halt else None)
             if isinstance(step, machine.Done):
@@ -202,11 +203,11 @@ class Runner:
         state.boot, state.pid = present.boot, os.getpid()
         state.instance, state.unit = self.options.instance, self.options.unit
         state.outcome, state.current, state.store_reachable, state.store_message = None, None, None, ""
-        self._take_up_records("a reboot of the node" if rebooted else "the end of its runner")
+        self._restore_records("a reboot of the node" if rebooted else "the end of its runner")
         self._save_state()
 
     def opening(self, stage: Stage, known: Optional[machine.Known]) -> str:
-        """Return what to do with a stage's record, in the words of :func:`machine.opening`."""
+        """Return what to do with a stage's record, as in :func:`machine.opening`."""
         return machine.opening(self.plan.attempt, known)
 
     def given_up(self, record: Record, cause: str) -> str:
@@ -219,8 +220,8 @@ class Runner:
 
     def halt(self) -> Optional[Stop]:
         """Return why no work may go on, if so."""
-        if self.told.signal:
-            return Stop(INTERRUPTED, f"the runner was told to end by {self.told.signal}")
+        if self.interrupt.signal:
+            return Stop(INTERRUPTED, f"the runner received {self.interrupt.signal}")
         if self._containers.stays:
             return Stop("cancelled", f"not run: {self._containers.stays}")
         if cancelled(self.directory, self.plan):
@@ -244,7 +245,7 @@ class Runner:
         return kept
 
     def run_stage(self, name: str) -> Record:
-        """Run a stage to its final record, or until the runner is told to end."""
+        """Run a stage to its final record, or until a signal ends the runner."""
         stage = self.plan.stage(name)
         self.options.note(f"{name}: starts")
         notes = (self._notes[name],) if name in self._notes else ()
@@ -295,7 +296,7 @@ class Runner:
             self._save_state()
 
     def note_store(self) -> None:
-        """Note whether the store answers, for whoever asks by ``start`` and ``status``."""
+        """Note whether the store answers, for ``start`` and ``status``."""
         if self._uploader and self._uploader.reachable != self.state.store_reachable:
             self.state.store_reachable = self._uploader.reachable
             self.state.store_message = "; ".join(self._uploader.problems())
@@ -314,11 +315,11 @@ class Runner:
         ended, stuck = leftovers.end_processes(run_marker(self.plan.run_id, self.plan.node), session=session)
         containers: list[str] = []
         problems: list[str] = []
-        if self.state.started:  # on a fresh start nothing is left, and an engine that hangs must not hold it up
+        if self.state.started:  # on a fresh start nothing is left, and an engine that hangs must not delay it
             containers, problems = leftovers.end_containers(
                 self.plan, self.state.container, 0.0 if rebooted else RELEASE_SECONDS
             )
-            if problems and not rebooted:  # measured beside such a container nothing is worth anything
+            if problems and not rebooted:  # beside such a container every measurement is worthless
                 self._containers.stays = (
                     f"containers of an earlier runner may still hold the accelerators: {'; '.join(problems)}"
                 )
@@ -331,33 +332,35 @@ class Runner:
         for problem in problems:
             self.options.note(problem)
 
-    def _take_up_records(self, cause: str) -> None:
+    def _restore_records(self, cause: str) -> None:
         on_disk = {}
         for key in self.directory.result_keys():
             if key.startswith("records/"):
                 document = record.load(self.directory.result(key), self.plan)
                 if document is None:
-                    self.options.note(f"{key} is not a record of this run and is left out")
+                    self.options.note(f"{key} is not a record of this run: ignored")
                 else:
                     on_disk[key.partition("/")[2]] = document
         planned = {stage.name for stage in self.plan.stages}
         self.records = {name: record.restore(d) for name, d in on_disk.items() if name not in planned}
         for stage in self.plan.stages:
-            self._take_up(stage, on_disk.get(stage.name), cause)
+            self._restore_record(stage, on_disk.get(stage.name), cause)
 
-    def _take_up(self, stage: Stage, document: Optional[dict[str, Any]], cause: str) -> None:
+    def _restore_record(self, stage: Stage, document: Optional[RecordDocument], cause: str) -> None:
         name = stage.name
         count_key = f"{name}/{self.plan.attempt}"
-        known = None
-        if document:
-            known = machine.Known(document["state"], document["attempt"], self.state.interruptions.get(count_key, 0))
+        interruptions = self.state.interruptions.get(count_key, 0)
+        known = machine.Known(document["state"], document["attempt"], interruptions) if document else None
         what = self.opening(stage, known)
-        if what == "newer":
+        if document is None:
+            kept = Record.pending(self.plan, stage)
+            self._publisher.record(kept)
+        elif what == "newer":
             raise PlanError(
-                f"the plan is of attempt {self.plan.attempt}, but {name} has a record of attempt {known.attempt}: "
-                "put the latest plan in place"
+                f"the plan is of attempt {self.plan.attempt}, but {name} has a record of attempt "
+                f"{document['attempt']}: put the latest plan in place"
             )
-        if what == "keep":
+        elif what == "keep":
             kept = record.restore(document)
             if kept.state == "pending":
                 self._publisher.record(kept)
@@ -367,11 +370,11 @@ class Runner:
             kept.message = self.given_up(kept, cause)
             self._publisher.record(kept)
         else:
-            attempts = document["attempts"] if document else []
-            if what in ("again", "resume") and document["state"] != "pending":
+            attempts = document["attempts"]
+            if document["state"] != "pending":
                 attempts = record.archived(_closed(document))  # what was cut off is evidence too
             if what == "resume":
-                self.state.interruptions[count_key] = known.interruptions + 1
+                self.state.interruptions[count_key] = interruptions + 1
                 self._notes[name] = f"interrupted by {cause} (last seen {document['updated_at']}) and run again"
                 self._save_state()  # before the record: a runner that dies here must not count twice or lose the count
             kept = Record.pending(self.plan, stage, attempts)
@@ -389,7 +392,7 @@ def cancelled(directory: NodeDirectory, plan: Plan) -> bool:
     return not text.isdigit() or int(text) >= plan.attempt
 
 
-def _closed(document: dict[str, Any]) -> dict[str, Any]:
+def _closed(document: RecordDocument) -> RecordDocument:
     """Return an earlier attempt's record, final even if that attempt was cut off."""
     if document["state"] != "running":
         return document

@@ -34,11 +34,11 @@ def make(work: Path) -> Path:
 
 
 def write_gang(work: Path, document: str) -> None:
-    """Leave the gang's document in a scratch directory, where the stage is told that it lies. Raises ``OSError``."""
+    """Write the gang's document where its variable points, into the scratch directory. Raises ``OSError``."""
     if document:
         path = work / GANG_FILE
         path.write_text(document, encoding="utf-8")
-        path.chmod(0o644)  # the directory lets in whom it may concern
+        path.chmod(0o644)  # the directory's own mode limits access
 
 
 def make_cache(models: Path) -> None:

@@ -1,4 +1,4 @@
-"""How far this node's clock is from the store's, by the Date of an answer: for words only, nothing is decided by it."""
+"""How far this node's clock is from the store's, by the Date of an answer: for messages only."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ NOTABLE_SECONDS = 60.0
 
 
 def seconds_ahead(url: str, timeout: float = TIMEOUT_SECONDS) -> Optional[float]:
-    """Ask the server of a URL for its time; None when it does not tell. Sends nothing of the URL but its host.
+    """Ask the server of a URL for its time; None without an answer. Sends nothing of the URL but its host.
 
-    The certificate is not looked at: a wrong clock may be the very reason why it does not hold.
+    The certificate is not verified: a wrong clock may be the reason why it is invalid.
     """
     try:
         parts = urlsplit(url)
@@ -33,14 +33,14 @@ def seconds_ahead(url: str, timeout: float = TIMEOUT_SECONDS) -> Optional[float]
             connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)
         with contextlib.closing(connection):
             connection.request("HEAD", "/")
-            told = connection.getresponse().headers.get("Date", "")
-        return time.time() - parsedate_to_datetime(told).timestamp()
+            date = connection.getresponse().headers.get("Date", "")
+        return time.time() - parsedate_to_datetime(date).timestamp()
     except (OSError, ValueError, TypeError, IndexError, http.client.HTTPException):
         return None
 
 
 def in_words(ahead: Optional[float]) -> str:
-    """Return what to tell people of a clock that is notably off; empty for one that is right or not known."""
+    """Return a message for a clock that is notably off; empty for one that is right or unknown."""
     if ahead is None or abs(ahead) < NOTABLE_SECONDS:
         return ""
     side = "ahead of" if ahead > 0 else "behind"

@@ -10,6 +10,7 @@ from typing import Any, Callable, Optional
 from gpuval_runner import clock, container, oom, result, scratch
 from gpuval_runner.container_stage import CHILDREN_SECONDS, ContainerRun, Containers, reap
 from gpuval_runner.descendants import stage_marker
+from gpuval_runner.documents import Metric
 from gpuval_runner.environment import Accelerator, Places, build, placeholders
 from gpuval_runner.layout import NodeDirectory
 from gpuval_runner.log import CappedLog
@@ -33,8 +34,8 @@ CONTAINER_KILLED = 128 + 9
 class StageContext:
     """What a stage's run needs from the runner.
 
-    `halt` tells of cancel, deadline or the runner's own end; a state of ``interrupted`` leaves the record running,
-    for a later runner to take up. `started` gets the pid of the stage's first process.
+    `halt` reports cancel, deadline or the runner's own end; a state of ``interrupted`` leaves the record running,
+    so that a later runner resumes. `started` gets the pid of the stage's first process.
     """
 
     plan: Plan
@@ -96,10 +97,10 @@ class StageRun:
         self._output = Output(self._log, self._patterns, context.tee)
         self._contained = context.plan.in_container(stage) and context.plan.runtime != "pod"
         self._memory = ""
-        self._telemetry: Optional[Telemetry] = None
+        self._telemetry = Telemetry(0, "")
 
     def run(self) -> Record:
-        """Run the stage; the returned record is final, or running when the runner itself was told to end."""
+        """Run the stage; the returned record is final, or running when a signal ended the runner itself."""
         record, stage, plan = self._record, self._stage, self._context.plan
         names = placeholders(plan, self._context.places)
         if self._contained:
@@ -129,7 +130,7 @@ class StageRun:
             tick=self._tick,
             activity=self._result_stamp,
             started=context.started,
-            ended=self._telemetry.end,  # before anybody asks what the stage left running
+            ended=self._telemetry.end,  # before the stage's leftover processes are counted
         )
         if self._contained:
             outcome = ContainerRun(
@@ -192,9 +193,9 @@ class StageRun:
         record.message = self._message(found.message if found else "")
         self._context.publisher.record(record)
 
-    def _merge(self, found: Optional[Result], matched: list[dict[str, Any]]) -> None:
+    def _merge(self, found: Optional[Result], matched: list[Metric]) -> None:
         self._record.merge(found or Result(), matched)
-        if self._telemetry and self._telemetry.on:
+        if self._telemetry.on:
             summary = self._telemetry.summary
             self._record.add_telemetry(summary.metrics(), summary.environment())
 
@@ -290,5 +291,5 @@ def replace_words(recorded: list[str], argv: list[str]) -> list[str]:
 
 
 def _curves(count: int) -> str:
-    """Announces the series in the log's last line, so that who reads the log knows whether one is missing."""
+    """Announces the series in the log's last line, so that a missing one is noticed."""
     return f", with {count} curve{'s' if count != 1 else ''}" if count else ""

@@ -1,4 +1,4 @@
-"""``start``: a detached runner, and word of how it began."""
+"""``start``: a detached runner, and how it began."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpuval_runner.text import one_line
 from gpuval_runner.upload import load_store
 
 WAIT_SECONDS = 10.0
-START_SECONDS = 60.0  # on a busy machine; a runner that is given up too early works on, reported as never started
+START_SECONDS = 60.0  # on a busy machine: a runner given up too early would run on, reported as never started
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Started:
 
 
 def start(directory: NodeDirectory, wait_seconds: float = WAIT_SECONDS) -> Started:
-    """Start a runner unless one runs or nothing is left to do; waits until it is at work and has tried the store.
+    """Start a runner unless one runs or nothing is left to do; waits until it works and has tried the store.
 
     Raises ``PlanError`` and ``StoreError`` for what it was given.
     """
@@ -50,11 +50,11 @@ def start(directory: NodeDirectory, wait_seconds: float = WAIT_SECONDS) -> Start
         state = states.load(directory.state)
         if holder is None or state.attempt >= plan.attempt or time.monotonic() >= deadline:
             break
-        time.sleep(0.1)  # the runner of an earlier attempt is ending, or will take this plan up
+        time.sleep(0.1)  # the runner of an earlier attempt ends, or starts this plan
     reachable = state.store_reachable if has_store else None
     if holder is not None:
-        message = "at work" if state.attempt >= plan.attempt else "ending an earlier attempt, then takes this one up"
-        return Started(False, True, False, holder.get("pid"), reachable, f"a runner is {message}")
+        message = "works" if state.attempt >= plan.attempt else "ends an earlier attempt, then starts this one"
+        return Started(False, True, False, holder.get("pid"), reachable, f"a runner {message}")
     if is_finished(directory, plan):
         return Started(False, False, True, None, reachable, "nothing is left to run")
     instance = secrets.token_hex(8)
@@ -85,11 +85,11 @@ def _await(
                 message = state.store_message or "started"
                 return Started(True, False, is_finished(directory, plan), state.pid, reachable, one_line(message, 500))
         elif time.monotonic() >= deadline + START_SECONDS - WAIT_SECONDS:
-            said = _log_since(directory, log_end)
+            log = _log_since(directory, log_end)
             holder = lock.holder(directory.lock)
             if holder is not None:
                 return Started(False, True, False, holder.get("pid"), None, "another runner took the lock first")
-            raise PlanError(f"the runner did not start within {START_SECONDS:.0f} s: {said or 'it said nothing'}")
+            raise PlanError(f"the runner did not start within {START_SECONDS:.0f} s: {log or 'runner.log is empty'}")
         time.sleep(0.05)
 
 

@@ -1,4 +1,4 @@
-"""What the runner itself remembers in ``state.json``: start, deadline, interruptions, whether the store answers."""
+"""What the runner keeps in ``state.json``: start, deadline, interruptions, whether the store answers."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class ContainerMark:
 
 @dataclass
 class State:
-    """The runner's memory of a run on this node.
+    """What the runner keeps of a run on this node.
 
-    `started` is when a runner first took up the plan made at `plan_created_at`; the deadline counts from it. `boot` is
+    `started` is when a runner first started the plan made at `plan_created_at`; the deadline counts from it. `boot` is
     the boot in which a runner last started. `interruptions` counts per ``stage/attempt``. `current` names the running
     stage's session, by pid and start ticks of its first process.
     """

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import IO, Any, Callable, Optional, cast
 
 from gpuval_runner import descendants
 from gpuval_runner.outcome import Stop, signal_name
@@ -103,6 +103,7 @@ class _Supervision:
         except (OSError, ValueError) as error:
             ended.start_error = explain_start_error(self._spec.argv[0], error)
             return ended
+        self._pipe = cast("IO[bytes]", self._process.stdout)
         try:
             ended.stop = self._watch(begun)
             if ended.stop is None:
@@ -110,7 +111,7 @@ class _Supervision:
         finally:
             self._end(ended)
             self._selector.close()
-            self._process.stdout.close()
+            self._pipe.close()
         code = self._process.returncode
         if code is not None and code < 0:
             ended.signal = signal_name(-code)
@@ -120,7 +121,7 @@ class _Supervision:
         return ended
 
     def _watch(self, begun: float) -> Optional[Stop]:
-        self._output = self._process.stdout.fileno()
+        self._output = self._pipe.fileno()
         os.set_blocking(self._output, False)
         self._selector.register(self._output, selectors.EVENT_READ, "output")
         exit_handle = self._register_exit()
@@ -172,7 +173,7 @@ class _Supervision:
         return None
 
     def _pump(self, wait: float) -> None:
-        """Take output that is there, waiting up to `wait` seconds for some, and reap what has ended."""
+        """Read output, waiting up to `wait` seconds for some, and reap what has ended."""
         if not self._selector.get_map():
             time.sleep(min(wait, TICK_SECONDS / 4))
         for key, _ in self._selector.select(wait):
@@ -181,6 +182,8 @@ class _Supervision:
         self._reap()
 
     def _read(self) -> bool:
+        if self._output is None:
+            return False
         try:
             data = os.read(self._output, READ_BYTES)
         except BlockingIOError:
@@ -225,7 +228,7 @@ class _Supervision:
             while self._output is not None and self._clock() < drained and self._selector.get_map():
                 self._pump(TICK_SECONDS / 4)
         elif self._spec.stop:
-            self._stop()
+            self._stop(self._spec.stop)
         members = self._members()
         ended.left_behind = len(members) if ended.stop is None else 0
         grace = self._spec.grace_seconds if ended.stop else min(self._spec.grace_seconds, LEFTOVER_GRACE_SECONDS)
@@ -241,14 +244,14 @@ class _Supervision:
         if not members:
             self._wait_for_main()
         drained = self._clock() + DRAIN_SECONDS  # what may not be killed (another user's) may write for ever
-        while self._output is not None and self._read() and self._clock() < drained:
+        while self._read() and self._clock() < drained:
             pass
 
-    def _stop(self) -> None:
-        """Have the stop command end the work, taking its output meanwhile."""
+    def _stop(self, stop: Callable[[float], Sequence[str]]) -> None:
+        """Have the stop command end the work, reading its output meanwhile."""
         try:
             stopper = subprocess.Popen(
-                list(self._spec.stop(self._spec.grace_seconds)),
+                list(stop(self._spec.grace_seconds)),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

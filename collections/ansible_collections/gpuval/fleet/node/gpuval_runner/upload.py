@@ -11,11 +11,10 @@ import stat
 import threading
 import time
 import urllib.error
-import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Callable, Optional, Union
 
@@ -27,11 +26,9 @@ from gpuval_runner.files import digest, read_bounded, read_json, to_json, write_
 SCHEMA = "gpuval.store/1"
 MAX_STORE_BYTES = 4 << 20
 MAX_OBJECT_BYTES = 1 << 30
-MOST_ANSWER_BYTES = 1 << 16
+MAX_ANSWER_BYTES = 1 << 16
 CONTENT_TYPES = {"records": "application/json", "series": "application/json", "logs": "text/plain; charset=utf-8"}
 
-#: How long a connection is kept for what comes next.
-IDLE_SECONDS = 0.5
 #: How long a lane is waited for when it is closed.
 END_SECONDS = 1.0
 
@@ -52,11 +49,11 @@ class Store:
     expires_at: Optional[datetime] = None
     ca_file: Optional[str] = None
 
-    def expired(self, ahead: float = 0.0) -> bool:
-        """Whether the URLs are void by a clock that is so many seconds ahead of the store's, which alone counts."""
-        return self.expires_at is not None and datetime.now(timezone.utc).timestamp() - ahead >= (
-            self.expires_at.timestamp()
-        )
+    def expired(self, url: str) -> bool:
+        """Whether the URLs are void by the store's clock: a node's own may be ahead by hours."""
+        if self.expires_at is None or time.time() < self.expires_at.timestamp():
+            return False
+        return time.time() - (skew.seconds_ahead(url) or 0.0) >= self.expires_at.timestamp()
 
 
 def load_store(path: Path, private: bool = True) -> Optional[Store]:
@@ -90,8 +87,8 @@ def _urls(document: Any) -> dict[str, str]:
     return {k: v for k, v in found if isinstance(v, str) and v.startswith(("http://", "https://"))}
 
 
-def http_sender(ca_file: Optional[str]) -> Send:
-    """Return a sender over HTTP(S), trusting the CA file alone where one is given, else the system's.
+def make_opener(ca_file: Optional[str]) -> urllib.request.OpenerDirector:
+    """Return what opens HTTP(S) URLs, trusting the CA file alone where one is given, else the system's.
 
     Raises ``StoreError`` when the CA file cannot be used.
     """
@@ -99,86 +96,26 @@ def http_sender(ca_file: Optional[str]) -> Send:
         context = ssl.create_default_context(cafile=ca_file)
     except OSError as error:
         raise StoreError(f"CA file {ca_file} of the store cannot be used: {error.strerror or error}") from error
-    return HttpSender(context)
+    return urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))
 
 
-class HttpSender:
-    """PUT over HTTP(S). Each thread keeps its connection for what it sends next, until it calls :meth:`rest`."""
+def http_sender(ca_file: Optional[str]) -> Send:
+    """Return a PUT over HTTP(S). Raises ``StoreError`` when the CA file cannot be used."""
+    opener = make_opener(ca_file)
 
-    def __init__(self, context: ssl.SSLContext) -> None:
-        self._context = context
-        self._opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))
-        self._own = threading.local()
-
-    def __call__(self, url: str, data: bytes, headers: Mapping[str, str], timeout: float) -> int:
-        try:
-            parts = urllib.parse.urlsplit(url)
-            if _by_proxy(parts):
-                return self._by_opener(url, data, headers, timeout)
-            return self._direct(parts, data, headers, timeout)
-        except OSError:
-            self.rest()
-            raise
-        except (http.client.HTTPException, ValueError) as error:
-            self.rest()
-            raise OSError(f"no valid answer ({type(error).__name__})") from None
-
-    def rest(self) -> None:
-        """Let go of this thread's connection: stages take hours, and a store has many nodes."""
-        connection = getattr(self._own, "connection", None)
-        self._own.connection = self._own.place = None
-        if connection is not None:
-            connection.close()
-
-    def _direct(self, parts: urllib.parse.SplitResult, data: bytes, headers: Mapping[str, str], timeout: float) -> int:
-        place = (parts.scheme, parts.hostname, parts.port)
-        target = urllib.parse.urlunsplit(("", "", parts.path or "/", parts.query, ""))
-        if getattr(self._own, "place", None) == place:
-            try:
-                return self._exchange(target, data, headers, timeout)
-            except (OSError, http.client.HTTPException):  # the store has closed it meanwhile: a PUT may be sent again
-                pass
-        self.rest()
-        if parts.scheme == "https":
-            fresh: http.client.HTTPConnection = http.client.HTTPSConnection(
-                parts.hostname or "", parts.port, timeout=timeout, context=self._context
-            )
-        else:
-            fresh = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)
-        self._own.connection, self._own.place = fresh, place
-        try:
-            fresh.connect()
-        except OSError as error:
-            raise urllib.error.URLError(error) from error
-        return self._exchange(target, data, headers, timeout)
-
-    def _exchange(self, target: str, data: bytes, headers: Mapping[str, str], timeout: float) -> int:
-        connection = self._own.connection
-        if connection.sock is not None:
-            connection.sock.settimeout(timeout)
-        try:
-            connection.request("PUT", target, body=data, headers=dict(headers))
-            answer = connection.getresponse()
-            answer.read(MOST_ANSWER_BYTES)
-        except OSError as error:
-            raise urllib.error.URLError(error) from error
-        if not answer.isclosed() or answer.will_close:  # more came than anybody reads, or the store wants an end
-            self.rest()
-        return answer.status
-
-    def _by_opener(self, url: str, data: bytes, headers: Mapping[str, str], timeout: float) -> int:
+    def send(url: str, data: bytes, headers: Mapping[str, str], timeout: float) -> int:
         request = urllib.request.Request(url, data=data, headers=dict(headers), method="PUT")  # noqa: S310 - http(s) only
         try:
-            with self._opener.open(request, timeout=timeout) as answer:
-                answer.read(MOST_ANSWER_BYTES)
-                return answer.status
+            with opener.open(request, timeout=timeout) as answer:
+                answer.read(MAX_ANSWER_BYTES)
+                return int(answer.status)
         except urllib.error.HTTPError as error:
             error.close()
             return error.code
+        except (http.client.HTTPException, ValueError) as error:
+            raise OSError(f"no valid answer ({type(error).__name__})") from None
 
-
-def _by_proxy(parts: urllib.parse.SplitResult) -> bool:
-    return parts.scheme in urllib.request.getproxies() and not urllib.request.proxy_bypass(parts.netloc)
+    return send
 
 
 @dataclass(frozen=True)
@@ -193,11 +130,11 @@ class Pace:
 
     def wait(self, failures: int, chance: float) -> float:
         """Return the wait after so many failures in a row; `chance` is from 0 to 1."""
-        return min(self.longest, self.first * 2 ** min(failures - 1, 16)) * (0.5 + 0.5 * chance)
+        return min(self.longest, self.first * 2.0 ** min(failures - 1, 16)) * (0.5 + 0.5 * chance)
 
 
 class Ledger:
-    """Which version of each key the store has, kept on disk for whoever asks later."""
+    """Which version of each key the store has, kept on disk."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -216,7 +153,7 @@ class Ledger:
 
 
 def read_ledger(path: Path) -> dict[str, str]:
-    """Return what a ledger file says; nothing when it cannot be read."""
+    """Return the content of a ledger file; empty when it cannot be read."""
     try:
         document = read_json(path, 1 << 20)
     except (OSError, ValueError):
@@ -318,12 +255,6 @@ class _StoreFile:
             send = self._send
         return send(url, data, {"Content-Type": content_type}, timeout)
 
-    def rest(self) -> None:
-        """Have the calling thread let go of a connection that it keeps."""
-        let_go = getattr(self._send, "rest", None)
-        if let_go:
-            let_go()
-
 
 @dataclass
 class _Item:
@@ -379,19 +310,9 @@ class _Lane:
         return version == self._file.version and time.monotonic() < until
 
     def _run(self) -> None:
-        try:
-            self._work()
-        finally:
-            self._file.rest()
-
-    def _work(self) -> None:
-        kept = False
         while True:
-            if kept and not self._ready_within(IDLE_SECONDS):
-                self._file.rest()
-                kept = False
             if self._refused:
-                with contextlib.suppress(StoreError):  # told of when something is sent
+                with contextlib.suppress(StoreError):  # reported when something is sent
                     self._file.current()  # new URLs may have come
             with self._condition:
                 if self._closed:
@@ -404,14 +325,6 @@ class _Lane:
                 key = ready[0]
                 item = self._items[key]
             self._attempt(key, item)
-            kept = True
-
-    def _ready_within(self, limit: float) -> bool:
-        """Whether there is more to send by then; what a stage ends with comes within moments of each other."""
-        with self._condition:
-            if not self._items and not self._closed:
-                self._condition.wait(limit)
-            return bool(self._items) and time.monotonic() >= self._resume_at
 
     def _attempt(self, key: str, item: _Item) -> None:
         try:
@@ -419,9 +332,11 @@ class _Lane:
         except StoreError as error:
             self._fail(str(error))
             return
-        if store is None or key not in store.put or self._expired(store, key):
-            missing = "no URL was given" if store else "there is no store"
-            self._refuse(key, f"{key}: {missing if store is None or key not in store.put else 'its URL has expired'}")
+        if store is None or key not in store.put:
+            self._refuse(key, f"{key}: {'no URL was given' if store else 'there is no store'}")
+            return
+        if store.expired(store.put[key]):
+            self._refuse(key, f"{key}: its URL has expired")
             return
         try:
             data = item.source if isinstance(item.source, bytes) else read_bounded(item.source, MAX_OBJECT_BYTES)
@@ -448,11 +363,6 @@ class _Lane:
             self._refuse(
                 key, f"{key}: the store refuses with {status} (expired, not allowed, or the controller's clock is off)"
             )
-
-    @staticmethod
-    def _expired(store: Store, key: str) -> bool:
-        """By the store's clock: a node whose own is ahead by hours would keep what the store would take."""
-        return store.expired() and store.expired(skew.seconds_ahead(store.put[key]) or 0.0)
 
     def _done(self, key: str, item: _Item, problem: str) -> None:
         with self._condition:

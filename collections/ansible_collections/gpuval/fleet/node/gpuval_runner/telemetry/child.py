@@ -1,4 +1,4 @@
-"""The helper process: reads what may hang in a driver, and tells the runner by lines of JSON.
+"""The helper process: reads what may hang in a driver, and reports to the runner by lines of JSON.
 
 It ends when its standard input does. A source of GPU readings has a thread of its own, so that a call that never
 returns stops neither the host's readings nor the kernel's log; it is not waited for.
@@ -38,8 +38,8 @@ MAX_TEXT = 500
 MAX_TEXTS_A_LOOK = 50
 
 
-class Teller:
-    """Writes messages to the runner; without one there is nothing left to do."""
+class Reporter:
+    """Writes messages to the runner; without a runner the process ends."""
 
     def __init__(self, handle: int) -> None:
         self._handle = handle
@@ -57,15 +57,15 @@ class Teller:
 
 
 class GpuSampler(threading.Thread):
-    """Samples the GPUs until told to stop; counters first and last."""
+    """Samples the GPUs until stopped; reads counters first and last."""
 
     def __init__(
-        self, tell: Teller, open_source: Callable[[], Optional[Source]], period: float, hung_seconds: float
+        self, report: Reporter, open_source: Callable[[], Optional[Source]], period: float, hung_seconds: float
     ) -> None:
         super().__init__(name="gpus", daemon=True)
-        self._tell, self._open, self._period, self._hung_seconds = tell, open_source, period, hung_seconds
+        self._report, self._open, self._period, self._hung_seconds = report, open_source, period, hung_seconds
         self._stop_asked = threading.Event()
-        #: Until when everything must have been told; known once the stage has ended.
+        #: Until when everything must be reported; known once the stage has ended.
         self._deadline = math.inf
         #: When the call that is under way began, and how long it may take; None between calls.
         self.call: Optional[tuple[float, float]] = (time.monotonic(), FIRST_HUNG_SECONDS)
@@ -83,9 +83,9 @@ class GpuSampler(threading.Thread):
         try:
             self._work()
         except SourceError as error:
-            self._tell("no_gpus", reason=str(error))
+            self._report("no_gpus", reason=str(error))
         except Exception as error:
-            self._tell("no_gpus", reason=f"{type(error).__name__}: {error}"[:MAX_TEXT])
+            self._report("no_gpus", reason=f"{type(error).__name__}: {error}"[:MAX_TEXT])
         finally:
             self.call = None
 
@@ -93,34 +93,34 @@ class GpuSampler(threading.Thread):
         source = self._open()
         if source is None:
             return
-        self._tell("source", name=source.name)
-        self._tell_counters("before", source)
+        self._report("source", name=source.name)
+        self._report_counters("before", source)
         period = max(self._period, source.least_period_seconds)
         due = time.monotonic()
         while True:
             self.call = (time.monotonic(), max(self._hung_seconds, 4 * source.least_period_seconds))
             at = time.monotonic()
-            self._tell("gpus", at=at, gpus=source.sample())
+            self._report("gpus", at=at, gpus=source.sample())
             self.call = None
             due = max(due + period, time.monotonic())
             if self._stop_asked.wait(due - time.monotonic()):
                 break
         self.call = (time.monotonic(), self._hung_seconds)
-        self._tell("absent", what=source.absent)  # now as well: what follows may hang
-        self._tell_counters("after", source)
-        self._tell("absent", what=source.absent)
+        self._report("absent", what=source.absent)  # now as well, as what follows may hang
+        self._report_counters("after", source)
+        self._report("absent", what=source.absent)
         source.close()
 
-    def _tell_counters(self, kind: str, source: Source) -> None:
-        """Tell what needs no tool first: that a tool is slow must not hide that a GPU is lost."""
+    def _report_counters(self, kind: str, source: Source) -> None:
+        """Report what needs no tool first: a slow tool must not hide that a GPU is lost."""
         at_once = source.counters_at_once()
         if at_once:
-            self._tell(kind, gpus=at_once)
+            self._report(kind, gpus=at_once)
             if kind == "before" and self._stop_asked.is_set():
                 return  # what time is left is for those after
         seconds = min(COUNTERS_SECONDS if at_once else TOOLS_SECONDS, self._deadline - time.monotonic())
         if seconds > 0:
-            self._tell(kind, gpus=source.counters(seconds))
+            self._report(kind, gpus=source.counters(seconds))
         elif not at_once:
             raise SourceError("no time was left to read the counters")
 
@@ -128,16 +128,16 @@ class GpuSampler(threading.Thread):
 class Helper:
     """The loop of the process: host, kernel's log, and whether the GPUs' source still answers."""
 
-    def __init__(self, settings: dict[str, Any], tell: Teller) -> None:
-        self._tell = tell
+    def __init__(self, settings: dict[str, Any], report: Reporter) -> None:
+        self._report = report
         self._period = min(LONGEST_PERIOD_SECONDS, max(LEAST_PERIOD_SECONDS, float(settings["period_seconds"])))
         self._host = Host(settings["root"])
         self._oom = self._host.oom_kills()
         self._log = None if settings["kmsg"] is None else kernel_log.KernelLog(settings["kmsg"])
         self._no_log = settings["no_kmsg"]
         self._since = kernel_log.Position(*settings["since"])
-        self._sampler = GpuSampler(tell, lambda: open_source(settings), self._period, settings["hung_seconds"])
-        self._told_hung = False
+        self._sampler = GpuSampler(report, lambda: open_source(settings), self._period, settings["hung_seconds"])
+        self._reported_hung = False
 
     def run(self, ends: tuple[int, ...]) -> None:
         self._sampler.start()
@@ -145,44 +145,44 @@ class Helper:
         while True:
             self._look()
             due = max(due + self._period, time.monotonic())
-            if self._told_to_end(ends, due):
+            if self._should_end(ends, due):
                 break
         deadline = time.monotonic() + AFTER_SECONDS
         self._sampler.stop(deadline)
-        self._tell_end(kernel_log.LATE)  # a helper that is killed meanwhile has said why it tells nothing of the log
+        self._report_end(kernel_log.LATE)  # a helper killed meanwhile has reported why it has no log
         self._look()
         if self._log:
-            self._drain()
-            self._tell_end(self._log.problem, "/dev/kmsg")
+            self._drain(self._log)
+            self._report_end(self._log.problem, "/dev/kmsg")
         else:
             self._ask_tools(deadline)
         if self._sampler.hung() is None:
             self._sampler.join(max(0.0, deadline - time.monotonic()))
         if self._log:
-            self._drain()  # what the last readings brought to light
-            self._tell_end(self._log.problem, "/dev/kmsg")
+            self._drain(self._log)  # messages that the last readings caused
+            self._report_end(self._log.problem, "/dev/kmsg")
 
-    def _told_to_end(self, ends: tuple[int, ...], due: float) -> bool:
+    def _should_end(self, ends: tuple[int, ...], due: float) -> bool:
         """Wait for the next look, or until one of the inputs has anything, its end too."""
         ready, _, _ = select.select(ends, [], [], max(0.0, due - time.monotonic()))
         return bool(ready)
 
     def _look(self) -> None:
-        self._tell("host", at=time.monotonic(), host=self._host.sample())
+        self._report("host", at=time.monotonic(), host=self._host.sample())
         if self._log:
-            self._tell_kernel(self._log.read())
+            self._report_kernel(self._log.read())
         limit = self._sampler.hung()
-        if (limit is not None) != self._told_hung:
-            self._told_hung = limit is not None
-            self._tell("hung" if self._told_hung else "resumed", limit_seconds=limit)
+        if (limit is not None) != self._reported_hung:
+            self._reported_hung = limit is not None
+            self._report("hung" if self._reported_hung else "resumed", limit_seconds=limit)
 
-    def _tell_kernel(self, texts: list[str]) -> None:
+    def _report_kernel(self, texts: list[str]) -> None:
         found = [(event, text) for event, text in ((events.classify(text), text) for text in texts) if event]
         counted: dict[events.Event, list[str]] = {}
         for event, text in found:
             counted.setdefault(event, []).append(text[:MAX_TEXT])
         for event, lines in counted.items():
-            self._tell(
+            self._report(
                 "kernel",
                 event=event.kind,
                 number=event.number,
@@ -192,41 +192,41 @@ class Helper:
                 texts=lines[:MAX_TEXTS_A_LOOK],
             )
 
-    def _drain(self) -> None:
+    def _drain(self, log: kernel_log.KernelLog) -> None:
         """Read the kernel's log until it gives nothing more; what a flood leaves over is lost to this stage."""
         deadline = time.monotonic() + DRAIN_SECONDS
         while True:
-            self._tell_kernel(self._log.read())
-            if not self._log.more:
+            self._report_kernel(log.read())
+            if not log.more:
                 return
             if time.monotonic() >= deadline:
-                self._log.lost = True
+                log.lost = True
                 return
 
     def _ask_tools(self, deadline: float) -> None:
         try:
-            taken, position = kernel_log.by_tools(self._since, deadline - time.monotonic())
+            messages, position = kernel_log.by_tools(self._since, deadline - time.monotonic())
         except kernel_log.NoLogError as error:
             late = str(error) == kernel_log.LATE
-            self._tell_end(kernel_log.LATE if late else self._no_log)
+            self._report_end(kernel_log.LATE if late else self._no_log)
             return
-        self._tell_kernel(taken.texts)
-        self._tell_end("", "journalctl or dmesg", lost=taken.lost, position=[position.wall, position.boot])
+        self._report_kernel(messages.texts)
+        self._report_end("", "journalctl or dmesg", lost=messages.lost, position=[position.wall, position.boot])
 
-    def _tell_end(
+    def _report_end(
         self, problem: str, source: str = "", *, lost: bool = False, position: Optional[list[float]] = None
     ) -> None:
-        """Tell what is known at the end; what is told later takes its place."""
-        oom = self._host.oom_kills()
+        """Report what is known at the end; a later report replaces it."""
+        before, now = self._oom, self._host.oom_kills()
         used = resource.getrusage(resource.RUSAGE_SELF)
         tools = resource.getrusage(resource.RUSAGE_CHILDREN)
-        self._tell(
+        self._report(
             "end",
             kernel_log=None if problem else source,
             kernel_problem=problem,
             kernel_lost=lost or bool(self._log and self._log.lost),
             kernel_position=position,
-            oom_kills=None if None in (oom, self._oom) else max(0, oom - self._oom),
+            oom_kills=None if before is None or now is None else max(0, now - before),
             host_absent=self._host.absent,
             cpu_seconds=round(used.ru_utime + used.ru_stime + tools.ru_utime + tools.ru_stime, 3),
         )
@@ -237,9 +237,9 @@ def open_source(settings: dict[str, Any]) -> Optional[Source]:
     vendor, root = settings["vendor"], Path(settings["root"])
     nvidia = (root / "proc/driver/nvidia", root / "dev/nvidiactl")
     if vendor == "nvidia" or (vendor == "auto" and any(path.exists() for path in nvidia)):
-        from gpuval_node.hardware.nvidia.source import LIBRARY, open_nvidia
+        from gpuval_node.hardware.nvidia.source import open_nvidia
 
-        return open_nvidia(float(settings["period_seconds"]), settings.get("nvml") or LIBRARY)
+        return open_nvidia(float(settings["period_seconds"]))
     if vendor == "amd" or (vendor == "auto" and (root / "sys/class/kfd").exists()):
         from gpuval_node.hardware.amd.source import Amd
 
@@ -262,6 +262,6 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: None)
     signal.set_wakeup_fd(ending)
     try:
-        Helper(settings, Teller(1)).run((0, ended))
+        Helper(settings, Reporter(1)).run((0, ended))
     finally:
         os._exit(0)  # a thread in a driver's call cannot be ended, and Python would need libgcc_s to try

@@ -1,6 +1,6 @@
 """What a line of the kernel's log means for the hardware. Pure.
 
-Only lines that the kernel itself wrote may come here: everybody can write "Xid" into the log as a user.
+Only lines that the kernel itself wrote may come here: any user can write "Xid" into the log.
 
 Formats: NVIDIA's drivers as leptonai/gpud shows them (components/accelerator/nvidia/error/{xid,sxid}/README.md), amdgpu
 and habanalabs as their sources in Linux print them (amdgpu_ras.c, amdgpu_device.c, habanalabs/common/device.c),
@@ -34,13 +34,13 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     ("link_flap", r"\bPort module event: .*(?:unplugged|error)"),
 )
 _COMPILED = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _PATTERNS)
-#: Kinds of events, in the order in which they are told.
+#: Kinds of events, in the order of the report.
 KINDS = ("xid", "sxid", "ras", "mce", "oom", "link_flap", "aer")
 
 
 @dataclass(frozen=True)
 class Event:
-    """What a line tells: `number` of an XID or SXID, `address` of the PCI device as the kernel writes it."""
+    """What a line means: `number` of an XID or SXID, `address` of the PCI device as the kernel writes it."""
 
     kind: str
     number: Optional[int] = None
@@ -48,12 +48,12 @@ class Event:
 
     @property
     def critical(self) -> bool:
-        """Whether it is an XID that says that hardware or driver failed."""
+        """Whether it is an XID by which hardware or driver failed."""
         return self.kind == "xid" and self.number not in HARMLESS_XIDS
 
 
 def classify(text: str) -> Optional[Event]:
-    """Return what a line of the kernel means; None for one that says nothing of the hardware."""
+    """Return what a line of the kernel means; None for one that does not concern the hardware."""
     match = _XID.search(text)
     if match:
         return Event("xid", int(match.group(2)), address(match.group(1)))

@@ -41,8 +41,8 @@ class Host:
         return vmstat_oom(self._text("proc/vmstat"))
 
     def _temperature(self) -> Optional[float]:
-        told = [value for value in map(_millidegrees, self._sensors) if value is not None]
-        return max(told) if told else None
+        found = [value for value in map(_millidegrees, self._sensors) if value is not None]
+        return max(found) if found else None
 
     def _text(self, name: str) -> str:
         return _read(self._root / name) or ""

@@ -21,7 +21,7 @@ from typing import Optional
 from gpuval_node.hardware.tools import ToolResult, toolbox
 
 KMSG = Path("/dev/kmsg")
-#: At most so much is taken in at one look: a driver that floods the log must not take the sampler's time.
+#: The most that one look reads: a driver that floods the log must not use up the sampler's time.
 MAX_RECORDS = 1000
 MAX_RECORD_BYTES = 8192
 MAX_TOOL_LINES = 5000
@@ -116,7 +116,7 @@ def kernel_message(record: bytes) -> Optional[str]:
 
 @dataclass(frozen=True)
 class Position:
-    """What of the log was taken already: the youngest message, by wall time and since boot, in seconds."""
+    """Up to where the log was read: the youngest message, by wall time and since boot, in seconds."""
 
     wall: float
     boot: float
@@ -127,16 +127,16 @@ class Position:
 
 
 @dataclass(frozen=True)
-class Taken:
+class Messages:
     """The kernel's own messages after a position; `last` is the time of the youngest, None without any."""
 
     texts: list[str]
     last: Optional[float] = None
-    #: Whether there were more than were taken, or than the log holds.
+    #: Whether there were more than were messages, or than the log holds.
     lost: bool = False
 
 
-def by_tools(since: Position, seconds: float) -> tuple[Taken, Position]:
+def by_tools(since: Position, seconds: float) -> tuple[Messages, Position]:
     """Return what came after a position, and the position after that, in so many seconds. Raises ``NoLogError``."""
     run = toolbox()
     deadline = time.monotonic() + seconds
@@ -151,13 +151,13 @@ def by_tools(since: Position, seconds: float) -> tuple[Taken, Position]:
     journal = ("journalctl", "-k", "-b", "-o", "json", "--no-pager")
     answer = ask(0.5, *journal, f"--since=@{int(since.wall)}")
     if answer.returncode == 0:
-        taken = parse_journal(answer.stdout, since.wall)
-        if taken.texts or taken.lost:
-            return taken, Position(taken.last or since.wall, asked.boot)
+        messages = parse_journal(answer.stdout, since.wall)
+        if messages.texts or messages.lost:
+            return messages, Position(messages.last or since.wall, asked.boot)
         seen = ask(0.5, *journal, "-n", "1")
         if seen.returncode == 0 and parse_journal(seen.stdout).texts:
             # The journal may be read and has nothing new; without this an unreadable one would look the same.
-            return taken, Position(since.wall, asked.boot)
+            return messages, Position(since.wall, asked.boot)
     answer = ask(1.0, "dmesg", "--raw")
     if answer.missing:
         raise NoLogError("not there")
@@ -166,11 +166,11 @@ def by_tools(since: Position, seconds: float) -> tuple[Taken, Position]:
     if answer.returncode != 0:
         denied = "not permitted" in answer.stderr.lower() or "permission denied" in answer.stderr.lower()
         raise NoLogError("not permitted" if denied else answer.complaint)
-    taken = parse_dmesg(answer.stdout, since.boot)
-    return taken, Position(asked.wall, taken.last or since.boot)
+    messages = parse_dmesg(answer.stdout, since.boot)
+    return messages, Position(asked.wall, messages.last or since.boot)
 
 
-def parse_journal(text: str, since_wall: float = 0.0) -> Taken:
+def parse_journal(text: str, since_wall: float = 0.0) -> Messages:
     """Return what `journalctl -k -o json` has of the kernel's own messages, those of facility 0, after a moment.
 
     `--since` knows whole seconds only, so that a message may come twice; one without a time counts as new.
@@ -190,10 +190,10 @@ def parse_journal(text: str, since_wall: float = 0.0) -> Taken:
             continue
         found.append(message[:MAX_RECORD_BYTES])
         last = last if at is None else max(at, last or at)
-    return Taken(found, last, len(lines) > MAX_TOOL_LINES)
+    return Messages(found, last, len(lines) > MAX_TOOL_LINES)
 
 
-def parse_dmesg(text: str, since_boot: float) -> Taken:
+def parse_dmesg(text: str, since_boot: float) -> Messages:
     """Return the kernel's own messages of `dmesg --raw` that are younger than a time since boot in seconds.
 
     The ring holds old ones as well. Where none is older than that time, it may have been overwritten meanwhile.
@@ -212,4 +212,4 @@ def parse_dmesg(text: str, since_boot: float) -> Taken:
         if not int(match.group(1)) >> 3:
             found.append(match.group(3)[:MAX_RECORD_BYTES])
             last = max(at, last or at)
-    return Taken(found[::-1], last, not whole)
+    return Messages(found[::-1], last, not whole)

@@ -11,7 +11,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Optional
+from typing import IO, Any, Optional, cast
 
 from gpuval_runner.environment import inherited
 from gpuval_runner.layout import own_archive
@@ -28,13 +28,13 @@ KILLED_SECONDS = 0.5
 READ_BYTES = 1 << 16
 MAX_READS = 32
 MAX_LINE_BYTES = 1 << 20
-#: `-I -S`: neither the user's nor the site's packages have a say in what runs here, and it starts in half the time.
+#: `-I -S`: without the user's and the site's packages, and it starts in half the time.
 PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from gpuval_runner.telemetry.child import main; main()"
 
 
 @dataclass
-class Carried:
-    """What a stage leaves to the next of the same process, which has to tell what happened between the two."""
+class Handover:
+    """What a stage leaves to the next of the same process, which reports what happened between the two."""
 
     kmsg: Optional[Path] = None
     #: Of the kernel's log. A helper that inherits it reads on where the one before stopped: they share its position.
@@ -62,7 +62,7 @@ class Carried:
 
 
 #: Of the runner's own stages.
-PROCESS = Carried()
+PROCESS = Handover()
 
 
 class Telemetry:
@@ -77,7 +77,7 @@ class Telemetry:
         root: str = "/",
         end_seconds: float = END_SECONDS,
         hung_seconds: float = HUNG_SECONDS,
-        carried: Carried = PROCESS,
+        carried: Handover = PROCESS,
     ) -> None:
         """Begin sampling every so many seconds; 0 is not at all. `vendor` as in a plan: cpu has no GPUs to look at."""
         self._process: Optional[subprocess.Popen[bytes]] = None
@@ -100,9 +100,10 @@ class Telemetry:
         handle = self._carried.handle
         position = self._carried.position = self._carried.position or kernel_log.Position.now()
         settings = {**settings, "kmsg": handle, "no_kmsg": problem, "since": [position.wall, position.boot]}
+        place = own_archive() or Path(__file__).resolve().parents[2]
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", PROGRAM, str(own_archive() or Path(__file__).resolve().parents[2]), json.dumps(settings)],
+                [sys.executable, "-I", "-S", "-c", PROGRAM, str(place), json.dumps(settings)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -114,26 +115,28 @@ class Telemetry:
         except OSError as error:
             self.summary.stop(f"telemetry could not be started: {error.strerror or error}")
             return
-        os.set_blocking(self._process.stdout.fileno(), False)
+        self._input = cast("IO[bytes]", self._process.stdin)
+        self._output = cast("IO[bytes]", self._process.stdout)
+        os.set_blocking(self._output.fileno(), False)
 
     def tick(self) -> None:
-        """Take in what the helper told meanwhile."""
-        if self._process and not self._process.stdout.closed:
+        """Read what the helper reported meanwhile."""
+        if self._process and not self._output.closed:
             self._read()
 
     def end(self) -> None:
         """Have the helper read for the last time, and end it, in about `end_seconds` at most; once is enough.
 
-        It is a child of the runner, so it has to go before whoever looks for what a stage left behind.
+        It is a child of the runner, so it has to end before the stage's leftover processes are looked for.
         """
         process = self._process
         if process is None:
             return
         with contextlib.suppress(OSError):
-            process.stdin.close()
+            self._input.close()
         deadline = time.monotonic() + self._end_seconds
         with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ)
+            selector.register(self._output, selectors.EVENT_READ)
             while time.monotonic() < deadline and selector.select(max(0.0, deadline - time.monotonic())):
                 if not self._read():
                     break
@@ -141,16 +144,16 @@ class Telemetry:
         self._carried.position = self.summary.position or self._carried.position
         self.summary.stop("telemetry ended before the stage did")
         process.kill()
-        process.stdout.close()
+        self._output.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(KILLED_SECONDS)
         self._process = None
 
     def _read(self) -> bool:
-        """Take what is there; False when the helper has closed its output."""
+        """Read what is there; False when the helper has closed its output."""
         for _ in range(MAX_READS):
             try:
-                data = os.read(self._process.stdout.fileno(), READ_BYTES)
+                data = os.read(self._output.fileno(), READ_BYTES)
             except BlockingIOError:
                 return True
             except OSError:

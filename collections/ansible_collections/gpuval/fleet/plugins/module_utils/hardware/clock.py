@@ -19,7 +19,7 @@ CHRONY_FIELDS = 14
 
 
 def facts(tree: Tree, run: Run) -> dict[str, Any]:
-    """`synchronised` is None when nobody can say; `offset_seconds` is the clock minus true time where known."""
+    """`synchronised` is None when it is unknown; `offset_seconds` is the clock minus true time where known."""
     for source in (_chrony, _systemd):
         answer = source(run)
         if answer is not None:

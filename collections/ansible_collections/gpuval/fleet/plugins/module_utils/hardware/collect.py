@@ -85,7 +85,7 @@ def judge(environment: dict[str, Any], accelerator: str = "auto") -> dict[str, A
     return _result("success", _summary(environment), metrics, environment)
 
 
-def _result(state: str, message: str, metrics: list, environment: dict[str, Any]) -> dict[str, Any]:
+def _result(state: str, message: str, metrics: list[dict[str, Any]], environment: dict[str, Any]) -> dict[str, Any]:
     return {"state": state, "message": message, "metrics": metrics, "environment": environment}
 
 
@@ -155,9 +155,10 @@ def _driver_failures(environment: dict[str, Any]) -> list[str]:
     for vendor in sorted({device["vendor"] for device in broken}):
         devices = [device for device in broken if device["vendor"] == vendor]
         places = ", ".join(f"{device['address']} ({_driven_by(device)})" for device in devices)
-        said = f"; {accelerator['problem']}" if accelerator["vendor"] == vendor and accelerator["problem"] else ""
+        problem = f"; {accelerator['problem']}" if accelerator["vendor"] == vendor and accelerator["problem"] else ""
         failures.append(
-            f"{len(devices)} {NAMES[vendor]} GPU(s) without a working driver: {places}{said}. Remedy: {_remedy(vendor)}"
+            f"{len(devices)} {NAMES[vendor]} GPU(s) without a working driver: {places}{problem}. "
+            f"Remedy: {_remedy(vendor)}"
         )
     if not failures and accelerator["vendor"] != "cpu" and accelerator["count"] == 0:
         vendor = accelerator["vendor"]

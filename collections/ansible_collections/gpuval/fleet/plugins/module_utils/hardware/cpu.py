@@ -64,7 +64,7 @@ def _cores_of_cpuinfo(blocks: list[dict[str, str]]) -> set[tuple[int, int]]:
     }
 
 
-def _common(governors: Counter) -> Optional[str]:
+def _common(governors: Counter[str]) -> Optional[str]:
     if not governors:
         return None
     return next(iter(governors)) if len(governors) == 1 else "mixed"

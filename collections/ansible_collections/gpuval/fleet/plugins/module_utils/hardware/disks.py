@@ -41,7 +41,7 @@ def _disks(tree: Tree) -> list[dict[str, Any]]:
 
 def _filesystems(tree: Tree) -> list[dict[str, Any]]:
     """Only local ones: asking a network file system whose server is away would hang."""
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     for line in (tree.read("/proc/mounts") or "").splitlines():
         device, mount, kind, options = (*line.split(" "), "", "", "", "")[:4]
         mount = re.sub(r"\\(\d{3})", lambda match: chr(int(match.group(1), 8)), mount)

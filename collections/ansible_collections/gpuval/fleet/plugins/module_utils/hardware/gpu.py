@@ -1,4 +1,4 @@
-"""One accelerator, whoever made it, and what a vendor's tool reports of all of them."""
+"""One accelerator of any vendor, and what a vendor's tool reports of all of them."""
 
 from __future__ import annotations
 
@@ -97,9 +97,9 @@ class Gpu:
 
     @property
     def faulty(self) -> bool:
-        """Whether its own counters say that its memory is broken, or its driver asks for a reset, reboot or drain.
+        """Whether its own counters show broken memory, or its driver asks for a reset, reboot or drain.
 
-        A counter that it lacks says nothing.
+        A counter that it lacks does not count.
         """
         counters = (self.ecc_uncorrected_count, self.row_remap_pending_count, self.row_remap_failed_count)
         asked = (self.recovery_action or "").lower().split()
@@ -108,11 +108,12 @@ class Gpu:
     @property
     def pcie_degraded(self) -> bool:
         """Whether its PCIe link has fewer lanes than it could have. (Its generation drops by design when idle.)"""
-        return None not in (self.pcie_width, self.pcie_width_max) and self.pcie_width < self.pcie_width_max
+        width, maximum = self.pcie_width, self.pcie_width_max
+        return width is not None and maximum is not None and width < maximum
 
     @property
     def ecc_off(self) -> bool:
-        """Whether its memory could correct errors and does not; a GPU without ECC says nothing."""
+        """Whether its memory could correct errors and does not; a GPU without ECC does not count."""
         return (self.ecc_mode or "") in ("disabled", "off")
 
     @property

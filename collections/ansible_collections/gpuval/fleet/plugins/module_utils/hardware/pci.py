@@ -61,7 +61,7 @@ def accelerators(tree: Tree) -> list[PciAccelerator]:
         vendor_id = tree.number(f"{folder}/vendor")
         device_class = tree.number(f"{folder}/class")
         certain = counts_as_accelerator(vendor_id, device_class)
-        if certain is None or tree.exists(f"{folder}/physfn"):
+        if vendor_id is None or certain is None or tree.exists(f"{folder}/physfn"):
             continue
         node = tree.number(f"{folder}/numa_node")
         found.append(
@@ -81,7 +81,7 @@ def accelerators(tree: Tree) -> list[PciAccelerator]:
 
 def counts_as_accelerator(vendor_id: Optional[int], device_class: Optional[int]) -> Optional[bool]:
     """True: an accelerator; False: one only if its tool lists it; None: something else."""
-    vendor = VENDORS.get(vendor_id)
+    vendor = VENDORS.get(vendor_id or 0)
     if vendor is None or device_class is None:
         return None
     base_and_sub = device_class >> 8

@@ -1,4 +1,4 @@
-"""Run a command-line tool without ever waiting for it too long or keeping too much of what it says."""
+"""Run a command-line tool with limits on its time and its output."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Optional
+from typing import IO, Callable, Optional, cast
 
 # Without persistence mode a driver wakes eight GPUs one after another, which takes well over 20 seconds on some hosts.
 VENDOR_TOOL_TIMEOUT_SECONDS = 60.0
@@ -61,8 +61,8 @@ class ToolResult:
         if self.truncated:
             return f"{self.tool} wrote more than {OUTPUT_LIMIT_BYTES} bytes"
         lines = [line.strip() for line in (self.stderr + "\n" + self.stdout).splitlines() if line.strip()]
-        said = f": {lines[0][:300]}" if lines else ""
-        return f"{self.tool} ended with status {self.returncode}{said}"
+        reason = f": {lines[0][:300]}" if lines else ""
+        return f"{self.tool} ended with status {self.returncode}{reason}"
 
 
 Run = Callable[..., ToolResult]
@@ -102,11 +102,12 @@ def run_bounded(tool: str, command: list[str], timeout: float) -> ToolResult:
 
     deadline = time.monotonic() + timeout
     output = {"stdout": bytearray(), "stderr": bytearray()}
-    ended = _drain(process, output, deadline)
+    pipes = {"stdout": cast("IO[bytes]", process.stdout), "stderr": cast("IO[bytes]", process.stderr)}
+    ended = _drain(process, pipes, output, deadline)
     truncated = any(len(part) >= OUTPUT_LIMIT_BYTES for part in output.values())
     if not ended:
         _kill(process)
-    for stream in (process.stdout, process.stderr):
+    for stream in pipes.values():
         stream.close()
     stdout, stderr = (bytes(output[name]).decode("utf-8", "replace") for name in ("stdout", "stderr"))
     if not ended and not truncated:
@@ -114,18 +115,20 @@ def run_bounded(tool: str, command: list[str], timeout: float) -> ToolResult:
     return ToolResult(tool, stdout, stderr, process.returncode, truncated=truncated)
 
 
-def _drain(process: subprocess.Popen, output: dict[str, bytearray], deadline: float) -> bool:
+def _drain(
+    process: subprocess.Popen[bytes], pipes: dict[str, IO[bytes]], output: dict[str, bytearray], deadline: float
+) -> bool:
     """Collect output until the process ends; False when the deadline or the size limit came first."""
     with selectors.DefaultSelector() as selector:
-        selector.register(process.stdout, selectors.EVENT_READ, "stdout")
-        selector.register(process.stderr, selectors.EVENT_READ, "stderr")
+        for name, pipe in pipes.items():
+            selector.register(pipe, selectors.EVENT_READ, name)
         while selector.get_map():
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
             ready = selector.select(min(left, 0.2))
             if not ready and process.poll() is not None:
-                break  # a background child may keep the pipe open: what the tool itself said is complete
+                break  # a background child may keep the pipe open: the tool's own output is complete
             for key, _events in ready:
                 chunk = os.read(key.fd, 65536)
                 if not chunk:
@@ -141,9 +144,9 @@ def _drain(process: subprocess.Popen, output: dict[str, bytearray], deadline: fl
     return True
 
 
-def _kill(process: subprocess.Popen) -> None:
+def _kill(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):  # it ended between the deadline and here
         os.killpg(process.pid, signal.SIGKILL)
-    # Uninterruptible in the driver: nobody can end it, and waiting longer would only spread the hang.
+    # Uninterruptible in the driver: it cannot be killed, and waiting longer would only spread the hang.
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(KILL_GRACE_SECONDS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from .gaudi import smi as gaudi
 from .nvidia import smi as nvidia
@@ -104,7 +105,7 @@ def _labelled(result: ToolResult) -> list[tuple[str, str]]:
     return pairs
 
 
-def _entries(text: str) -> list[dict]:
+def _entries(text: str) -> list[dict[str, Any]]:
     """docker writes an object a line, podman one list over several lines."""
     for pieces in ([text], text.splitlines()):
         try:

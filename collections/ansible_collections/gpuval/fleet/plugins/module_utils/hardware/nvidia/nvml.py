@@ -102,7 +102,7 @@ class _FieldValue(ctypes.Structure):
     ]
 
 
-VALUE_TYPES = tuple(name for name, _type in _Value._fields_)  # in the order of nvmlValueType_t
+VALUE_TYPES = tuple(field[0] for field in _Value._fields_)  # in the order of nvmlValueType_t
 
 
 def reason(code: int) -> str:
@@ -178,7 +178,8 @@ class Nvml(Source):
         """Return what a function puts into its last argument; None and a reason when it refuses."""
         value = ctypes.c_ulonglong() if wide else ctypes.c_uint()
         code = self._call(name, handle, *arguments, ctypes.byref(value))
-        return self._checked(what, code, value.value)
+        found: Optional[int] = self._checked(what, code, value.value)
+        return found
 
     def _link(self, what: str, name: str, handle: ctypes.c_void_p) -> Optional[int]:
         """Return a figure of the PCIe link; a virtual function has none."""

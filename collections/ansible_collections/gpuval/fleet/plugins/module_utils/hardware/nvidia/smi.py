@@ -37,13 +37,14 @@ def detect(run: Run) -> Detection:
         problem = result.complaint if not result.ok else "nvidia-smi -q -x did not write XML"
         return Detection(VENDOR, problem=problem, lost=lost, hung=result.timed_out)
     lost = sorted({*lost, *lost_in_log})
+    found = Detection(VENDOR, gpus, None, lost, hung=result.timed_out)
     if lost:
-        problem = f"nvidia-smi cannot read the GPU at {', '.join(lost)}"
+        found.problem = f"nvidia-smi cannot read the GPU at {', '.join(lost)}"
     elif not result.ok:
-        problem = result.complaint
-    else:
-        problem = None if gpus else "nvidia-smi lists no GPU"
-    return Detection(VENDOR, gpus, problem, lost, hung=result.timed_out)
+        found.problem = result.complaint
+    elif not gpus:
+        found.problem = "nvidia-smi lists no GPU"
+    return found
 
 
 def parse(xml: str) -> tuple[list[Gpu], list[str]]:

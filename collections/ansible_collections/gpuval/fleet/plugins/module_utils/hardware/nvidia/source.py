@@ -7,12 +7,12 @@ import selectors
 import shutil
 import subprocess
 import time
-from typing import Optional
+from typing import IO, Optional, cast
 
 from ..gpu import Gpu
 from ..source import Counters, Sample, Source, SourceError
 from ..tools import EXTRA_DIRECTORIES
-from .nvml import LIBRARY, Nvml
+from .nvml import Nvml
 from .smi import ERROR, QUERIES, READING_OF_COLUMN, parse_header, parse_row, parse_rows, refusals
 
 #: The driver wakes GPUs one after another without persistence mode.
@@ -26,10 +26,10 @@ NOT_ASKED = "this driver's nvidia-smi does not report it"
 NOT_REPORTED = "nvidia-smi's query does not report it, and NVML could not be loaded"
 
 
-def open_nvidia(period_seconds: float, library: str = LIBRARY) -> Source:
+def open_nvidia(period_seconds: float) -> Source:
     """Return NVML, else nvidia-smi. Raises ``SourceError`` when neither can be read."""
     try:
-        return Nvml(library)
+        return Nvml()
     except SourceError as error:
         problem = str(error)
     try:
@@ -51,6 +51,8 @@ class NvidiaSmi(Source):
         path = shutil.which("nvidia-smi", path=search)
         if path is None:
             raise SourceError("nvidia-smi is not installed")
+        self._header: list[str] = []
+        self._fresh: dict[int, Gpu] = {}
         self._latest: dict[int, Gpu] = {}
         self._process: Optional[subprocess.Popen[bytes]] = None
         problem = ""
@@ -78,7 +80,8 @@ class NvidiaSmi(Source):
             stderr=subprocess.STDOUT,
             env={**os.environ, "LC_ALL": "C"},
         )
-        os.set_blocking(self._process.stdout.fileno(), False)
+        self._output = cast("IO[bytes]", self._process.stdout)
+        os.set_blocking(self._output.fileno(), False)
 
     def sample(self) -> dict[int, Sample]:
         self._sweep(LATE_SECONDS)
@@ -90,7 +93,7 @@ class NvidiaSmi(Source):
     def close(self) -> None:
         if self._process:
             self._process.kill()
-            self._process.stdout.close()
+            self._output.close()
             self._process = None
 
     def _sweep(self, limit: float) -> None:
@@ -99,7 +102,7 @@ class NvidiaSmi(Source):
         deadline = last_output + limit
         last_line = ""
         with selectors.DefaultSelector() as selector:
-            selector.register(self._process.stdout, selectors.EVENT_READ)
+            selector.register(self._output, selectors.EVENT_READ)
             while True:
                 while b"\n" in self._buffer:
                     line, _, self._buffer = self._buffer.partition(b"\n")
@@ -114,7 +117,7 @@ class NvidiaSmi(Source):
                         return
                     continue
                 last_output = time.monotonic()
-                data = os.read(self._process.stdout.fileno(), 1 << 16)
+                data = os.read(self._output.fileno(), 1 << 16)
                 if not data:
                     raise SourceError(f"it ended: {last_line[:200] or 'without output'}")
                 self._buffer = (self._buffer + data)[-MAX_LINE_BYTES:]

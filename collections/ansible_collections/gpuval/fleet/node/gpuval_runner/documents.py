@@ -1,0 +1,51 @@
+"""The JSON objects of records (gpuval.record/1) and series (gpuval.series/1), as typed dictionaries."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, TypedDict
+
+
+class Metric(TypedDict):
+    """A figure in its base unit; scope ``node``, ``gpu:<index>``, ``rank:<n>`` or ``link:<name>``."""
+
+    name: str
+    value: Optional[float]
+    unit: str
+    scope: str
+
+
+class Curve(TypedDict):
+    """One series: y over x."""
+
+    name: str
+    unit: str
+    scope: str
+    x_unit: str
+    x: list[float]
+    y: list[Optional[float]]
+
+
+class RecordDocument(TypedDict):
+    """A record as it is written."""
+
+    schema: str
+    run_id: str
+    node: str
+    stage: str
+    workload: str
+    attempt: int
+    state: str
+    message: str
+    started_at: Optional[str]
+    updated_at: str
+    finished_at: Optional[str]
+    duration_seconds: Optional[float]
+    command: list[str]
+    image: Optional[str]
+    exit_code: Optional[int]
+    signal: Optional[str]
+    metrics: list[Metric]
+    fingerprints: dict[str, str]
+    environment: dict[str, Any]
+    artifacts: list[str]
+    attempts: list[RecordDocument]
