@@ -107,6 +107,15 @@ def test_pages_that_the_collection_names_exist():
                 assert (ROOT / name).exists() or ROOT / name in UNFINISHED, f"{path}: {name}"
 
 
+def test_the_places_to_look_for_a_change_exist():
+    text = (ROOT / "CONTRIBUTING.md").read_text().split("## I want to change")[1].split("\n## ")[0]
+    named = [name for name in re.findall(r"`([\w./]+(?:/|\.\w+))`", text) if "<" not in name]
+    folders = [COLLECTION, COLLECTION / "plugins", COLLECTION / "roles" / "training", ROOT]
+    assert len(named) > 20
+    missing = [name for name in named if not any((folder / name).exists() for folder in folders)]
+    assert missing == []
+
+
 def test_every_page_is_reachable_from_the_readme():
     seen, waiting = set(), [ROOT / "README.md"]
     while waiting:
