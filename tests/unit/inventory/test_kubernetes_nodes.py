@@ -197,7 +197,10 @@ PLAYBOOK = [
         "tasks": [
             {
                 "name": "See which nodes can be worked on",
-                "gpuval.fleet.probe_nodes": {"placement": "kubernetes", "required": "{{ wanted | default(false) | bool }}"},
+                "gpuval.fleet.probe_nodes": {
+                    "placement": "kubernetes",
+                    "required": "{{ wanted | default(false) | bool }}",
+                },
                 "run_once": True,
                 "register": "probed",
             },
