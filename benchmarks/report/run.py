@@ -46,7 +46,7 @@ def judge(folder: Path) -> None:
 
 
 def report(folder: Path) -> None:
-    """Write all forms of the report, as the action write_report does."""
+    """Write all forms of the report, as the action report_run does."""
     from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_forms  # noqa: PLC0415 - main makes the collection known first
     from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as folder_module  # noqa: PLC0415 - main makes the collection known first
 

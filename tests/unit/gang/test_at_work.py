@@ -1,7 +1,7 @@
 """Settings of gangs, and what the inventory and the report say of those who may be part of one."""
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.action import close_run
+from ansible_collections.gpuval.fleet.plugins.action import clean_run
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document, forming, keys, orchestrate, session
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.orchestrate import Placed
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
@@ -129,13 +129,13 @@ def test_clean_finds_every_round_that_there_is(tmp_path):
     bed.dies_at = 12
     with pytest.raises(Died):
         bed.go()
-    ids = {of_round["run_id"] for _folder, of_round in close_run.rounds_of(bed.folder)}
-    assert ids == {"run-1.all", "run-1.search-01"} == set(close_run.round_ids_of(bed.folder))
+    ids = {of_round["run_id"] for _folder, of_round in clean_run.rounds_of(bed.folder)}
+    assert ids == {"run-1.all", "run-1.search-01"} == set(clean_run.round_ids_of(bed.folder))
     document.file_of(bed.folder).write_text("{")  # damaged: the rounds are there all the same
     bed.below("all").run_file.write_text("{")
-    assert [of_round["run_id"] for _folder, of_round in close_run.rounds_of(bed.folder)] == ["run-1.search-01"]
-    assert close_run.round_ids_of(bed.folder) == ["run-1.all", "run-1.search-01"]  # what they left on nodes goes, too
+    assert [of_round["run_id"] for _folder, of_round in clean_run.rounds_of(bed.folder)] == ["run-1.search-01"]
+    assert clean_run.round_ids_of(bed.folder) == ["run-1.all", "run-1.search-01"]  # what they left on nodes goes, too
     bed.below("search-01").run_file.unlink()
-    assert close_run.round_ids_of(bed.folder) == ["run-1.all", "run-1.search-01"]
+    assert clean_run.round_ids_of(bed.folder) == ["run-1.all", "run-1.search-01"]
     keys.forget_all(bed.folder)
     assert not list(tmp_path.rglob("gang_keys.json"))

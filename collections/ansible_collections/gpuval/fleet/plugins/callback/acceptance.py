@@ -10,7 +10,7 @@ short_description: End the console with the FINAL ACCEPTANCE block
 version_added: 0.1.0
 author: gpuval contributors (@gpuval)
 description:
-  - Prints the block of M(gpuval.fleet.announce_verdict) after the play recap, where it is the last thing to be read.
+  - Prints the block of M(gpuval.fleet.report_run) after the play recap, as the last lines of the output.
   - Sends each line of the output on when it is printed, so that a pipe or a log file shows the watch as it happens.
   - Enable it by C(callbacks_enabled = gpuval.fleet.acceptance); without it the block is printed before the recap.
 """

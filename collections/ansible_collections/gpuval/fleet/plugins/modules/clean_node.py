@@ -14,7 +14,8 @@ description:
   - Removes the model cache as well when no other run is left, unless models lay there before gpuval came.
   - Touches only folders whose plan names them as those of a run, and that belong to this user alone.
   - Puts the network back as it was found once no run of this node is left.
-  - Verifies that nothing is left and says what is.
+  - Verifies that nothing is left, and lists what is.
+  - The action plugin of the same name returns a failure as an outcome, which M(gpuval.fleet.clean_run) reports.
 author:
   - gpuval contributors (@gpuval)
 attributes:
@@ -53,6 +54,20 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+outcome:
+  description: Result for the summary of all nodes, from the action plugin.
+  returned: always
+  type: dict
+  contains:
+    state:
+      description: V(clean), V(left) when something could not be removed, or V(not reached).
+      type: str
+    class:
+      description: Class of the failure, as in the report of a run.
+      type: str
+    message:
+      description: The failure in words.
+      type: str
 removed:
   description: Folders that were removed.
   returned: success

@@ -1,15 +1,28 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Change how many nodes of a run work at once; who watches it reads that in its next round."""
+"""Change the window of a run that is watched, or record the error that ended its gangs."""
 
 from __future__ import annotations
 
 from ansible.errors import AnsibleActionFail
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import clean_text
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import session
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import window
 
 
 class ActionModule(RunAction):
     def work(self, options, task_vars):
+        return self._set_window(options) if options["gang_error"] is None else self._end_gangs(options)
+
+    def _end_gangs(self, options):
+        """The nodes are judged and reported with this error as the reason."""
+        if self.check_mode:
+            return {"changed": False, "skipped": True}
+        reason = session.broke_off(self.folder(options), options["gang_error"] or "no message")
+        self._display.error(clean_text(f"{reason}. What there is of the run is judged and reported all the same."))
+        return {"changed": True, "reason": reason, "msg": reason}
+
+    def _set_window(self, options):
         asked = {name: options[name] for name in ("max_nodes_at_once", "max_transfers")}
         if all(value is None for value in asked.values()):
             raise AnsibleActionFail("nothing to set: give a number of nodes (make window N=20), of transfers, or both")

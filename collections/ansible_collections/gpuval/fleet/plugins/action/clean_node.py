@@ -1,5 +1,5 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Clean one node in one round trip; whatever comes of it is an outcome for the summary, never the end of the play."""
+"""Clean one node in one round trip. Every result, failures too, is an outcome that clean_run reports."""
 
 from __future__ import annotations
 
@@ -8,6 +8,31 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import Co
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import cleaning
 
 REACHABLE = "reachable"
+
+DOCUMENTATION = r"""
+options:
+  directory:
+    description: Base folder of gpuval on the node.
+    type: str
+    default: ''
+  run_ids:
+    description: The runs to remove. Empty removes all runs of the node.
+    type: list
+    elements: str
+    default: []
+  keep_models:
+    description: Keep the node's model cache.
+    type: bool
+    default: false
+  remove_images:
+    description: Remove the container images that runs brought to the node.
+    type: bool
+    default: false
+  probe:
+    description: Findings of M(gpuval.fleet.probe_nodes) by node. A node that is not V(reachable) is not contacted.
+    type: dict
+    default: {}
+"""
 
 
 class ActionModule(ControllerAction):

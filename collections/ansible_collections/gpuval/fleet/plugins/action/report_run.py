@@ -1,0 +1,58 @@
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Write a judged run's report and upload it, or print the FINAL ACCEPTANCE block and fail unless the run passed."""
+
+from __future__ import annotations
+
+from ansible import constants
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
+from ansible_collections.gpuval.fleet.plugins.module_utils.upload import upload
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import final_block, write_forms
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import applied_criteria, publishing
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess
+
+CALLBACK = "gpuval.fleet.acceptance"
+ACCEPTED = ("PASS", "PARTIAL")
+
+
+class ActionModule(RunAction):
+    def work(self, options, task_vars):
+        if self.check_mode:
+            return {"changed": False, "skipped": True}
+        folder = self.folder(options)
+        report = run_folder.read_report(folder)
+        if options["state"] == "announced":
+            return self._announce(folder, report)
+        paths = [*write_forms(report, folder.path).values(), folder.path / "report.json"]
+        verdict_file = publishing.keep_verdict(folder, report)
+        if options["store"] is not None and not folder.is_copy:
+            self._upload(options["store"], folder, report["run"]["folder"], [*paths, verdict_file])
+        return {"changed": True, "files": [str(path) for path in paths], "msg": f"report in {folder.path}"}
+
+    def _upload(self, store, folder, prefix, report_files):
+        """A store that fails costs a warning: the results have the report, and the verdict is announced next."""
+        run_files = [path for path in (folder.run_file, applied_criteria.criteria_file(folder)) if path.exists()]
+        warning = "the report was not uploaded: {}"
+        try:
+            connection = StoreAccess(store).connection()
+        except StoreError as error:
+            self._display.warning(warning.format(error))
+            return
+        for files, place in ((report_files, f"{prefix}/report"), (run_files, prefix)):
+            uploaded = upload(connection, [str(path) for path in files], place, check_mode=False)
+            if uploaded.get("failed"):
+                self._display.warning(warning.format(uploaded["msg"]))
+                return
+
+    def _announce(self, folder, report):
+        if CALLBACK not in constants.config.get_config_value("CALLBACKS_ENABLED"):
+            self._display.display(final_block(report))
+        verdict = report["verdict"]
+        return {
+            "changed": False,
+            "failed": verdict not in ACCEPTED,
+            "acceptance_report": str(folder.path / "report.json"),
+            "verdict": verdict,
+            "msg": f"FINAL ACCEPTANCE: {verdict}; read {folder.path / 'report.html'}",
+        }
