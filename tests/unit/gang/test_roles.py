@@ -1,7 +1,6 @@
 """The declarations of the stages of a gang, as Ansible makes them: commands that the program takes, in a plan."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,32 +14,54 @@ pytest.importorskip("torch")
 from gpuval_workloads.gang.config import CollectivesConfig, TrainingConfig, parse_arguments
 
 ROOT = Path(__file__).resolve().parents[3]
-PLAYBOOK = """
-- hosts: localhost
+PLAY = """
+- hosts: {case}
   gather_facts: false
+  connection: local
+  vars: {variables}
   tasks:
-    - import_role: {name: gpuval.fleet.collective}
-    - import_role: {name: gpuval.fleet.deepspeed}
-    - import_role: {name: gpuval.fleet.fabric}
-    - import_role: {name: gpuval.fleet.run, tasks_from: reopen}
+    - import_role: {{name: gpuval.fleet.collective}}
+    - import_role: {{name: gpuval.fleet.deepspeed}}
+    - import_role: {{name: gpuval.fleet.fabric}}
+    - import_role: {{name: gpuval.fleet.run, tasks_from: reopen}}
       when: false
-    - copy: {content: "{{ run_gang_workloads | to_json }}", dest: "{{ playbook_dir }}/workloads.json", mode: "0600"}
+    - copy: {{content: "{{{{ run_gang_workloads | to_json }}}}", dest: {folder}/{case}.json, mode: "0600"}}
 """
+#: What is set, by case, which has a host of its own.
+CASES = {
+    "standard": {"gpuval_profile": "standard"},
+    "quick": {"gpuval_profile": "quick"},
+    "settings": {
+        "gpuval_profile": "burnin",
+        "gpuval_network": "efa",
+        "gpuval_environment": {"FI_PROVIDER": "efa;ofi_rxm"},
+        "collective_names": ["all_reduce", "all_gather"],
+        "collective_largest_bytes": 1000,
+        "collective_launcher": "deepspeed",
+        "collective_tool": "nccl-tests",
+        "deepspeed_zero_stage": 3,
+        "deepspeed_batch_size": 4,
+        "deepspeed_sequence_length": 128,
+        "deepspeed_arguments": ["--seed", 7],
+        "gpuval_images": {"training": {"reference": "training:1"}},
+        "fabric_largest_bytes": 2000,
+    },
+}
 
 
-@pytest.fixture
-def declared(tmp_path):
-    def make(**variables):
-        (tmp_path / "play.yml").write_text(PLAYBOOK)
-        command = [Path(sys.executable).parent / "ansible-playbook", tmp_path / "play.yml", "-e", json.dumps(variables)]
-        done = subprocess.run(
-            [str(part) for part in command], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
-            env={**os.environ, "ANSIBLE_LOCALHOST_WARNING": "0"},
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
-        return json.loads((tmp_path / "workloads.json").read_text())
-
-    return make
+@pytest.fixture(scope="module")
+def declared(tmp_path_factory):
+    """By case the workloads that the roles declare, from one playbook with a play for each case."""
+    folder = tmp_path_factory.mktemp("roles")
+    plays = [
+        PLAY.format(case=case, variables=json.dumps(variables), folder=folder) for case, variables in CASES.items()
+    ]
+    (folder / "play.yml").write_text("".join(plays))
+    (folder / "hosts").write_text("".join(f"{case} ansible_python_interpreter={sys.executable}\n" for case in CASES))
+    command = [Path(sys.executable).with_name("ansible-playbook"), folder / "play.yml", "-i", folder / "hosts"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return {case: json.loads((folder / f"{case}.json").read_text()) for case in CASES}
 
 
 def configuration(workload):
@@ -50,7 +71,7 @@ def configuration(workload):
 
 
 def test_by_default_all_is_measured_by_torchrun_and_nothing_is_set(declared):
-    workloads = declared(gpuval_profile="standard")
+    workloads = declared["standard"]
     assert list(workloads) == ["collective", "deepspeed", "fabric"]
     assert configuration(workloads["collective"]) == CollectivesConfig(seconds=60)
     assert configuration(workloads["deepspeed"]) == TrainingConfig(seconds=120)
@@ -68,14 +89,7 @@ def test_by_default_all_is_measured_by_torchrun_and_nothing_is_set(declared):
 
 
 def test_settings_reach_the_programs(declared):
-    workloads = declared(
-        gpuval_profile="burnin", gpuval_network="efa", gpuval_environment={"FI_PROVIDER": "efa;ofi_rxm"},
-        collective_names=["all_reduce", "all_gather"], collective_largest_bytes=1000, collective_launcher="deepspeed",
-        collective_tool="nccl-tests",
-        deepspeed_zero_stage=3, deepspeed_batch_size=4, deepspeed_sequence_length=128,
-        deepspeed_arguments=["--seed", 7],
-        gpuval_images={"training": {"reference": "training:1"}}, fabric_largest_bytes=2000,
-    )  # fmt: skip
+    workloads = declared["settings"]
     assert configuration(workloads["collective"]) == CollectivesConfig(
         launcher="deepspeed", seconds=600, only=("all_reduce", "all_gather"), most_bytes=1000,
         expect_network=("AWS Libfabric", "Libfabric"), tool="nccl-tests",
@@ -90,4 +104,4 @@ def test_settings_reach_the_programs(declared):
 
 
 def test_a_profile_without_gangs_declares_none(declared):
-    assert declared(gpuval_profile="quick") == {}
+    assert declared["quick"] == {}

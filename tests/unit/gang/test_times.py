@@ -1,7 +1,6 @@
 """A round is given the time that its stages may take, and a round of the search that of the search's stage."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,88 +15,116 @@ NAMES = (
     "fabric_timeout_seconds", "collective_join_seconds", "fabric_join_seconds", "run_launch_seconds",
     "run_pod_start_seconds", "gpuval_gang_search_seconds", "opened_as",
 )  # fmt: skip
-PLAYBOOK = """
-- hosts: all
+PLAY = """
+- hosts: {hosts}
+  gather_facts: false
+  connection: local
+  vars: {variables}
+  tasks:
+    - import_role: {{name: gpuval.fleet.run, tasks_from: reopen}}
+      when: false
+      run_once: true
+    - import_role: {{name: gpuval.fleet.collective}}
+      when: false
+      run_once: true
+    - import_role: {{name: gpuval.fleet.deepspeed}}
+      when: false
+      run_once: true
+    - import_role: {{name: gpuval.fleet.fabric}}
+      when: false
+      run_once: true
+    - set_fact:
+        {case}: "{{{{ query('ansible.builtin.vars', *names) | to_json }}}}"
+      run_once: true
+      vars: {{names: {names}}}
+"""
+SAVE = """
+- hosts: node-0
   gather_facts: false
   connection: local
   tasks:
-    - import_role: {name: gpuval.fleet.run, tasks_from: reopen}
-      when: false
-      run_once: true
-IMPORTS    - copy:
-        content: "{{ query('ansible.builtin.vars', *names) | to_json }}"
-        dest: "{{ playbook_dir }}/found.json"
-        mode: "0600"
-      run_once: true
-      vars: {names: NAMES}
+    - copy: {{content: "{{{{ dict({cases} | zip(query('vars', *{cases}))) | to_json }}}}", dest: {file}, mode: "0600"}}
 """
-
-
 PROFILE = yaml.safe_load((settings.ROLES / "run/tasks/open.yml").read_text())[0]["gpuval.fleet.open_run"]["profile"]
+#: Name of a case: the play's hosts and what is set. `few` are two nodes, `all` 180.
+CASES = {
+    **{
+        f"{placement}_{profile}": ("few", {"gpuval_profile": profile, "gpuval_placement": placement})
+        for placement in ("ssh", "kubernetes")
+        for profile in ("quick", "standard", "burnin")
+    },
+    "asked": ("few", {"gpuval_profile": "standard", "deepspeed_seconds": 36000, "fabric_seconds": 600}),
+    "few_nodes": ("few", {"gpuval_profile": "standard"}),
+    "many_nodes": ("all", {"gpuval_profile": "standard"}),
+    "no_gangs": ("few", {"gpuval_profile": "standard", "run_gang_stages": []}),
+    "other_gangs": ("few", {"gpuval_profile": "standard", "run_gang_stages": ["collective"]}),
+}
 
 
-@pytest.fixture
-def found(tmp_path):
-    def ask(hosts=2, **variables):
-        roles = ("collective", "deepspeed", "fabric")
-        variables = {"opened_as": PROFILE, **variables}
-        task = "    - import_role: {{name: gpuval.fleet.{}}}\n      when: false\n      run_once: true\n"
-        imports = "".join(task.format(role) for role in roles)
-        playbook = PLAYBOOK.replace("IMPORTS", imports).replace("NAMES", json.dumps(NAMES))
-        (tmp_path / "play.yml").write_text(playbook)
-        (tmp_path / "hosts").write_text(
-            "".join(f"node-{number} ansible_python_interpreter={sys.executable}\n" for number in range(hosts))
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """By case the values of NAMES, from one playbook with a play for each case."""
+    folder = tmp_path_factory.mktemp("times")
+    plays = [
+        PLAY.format(
+            case=case,
+            hosts=hosts,
+            variables=json.dumps({"opened_as": PROFILE, **variables}),
+            names=json.dumps(NAMES),
         )
-        command = [
-            str(Path(sys.executable).parent / "ansible-playbook"), str(tmp_path / "play.yml"),
-            "-i", str(tmp_path / "hosts"), "-e", json.dumps(variables),
-        ]  # fmt: skip
-        done = subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, timeout=180, check=False, env=dict(os.environ)
-        )
-        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-        return dict(zip(NAMES, json.loads((tmp_path / "found.json").read_text()), strict=True))
-
-    return ask
+        for case, (hosts, variables) in CASES.items()
+    ]
+    save = SAVE.format(cases=list(CASES), file=folder / "found.json")
+    (folder / "play.yml").write_text("".join([*plays, save]))
+    names = [f"node-{number} ansible_python_interpreter={sys.executable}" for number in range(180)]
+    (folder / "hosts").write_text("\n".join([*names, "[few]", "node-0", "node-1", ""]))
+    command = [Path(sys.executable).with_name("ansible-playbook"), folder / "play.yml", "-i", folder / "hosts"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return {
+        case: dict(zip(NAMES, json.loads(values), strict=True))
+        for case, values in json.loads((folder / "found.json").read_text()).items()
+    }
 
 
 @pytest.mark.parametrize("profile", ["quick", "standard", "burnin"])
 @pytest.mark.parametrize("placement", ["ssh", "kubernetes"])
 def test_a_round_holds_its_stages(found, profile, placement):
-    told = found(gpuval_profile=profile, gpuval_placement=placement)
-    stages = [stage for stage in told["run_gang_stages"] if stage != "fabric"]
+    values = found[f"{placement}_{profile}"]
+    stages = [stage for stage in values["run_gang_stages"] if stage != "fabric"]
     assert bool(stages) == (profile != "quick")
-    needed = sum(float(told["run_gang_workloads"][stage]["timeout_seconds"]) for stage in stages)
+    needed = sum(float(values["run_gang_workloads"][stage]["timeout_seconds"]) for stage in stages)
     start = "run_pod_start_seconds" if placement == "kubernetes" else "run_launch_seconds"
-    assert float(told["run_gang_round_seconds"]) >= needed + float(told[start])
-    assert float(told["run_gang_search_round_seconds"]) >= float(told["fabric_timeout_seconds"]) + float(
-        told["run_launch_seconds"]
+    assert float(values["run_gang_round_seconds"]) >= needed + float(values[start])
+    assert float(values["run_gang_search_round_seconds"]) >= float(values["fabric_timeout_seconds"]) + float(
+        values["run_launch_seconds"]
     )
     # A round is begun only where its whole deadline is left.
-    assert not stages or float(told["gpuval_gang_search_seconds"]) >= 3 * float(told["run_gang_search_round_seconds"])
+    assert not stages or float(values["gpuval_gang_search_seconds"]) >= 3 * float(
+        values["run_gang_search_round_seconds"]
+    )
     for stage in stages:
-        workload = told["run_gang_workloads"][stage]
+        workload = values["run_gang_workloads"][stage]
         assert float(workload["timeout_seconds"]) > float(workload["expected_seconds"])
 
 
 def test_what_a_stage_asks_for_reaches_its_round(found):
-    told = found(gpuval_profile="standard", deepspeed_seconds=36000, fabric_seconds=600)
-    assert float(told["run_gang_round_seconds"]) > 3 * 36000
-    assert float(told["run_gang_search_round_seconds"]) > 3 * 600
-    assert float(told["gpuval_gang_search_seconds"]) == 6 * float(told["run_gang_search_round_seconds"])
+    values = found["asked"]
+    assert float(values["run_gang_round_seconds"]) > 3 * 36000
+    assert float(values["run_gang_search_round_seconds"]) > 3 * 600
+    assert float(values["gpuval_gang_search_seconds"]) == 6 * float(values["run_gang_search_round_seconds"])
 
 
 def test_many_nodes_have_longer_to_come_together(found):
-    few, many = found(gpuval_profile="standard"), found(hosts=180, gpuval_profile="standard")
+    few, many = found["few_nodes"], found["many_nodes"]
     assert (float(few["collective_join_seconds"]), float(few["fabric_join_seconds"])) == (300, 120)
     assert (float(many["collective_join_seconds"]), float(many["fabric_join_seconds"])) == (340, 140)
-    for told, hosts in ((few, 2), (many, 180)):
-        assert float(told["gpuval_gang_search_seconds"]) == folder.usual_search_seconds(hosts)
+    for values, hosts in ((few, 2), (many, 180)):
+        assert float(values["gpuval_gang_search_seconds"]) == folder.usual_search_seconds(hosts)
     assert float(many["run_gang_round_seconds"]) >= float(few["run_gang_round_seconds"]) + 2 * 40 + 100
 
 
 def test_a_run_with_other_stages_of_gangs_is_none_of_the_profile(found):
     """Without what the profile asks of gangs nobody is accepted in its name, and no mark of it is taken off."""
-    assert found(gpuval_profile="standard")["opened_as"] == "standard"
-    for others in ([], ["collective"]):
-        assert found(gpuval_profile="standard", run_gang_stages=others)["opened_as"] == "custom"
+    assert found["few_nodes"]["opened_as"] == "standard"
+    assert found["no_gangs"]["opened_as"] == found["other_gangs"]["opened_as"] == "custom"
