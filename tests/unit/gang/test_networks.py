@@ -3,8 +3,7 @@
 import pytest
 import yaml
 from ansible.errors import AnsibleFilterError
-from ansible_collections.gpuval.fleet.plugins.filter.network_environment import network_environment
-from ansible_collections.gpuval.fleet.plugins.filter.network_names import network_names
+from ansible_collections.gpuval.fleet.plugins.filter.fleet import network_environment, network_names
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import networks
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import COLLECTION
 

@@ -11,7 +11,7 @@ short_description: Take in an image's archive that the controller sends over its
 version_added: 0.1.0
 description:
   - Says how much of an archive is on the node, and puts it in its place once it is whole and right.
-  - The role P(gpuval.fleet.image#role) calls it through the action plugin of the same name, which sends what is
+  - The role P(gpuval.fleet.image_stage#role) calls it through the action plugin of the same name, which sends what is
     missing. An archive that was cut off is gone on with.
 author:
   - gpuval contributors (@gpuval)

@@ -1,0 +1,35 @@
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Filters of the roles' defaults."""
+
+from __future__ import annotations
+
+from ansible.errors import AnsibleFilterError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts.model_source import folder_name
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import networks
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import usual_search_seconds
+
+
+def network_environment(name: str, sku: str = networks.AUTO) -> dict[str, str]:
+    """Environment of a gang's workloads for a network of ``networks/``; empty for ``auto``."""
+    try:
+        return networks.environment(name, sku)
+    except networks.NetworkError as error:
+        raise AnsibleFilterError(str(error)) from error
+
+
+def network_names(name: str) -> list[str]:
+    """Names of a network in the log of the collectives' library, ``*`` for any text; none for ``auto``."""
+    try:
+        return networks.names(name)
+    except networks.NetworkError as error:
+        raise AnsibleFilterError(str(error)) from error
+
+
+class FilterModule:
+    def filters(self):
+        return {
+            "model_folder": folder_name,
+            "network_environment": network_environment,
+            "network_names": network_names,
+            "usual_search_seconds": usual_search_seconds,
+        }
