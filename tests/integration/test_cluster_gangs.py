@@ -23,7 +23,7 @@ PLAYBOOK = """
   gather_facts: false
   tasks:
     - ansible.builtin.import_role: {name: gpuval.fleet.store}
-    - ansible.builtin.import_role: {name: gpuval.fleet.run, tasks_from: watch_kubernetes}
+    - ansible.builtin.import_role: {name: gpuval.fleet.run, tasks_from: watch}
       vars:
         run_opened: {run: {run_id: "{{ round }}"}}
         gpuval_retries: 0

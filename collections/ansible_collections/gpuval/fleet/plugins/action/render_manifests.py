@@ -3,18 +3,19 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuval.fleet.plugins.action.watch_jobs import ActionModule as Jobs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import manifests, rendering
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.inventory import VARIABLE
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.orders import NodeOrders
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import files
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder, plans
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess, signed_urls
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.rclone import rclone_config
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
 
 
-class ActionModule(Jobs):
+class ActionModule(RunAction):
     def work(self, options, task_vars):
         run = options["run"] if self.check_mode else self.folder(options).read_run()
         nodes = {name: task_vars["hostvars"][name].get(VARIABLE) or {} for name in task_vars["ansible_play_hosts"]}
@@ -68,7 +69,7 @@ class ActionModule(Jobs):
         return sign
 
     def _placement(self, name, known, run, options, task_vars, sign):
-        order = self._order(name, None, "", run, run["deadline_seconds"], task_vars)
+        order = NodeOrders(self, task_vars, run).order(name)
         path = None if self.check_mode else self.folder(options).plan_file(name)
         if path and path.exists():
             plan = self.folder(options).read_plan(name)

@@ -9,14 +9,14 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: run_gangs
-short_description: Have nodes work together, and find the node or link for which that fails
+short_description: Run multi-node stages, and find the node or link that makes them fail
 version_added: 0.1.0
 description:
-  - Forms gangs of the nodes whose own stages passed and that are alike; the others are left out with a reason.
-  - Has each gang do its stages in a round of its own, over SSH, and watches it as a run is watched.
-  - Where a gang is slow, wrong or hangs, rounds of disjoint pairs find the node, link or boundary that is to blame.
+  - Forms gangs of alike nodes whose own stages passed; the others are left out with a reason.
+  - Runs the stages of each gang in a round of its own, over SSH or in pods, and watches it like a run.
+  - Where a gang is slow, wrong or hangs, rounds of disjoint pairs find the node, link or boundary at fault.
   - A gang runs again without the nodes that were found bad.
-  - Started again, it goes on where it stood.
+  - Started again, it resumes where it stopped.
 author:
   - gpuval contributors (@gpuval)
 extends_documentation_fragment:
@@ -24,8 +24,12 @@ extends_documentation_fragment:
   - gpuval.fleet.store
   - gpuval.fleet.criteria
   - gpuval.fleet.watch
+  - gpuval.fleet.placement
+  - gpuval.fleet.cluster
   - gpuval.fleet.gang_members
   - gpuval.fleet.gangs
+requirements:
+  - kubernetes (Python library, on the controller, for O(placement=kubernetes))
 attributes:
   check_mode:
     support: full
@@ -35,33 +39,9 @@ attributes:
     description: There is nothing to compare.
 options:
   baseline:
-    description: Baseline that nodes are held against, if any.
+    description: Baseline that nodes are compared with, if any.
     type: path
     default: ''
-  launch_tasks:
-    description: Task file whose only task launches the plan of a host.
-    type: path
-    required: true
-  launch_seconds:
-    description: How long one launch may take.
-    type: float
-    default: 180.0
-  fetch_tasks:
-    description: Task file whose only task fetches the evidence of a host.
-    type: path
-    required: true
-  fetch_seconds:
-    description: How long one fetch may take.
-    type: float
-    default: 300.0
-  send_tasks:
-    description: Task file whose only task sends images to a host, before the launch, if the store does not.
-    type: path
-    required: true
-  send_seconds:
-    description: How long sending images to one node may take.
-    type: float
-    default: 3600.0
 """
 
 EXAMPLES = r"""

@@ -9,14 +9,14 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: watch_run
-short_description: Start the nodes' plans and watch them until every node is done
+short_description: Launch the nodes' plans and watch the run until every node is done
 version_added: 0.1.0
 description:
-  - Starts each node's plan when its turn comes, without waiting for other nodes.
+  - Launches each node's plan when its turn comes, over SSH or as a Job of a cluster, without waiting for others.
   - Prints a line for each change, with counts by stage and state, elapsed and expected time.
-  - Judges a node when its plan is done, and launches again the stages that are to be measured once more.
+  - Judges a node when its plan is complete, and launches the stages again that may be retried.
   - Fetches records over the connection of nodes that cannot reach the store, or that are silent.
-  - Nodes that are not reached are tried again, less and less often, while the run is on.
+  - Retries unreachable nodes with a growing interval while the run is on.
 author:
   - gpuval contributors (@gpuval)
 extends_documentation_fragment:
@@ -24,6 +24,10 @@ extends_documentation_fragment:
   - gpuval.fleet.store
   - gpuval.fleet.criteria
   - gpuval.fleet.watch
+  - gpuval.fleet.placement
+  - gpuval.fleet.cluster
+requirements:
+  - kubernetes (Python library, on the controller, for O(placement=kubernetes))
 attributes:
   check_mode:
     support: full
@@ -32,30 +36,31 @@ attributes:
     support: full
     description: Shows the stages of the plans in check mode.
 options:
-  launch_tasks:
-    description: Task file whose only task launches the plan of a host.
-    type: path
-    required: true
-  launch_seconds:
-    description: How long one launch may take.
-    type: float
-    default: 180.0
-  fetch_tasks:
-    description: Task file whose only task fetches the evidence of a host.
-    type: path
-    required: true
-  fetch_seconds:
-    description: How long one fetch may take.
-    type: float
-    default: 300.0
-  send_tasks:
-    description: Task file whose only task sends images to a host, before the launch, if the store does not.
-    type: path
-    required: true
-  send_seconds:
-    description: How long sending images to one node may take.
-    type: float
-    default: 3600.0
+  accept_new_nodes:
+    description:
+      - Add nodes to the run that appear in the cluster while it is watched.
+      - A node joins when O(selector) chooses it, pods can be placed on it, and a node of the run has its SKU, whose
+        variables it gets.
+    type: bool
+    default: false
+  selector:
+    description: Label selector of nodes that may join; empty chooses all.
+    type: str
+    default: ''
+  skus:
+    description: By which labels or resource the SKU of a node that joins is known, as in the inventory.
+    type: dict
+    default: {}
+  ids:
+    description: The customer's ids of nodes, by name, or the path of a file with them.
+    type: raw
+    default: {}
+  label_groups:
+    description:
+      - Labels of the cluster that become labels of a node that joins, and the names that they get, as in the inventory.
+      - Empty is the default of the inventory.
+    type: dict
+    default: {}
 """
 
 EXAMPLES = r"""
@@ -71,4 +76,8 @@ started:
   returned: success
   type: list
   elements: str
+requests:
+  description: Number of requests to the cluster's API.
+  returned: success
+  type: int
 """

@@ -22,8 +22,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import (
     pod_records,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.orders import Order
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_diagnosis import Limits
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import PodSettings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_state import ENDED
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_tracker import PodStatus, PodTracker, Trouble
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.streams import Streams
@@ -56,15 +56,6 @@ MAX_ATTEMPTS = 2
 LOG_BYTES = 8 << 20
 #: From the end of a container's output, where its record is: a kubelet cuts what is longer than it was asked for there.
 LOG_LINES = 2000
-
-
-@dataclass(frozen=True)
-class Order:
-    """What is to run on one node: its plan as SSH would have it, and what its pod is like."""
-
-    plan: Mapping[str, Any]
-    settings: PodSettings
-    sku: str
 
 
 @dataclass(frozen=True)
@@ -127,11 +118,6 @@ class ClusterPlacement(Placement):
     @property
     def busy(self) -> bool:
         return bool(self._events)
-
-    @property
-    def requests(self) -> int:
-        """How many requests the API server had to answer so far."""
-        return sum(self._cluster.asked.values())
 
     # -- before the first launch
 

@@ -84,6 +84,7 @@ class Placement(Protocol):
 
     def begin(self, views: Mapping[str, NodeView]) -> None:
         """Prepare the launches; called once, before the first."""
+        return
 
     def next_attempt(self, view: NodeView) -> Attempt | None:
         """A further attempt for a done node whose attempt was cut short by no fault of its own (an eviction)."""
@@ -99,3 +100,4 @@ class Placement(Protocol):
 
     def add(self, view: NodeView) -> None:
         """Called for each new node once it is part of the run."""
+        return

@@ -3,50 +3,47 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from ansible import context
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.node_tasks import MOST_WORKERS, NodeTasks, Outcome
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import Check
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.plans import PlanError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.node_tasks import MOST_WORKERS, NodeTasks
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import NodeView
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.placement import Attempt, Ended, Event, Placement
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.watch import Limits, RunWatch
+
+#: Task files of the role `run` with one task each.
+TASKS = Path(__file__).parents[3] / "roles/run/tasks"
 
 SHOW_SECONDS = 60
 #: How long `wait` blocks on launches and fetches before it looks at transfers.
 TURN_SECONDS = 0.5
 
 
-@dataclass(frozen=True)
-class Work:
-    """A task file with one task, and its time limit on one node in seconds."""
-
-    file: Path
-    seconds: float
-
-
 class SshPlacement(Placement):
-    """`work` has the kinds launch, fetch and send (images that do not come by the store)."""
+    """Tasks of three kinds: launch, fetch, and send (images that do not come by the store)."""
 
     def __init__(
         self,
         action: Any,
         task_vars: Mapping[str, Any],
-        work: Mapping[str, Work],
+        seconds: Mapping[str, float],
         transfers: int,
-        variables: Mapping[str, Any] | None = None,
+        variables: Mapping[str, Any],
     ) -> None:
-        """`variables` are added to those of every task."""
-        self._variables = dict(variables or {})
+        """`seconds`: the time limit on one node by kind; `variables` are added to those of every task."""
         self.present = set(task_vars["ansible_play_hosts"])
         self.everyone = set(task_vars["ansible_play_hosts_all"])
-        self._names = list(task_vars["ansible_play_hosts"])
-        self._work = work
-        forks = context.CLIARGS.get("forks") or 5
-        self._tasks = NodeTasks(action, task_vars, min(forks, MOST_WORKERS))
+        self._seconds, self._variables = seconds, dict(variables)
+        self._tasks = NodeTasks(action, task_vars, min(_forks(), MOST_WORKERS))
         #: Separate workers: a transfer takes minutes, mostly waiting, and must not delay launches and fetches.
-        self._sends = NodeTasks(action, task_vars, transfers or forks)
+        self._sends = NodeTasks(action, task_vars, transfers or _forks())
         #: Launches that wait for the node's images, with the time of their order and the seconds left then.
         self._ordered: dict[str, tuple[Attempt, float, float]] = {}
 
@@ -54,19 +51,11 @@ class SshPlacement(Placement):
     def busy(self) -> bool:
         return bool(self._tasks.busy or self._sends.busy)
 
-    def plans(self) -> Iterator[Outcome]:
-        """The plan of each node, for check mode."""
-        for name in self._names:
-            self._tasks.submit(name, "launch", self._work["launch"].file, {"run_launch": {}}, SHOW_SECONDS)
-        while self.busy:
-            yield from self._tasks.wait(SHOW_SECONDS)
-
     def launch(self, view: NodeView, attempt: Attempt, seconds: float) -> None:
         """Start the plan, after the transfer of images that do not come by the store."""
         if view.needs_images:
             self._ordered[view.name] = (attempt, time.monotonic(), seconds)
-            send = self._work["send"]
-            self._sends.submit(view.name, "send", send.file, self._variables, send.seconds)
+            self._sends.submit(view.name, "send", TASKS / "send.yml", self._variables, self._seconds["send"])
         else:
             self._launch(view.name, attempt, seconds)
 
@@ -104,6 +93,59 @@ class SshPlacement(Placement):
         launch = {"attempt": attempt.number, "stages": list(attempt.stages), "deadline_seconds": seconds}
         self._submit(name, "launch", {"run_launch": launch})
 
-    def _submit(self, name: str, kind: str, variables: Mapping[str, Any]) -> None:
-        work = self._work[kind]
-        self._tasks.submit(name, kind, work.file, {**self._variables, **variables}, work.seconds)
+    def _submit(self, name: str, kind: Literal["launch", "fetch"], variables: Mapping[str, Any]) -> None:
+        self._tasks.submit(name, kind, TASKS / f"{kind}.yml", {**self._variables, **variables}, self._seconds[kind])
+
+
+class SshWatcher:
+    """A `Watcher` over SSH."""
+
+    requests = 0
+
+    def __init__(
+        self, action: Any, options: Mapping[str, Any], task_vars: Mapping[str, Any], *, gangs: bool = False
+    ) -> None:
+        self._action, self._options, self._task_vars = action, options, task_vars
+
+    def __enter__(self) -> SshWatcher:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        """Nothing stays open between runs."""
+
+    def plans(self) -> dict[str, str]:
+        launching.warm_schema()
+        names, plans, problems = self._task_vars["ansible_play_hosts"], {}, []
+        tasks = NodeTasks(self._action, self._task_vars, min(_forks(), MOST_WORKERS))
+        try:
+            for name in names:
+                tasks.submit(name, "launch", TASKS / "launch.yml", {"run_launch": {}}, SHOW_SECONDS)
+            while tasks.busy:
+                for outcome in tasks.wait(SHOW_SECONDS):
+                    if outcome.failed:
+                        problems.append(f"{outcome.node}: {outcome.message}")
+                    else:
+                        plans[outcome.node] = (outcome.result or {}).get("diff", {}).get("after", "")
+        finally:
+            tasks.close()
+        if problems:
+            raise PlanError("; ".join(problems))
+        return plans
+
+    def watch(self, folder: RunFolder, limits: Limits, checks: Sequence[Check]) -> list[str]:
+        access = StoreAccess(self._options["store"])
+        launching.warm(access.connection())
+        seconds = {kind: self._options[f"{kind}_seconds"] for kind in ("launch", "fetch", "send")}
+        variables = {"run_place": {"run_id": folder.path.name, "results_dir": str(folder.path.parent)}}
+        placement = SshPlacement(self._action, self._task_vars, seconds, limits.max_transfers, variables)
+        try:
+            return RunWatch(limits, folder, access, checks, placement, self._action._display).run()
+        finally:
+            placement.close()
+
+    def address(self, _run_id: str, member: Mapping[str, Any]) -> str:
+        return member["address"]
+
+
+def _forks() -> int:
+    return context.CLIARGS.get("forks") or 5

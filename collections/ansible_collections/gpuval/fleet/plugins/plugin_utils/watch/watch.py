@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Protocol
 
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store, StoreError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.parent_process import Parent
@@ -246,3 +246,24 @@ class RunWatch:
         message = f"{launch_errors.LOST}{last_heartbeat(view, now)}; {contact['message']}"
         self.watched.write_launch(view, {**known, "contact": {**contact, "class": "lost_contact", "message": message}})
         self.display.warning(f"{view.name}: {message}")
+
+
+class Watcher(Protocol):
+    """What the actions ask of a kind of placement. Used as a context manager; `plans` needs no entering."""
+
+    def plans(self) -> Mapping[str, str]:
+        """The plan of each node, as text for people. Raises PlanError."""
+
+    def watch(self, folder: run_folder.RunFolder, limits: Limits, checks: Sequence[Check]) -> list[str]:
+        """Watch a run, or a round of gangs. Returns the nodes on which a plan was started."""
+
+    def address(self, run_id: str, member: Mapping[str, Any]) -> str:
+        """The address of a member of a gang, for the others."""
+
+    @property
+    def requests(self) -> int:
+        """Requests to a cluster's API so far."""
+
+    def __enter__(self) -> Watcher: ...
+
+    def __exit__(self, *exception: object) -> None: ...

@@ -1,0 +1,104 @@
+"""Watches runs whose nodes are those of a Kubernetes cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import inventory, joining
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.gangs import member_address
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.options import access_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.orders import GANG_WORKLOADS, WORKLOADS, NodeOrders
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.placement import ClusterPlacement, StoreForPods
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_diagnosis import Limits as PodLimits
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import ManifestError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import Check
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import node_ids
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunError, RunFolder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.rclone import rclone_config
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.watch import Limits, RunWatch
+
+
+class ClusterWatcher:
+    """A `Watcher` by the API of a cluster: a Job for each node, and one connection for all rounds of gangs."""
+
+    _cluster: Cluster
+
+    def __init__(
+        self, action: Any, options: Mapping[str, Any], task_vars: Mapping[str, Any], *, gangs: bool = False
+    ) -> None:
+        self._action, self._options, self._task_vars, self._gangs = action, options, task_vars, gangs
+        self._workloads = GANG_WORKLOADS if gangs else WORKLOADS
+
+    def __enter__(self) -> ClusterWatcher:
+        self._cluster = Cluster(access_of(self._options))
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._cluster.close()
+
+    def plans(self) -> dict[str, str]:
+        hosts = self._task_vars["ansible_play_hosts"]
+        orders = NodeOrders(self._action, self._task_vars, self._options["run"], self._workloads)
+        return {name: launching.shown(orders.order(name).plan) for name in hosts}
+
+    def watch(self, folder: RunFolder, limits: Limits, checks: Sequence[Check]) -> list[str]:
+        run, access, display = folder.read_run(), StoreAccess(self._options["store"]), self._action._display
+        store = StoreForPods(
+            client=access.store(),
+            reader=rclone_config(access.reader()),
+            ca=access.ca() or "",
+            reachable=access.reachable_from_nodes("kubernetes"),
+            valid_seconds=run["deadline_seconds"] + launching.SIGNED_SLACK_SECONDS,
+        )
+        placement = ClusterPlacement(
+            self._cluster,
+            run,
+            folder,
+            store,
+            NodeOrders(self._action, self._task_vars, run, self._workloads).order,
+            self._task_vars["ansible_play_hosts"],
+            self._task_vars["ansible_play_hosts_all"],
+            display.warning,
+            PodLimits.of(self._options["patience_seconds"], self._options["start_seconds"]),
+            self._join_rule(),
+        )
+        if self._gangs:  # members wait for each other from their start: none may wait for others' image pulls
+            limits = replace(limits, max_transfers=0)
+        try:
+            started = RunWatch(limits, folder, access, checks, placement, display, store.client).run()
+            placement.finish()
+        finally:
+            placement.close()
+        return started
+
+    def _join_rule(self) -> joining.Rule | None:
+        options = self._options
+        if self._gangs or not options["accept_new_nodes"]:
+            return None
+
+        def matches(name: str) -> bool:
+            return bool(self._cluster.list("Node", options["selector"], fields=f"metadata.name={name}")[0])
+
+        labels = options["label_groups"] or inventory.LABEL_GROUPS
+        ids = node_ids.Reader(project_path)(options["ids"])
+        return joining.Rule(matches, options["skus"], ids, self._action._display.display, labels)
+
+    def address(self, run_id: str, member: Mapping[str, Any]) -> str:
+        """The name of the member's pod, or the node's own address. Raises RunError."""
+        name, hostvars = member["node"], self._task_vars["hostvars"]
+        settings = NodeOrders(self._action, self._task_vars, {}).pod_settings(name)
+        facts = (hostvars[name].get("kubernetes_node") if name in hostvars else None) or {}  # hostvars.get() raises
+        try:
+            return member_address(run_id, name, self._options["namespace"], settings, facts.get("addresses"))
+        except ManifestError as error:
+            raise RunError(str(error)) from None
+
+    @property
+    def requests(self) -> int:
+        return sum(self._cluster.asked.values())
