@@ -119,7 +119,7 @@ def test_status_in_the_middle(fleet, seen):
     done = seen["status"]
     assert done.code == 0, str(done)
     assert f"run {fleet.run_id}: the only one of the bucket gpuval" in done.output
-    assert "its controller watches it (last sign 0:0" in done.output
+    assert "its controller watches it (last heartbeat 0:0" in done.output
     assert "nodes: 1 not started, 2 running" in done.output
     assert "training 2 success, 1 open | hold 2 running, 1 open" in done.output
     rows = [line.split() for line in done.output.splitlines() if line.startswith(("away ", "node-"))]

@@ -8,6 +8,7 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import rounds
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.status import lines as status_lines
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.status import status as run_status
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.status.reader import StatusReader
 
@@ -66,7 +67,7 @@ def begin(store, run, name, members):
 
 
 def lines(known):
-    return "\n".join(run_status.head_lines(run_status.status_of(known)))
+    return "\n".join(status_lines.head_lines(run_status.status_of(known)))
 
 
 def test_the_round_its_stages_and_who_is_left_out_are_shown(store, run):
@@ -75,14 +76,14 @@ def test_the_round_its_stages_and_who_is_left_out_are_shown(store, run):
     assert "round all: its nodes are not launched yet" in lines(reader.look())
     begin(store, run, "all", members)
     told = lines(reader.look())
-    assert "its controller has its gangs at work (last sign 0:00:0" in told
+    assert "its controller runs its gangs (last heartbeat 0:00:0" in told
     assert "gangs: all of 2 nodes, 1 round(s)" in told
     assert "left out of the gangs: node-3: its own stages ended FAIL: " in told
     assert "\x1b" not in told
     assert "round all: 2 node(s) in 1 gang(s), begun 0:00:3" in told
     assert "  stages: collective 1 running, 1 success" in told
     assert "  node-2  running  collective  0:00:0" in told
-    assert "NOBODY WATCHES" not in told
+    assert "controller lost" not in told
     assert "the deadline passed" not in told
 
 
@@ -110,7 +111,7 @@ def test_a_run_goes_on_while_its_gangs_do_and_ends_with_them(store, run):
     gangs(store, run, "all", ended=AT)
     status = run_status.status_of(reader.look())
     assert (status.at_gangs, status.judging) == (False, True)
-    assert "round all" not in "\n".join(run_status.head_lines(status))
+    assert "round all" not in "\n".join(status_lines.head_lines(status))
 
 
 def test_who_watches_is_told_of_a_new_round_and_of_its_stages(store, run):
@@ -119,11 +120,11 @@ def test_who_watches_is_told_of_a_new_round_and_of_its_stages(store, run):
     first = run_status.status_of(reader.look())
     its = begin(store, run, "all", members)
     second = run_status.status_of(reader.look())
-    assert run_status.round_changes(first, second)[0] == f"round {its['run_id']}: 2 node(s) work together"
+    assert status_lines.round_changes(first, second)[0] == f"round {its['run_id']}: 2 node(s) work together"
     put(store, f"{its['folder']}/records/collective/node-2.json",
         make_record("node-2", "collective", run_id=its["run_id"], state="crash", message="out of memory"))  # fmt: skip
     third = run_status.status_of(reader.look())
-    (told,) = [line for line in run_status.round_changes(second, third) if "collective" in line]
+    (told,) = [line for line in status_lines.round_changes(second, third) if "collective" in line]
     assert told.startswith("node-2 collective: crash")
 
 

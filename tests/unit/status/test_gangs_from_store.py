@@ -185,7 +185,7 @@ def test_names_that_are_no_nodes_do_not_become_paths(store, own, tmp_path):
     document["findings"]["all"]["nodes"]["../../../escaped"] = "bad"
     put(store, gang_document.key_of(own.read_run()), document)
     _, after = report(store, tmp_path / "other")
-    assert all("names what is no node of the run" in reason for reason in reasons(after))
+    assert all("names nodes that are not in the run" in reason for reason in reasons(after))
     evidence.lay_out(own, own.read_run(), document)
     assert not list(tmp_path.rglob("escaped*"))
 

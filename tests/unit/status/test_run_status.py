@@ -6,6 +6,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import brief as stage_brief
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.status import lines as status_lines
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.status import status as run_status
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.status.status import Ahead, Known
 
@@ -130,7 +131,7 @@ def test_a_node_that_was_launched_and_never_told_a_thing_is_silent_after_a_while
     assert node.age == pytest.approx(seconds + 4, abs=3)
     assert (node.ahead is None, node.matters) == (state == "silent", state == "silent")
     assert found.end.exact == (state == "running")
-    assert node.message == ("it was launched, and no record of it has come" if state == "silent" else "")
+    assert node.message == ("it was launched, but no record has arrived" if state == "silent" else "")
 
 
 def test_a_node_that_is_launched_again_is_not_silent_for_its_records_of_before():
@@ -148,7 +149,7 @@ def test_a_stage_over_its_time_gives_the_least_only():
     node = status({"n": slow}).nodes[0]
     assert node.ahead == Ahead(40, exact=False)
     assert node.matters
-    assert "over time" in run_status.table_lines(status({"n": slow}), [node], whole=True)[1]
+    assert "over time" in status_lines.table_lines(status({"n": slow}), [node], whole=True)[1]
 
 
 def test_of_a_silent_node_no_end_is_expected_and_the_run_ends_not_before():
@@ -162,14 +163,14 @@ def test_without_expectations_nothing_is_made_up():
     found = status({"n": TRAINS}, plan=plan)
     assert found.nodes[0].ahead is None
     assert found.end is None
-    assert "expected end not known" in "\n".join(run_status.head_lines(found))
+    assert "expected end unknown" in "\n".join(status_lines.head_lines(found))
 
 
 def test_those_that_wait_begin_when_a_place_is_free():
     found = status({"a": TRAINS, "b": {}, "c": {}}, launches={"b": None, "c": None}, waits=["b", "c"], window=1)
     assert [node_of(found, name).ahead.seconds for name in "abc"] == [100, 250, 400]
     assert found.end == Ahead(400)
-    assert "waiting for their turn (1 at once): b, c" in run_status.head_lines(found)
+    assert "waiting for their turn (1 at once): b, c" in status_lines.head_lines(found)
 
 
 def test_without_a_window_those_that_wait_begin_now():
@@ -183,8 +184,8 @@ def test_who_waits_behind_a_silent_node_has_no_end():
 
 
 def test_an_end_beyond_the_deadline_is_told():
-    text = "\n".join(run_status.head_lines(status({"n": TRAINS}, deadline_seconds=100)))
-    assert "expected end 11:01:40 (in 0:01:40): later than the deadline" in text
+    text = "\n".join(status_lines.head_lines(status({"n": TRAINS}, deadline_seconds=100)))
+    assert "expected end 11:01:40 (in 0:01:40): after the deadline, which cancels open stages" in text
     assert "deadline 11:00:36 (in 0:00:36)" in text  # 60 s when it was told, 4 s ago
 
 
@@ -192,7 +193,7 @@ def test_the_controllers_sign_tells_whether_anybody_watches():
     assert status({"n": TRAINS}).watched
     gone = status({"n": TRAINS}, sign=200)
     assert not gone.watched
-    assert "NOBODY WATCHES IT" in "\n".join(run_status.head_lines(gone))
+    assert "controller lost: last heartbeat" in "\n".join(status_lines.head_lines(gone))
     assert not gone.over  # the node goes on
     assert gone.accepted
 
@@ -201,7 +202,7 @@ def test_a_run_that_nobody_ended_is_not_passed():
     found = status({"n": DONE}, sign=1000)
     assert found.over
     assert not found.accepted
-    assert "was never ended" in found.conclusion()
+    assert "was never ended" in status_lines.conclusion(found)
 
 
 def test_a_run_that_was_watched_to_the_end_is_waited_for_while_it_is_judged():
@@ -221,7 +222,7 @@ def test_a_run_that_has_ended_is_accepted_by_its_verdict(word, accepted):
     base = known({"n": DONE}, finished_at="2026-11-02T10:59:00Z")
     found = run_status.status_of(replace(base, verdict=verdict(word, {"n": "PASS"})))
     assert (found.over, found.accepted, found.verdict) == (True, accepted, word)
-    assert f"has ended: {word}" in found.conclusion()
+    assert f"has ended: {word}" in status_lines.conclusion(found)
 
 
 def test_a_verdict_from_before_the_end_is_none():
@@ -242,12 +243,12 @@ def test_of_many_nodes_those_that_matter_are_shown():
     nodes = {f"n{number:04}": TRAINS for number in range(1000)}
     nodes |= {f"x{number:04}": {"facts": ("crash", 1)} for number in range(150)}
     found = status(nodes)
-    lines = run_status.table_lines(found, found.nodes, whole=False)
-    assert len(lines) == 1 + run_status.MOST_ROWS + 2
+    lines = status_lines.table_lines(found, found.nodes, whole=False)
+    assert len(lines) == 1 + status_lines.MAX_ROWS + 2
     assert lines[-2].startswith("... and 50 more")
-    assert lines[-1].startswith("1000 node(s) with nothing to tell")
-    assert len(run_status.table_lines(found, found.nodes, whole=True)) == 1151
-    assert "nodes: 150 failed, 1000 running" in run_status.head_lines(found)
+    assert lines[-1].startswith("1000 node(s) without problems")
+    assert len(status_lines.table_lines(found, found.nodes, whole=True)) == 1151
+    assert "nodes: 150 failed, 1000 running" in status_lines.head_lines(found)
 
 
 def test_nodes_are_chosen_by_name_and_pattern():
@@ -269,7 +270,7 @@ def test_the_lines_of_what_is_done():
     }
     done = {stage: ("success", 5, {"metrics": figures.get(stage, [])}) for stage in STAGES}
     found = status({"X": done, "Y": TRAINS})
-    assert run_status.done_lines(found, found.nodes) == [
+    assert status_lines.done_lines(found, found.nodes) == [
         "Node: X, Facts Time: 5 seconds",
         "Node: Y, Facts Time: 5 seconds",
         "Node: X, Training Time: 811.93 seconds",
@@ -281,16 +282,16 @@ def test_what_is_new_is_told_once():
     before = status({"n": TRAINS, "m": TRAINS})
     silent = {"facts": ("success", 240), "training": ("running", 200)}
     after = status({"n": {**TRAINS, "training": ("success", 1)}, "m": silent})
-    lines = run_status.changes(before, after, after.nodes, lines=False)
+    lines = status_lines.changes(before, after, after.nodes, lines=False)
     assert lines == ["m: silent", "n training: success after 5.0 s"]
-    assert run_status.changes(after, after, after.nodes, lines=False) == []
-    assert "Node: n, Training Time: 5 seconds" in run_status.changes(before, after, after.nodes, lines=True)
+    assert status_lines.changes(after, after, after.nodes, lines=False) == []
+    assert "Node: n, Training Time: 5 seconds" in status_lines.changes(before, after, after.nodes, lines=True)
 
 
 def test_what_a_node_wrote_is_one_line_of_the_table():
     evil = {"facts": ("crash", 1, {"message": "a\x1b[31m\nb" + "c" * 3000})}
     found = status({"n": evil})
-    (line,) = run_status.table_lines(found, found.nodes, whole=True)[1:]
+    (line,) = status_lines.table_lines(found, found.nodes, whole=True)[1:]
     assert "\x1b" not in line
     assert "\n" not in line
     assert len(line) < 300

@@ -7,6 +7,7 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import brief
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.status import lines as status_lines
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.status import status as run_status
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.status.reader import StatusReader
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import stored_runs
@@ -206,6 +207,6 @@ def test_a_thousand_nodes_are_told_in_seconds():
     briefs = {name: dict.fromkeys(run["nodes"][name]["stages"], record) for name in names}
     began = time.perf_counter()
     status = run_status.status_of(run_status.Known(run, now, briefs))
-    lines = [*run_status.head_lines(status), *run_status.table_lines(status, status.nodes, whole=True)]
+    lines = [*status_lines.head_lines(status), *status_lines.table_lines(status, status.nodes, whole=True)]
     assert len(lines) > 1000
     assert time.perf_counter() - began < 2

@@ -1,5 +1,5 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Controller side of launch_plan: build the node's plan, sign its URLs, hand both to the node in one round trip."""
+"""Controller side of launch_plan: build the node's plan, sign its URLs, send both to the node in one round trip."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.rclone import r
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import keep_started
 
-#: Words for an interpreter that is still to be found.
+#: Settings for an interpreter that is still to be discovered.
 DISCOVERED = ("auto", "auto_silent", "auto_legacy", "auto_legacy_silent")
 
 DOCUMENTATION = r"""
@@ -98,7 +98,7 @@ options:
 class ActionModule(RunAction):
     _requires_connection = True
 
-    #: Which Python of the node answered the launch.
+    #: The Python of the node that answered the launch.
     found_python = ""
 
     def work(self, options, task_vars):
@@ -112,7 +112,7 @@ class ActionModule(RunAction):
                 "diff": {"before": "", "after": launching.shown(plan), "after_header": node},
             }
         run, known = folder.read_run(), folder.read_launch(node)
-        if known.get("attempt", 1) > options["attempt"]:  # a controller that takes the run up starts at 1 again
+        if known.get("attempt", 1) > options["attempt"]:  # a controller that resumes the run starts at 1 again
             options = {**options, "attempt": known["attempt"], "stages": known["stages"]}
         try:
             plan = self._plan(folder, run, node, options)
@@ -146,7 +146,7 @@ class ActionModule(RunAction):
     def _plan(self, folder, run, node, options):
         """The plan of the first attempt is kept once it was placed; a later attempt is a part of it."""
         path = folder.plan_file(node)
-        refused = folder.read_launch(node).get("state") == "refused"  # settings may have been mended since
+        refused = folder.read_launch(node).get("state") == "refused"  # settings may have been fixed since
         if options["attempt"] > 1 or (path.exists() and not refused):
             plan = folder.read_plan(node)
             return plans.again(plan, options["stages"], options["attempt"]) if options["attempt"] > 1 else plan
@@ -178,7 +178,7 @@ class ActionModule(RunAction):
 
     @staticmethod
     def _images(options, stages):
-        """What the stages' images stand for, and where the node gets them."""
+        """The images of the stages, and where the node gets them."""
         workloads = options["workloads"]
         by_stage = {stage: workloads[stage].get("image") for stage in stages if stage in workloads}
         plans.check_images(options["runtime"], by_stage)
@@ -192,7 +192,7 @@ class ActionModule(RunAction):
         launch = {"node": node, "attempt": options["attempt"], "stages": options["stages"], "at": run_folder.now()}
         names = [stage["name"] for stage in folder.read_plan(node)["stages"]]
         access = StoreAccess(options["store"])
-        # A store on the controller's loopback: such a node writes nothing, and is asked for its records.
+        # With a store on the controller's loopback the node writes nothing; its records are fetched.
         beyond = not access.reachable_from_nodes(self._connection.transport)
         if beyond and "loading" in names:
             return {**launch, "state": "refused", "message": launching.NO_MODEL}
@@ -242,7 +242,7 @@ class ActionModule(RunAction):
         return {**launch, "store_reachable": False} if beyond else launch
 
     def _on_node(self, arguments, task_vars):
-        """Have it done over the standard input of the node's Python, or as a module where that takes no input."""
+        """Launch over the standard input of the node's Python, or as a module where the connection takes no input."""
         takes_input = self._is_pipelining_enabled("new") and self._connection._shell.SHELL_FAMILY == "sh"
         if not takes_input:
             return self._execute_module(
@@ -261,13 +261,13 @@ class ActionModule(RunAction):
 
     @staticmethod
     def _candidates(task_vars):
-        """Names under which a Python may be found, the preferred one first."""
+        """Names of Python interpreters to try, the preferred one first."""
         return constants.config.get_config_value("INTERPRETER_PYTHON_FALLBACK", variables=task_vars)
 
     def _interpreter(self, task_vars):
-        """The Python that is configured for the node, or was found there before; empty: it is still to be found."""
+        """The Python configured for the node, or discovered before; empty: it is still to be discovered."""
         configured = constants.config.get_config_value("INTERPRETER_PYTHON", variables=task_vars)
-        try:  # the variable may be a template, which only the value itself, not its text, may be taken for
+        try:  # the variable may be a template
             wanted = str(self._templar.template(configured) or "").strip()
         except AnsibleValueOmittedError:
             wanted = ""

@@ -13,6 +13,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.parent_process i
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder, publishing
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.status import lines as status_lines
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.status import status as run_status
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.status.reader import StatusReader
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import stored_runs
@@ -39,10 +40,10 @@ class ActionModule(ControllerAction):
         if options["watch"] and not status.over:
             status = self._watch(status)
             self._show(status)
-        self._say(status.conclusion())
+        self._say(status_lines.conclusion(status))
         result = {
             "changed": False,
-            "msg": status.conclusion(),
+            "msg": status_lines.conclusion(status),
             "run_id": status.known.run["run_id"],
             "verdict": status.verdict,
         }
@@ -108,14 +109,14 @@ class ActionModule(ControllerAction):
                 away = True
                 continue
             nodes = self._chosen(after)
-            lines = run_status.changes(status, after, nodes, lines=self.options["lines"])
-            lines += run_status.round_changes(status, after)
+            lines = status_lines.changes(status, after, nodes, lines=self.options["lines"])
+            lines += status_lines.round_changes(status, after)
             if after.at_gangs and after.round:  # the run's own deadline is that of the nodes' own stages
                 until = max(until, now + max(0.0, after.round.left) + BEYOND_SECONDS)
             lines += [line for line in after.known.refused if line not in status.known.refused][:MOST_REFUSED]
             status = after
             if lines or time.monotonic() - spoke >= QUIET_SECONDS:
-                for line in [*lines, run_status.progress_line(status)]:
+                for line in [*lines, status_lines.progress_line(status)]:
                     self._say(line)
                 spoke = time.monotonic()
         return status
@@ -123,9 +124,9 @@ class ActionModule(ControllerAction):
     def _show(self, status):
         nodes = self._chosen(status)
         whole = self.options["whole"] or bool(self.options["nodes"]) or self._display.verbosity > 0
-        lines = [*run_status.head_lines(status), "", *run_status.table_lines(status, nodes, whole=whole)]
+        lines = [*status_lines.head_lines(status), "", *status_lines.table_lines(status, nodes, whole=whole)]
         if self.options["lines"]:
-            lines += ["", *run_status.done_lines(status, nodes)]
+            lines += ["", *status_lines.done_lines(status, nodes)]
         refused = status.known.refused
         lines += refused[:MOST_REFUSED]
         if len(refused) > MOST_REFUSED:

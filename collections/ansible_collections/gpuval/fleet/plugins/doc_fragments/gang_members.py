@@ -12,7 +12,7 @@ options:
     type: int
     default: 0
   group_by:
-    description: What all members of a gang have alike, V(sku) or labels of C(gpuval_labels).
+    description: What all members of a gang share, V(sku) or labels of C(gpuval_labels).
     type: list
     elements: str
     default: [sku]

@@ -8,7 +8,7 @@ class ModuleDocFragment:
     DOCUMENTATION = r"""
 options:
   port:
-    description: Port of the rendezvous on the first member; the next one is the gang's own line.
+    description: Port of the rendezvous on the first member; the next one is that of the gang's control channel.
     type: int
     default: 29500
   ssh_port:
@@ -20,7 +20,7 @@ options:
     type: float
     default: 3600.0
   search:
-    description: Whether to look for the node or link where a gang is not right.
+    description: Whether to search for the node or link when a gang fails or is slow.
     type: bool
     default: true
   search_seconds:
@@ -35,8 +35,8 @@ options:
     default: 180.0
   expected_bytes_per_second:
     description:
-      - What two good nodes reach together in an all_reduce, on the bus. V(0) is not known.
-      - Where all pairs are slower nobody is accepted.
+      - Bus bandwidth of an all_reduce between two good nodes. V(0) is unknown.
+      - Where all pairs are slower no node is accepted.
     type: float
     default: 0.0
   tapered:

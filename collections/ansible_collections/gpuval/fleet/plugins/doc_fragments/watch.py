@@ -1,5 +1,5 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""How a run is watched, however its plans get to the nodes."""
+"""Options of the watch, the same for every placement."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ options:
     type: dict
     default: {}
   poll_seconds:
-    description: How often the store is asked what changed.
+    description: Interval between two looks at the store.
     type: float
     default: 2.0
   pull_seconds:
-    description: How often a node that cannot reach the store is asked.
+    description: Interval of fetching records from a node that cannot reach the store.
     type: float
     default: 15.0
   silence_seconds:
-    description: How long a node may be silent before it is asked, on a cluster for the output of its pod.
+    description: How long a node may be silent before its records are fetched, on a cluster from its pod's output.
     type: float
     default: 90.0
   lost_seconds:
-    description: After how long without a sign a node that cannot be asked either is given up.
+    description: After how long without a heartbeat or an answer a node is given up.
     type: float
     default: 1800.0
   retries:
-    description: How often a stage is relaunched.
+    description: How often a stage is retried.
     type: int
     default: 1
   max_nodes_at_once:

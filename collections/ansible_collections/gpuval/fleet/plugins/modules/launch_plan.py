@@ -11,8 +11,8 @@ short_description: Place a node's plan and start its runner
 version_added: 0.1.0
 description:
   - Writes the plan, the signed URLs, the runner and the workloads into the run's folder on the node.
-  - Starts the runner, which goes on by itself when the connection ends.
-  - Started again, it takes the plan up where it stands. A plan that is done is left alone.
+  - Starts the runner, which continues by itself when the connection ends.
+  - Started again, the plan resumes where it stopped. A completed plan stays as it is.
   - The role P(gpuval.fleet.run#role) calls it through the action plugin of the same name, which builds the plan.
 author:
   - gpuval contributors (@gpuval)
@@ -60,8 +60,8 @@ options:
     required: true
   force:
     description:
-      - Start even if another run is at work on the node, or somebody else uses its accelerators.
-      - Otherwise the launch is refused, and names the processes and containers, before anything starts.
+      - Start even if another run is at work on the node, or other processes use its accelerators.
+      - Otherwise the launch is refused before anything starts, and names the processes and containers.
     type: bool
     default: false
 """
@@ -80,12 +80,12 @@ directory:
   type: str
   sample: /var/lib/gpuval/20261120-201500-3f2a/node-001
 launch:
-  description: What became of the start.
+  description: Result of the start.
   returned: success
   type: dict
   contains:
     state:
-      description: V(started), V(finished) when the plan was done already, or V(refused).
+      description: V(started), V(finished) when the plan was complete already, or V(refused).
       type: str
     class:
       description: Why it was refused, in one word, where that is known here.

@@ -92,7 +92,7 @@ class StatusReader:
             self._take_progress(wanted)
         self._forget((set(self._seen) | set(self._refused)) - set(wanted))
         changed = [entry for key, entry in wanted.items() if self._seen.get(key) != entry.stamp]
-        # run.json first: records of nodes that joined are told by it
+        # run.json first: it names the nodes that joined
         changed.sort(key=lambda entry: entry.key not in self._schemas)
         for entry, raw in read_all(self._store, changed, self._limit):
             self._take(entry, raw)
@@ -145,23 +145,23 @@ class StatusReader:
             self._take_record(entry, raw)
 
     def _take_progress(self, wanted: Mapping[str, Entry]) -> None:
-        """What the controller told of the records it took in, as far as they are the same still."""
+        """Use the controller's summary of the records that it read, where they have not changed since."""
         raw = self._store.get_if_there(self._progress, max_bytes=stored_runs.MAX_DOCUMENT_BYTES)
         if raw is None:
             return
         try:
-            told = stored_runs.read_document(raw, "progress", self._progress)
+            summary = stored_runs.read_document(raw, "progress", self._progress)
         except Damaged:  # then the records themselves are read
             return
-        if told["run_id"] != self._run["run_id"]:
+        if summary["run_id"] != self._run["run_id"]:
             return
         for key, entry in wanted.items():
             place = parse_key(self._folder, key)
-            known = told["records"].get(f"{place[1]}/{place[2]}") if place else None
+            known = summary["records"].get(f"{place[1]}/{place[2]}") if place else None
             if known is None or known["stamp"] != entry.stamp or not self._expected(place[1], place[2]):
                 continue
-            told_fields = {name: value for name, value in known.items() if name != "stamp"}
-            self._briefs.setdefault(place[2], {})[place[1]] = StageBrief(**told_fields, modified=entry.modified)
+            brief_fields = {name: value for name, value in known.items() if name != "stamp"}
+            self._briefs.setdefault(place[2], {})[place[1]] = StageBrief(**brief_fields, modified=entry.modified)
             self._seen[key] = entry.stamp
 
     def _expected(self, stage: str, node: str) -> bool:

@@ -1,4 +1,4 @@
-"""What came of a clean, from what each node answered: the last lines on the console and whether all is gone. Pure."""
+"""The result of a clean, from each node's answer: the last lines on the console and whether all is removed. Pure."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch
 
 #: States of a node after a clean.
 CLEAN = "clean"
-LEFT = "left"  # it answered, and something could not be removed
+LEFT = "left"  # it answered, but something could not be removed
 NOT_REACHED = "not reached"
 NOT_IN_INVENTORY = "not in the inventory"
 LEFT_OUT = "left out by --limit"
-#: What somebody still has to see to. A node that the operator left out is named, and no fault.
+#: States that need the operator. A node left out by --limit is named and counts as no fault.
 OPEN = (LEFT, NOT_REACHED, NOT_IN_INVENTORY)
 
-#: Lists that a node answers with, and how one or several entries are called.
+#: Lists in a node's answer, and the word for one entry and for several.
 COUNTED = {
     "removed": ("path", "paths"),
     "killed": ("process or container", "processes and containers"),
     "images": ("image", "images"),
-    "restored": ("network change put back", "network changes put back"),
+    "restored": ("network change reverted", "network changes reverted"),
 }
 KEPT = "kept"
 MAX_LINES, MAX_NAMED = 40, 3
@@ -49,11 +49,11 @@ def answered(answer: Mapping[str, Any]) -> dict[str, Any]:
         return {"state": CLEAN, "message": "", **lists}
     detail = f"{answer.get('msg', 'the clean failed')} {answer.get('module_stderr') or ''}".strip()
     known = launch_errors.classify("", detail)
-    told = launch_errors.plain(detail)
-    if known.name == "not_started":  # nothing more is known than what it says
-        return {"state": LEFT, "message": told, **lists}
+    message = launch_errors.plain(detail)
+    if known.name == "not_started":  # nothing more is known than its message
+        return {"state": LEFT, "message": message, **lists}
     state = NOT_REACHED if known.name in launch_errors.BEFORE_LOGIN else LEFT
-    return {"state": state, "class": known.name, "message": told, "remedy": _remedy(known), **lists}
+    return {"state": state, "class": known.name, "message": message, "remedy": _remedy(known), **lists}
 
 
 def _remedy(known: launch_errors.LaunchClass) -> str:
@@ -61,11 +61,11 @@ def _remedy(known: launch_errors.LaunchClass) -> str:
 
 
 def unreached(message: str, name: str = "", remedy: str = "") -> dict[str, Any]:
-    """The outcome of a node that was not reached; `name` is the class that a probe gave it, with its own remedy."""
-    told = launch_errors.contact(message)
-    known = launch_errors.named(name or told["class"])
-    mend = f"{remedy}, {_AGAIN}" if remedy else _remedy(known) if known else _AGAIN
-    return {"state": NOT_REACHED, "class": name or told["class"], "message": told["message"], "remedy": mend}
+    """The outcome of an unreachable node; `name` is its class by a probe, which has its own remedy."""
+    contact = launch_errors.contact(message)
+    known = launch_errors.named(name or contact["class"])
+    fix = f"{remedy}, {_AGAIN}" if remedy else _remedy(known) if known else _AGAIN
+    return {"state": NOT_REACHED, "class": name or contact["class"], "message": contact["message"], "remedy": fix}
 
 
 def may_hold(launch: Mapping[str, Any], cleaned_at: str | None) -> bool:
@@ -78,7 +78,7 @@ def may_hold(launch: Mapping[str, Any], cleaned_at: str | None) -> bool:
 
 
 def absent(expected: Iterable[str], played: Iterable[str], inventory: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Outcomes of the run's nodes that this play has not: left out by the operator, or gone from the inventory."""
+    """Outcomes of the run's nodes that are not in this play: excluded by --limit, or removed from the inventory."""
     known = set(inventory)
     outcomes = {}
     for name in set(expected) - set(played):
@@ -87,14 +87,14 @@ def absent(expected: Iterable[str], played: Iterable[str], inventory: Iterable[s
         else:
             outcomes[name] = {
                 "state": NOT_IN_INVENTORY,
-                "message": "the run has it, the inventory has not, so what the run left on it stays",
-                "remedy": f"put it back into the inventory, {_AGAIN}",
+                "message": "it is in the run but not in the inventory, so what the run left on it stays",
+                "remedy": f"add it to the inventory again, {_AGAIN}",
             }
     return outcomes
 
 
 def summarize(run_ids: Sequence[str], outcomes: Mapping[str, Mapping[str, Any]], *, trial: bool = False) -> Summary:
-    """The last word on a clean of these runs (none: of all that are found); `trial` when nothing was done."""
+    """The summary of a clean of these runs (none: of all that are found); `trial` when nothing was done."""
     names = sorted(outcomes, key=natural_order)
     counts = Counter(outcomes[name]["state"] for name in names)
     still = [name for name in names if outcomes[name]["state"] in OPEN]
@@ -115,10 +115,10 @@ def summarize(run_ids: Sequence[str], outcomes: Mapping[str, Mapping[str, Any]],
     kept = [f"{name}: {entry}" for name in names for entry in outcomes[name].get(KEPT, ())]
     if kept:
         lines.append(f"- Left alone on purpose: {some_of(kept, MAX_NAMED, '; ')}")
-    told = [*still, *(name for name in names if outcomes[name]["state"] == LEFT_OUT)]
-    lines += [_line(name, outcomes[name]) for name in told[:MAX_LINES]]
-    if len(told) > MAX_LINES:
-        lines.append(f"- and {len(told) - MAX_LINES} more: {', '.join(told[MAX_LINES:])}")
+    shown = [*still, *(name for name in names if outcomes[name]["state"] == LEFT_OUT)]
+    lines += [_line(name, outcomes[name]) for name in shown[:MAX_LINES]]
+    if len(shown) > MAX_LINES:
+        lines.append(f"- and {len(shown) - MAX_LINES} more: {', '.join(shown[MAX_LINES:])}")
     return Summary([one_line(line, 2000) for line in lines], dict(counts), still)
 
 

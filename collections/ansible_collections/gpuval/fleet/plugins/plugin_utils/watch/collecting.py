@@ -1,4 +1,4 @@
-"""What is still missing of a node's evidence once the store was read. Pure."""
+"""What is missing of a node's evidence after the store was read. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import FINAL_STATES
 
-#: The runner's last words in a stage's log; `curves` says that there is a series as well.
+#: The runner's last line in a stage's log; `curves` announces a series.
 LAST_LINE = r"{stage} attempt {attempt} ended: {state} after [^\n,]*(?P<curves>, with \d+ curves?)?\s*$"
 TAIL_CHARACTERS = 4000
 
@@ -19,8 +19,8 @@ def lacks(
     log_of: Callable[[str], str | None],
     series_of: Callable[[str], Mapping[str, Any] | None],
 ) -> bool:
-    """Whether a node that was launched may hold evidence that is not in the results: a record that is not the last one,
-    a log without its last line, or the curves that this line announces."""
+    """Whether a launched node may hold evidence that the results lack: the final record of a stage, the end of a log,
+    or the curves that the log's last line announces."""
     return any(_stage_lacks(stage, records.get(stage), log_of, series_of) for stage in expected["stages"])
 
 

@@ -1,4 +1,4 @@
-"""Another controller's run, brought from the store into a results folder, so that it can be judged here."""
+"""Another controller's run, copied from the store into a results folder, so that it can be judged here."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import applied_c
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import stored_runs
 
-#: What begins the reason for which a copy has nothing of the run's gangs.
-UNREAD = "what became of the gangs cannot be read"
+#: Prefix of the reason why a copy has no results of the run's gangs.
+UNREAD = "the results of the gangs cannot be read"
 
 
 def bring(store: Store, run: dict[str, Any], results: Path) -> run_folder.RunFolder:
-    """Make or renew the copy: who was expected, how the launches went, what the run is held against. Raises RunError.
+    """Make or renew the copy: expected nodes, launches, criteria and baseline. Raises RunError.
 
-    Records, logs and series are for collect_run to bring.
+    collect_run brings records, logs and series.
     """
     folder = run_folder.RunFolder(results / run["run_id"])
     if folder.run_file.exists() and not folder.is_copy:
-        raise run_folder.RunError(f"{folder.path} is a run of this controller: nothing is brought over it")
+        raise run_folder.RunError(f"{folder.path} is a run of this controller: a copy does not replace it")
     if folder.run_file.exists():
         _check_same(folder, run, store)
     run_folder.write_json(folder.copied_file, _source(store, run))
@@ -78,9 +78,9 @@ def _launches(store: Store, run: dict[str, Any], folder: run_folder.RunFolder) -
 
 
 def _gangs(store: Store, run: dict[str, Any], folder: run_folder.RunFolder) -> None:
-    """What became of the run's gangs, and the copies of their rounds, which are runs of their own.
+    """The results of the run's gangs, and the copies of their rounds, which are runs of their own.
 
-    What cannot be read is told as the reason for which nothing of the gangs is judged.
+    What cannot be read becomes the reason why nothing of the gangs is judged.
     """
     asked = {name: node["gang_stages"] for name, node in run["nodes"].items() if node.get("gang_stages")}
     file = gang_document.file_of(folder)
@@ -116,12 +116,14 @@ def _check_gangs(run: dict[str, Any], document: dict[str, Any]) -> None:
     named |= {node for found in document["findings"].values() for node in found["nodes"]}
     strangers = sorted(named - run["nodes"].keys())
     if strangers:
-        told = one_line(", ".join(strangers), 120)
-        raise stored_runs.Damaged(f"{gang_document.key_of(run)} in the store names what is no node of the run: {told}")
+        names = one_line(", ".join(strangers), 120)
+        raise stored_runs.Damaged(
+            f"{gang_document.key_of(run)} in the store names nodes that are not in the run: {names}"
+        )
 
 
 def _round(store: Store, run: dict[str, Any], folder: run_folder.RunFolder, item: dict[str, Any]) -> None:
-    """The copy of a round; none of one that never reached the store."""
+    """The copy of a round; none of one that is not in the store."""
     below = gang_document.round_folder(folder, item["name"])
     place = f"{run['folder']}/{gang_document.FOLDER}/{item['name']}"
     found = stored_runs.read_run(store, place)
@@ -137,7 +139,7 @@ def _round(store: Store, run: dict[str, Any], folder: run_folder.RunFolder, item
 
 
 def _problem(folder: run_folder.RunFolder, asked: dict[str, list[str]], reason: str) -> None:
-    """Why nothing of their gangs is judged, for each node and stage."""
+    """Record for each node and stage why nothing of their gangs is judged."""
     known = run_folder.read_json(folder.problems_file) if folder.problems_file.exists() else []
     new = [{"node": name, "stage": stage, "reason": reason} for name, stages in asked.items() for stage in stages]
     run_folder.write_json(folder.problems_file, [*(problem for problem in known if problem not in new), *new])

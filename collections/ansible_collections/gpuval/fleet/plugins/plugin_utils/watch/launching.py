@@ -1,4 +1,4 @@
-"""What every launch of a run shares, made once by the action that starts them all and inherited by its workers."""
+"""What all launches of a run share: made once by the watch's action, inherited by its workers."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import Ru
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import target
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.known_hosts import HostKeyError
 
-#: Where the reason lies why a node was not even tried.
+#: The result of the probe, which has the reasons why nodes are not launched.
 PROBE_FILE = "probe.json"
 REACHABLE = "reachable"
-#: A node may still write this long after the run's deadline: what it cancels then is evidence too.
+#: URLs stay valid this long after the run's deadline: records of cancelled stages are evidence too.
 SIGNED_SLACK_SECONDS = 3600
 
-#: Said before the node is blamed for a model that it cannot get.
+#: Message for a node that cannot load a model for want of a reachable store.
 NO_MODEL = (
-    "the embedded store answers on the controller's own loopback only, so this node cannot load the model: set "
+    "the embedded store listens on the controller's loopback only, so this node cannot load the model: set "
     "gpuval_store_address to the address by which the nodes reach this controller, or gpuval_s3_endpoint to an S3 "
-    "service that both reach, or leave loading and inference out with --skip-tags"
+    "service that both reach, or skip loading and inference with --skip-tags"
 )
 
 
@@ -42,24 +42,24 @@ def encoded_archives() -> dict[str, str]:
 
 @cache
 def client(connection: Connection) -> Store:
-    """A client that no request was sent with before the fork: two processes must not share an open connection."""
+    """A client that sends no request before the fork: two processes must not share an open connection."""
     return Store(connection)
 
 
 def warm(connection: Connection) -> None:
-    """Do before the workers are forked what each of them would do for itself."""
+    """Do before the workers are forked what each of them would repeat."""
     archives()
     client(connection).sign_put("warm", 60)  # opens no connection; the first signature costs as much as ten others
     warm_schema()
 
 
 def warm_schema() -> None:
-    """A schema is checked itself when it is first used, which takes longer than any plan."""
+    """The first use of a schema validates the schema itself, which takes longer than any plan."""
     schemas.validator("plan")
 
 
 def away(probed: Mapping[str, Any], node: str) -> dict[str, Any] | None:
-    """Why the node is not to be touched, by the probe (gpuval.probe/1); None when it answers or was not probed."""
+    """Why the node is unreachable by the probe (gpuval.probe/1); None when it answers or was not probed."""
     found = probed.get("nodes", {}).get(node)
     if not found or found.get("state") == REACHABLE:
         return None
@@ -70,9 +70,9 @@ def away(probed: Mapping[str, Any], node: str) -> dict[str, Any] | None:
 def still_away(
     folder: RunFolder, node: str, options: Mapping[str, Any], task_vars: Mapping[str, Any], connection: str
 ) -> dict[str, Any] | None:
-    """Why a node that the run's probe did not reach is not touched now either, as part of a launch; None when it may.
+    """Why a node that the run's probe did not reach is still unreachable, as part of a launch; None when it answers.
 
-    One that comes up late is probed as the others were: Ansible's own connection takes no new host key. The options
+    It is probed like the others at the start: Ansible's own connection accepts no new host key. The options
     hold those of the documentation fragments `probing` and `store`.
     """
     probe_file = folder.state / PROBE_FILE
@@ -92,12 +92,12 @@ def still_away(
 
 
 def remaining_seconds(run: Mapping[str, Any], begun_seconds_ago: float) -> float:
-    """What is left of the run's time for a node whose turn comes now."""
+    """What is left of the run's time for a node launched now."""
     return float(run["deadline_seconds"]) - max(0.0, begun_seconds_ago)
 
 
 def shown(plan: Mapping[str, Any]) -> str:
-    """A plan for people, a line for each stage."""
+    """A plan as text, a line for each stage."""
     return "".join(
         f"{stage['name']}: {' '.join(stage['command'])} (at most {stage['timeout_seconds']} s)\n"
         for stage in plan["stages"]

@@ -1,4 +1,4 @@
-"""The commands by which a person gets to a node of a run: a shell, and the log of a stage while it is written. Pure."""
+"""Commands that open a shell on a node of a run, or follow the log of a stage. Pure."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
 
 SHELL, FOLLOW = "shell", "follow"
-#: What of a log is shown of the time before.
+#: Lines of a log shown from before.
 LINES = 200
 #: In a container that may lack bash.
 _ANY_SHELL = "command -v bash >/dev/null && exec bash; exec sh"
 
 
 class ReachError(GpuvalError):
-    """There is nothing to get to; the message says why."""
+    """There is nothing to reach; the message says why."""
 
 
 def stage_at_work(stages: Sequence[str], states: Mapping[str, str]) -> str:
@@ -27,7 +27,7 @@ def stage_at_work(stages: Sequence[str], states: Mapping[str, str]) -> str:
 
 
 def on_host(what: str, directory: str | None, stage: str, connection: Sequence[str], become: bool = False) -> list[str]:
-    """Words of the command on a node over SSH; `connection` is ssh with its options and the host, or nothing for here.
+    """Words of the command on a node over SSH; `connection` is ssh with its options and host, empty for this host.
 
     `directory` is the run's folder on the node, None where the run was never started there.
     """
@@ -57,7 +57,7 @@ def in_pod(what: str, access: Mapping[str, str], pod: str, container: str) -> li
 
 
 def newest(pods: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The pod that was made last."""
+    """The newest pod."""
     return max(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp")), default=None)
 
 
@@ -69,7 +69,7 @@ def containers(pod: Mapping[str, Any]) -> dict[str, str]:
 
 
 def container_of(what: str, pod: Mapping[str, Any], wanted: str) -> str:
-    """The container to get to: the wanted one, else the one that runs, else for its log the last that did."""
+    """The wanted container, else the running one, else for its log the last that ran."""
     states = containers(pod)
     phase = (pod.get("status") or {}).get("phase", "Unknown")
     about = f"pod {pod['metadata']['name']} ({phase})"
@@ -81,13 +81,13 @@ def container_of(what: str, pod: Mapping[str, Any], wanted: str) -> str:
     chosen = [wanted] if wanted else (running or begun)[-1:]
     if chosen and chosen[0] in allowed:
         return chosen[0]
-    told = ", ".join(f"{name} {state}" for name, state in states.items()) or "no container yet"
+    known = ", ".join(f"{name} {state}" for name, state in states.items()) or "no container yet"
     verb = "runs" if what == SHELL else "has begun"
-    raise ReachError(f"{wanted or 'no stage'} {'does not run' if wanted else verb} in {about}: {told}")
+    raise ReachError(f"{wanted or 'no stage'} {'does not run' if wanted else verb} in {about}: {known}")
 
 
 def beyond(before: Sequence[str], after: Sequence[str]) -> list[str]:
-    """Lines of `after`, the last of a log, that were not yet among its last lines earlier."""
+    """Lines of `after`, the end of a log, that were not in `before`, its earlier end."""
     for start in range(len(before) + 1):
         rest = list(before[start:])
         if rest == list(after[: len(rest)]):

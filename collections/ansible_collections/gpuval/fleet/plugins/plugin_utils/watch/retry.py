@@ -1,4 +1,4 @@
-"""Which stages of a node are run again. Pure; the watcher calls it whenever a node has come to rest."""
+"""Which stages of a node are retried. Pure; the watch calls it whenever a node's plan is complete."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import
 
 
 class FailedCheck(Protocol):
-    """What is asked of a criterion that failed: ``criteria.Check`` has it."""
+    """The part of ``criteria.Check`` that a retry depends on."""
 
     @property
     def stage(self) -> str: ...
@@ -24,14 +24,14 @@ def stages_to_retry(
     failed_checks: Iterable[FailedCheck],
     max_attempts: int = 2,
 ) -> list[str]:
-    """Names of the stages to launch once more, in the order of the plan.
+    """Names of the stages to retry, in the order of the plan.
 
-    A stage is run again when its state is one that its plan lets retry, or when it succeeded, its plan lists ``slow``
-    and a failed check of it allows another measurement; never when a failed check of it allows none (wrong results),
-    never beyond ``max_attempts``. A stage that was skipped only because of stages that are run again goes with them.
+    A stage is retried when its plan lists its state under ``retry``, or when it succeeded, its plan lists ``slow`` and
+    a failed check of it allows another measurement. It is not retried when a failed check allows none (wrong results),
+    nor beyond ``max_attempts``. A stage skipped only because of stages that are retried is retried with them.
 
-    plan_stages: ``stages`` of a plan; of a node whose plan is not known they have names alone, and nothing is run
-    again. records: by stage. failed_checks: required criteria that the node failed.
+    plan_stages: ``stages`` of a plan; where the plan is unknown they have names only, and nothing is retried. records:
+    by stage. failed_checks: required criteria that the node failed.
     """
     failed = list(failed_checks)
     final = {check.stage for check in failed if not check.retry}
@@ -59,7 +59,7 @@ def stages_to_retry(
 def _only_waits_for(
     stage: Mapping[str, Any], records: Mapping[str, Mapping[str, Any]], chosen: Sequence[str], stopped_by_chosen: bool
 ) -> bool:
-    """Whether a skipped stage would run now that ``chosen`` are run again."""
+    """Whether a skipped stage would run now that ``chosen`` are retried."""
     needs = stage.get("needs", ())
     met = all(need in chosen or records.get(need, {}).get("state") == "success" for need in needs)
     return met and (stopped_by_chosen or any(need in chosen for need in needs))

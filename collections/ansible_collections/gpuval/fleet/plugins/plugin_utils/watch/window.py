@@ -12,7 +12,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as
 
 @dataclass(frozen=True)
 class Window:
-    """How many nodes are at work, and how many of them bring images; 0 is no limit."""
+    """How many nodes work at once, and how many of them bring images; 0 is no limit."""
 
     nodes: int
     transfers: int
@@ -34,7 +34,7 @@ def write(folder: run_folder.RunFolder, nodes: int | None, transfers: int | None
 
 
 def read(folder: run_folder.RunFolder, otherwise: Window) -> Window:
-    """The window that was set for the run; what was not set, or is damaged, is as the watch was begun with."""
+    """The window that was set for the run; what was not set, or is damaged, is as in `otherwise`."""
     content = _content(file_of(folder))
     nodes, transfers = content.get("nodes"), content.get("transfers")
     return Window(_number(nodes, otherwise.nodes), _number(transfers, otherwise.transfers))

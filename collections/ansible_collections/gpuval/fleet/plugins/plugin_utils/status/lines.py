@@ -1,0 +1,262 @@
+"""The lines that show a run's status: head, table, changes, progress. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import lines as stage_lines
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.status.status import BAD, STATES, NodeStatus, Status
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import FINAL_STATES
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import clock
+
+#: A table of more nodes shows only those that matter, and of these at most so many.
+WHOLE_TABLE_NODES = 40
+MAX_ROWS = 100
+MESSAGE_CHARACTERS = 110
+MAX_NAMES = 8
+
+
+def conclusion(status: Status) -> str:
+    """The run's state in one line."""
+    run_id, verdict = status.known.run["run_id"], status.known.verdict
+    if status.verdict and verdict:
+        counts = verdict["counts"]
+        shown = ", ".join(f"{counts.get(word, 0)} {word}" for word in ("PASS", "FAIL", "INCOMPLETE"))
+        return f"run {run_id} has ended: {status.verdict} ({shown})"
+    if status.ended:
+        return f"run {run_id} has ended without a verdict in the store: judge it with `make report`"
+    if status.over:
+        return f"run {run_id} was never ended, and its controller is lost: judge what the store has with `make report`"
+    return f"run {run_id} is in progress"
+
+
+def head_lines(status: Status) -> list[str]:
+    """The run, its controller, the progress of each stage, waiting nodes, the expected end."""
+    run, moment = status.known.run, status.known.moment
+    lines = [
+        f"run {run['run_id']}, profile {one_line(run['profile'], 40)}, {len(run['nodes'])} node(s), opened "
+        f"{one_line(run['created_at'], 40)}" + ("" if status.ended else f", {clock(status.run_seconds)} ago")
+    ]
+    if not status.ended:
+        lines.append(_watch_line(status))
+    lines += [*count_lines(status), *_waiting_line(status)]
+    if not status.ended and not status.at_gangs:
+        lines.append(_end_line(status, moment))
+    return [*lines, *gang_lines(status)]
+
+
+def gang_lines(status: Status) -> list[str]:
+    """The gangs, the current round and its progress, the nodes left out; nothing for a run without gangs."""
+    gangs = status.known.gangs
+    if gangs is None:
+        return []
+    formed = some_of(f"{name} of {len(members)} nodes" for name, members in gangs["gangs"].items())
+    ended = f", ended {one_line(gangs['ended_at'], 40)}" if gangs["ended_at"] else ""
+    lines = [f"gangs: {one_line(formed, 400) or 'none could be formed'}, {len(gangs['rounds'])} round(s){ended}"]
+    left_out = list(gangs["left_out"].items())
+    lines += [f"left out of the gangs: {name}: {one_line(why, 160)}" for name, why in left_out[:MAX_NAMES]]
+    if len(left_out) > MAX_NAMES:
+        lines.append(f"... and {len(left_out) - MAX_NAMES} more left out")
+    for name, found in list(gangs["findings"].items())[:MAX_NAMES]:
+        counts = Counter(found["nodes"].values())
+        lines.append(f"searched gang {name}: " + ", ".join(f"{count} {word}" for word, count in counts.most_common()))
+    if gangs["ended_at"] or status.ended or not gangs["rounds"]:
+        return lines
+    newest, of_it = gangs["rounds"][-1], status.round
+    if newest["ended_at"]:
+        return [*lines, f"round {newest['name']}: ended; the next one is being prepared"]
+    if of_it is None:
+        return [*lines, f"round {newest['name']}: its nodes are not launched yet"]
+    lines.append(
+        f"round {newest['name']}: {len(of_it.nodes)} node(s) in {len(newest['gangs'])} gang(s), begun "
+        f"{clock(of_it.run_seconds)} ago"
+    )
+    if not of_it.watched:
+        lines.append(f"  {_watch_line(of_it)}")
+    lines += [f"  {line}" for line in (*count_lines(of_it), _end_line(of_it, status.known.moment))]
+    return [*lines, *(f"  {line}" for line in table_lines(of_it, of_it.nodes, whole=False))]
+
+
+def _watch_line(status: Status) -> str:
+    if status.heartbeat_age is None:
+        return "no heartbeat of the controller yet: no node was launched, or it is of an earlier version"
+    if status.watched:
+        return f"its controller watches it (last heartbeat {clock(status.heartbeat_age)} ago)"
+    if status.at_gangs:
+        return f"its controller runs its gangs (last heartbeat {clock(status.gangs_age or 0.0)} ago)"
+    if status.known.watch and status.known.watch["state"] == "ended":
+        return f"the watch ended {clock(status.heartbeat_age)} ago; its controller has not judged the run yet"
+    return f"controller lost: last heartbeat {clock(status.heartbeat_age)} ago; nodes continue"
+
+
+def _end_line(status: Status, moment: datetime) -> str:
+    if status.left < 0:
+        return f"the deadline passed {clock(-status.left)} ago"
+    deadline = f"deadline {_at(moment, status.left)} (in {clock(status.left)})"
+    if status.end is None:
+        return f"expected end unknown; {deadline}"
+    mark = "" if status.end.exact else "not before "
+    late = ": after the deadline, which cancels open stages" if status.end.seconds > status.left else ""
+    return f"expected end {mark}{_at(moment, status.end.seconds)} (in {clock(status.end.seconds)}){late}; {deadline}"
+
+
+def count_lines(status: Status) -> list[str]:
+    """Nodes by state, and states by stage."""
+    by_state = Counter(node.state for node in status.nodes)
+    lines = ["nodes: " + (", ".join(f"{by_state[word]} {word}" for word in STATES if by_state[word]) or "none")]
+    stages: dict[str, Counter[str]] = {}
+    for node in status.nodes:
+        for stage, state in node.stages.items():
+            stages.setdefault(stage, Counter())[state] += 1
+    parts = []
+    for stage, counts in stages.items():
+        open_count = counts.pop("missing", 0) + counts.pop("pending", 0)
+        shown = [f"{count} {state}" for state, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
+        if open_count:
+            shown.append(f"{open_count} open")
+        parts.append(f"{stage} {', '.join(shown)}")
+    return [*lines, *([f"stages: {' | '.join(parts)}"] if parts else [])]
+
+
+def _waiting_line(status: Status) -> list[str]:
+    waiting = [node.name for node in status.nodes if node.state == "waiting"]
+    if not waiting or status.ended:
+        return []
+    places = status.known.watch["window"]["nodes"] if status.known.watch else 0
+    limit = f" ({places} at once)" if places else ""
+    return [f"waiting for their turn{limit}: {some_of(waiting)}"]
+
+
+def table_lines(status: Status, nodes: Sequence[NodeStatus], *, whole: bool) -> list[str]:
+    """A line for each node; of many nodes those that matter, unless `whole`."""
+    rows = list(nodes)
+    notes = []
+    if not whole and len(rows) > WHOLE_TABLE_NODES:
+        rows = [node for node in nodes if node.matters]
+        hidden = len(nodes) - len(rows)
+        if len(rows) > MAX_ROWS:
+            notes.append(f"... and {len(rows) - MAX_ROWS} more that need attention (ALL=1 shows all)")
+            rows = rows[:MAX_ROWS]
+        if hidden:
+            notes.append(f"{hidden} node(s) without problems are not shown (ALL=1 shows all)")
+    if not rows:
+        return notes
+    table: list[tuple[str, ...]] = [("node", "state", "stage", "heard", "progress", "expected end (UTC)", "message")]
+    table += [_row(node, status.known.moment) for node in rows]
+    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]) - 1)]
+    lines = [
+        "  ".join([*(f"{cell:{width}}" for cell, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
+        for row in table
+    ]
+    return [*lines, *notes]
+
+
+def _row(node: NodeStatus, moment: datetime) -> tuple[str, ...]:
+    attempt = node.attempts.get(node.stage, 1)
+    stage = node.stage + (f" #{attempt}" if attempt > 1 else "")
+    if node.stage_state in FINAL_STATES and node.stage_state != "success":
+        stage += f" {node.stage_state}"
+    heard = "-" if node.age is None else f"{clock(node.age)} ago"
+    end = "-"
+    if node.ahead is not None:
+        end = ("" if node.ahead.exact else "not before ") + _at(moment, node.ahead.seconds)
+    message = one_line(node.message, MESSAGE_CHARACTERS)
+    return (node.name, node.state, stage or "-", heard, _progress(node), end, message)
+
+
+def _progress(node: NodeStatus) -> str:
+    done = sum(state in FINAL_STATES for state in node.stages.values())
+    stages = f"{done}/{len(node.stages)}"
+    if node.elapsed is None:
+        return stages
+    if not node.expected:
+        return f"{stages}, {clock(node.elapsed)}"
+    if node.over_time:
+        return f"{stages}, {clock(node.elapsed)} of {clock(node.expected)}: over time"
+    return f"{stages}, {clock(node.elapsed)} of {clock(node.expected)} ({node.elapsed / node.expected:.0%})"
+
+
+def done_lines(status: Status, nodes: Iterable[NodeStatus]) -> list[str]:
+    """The lines of these nodes' successful stages, stage by stage."""
+    lines: dict[str, list[str]] = {}
+    for node in sorted(nodes, key=lambda one: one.name):
+        for stage, state in node.stages.items():
+            if state == "success":
+                lines.setdefault(stage, []).append(done_line(status, node.name, stage))
+    return [line for of_stage in lines.values() for line in of_stage]
+
+
+def done_line(status: Status, node: str, stage: str) -> str:
+    one = status.known.briefs[node][stage]
+    return stage_lines.stage_line(node, stage, one.figures, one.duration_seconds)
+
+
+def changes(before: Status, after: Status, nodes: Sequence[NodeStatus], *, lines: bool) -> list[str]:
+    """Changes since an earlier look: stages that began or ended, nodes that fell silent or were given up.
+
+    With `lines` a successful stage is shown by its own line.
+    """
+    old = {node.name: node for node in before.nodes}
+    shown = []
+    for node in nodes:
+        known = old.get(node.name)
+        for stage, state in node.stages.items():
+            attempt = node.attempts.get(stage, 1)
+            if state in ("missing", "pending"):
+                continue
+            if known and (known.stages.get(stage), known.attempts.get(stage, 1)) == (state, attempt):
+                continue
+            if lines and state == "success":
+                shown.append(done_line(after, node.name, stage))
+            else:
+                shown.append(_change(after, node.name, stage, state, attempt))
+        if known is None:
+            shown.append(f"{node.name}: joined the run")
+        elif node.state != known.state and (node.state in BAD - {"failed"} or known.state in ("silent", "lost")):
+            message = f": {node.message}" if node.message and node.state in BAD else ""
+            shown.append(one_line(f"{node.name}: {node.state}{message}", 4 * MESSAGE_CHARACTERS))
+    return shown
+
+
+def round_changes(before: Status, after: Status) -> list[str]:
+    """Changes of the gangs since an earlier look: a round that began, and its nodes' stages."""
+    if after.round is None:
+        return []
+    run, shown = after.round.known.run, []
+    known = before.round if before.round and before.round.known.run["run_id"] == run["run_id"] else None
+    if known is None:
+        shown.append(f"round {one_line(run['run_id'], 80)}: {len(run['nodes'])} node(s) work together")
+        known = replace(after.round, nodes=tuple(replace(node, stages={}) for node in after.round.nodes))
+    return shown + changes(known, after.round, after.round.nodes, lines=False)
+
+
+def _change(status: Status, node: str, stage: str, state: str, attempt: int) -> str:
+    one = status.known.briefs[node][stage]
+    line = f"{node} {stage}: {state}"
+    if attempt > 1:
+        line += f" (attempt {attempt})"
+    if state in FINAL_STATES and one.duration_seconds is not None:
+        line += f" after {one.duration_seconds:.1f} s"
+    return f"{line}: {one.message}" if one.message else line
+
+
+def progress_line(status: Status) -> str:
+    """One line for each look at a watched run."""
+    counts = count_lines(status)
+    parts = [f"{status.known.moment:%H:%M:%S} {counts[0]}", *counts[1:]]
+    if status.end is not None:
+        parts.append(
+            f"expected end {'' if status.end.exact else 'not before '}{_at(status.known.moment, status.end.seconds)}"
+        )
+    if not status.watched and not status.ended:
+        parts.append(_watch_line(status))
+    return " | ".join(parts)
+
+
+def _at(moment: datetime, seconds: float) -> str:
+    return f"{moment + timedelta(seconds=seconds):%H:%M:%S}"
