@@ -159,7 +159,7 @@ def test_what_the_store_has_no_more_is_gone_from_the_copy_of_a_round(store, own,
     ("damage", "reason"),
     [
         (lambda store: put(store, "folder/gangs/gangs.json", b"{"), "is damaged"),
-        (lambda store: put(store, "folder/gangs/gangs.json", b" " * (33 << 20)), "more than"),
+        (lambda store: put(store, "folder/gangs/gangs.json", b" " * (33 << 20)), "exceeds"),
         (lambda store: put(store, "folder/gangs/all/run.json", b"{}"), "is damaged"),
         (lambda store: store.delete_prefix("folder/gangs/gangs.json"), "the store has no folder/gangs/gangs.json"),
     ],

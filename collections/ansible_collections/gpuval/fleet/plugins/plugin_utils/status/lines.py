@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import lines as stage_lines
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.status.status import BAD, STATES, NodeStatus, Status
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import FINAL_STATES
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.status.status import BAD, STATES, NodeStatus, Status
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import clock
 
 #: A table of more nodes shows only those that matter, and of these at most so many.
