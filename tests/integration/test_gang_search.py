@@ -1,21 +1,19 @@
-"""The bad node of six and the bad link of four, found by measurement: real sshd, torch over gloo, and tc."""
+"""The bad node of six and the bad link of four, found by measurement: real sshd, sockets, and tc.
+
+That PyTorch's collectives measure what the search compares is for test_gangs.py to show.
+"""
 
 import json
 
 import pytest
 
-from tests.kit.container_fleet import ContainerFleet
-from tests.kit.gang_fleet import gangs, settings, torch_node
-from tests.kit.needs import needs_deepspeed
+from tests.kit import ring_member
+from tests.kit.container_fleet import ContainerFleet, Node
+from tests.kit.gang_fleet import gangs, settings
 
-#: A dozen rounds, each of which starts a process and its ranks on six nodes that share two cores with other tests.
+#: A dozen rounds on six nodes that share the cores of one machine with other tests.
 RUN_SECONDS = 1500
-
-
-@pytest.fixture(scope="module", autouse=True)
-def packages():
-    needs_deepspeed()
-
+SIZE_BYTES = 1 << 20
 
 #: What every node may send, far less than processes that share two cores reach: so that all healthy pairs are alike.
 USUAL, SLOW = "40mbit", "4mbit"
@@ -49,8 +47,9 @@ def slow_to(fleet, node, peer):
 
 @pytest.fixture(scope="module")
 def six(tmp_path_factory):
-    nodes = [torch_node(number, net_admin=True) for number in range(1, 7)]
-    with ContainerFleet(tmp_path_factory.mktemp("six"), nodes, settings(collective_names=["all_reduce"])) as fleet:
+    nodes = [Node(f"node-{number}", net_admin=True) for number in range(1, 7)]
+    measured = {f"{stage}_workload": ring_member.workload(SIZE_BYTES) for stage in ("collective", "fabric")}
+    with ContainerFleet(tmp_path_factory.mktemp("six"), nodes, settings(gpuval_environment={}, **measured)) as fleet:
         for node in fleet.nodes:
             root = ["dev", "eth0", "root", "handle", "1:", "htb", "default", "10"]
             fleet.bed.execute(node, "tc", "qdisc", "add", *root)

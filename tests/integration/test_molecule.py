@@ -52,13 +52,12 @@ def test_the_default_scenario_passes(tmp_path):
 
 
 # The time is for a machine that has none of the images: they are built from packages first.
-@pytest.mark.parametrize(("scenario", "seconds"), [("fleet", 2400), ("podman", 1800)])
-def test_machines_with_an_engine_are_accepted_in_containers_and_left_clean(tmp_path, scenario, seconds):
+def test_machines_with_an_engine_are_accepted_in_containers_and_left_clean(tmp_path):
     needs_docker()
     folder = tmp_path / "molecule"
     try:
-        molecule(folder, "test", "--scenario-name", scenario, seconds=seconds)
+        molecule(folder, "test", "--scenario-name", "fleet", seconds=2400)
     finally:
         left = end_all_below(folder)
-        molecule(folder, "destroy", "--scenario-name", scenario, seconds=300)
+        molecule(folder, "destroy", "--scenario-name", "fleet", seconds=300)
     assert [line for line in left if not line.startswith("ssh: ")] == [], "only Ansible's own connections may linger"
