@@ -249,7 +249,7 @@ def test_a_port_that_a_firewall_drops_a_node_that_is_off_and_a_slow_one_are_name
     finally:
         shell(fleet, "two", f"iptables -D {rule}")
 
-    shell(fleet, "three", "tc qdisc add dev eth0 root tbf rate 400kbit burst 2000 latency 2s")
+    shell(fleet, "three", "tc qdisc add dev eth0 root tbf rate 4mbit burst 5000 latency 2s")
     try:
         for _ in range(3):  # a stall of this machine makes links between the other two odd too, though not each time
             done = network(fleet, "--tags", "network_probe", network_bulk_bytes=2_000_000)
