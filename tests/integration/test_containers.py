@@ -160,7 +160,7 @@ def test_a_timeout_ends_the_container(engine, image, node, script, code, said):
     assert (record["state"], record["exit_code"]) == ("timeout", code)
     assert "timeout_seconds" in record["message"]
     assert said in node.log("a")
-    assert time.monotonic() - begun < 45
+    assert time.monotonic() - begun < RUN_SECONDS / 2
     assert containers(engine, node) == []
 
 
@@ -518,7 +518,7 @@ def test_what_the_store_refuses_is_not_tried_again(source, node):
     node.put_store("http://127.0.0.1:9", [], downloads={"images/small.tar": f"{source.url()}x"})
     begun = time.monotonic()
     assert node.call("run", seconds=RUN_SECONDS).returncode == 1
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - begun < RUN_SECONDS / 2
     message = node.record("image")["message"]
     assert "refuses" in message
     assert node.record("image")["environment"]["fault"] == "delivery"

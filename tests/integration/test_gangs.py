@@ -40,9 +40,14 @@ def test_three_nodes_train_through_torchrun(fleet):
         assert figures["gang_loss_spread_ratio"] == 0
         assert "all 3 members have joined" in fleet.log(node, "deepspeed"), "every member's log is brought"
     measured = fleet.record("node-2", "collective")
-    assert {"gang_all_reduce_bus_bytes_per_second", "gang_all_to_all_bus_bytes_per_second"} <= {
-        item["name"] for item in measured["metrics"]
-    }
+    assert {  # what searches compare; tests/kit/ring_member.py measures the same
+        "gang_all_reduce_bus_bytes_per_second",
+        "gang_all_reduce_latency_seconds",
+        "gang_all_to_all_bus_bytes_per_second",
+        "gang_collective_error_count",
+        "gang_collective_largest_bytes",
+    } <= {item["name"] for item in measured["metrics"]}
+    assert measured["fingerprints"]["gang_all_reduce_asked"] == "yes"
     assert measured["fingerprints"]["gang_network"] == "gloo"
     hostfile = fleet.play("gpuval.fleet.hostfile")
     assert hostfile.code == 0, hostfile
