@@ -28,7 +28,7 @@ def argument_spec(action: str) -> dict[str, Any]:
     text = getattr(import_module(f"{PLUGINS}.action.{action}"), "DOCUMENTATION", None)
     if text is None:
         text = import_module(f"{PLUGINS}.modules.{action}").DOCUMENTATION
-    document = _load(text)
+    document = load_yaml(text)
     options = dict(document.get("options", {}))
     for name in document.get("extends_documentation_fragment", []):
         for option, description in fragment_options(name.rpartition(".")[2]).items():
@@ -39,7 +39,7 @@ def argument_spec(action: str) -> dict[str, Any]:
 @cache
 def fragment_options(name: str) -> dict[str, Any]:
     """The options of a documentation fragment of the collection, as documented."""
-    return _load(import_module(f"{PLUGINS}.doc_fragments.{name}").ModuleDocFragment.DOCUMENTATION)["options"]
+    return load_yaml(import_module(f"{PLUGINS}.doc_fragments.{name}").ModuleDocFragment.DOCUMENTATION)["options"]
 
 
 def _spec(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -51,5 +51,5 @@ def _spec(options: Mapping[str, Any]) -> dict[str, Any]:
     return spec
 
 
-def _load(text: str) -> dict[str, Any]:
+def load_yaml(text: str) -> Any:
     return yaml.load(text, Loader=SafeLoader)

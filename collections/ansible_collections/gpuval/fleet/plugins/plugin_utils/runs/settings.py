@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.argument_specs import load_yaml
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
 
 ROLES = Path(__file__).resolve().parents[3] / "roles"
@@ -124,4 +124,4 @@ def _without(message: str, secrets: Iterable[str]) -> str:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    return (yaml.safe_load(path.read_text(encoding="utf-8")) or {}) if path.exists() else {}
+    return (load_yaml(path.read_text(encoding="utf-8")) or {}) if path.exists() else {}
