@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 from contextlib import contextmanager
 
 import pytest
@@ -15,6 +16,14 @@ def environments():
     for program in (ANSIBLE_PLAYBOOK, NODE_PYTHON):
         if not program.exists():
             pytest.skip(f"{program} is missing: `make setup` makes it")
+
+
+@pytest.fixture(scope="session")
+def closed_port():
+    """A port of the loopback that refuses connections for as long as the tests last."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,6 @@
 """What `clean` takes away, and that two runs never work on one node at once."""
 
 import json
-import socket
 
 FACTS = json.dumps({"gpuval_stages": ["facts"]})
 
@@ -45,17 +44,11 @@ def test_a_second_run_is_refused_while_the_first_is_at_work(new_fleet):
         assert "closed by another command" in first.wait(60).output
 
 
-def closed_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def test_what_could_not_be_reached_is_named_and_the_rest_is_clean(new_fleet):
+def test_what_could_not_be_reached_is_named_and_the_rest_is_clean(new_fleet, closed_port):
     with new_fleet("unreached", nodes={"node-1": {}, "node-2": {}, "node-3": {}}) as fleet:
         fleet.play("gpuval.fleet.validate", "-e", FACTS)  # no PASS: the three are one machine
         assert all(fleet.node_directory(node).exists() for node in fleet.nodes)
-        gone = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": closed_port()}
+        gone = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": closed_port}
         done = fleet.play("gpuval.fleet.clean", nodes={"node-1": {}, "node-2": gone})
         assert done.code != 0, done
         assert f"CLEAN: run {fleet.run_id}: 1 of 3 nodes are clean, 2 are not" in done.told

@@ -1,15 +1,14 @@
 """`make deliver` as an operator uses it: after a real short run, to a real S3 service with keys of its own."""
 
 import json
-import os
 import subprocess
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, Store
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.rclone import find_rclone
 
 from tests.kit.fleet import machine, until
 from tests.kit.planted_secrets import leaks, plant
+from tests.kit.s3_service import S3Service
 
 NODES = {"node-1": {}, "node-10": {}}
 TABLE = "| id | worker | uniqueid |\n|--|--|--|\n| 1 | node-1 | atl1node212 |\n| 2 | node-10 | atl1node342 |\n"
@@ -43,23 +42,9 @@ def s3(tmp_path_factory):
     """An S3 service with one pair of keys, and a bucket in it: the endpoint, the keys, its objects as files."""
     root = tmp_path_factory.mktemp("destination")
     access, secret = "CUSTOMER7", plant("customer")
-    (root / "data" / "handover").mkdir(parents=True)
-    log = root / "s3.log"
-    with log.open("wb") as stream:
-        process = subprocess.Popen(
-            [find_rclone(), "serve", "s3", "--addr", "127.0.0.1:0", "--dir-cache-time", "1s", str(root / "data")],
-            env={"PATH": os.environ["PATH"], "RCLONE_AUTH_KEY": f'"{access},{secret}"', "RCLONE_CONFIG": ""},
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=stream,
-        )
-    try:
-        until(lambda: "http://" in log.read_text(), "the S3 service", 15)
-        endpoint = "http://" + log.read_text().partition("http://")[2].split()[0].rstrip("/]")
-        yield endpoint, access, secret, root / "data" / "handover"
-    finally:
-        process.kill()
-        process.wait(10)
+    with S3Service(root, (access, secret)) as service:
+        (service.data / "handover").mkdir()
+        yield service.endpoint, access, secret, service.data / "handover"
 
 
 def deliver(fleet, *arguments, **variables):

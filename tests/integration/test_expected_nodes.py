@@ -1,19 +1,10 @@
 """Every node of the inventory is in the verdict: listed twice, out of reach, or well."""
 
 import json
-import socket
 
 import pytest
 
 from tests.kit.fleet import machine
-
-
-@pytest.fixture
-def closed_port():
-    """A port of the loopback that refuses connections for as long as the test lasts."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        yield probe.getsockname()[1]
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -16,7 +15,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import imag
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 
 from tests.kit.container_fleet import needs_docker
-from tests.kit.fleet import ROOT, Fleet, until
+from tests.kit.fleet import ROOT, Fleet
+from tests.kit.s3_service import S3Service
 
 BASE = "gpuval-debian:bookworm"
 REFERENCE = f"gpuval-test-loading:{os.getpid()}"
@@ -57,41 +57,17 @@ def wheels(tmp_path_factory):
     return folder
 
 
-class S3:
-    """`rclone serve s3`, as a service that the operator brings."""
+class S3(S3Service):
+    """With the bucket and the keys of a run."""
 
     def __init__(self, folder):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self.data = folder / "s3"
-        (self.data / "gpuval").mkdir(parents=True)
-        rclone = Path(sys.executable).with_name("rclone")
-        self._process = subprocess.Popen(
-            [
-                str(rclone),
-                "serve",
-                "s3",
-                "--addr",
-                f"127.0.0.1:{self.port}",
-                "--auth-key",
-                "key,secret",
-                str(self.data),
-            ],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        until(self._answers, "the S3 service answers", 20)
-
-    def _answers(self):
-        with socket.socket() as probe:
-            probe.settimeout(1)
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+        super().__init__(folder, ("key", "secret"))
+        (self.data / "gpuval").mkdir()
 
     @property
     def settings(self):
         return {
-            "gpuval_s3_endpoint": f"http://127.0.0.1:{self.port}",
+            "gpuval_s3_endpoint": self.endpoint,
             "gpuval_s3_access_key": "key",
             "gpuval_s3_secret_key": "secret",
             "gpuval_s3_read_access_key": "key",
@@ -100,18 +76,13 @@ class S3:
 
     def client(self):
         keys = {"aws_access_key_id": "key", "aws_secret_access_key": "secret", "region_name": "us-east-1"}
-        return boto3.client("s3", endpoint_url=self.settings["gpuval_s3_endpoint"], **keys)
-
-    def close(self):
-        self._process.terminate()
-        self._process.wait(10)
+        return boto3.client("s3", endpoint_url=self.endpoint, **keys)
 
 
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory):
-    service = S3(tmp_path_factory.mktemp("service"))
-    yield service
-    service.close()
+    with S3(tmp_path_factory.mktemp("service")) as service:
+        yield service
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """A whole run, told as much as can be (-vvv): no secret in anything that it says or writes, and nothing left of it."""
 
 import json
-import os
 import secrets
 import stat
 import subprocess
@@ -9,11 +8,11 @@ import sys
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, Store
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.rclone import find_rclone
 
 from tests.kit.box import Box
 from tests.kit.fleet import ONE_RANK, until
 from tests.kit.planted_secrets import CommandLines, forms, leaks, plant
+from tests.kit.s3_service import S3Service
 
 STAGES = ["facts", "diagnostics", "training", "loading", "inference"]
 LEAVE = """
@@ -171,31 +170,9 @@ def s3_service(tmp_path):
         "gpuval_s3_read_access_key": "READER" + secrets.token_hex(6),
         **variables_of(["gpuval_s3_secret_key", "gpuval_s3_read_secret_key"]),
     }
-    pairs = [
-        f'"{keys["gpuval_s3_access_key"]},{keys["gpuval_s3_secret_key"]}"',
-        f'"{keys["gpuval_s3_read_access_key"]},{keys["gpuval_s3_read_secret_key"]}"',
-    ]
-    (tmp_path / "data").mkdir()
-    log = tmp_path / "s3.log"
-    with log.open("wb") as stream:
-        process = subprocess.Popen(
-            [find_rclone(), "serve", "s3", "--addr", "127.0.0.1:0", "--dir-cache-time", "1s", str(tmp_path / "data")],
-            env={"PATH": os.environ["PATH"], "RCLONE_AUTH_KEY": ",".join(pairs), "RCLONE_CONFIG": ""},
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=stream,
-        )
-    try:
-        endpoint = until(lambda: address_in(log), "the S3 service", 15)
-        yield {"gpuval_s3_endpoint": endpoint, **keys}
-    finally:
-        process.kill()
-        process.wait(10)
-
-
-def address_in(log):
-    _, found, after = log.read_text().partition("http://")
-    return f"http://{after.split()[0].rstrip('/]')}" if found else None
+    pairs = [[keys[f"gpuval_s3_{side}{part}"] for part in ("access_key", "secret_key")] for side in ("", "read_")]
+    with S3Service(tmp_path, *pairs) as service:
+        yield {"gpuval_s3_endpoint": service.endpoint, **keys}
 
 
 def test_an_s3_service_of_its_own(new_fleet, s3_service):

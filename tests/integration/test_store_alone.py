@@ -3,7 +3,6 @@ is gone."""
 
 import json
 import shutil
-import socket
 
 import pytest
 
@@ -42,13 +41,6 @@ def keys_of(fleet):
         "gpuval_s3_access_key": writer["access_key"],
         "gpuval_s3_secret_key": writer["secret_key"],
     }
-
-
-@pytest.fixture(scope="module")
-def closed_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        yield probe.getsockname()[1]
 
 
 @pytest.fixture(scope="module")
