@@ -3,12 +3,14 @@
 import json
 import tarfile
 
-from tests.kit.container_fleet import ContainerFleet
-from tests.kit.gang_fleet import RUN_SECONDS, gangs, settings, torch_node
+from tests.kit import ring_member
+from tests.kit.container_fleet import ContainerFleet, Node
+from tests.kit.gang_fleet import RUN_SECONDS, gangs, settings
 
-ASKED = json.dumps({"run_gang_stages": ["collective"], "collective_seconds": 20})
+ASKED = json.dumps({"run_gang_stages": ["collective"]})
+LONG = {"gpuval_environment": {}, "collective_workload": ring_member.workload(1 << 20, seconds=20)}
 WHERE = "find /var/lib/gpuval -name token -o -name id_ed25519"
-AT_WORK = "pgrep -fa '[g]puval_workloads' || true"
+AT_WORK = "pgrep -f 'over plain [s]ockets' || true"
 
 
 def killed_in_its_round(fleet):
@@ -22,8 +24,8 @@ def killed_in_its_round(fleet):
 
 
 def test_a_round_is_taken_up_and_what_it_left_is_taken_away(tmp_path):
-    nodes = [torch_node(number) for number in (1, 2)]
-    with ContainerFleet(tmp_path, nodes, settings(gpuval_gang_search=False)) as fleet:
+    nodes = [Node(f"node-{number}") for number in (1, 2)]
+    with ContainerFleet(tmp_path, nodes, settings(gpuval_gang_search=False, **LONG)) as fleet:
         secrets = killed_in_its_round(fleet)
         first = fleet.run_id
         shown = fleet.play("gpuval.fleet.status")
@@ -51,7 +53,7 @@ def test_a_round_is_taken_up_and_what_it_left_is_taken_away(tmp_path):
             below.write_text("{")  # damaged: what the round is called is known all the same
         for node in fleet.nodes:
             there = fleet.bed.execute(node, "sh", "-c", f"{WHERE}; {AT_WORK}")
-            assert "ssh/token" in there and "gpuval_workloads" in there
+            assert "ssh/token" in there and there.split()[-1].isdecimal(), there
         cleaned = fleet.play("gpuval.fleet.clean")
         assert cleaned.code == 0, cleaned
         assert not list(fleet.results.rglob("gang_keys.json"))

@@ -13,13 +13,13 @@ from pathlib import Path
 
 ATTEMPT_SECONDS, SILENCE_SECONDS = 0.2, 60.0
 #: Long enough that a wait for a core, after which a shaped link catches up, makes no difference.
-MEASURED_SECONDS, MOST_REPEATS = 2.5, 25
+MEASURED_SECONDS = 2.5
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_receive")
 
 
-def workload(size, **declared):
+def workload(size, seconds=MEASURED_SECONDS, **declared):
     """The declaration of a stage that measures with so many bytes: fit for `<stage>_workload`."""
-    command = ["{runner_python}", "-c", Path(__file__).read_text(encoding="utf-8"), str(size)]
+    command = ["{runner_python}", "-c", Path(__file__).read_text(encoding="utf-8"), str(size), str(seconds)]
     return {"command": command, "needs": ["facts"], "timeout_seconds": 240, "inactivity_seconds": 0, **declared}
 
 
@@ -47,7 +47,7 @@ class Ring:
         return time.monotonic() - began
 
     def agree(self, number):
-        """The leader's number, up to 255."""
+        """The leader's number, at most 255."""
         if self.index > 0:
             number = self._previous.recv(1)[0]
         if self.index < self.count - 1:
@@ -82,13 +82,15 @@ def pattern(index, step, size):
     return bytes([index + 1, step]) * (size // 2) + b"." * (size % 2)
 
 
-def measure(gang, size):
+def measure(gang, size, least_seconds):
     ring = Ring(gang)
     ring.all_reduce(1)  # all have begun
     latency = min(ring.all_reduce(1) for _ in range(3))
-    first = ring.all_reduce(size)  # uses up what a shaped link sends faster at first
-    repeats = ring.agree(max(1, min(MOST_REPEATS, int(MEASURED_SECONDS / first))))
-    seconds = sum(ring.all_reduce(size) for _ in range(repeats))
+    ring.all_reduce(size)  # uses up what a shaped link sends faster at first
+    repeats, seconds = 0, 0.0
+    while ring.agree(int(seconds < least_seconds)):
+        seconds += ring.all_reduce(size)
+        repeats += 1
     rate = 2 * (ring.count - 1) / ring.count * size * repeats / seconds
     print(f"{ring.count} members, {rate:.0f} bytes/s", flush=True)
     figures = {
@@ -127,5 +129,5 @@ def measure(gang, size):
 
 if __name__ == "__main__":
     document = json.loads(Path(os.environ["GPUVAL_GANG_FILE"]).read_text(encoding="utf-8"))
-    outcome = measure(document, int(sys.argv[1]))
+    outcome = measure(document, int(sys.argv[1]), float(sys.argv[2]))
     Path(os.environ["GPUVAL_RESULT_FILE"]).write_text(json.dumps(outcome), encoding="utf-8")
