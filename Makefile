@@ -14,7 +14,7 @@ reach = way=$$(mktemp) && trap 'rm -f "$$way"' EXIT && $(PLAY) gpuval.fleet.reac
 	-e run_reach_node=$(NODE) -e run_reach_stage=$(STAGE) -e run_reach_file=$$way $(ARGS) && sh "$$way"
 
 # ARGS comes last, so it may say otherwise: -n 0, --durations 0.
-PYTEST := $(BIN)/python -m pytest -n 2 --durations 15
+PYTEST := $(BIN)/python -m pytest --durations 15
 
 # Workloads on this machine need an environment of their own; elsewhere the nodes bring it.
 LOCAL_NODE := $(if $(filter inventories/local inventories/local/%,$(INVENTORY)),$(NODE_VENV)/.ready)
@@ -108,10 +108,10 @@ clean: $(VENV)/.ready ## Remove what runs put on nodes and controller; results a
 	$(PLAY) gpuval.fleet.clean $(ARGS)
 
 test: $(VENV)/.tests $(NODE_VENV)/.gangs ## Run the quick tests, some of every part (ARGS goes to pytest)
-	$(PYTEST) -m "not slow" $(ARGS)
+	$(PYTEST) -n 2 -m "not slow" $(ARGS)
 
 test-all: $(VENV)/.tests $(NODE_VENV)/.gangs ## Run all tests (ARGS="-m slow": those that `make test` leaves out)
-	$(PYTEST) $(ARGS)
+	$(PYTEST) -n 3 $(ARGS)
 
 molecule: $(VENV)/.tests $(NODE_VENV)/.ready ## Run the molecule scenario: the local flow, shortened (ARGS="-s fleet": another one)
 	molecule test $(ARGS)
