@@ -4,7 +4,7 @@ import copy
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import agreement
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_statistics import majority
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import markdown_report
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -206,6 +206,6 @@ def test_the_order_of_nodes_is_irrelevant_and_a_minority_is_never_accepted(value
 
 
 def test_majority_is_more_than_half():
-    assert agreement.majority([]) is None
-    assert agreement.majority(["a", "b"]) is None
-    assert agreement.majority(["a", "b", "a"]) == "a"
+    assert majority([]) is None
+    assert majority(["a", "b"]) is None
+    assert majority(["a", "b", "a"]) == "a"

@@ -6,7 +6,14 @@ import random
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import baseline, criteria, verdict
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import (
+    baseline,
+    baseline_changes,
+    criteria,
+    make_baseline,
+    verdict,
+)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subjects import subjects_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -45,16 +52,16 @@ def fleet(number=12, *, centre=670.0, slow=(), gpus=4, seed=1, torch="2.11"):
 
 
 def judge(run, evidence, *checks, against=None):
-    report = verdict.judge(run, evidence, list(checks), judged_at=TIME, held_against=against)
+    report = verdict.judge(run, evidence, list(checks), judged_at=TIME, baseline=against)
     schemas.validate("report", report, what="report")
     return report
 
 
 def made(run, evidence, **fields):
     report = judge(run, evidence, FLOOR)
-    subjects = baseline.subjects_of(run, evidence, verdict.subject_of)
+    subjects = subjects_of(run, evidence)
     options = {"name": "site", "version": 1, "created_at": TIME, **fields}
-    return baseline.Baseline.of(baseline.make(subjects, report, **options))
+    return baseline.Baseline.of(make_baseline.make(subjects, report, **options))
 
 
 def entries(report, name="slower"):
@@ -82,8 +89,8 @@ def test_a_baseline_is_where_the_good_nodes_lie():
     assert one["repeats_ratio"] == 0.004
     assert figure(it, "diagnostics_all_reduce_bus_bytes_per_second")["within_nodes_ratio"] is None
     assert {one["metric"] for one in it.document["figures"]} == {NAME, "diagnostics_all_reduce_bus_bytes_per_second"}
-    (line, *_) = [line for line in baseline.repeatability(it.document) if NAME in line]
-    assert "48 parts of 12 nodes; differ: nodes 0." in line
+    (line, *_) = [line for line in baseline_changes.repeatability(it.document) if NAME in line]
+    assert "48 parts of 12 nodes; spread of nodes 0." in line
     assert "repeats 0.4 %" in line
 
 
@@ -177,22 +184,22 @@ def test_units_of_baseline_and_figure_are_converted():
 
 def test_a_diff_tells_what_moved_and_whether_that_is_clear():
     before = made(*fleet())
-    assert baseline.diff(before, before) == []
+    assert baseline_changes.diff(before, before) == []
     after = made(*fleet(centre=630.0, seed=2, torch="2.12"), version=2)
-    (change,) = baseline.diff(before, after)
+    (change,) = baseline_changes.diff(before, after)
     assert change.clear
     assert "fell by 6" in change.text
-    assert baseline.told([change]) == [change.text]
+    assert baseline_changes.lines([change]) == [change.text]
     slightly = made(*fleet(centre=674.5, seed=5))
-    assert {one.clear for one in baseline.diff(before, slightly)} <= {False}
+    assert {one.clear for one in baseline_changes.diff(before, slightly)} <= {False}
 
 
 def test_a_diff_tells_what_is_gone_and_new():
     before, after = made(*fleet()), made(*fleet())
     document = copy.deepcopy(dict(after.document))
     document["figures"] = document["figures"][1:]
-    (gone,) = baseline.diff(before, baseline.Baseline.of(document))
-    (new,) = baseline.diff(baseline.Baseline.of(document), before)
+    (gone,) = baseline_changes.diff(before, baseline.Baseline.of(document))
+    (new,) = baseline_changes.diff(baseline.Baseline.of(document), before)
     assert gone.text.startswith("gone: ")
     assert new.text.startswith("new: ")
 

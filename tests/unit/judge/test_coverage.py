@@ -7,7 +7,7 @@ import yaml
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.collect import facts_result
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import coverage, criteria
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import Informational
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Informational
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import markdown_report
 
 from tests.kit.builders import check as make_check

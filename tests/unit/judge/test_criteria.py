@@ -3,6 +3,7 @@ import textwrap
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.baseline import SETUPS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import CriteriaError
 
 HEAD = "schema: gpuval.criteria/1\nchecks:\n"
@@ -101,7 +102,7 @@ def test_a_baseline_knows_two_setups_and_no_others():
         "name": "slower", "stage": "training", "metric": "training_model_tflops", "kind": "baseline", "scope": "gpu",
         "unit": "TFLOP/s", "max_below": 0.05, "severity": "required", "source": "s", "remedy": "r",
     }  # fmt: skip
-    for path in criteria.BASELINE_SETUPS:
+    for path in SETUPS:
         criteria.parse({"schema": "gpuval.criteria/1", "checks": [{**entry, "group_by": [path]}]})
     with pytest.raises(criteria.CriteriaError, match=r"slower.*group_by fingerprints\.setup: a baseline keeps"):
         criteria.parse({"schema": "gpuval.criteria/1", "checks": [{**entry, "group_by": ["fingerprints.setup"]}]})

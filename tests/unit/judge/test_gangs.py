@@ -221,7 +221,7 @@ def test_what_a_node_says_of_its_gang_may_be_anything(gang):
     {"kind": "baseline", "unit": "x", "max_below": 0.1},
 ])  # fmt: skip
 def test_comparisons_between_nodes_are_none_of_a_gang(fields):
-    with pytest.raises(CriteriaError, match="of_gang is for figures held against a limit"):
+    with pytest.raises(CriteriaError, match="of_gang is for figures with a limit"):
         check(of_gang=True, **fields)
 
 

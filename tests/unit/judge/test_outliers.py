@@ -107,7 +107,7 @@ def test_a_median_of_zero_is_said():
 def test_most_parts_are_never_accused(values, margin):
     """Deviations beyond six medians of deviations are fewer than half, whatever the figures."""
     group = Peers.of(values)
-    accused = [value for value in values if group.accuses(value, margin, margin, 6)]
+    accused = [value for value in values if group.is_outlier(value, margin, margin, 6)]
     assert len(accused) <= len(values) // 2
     assert all(math.isfinite(group.badness(value, margin, margin)) for value in values)
 

@@ -7,7 +7,8 @@ import statistics
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import peer_history, verdict
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import verdict
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_groups import PeerHistory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -84,7 +85,7 @@ def test_the_slow_gpu_of_a_fleet_is_named_with_what_it_is_compared_with():
     assert not_passed(report) == {("node-7", "gpu:3", "fail")}
     (entry,) = [entry for entry in report["nodes"][6]["checks"] if entry["name"] == "slow"]
     assert "% under the median 67" in entry["reason"]
-    assert "of 20 nodes (h200 8 GPUs diagnostics), which differ by 0." in entry["reason"]
+    assert "of 20 nodes (h200 8 GPUs diagnostics; spread 0." in entry["reason"]
     (of_fleet,) = report["fleet"]["checks"]
     assert (of_fleet["verdict"], of_fleet["part"]) == ("fail", "fleet")
     assert "far off: node-7 gpu:3" in of_fleet["reason"]
@@ -151,7 +152,7 @@ def test_too_few_nodes_are_not_compared(nodes):
     values[0][0] = 1.0
     report = told(*fleet(values), SLOW)
     assert {one[2] for one in not_passed(report)} == {"skipped"}
-    assert "nothing to compare with below 5 nodes" in report["nodes"][0]["checks"][-1]["reason"]
+    assert "a comparison needs 5 nodes" in report["nodes"][0]["checks"][-1]["reason"]
 
 
 def test_too_few_nodes_need_their_figures_all_the_same():
@@ -190,7 +191,7 @@ def test_those_with_the_same_setup_are_compared_and_who_works_another_way_is_not
     apart = {one for one in not_passed(report, "software") if int(one[0].removeprefix("node-")) > most}
     assert apart == {(f"node-{number}", "node", verdict) for number in range(most + 1, most + 4)}
     if verdict == "missing":
-        assert "fingerprints.setup is b, of fewer than 5 nodes, while 8 nodes have a" in json.dumps(report)
+        assert "fingerprints.setup is b, on fewer than 5 nodes, while 8 nodes have a" in json.dumps(report)
 
 
 @pytest.mark.parametrize("others", [1, 4, 5, 9, 10])
@@ -220,8 +221,8 @@ def test_other_software_that_is_as_fast_is_accepted(others):
 
 def judged_after(run, evidence, before, *checks):
     """The verdicts, and where nodes lay, as the run keeps it."""
-    placed = peer_history.Stood.of(json.loads(json.dumps(before)))
-    report = verdict.judge(run, evidence, list(checks), judged_at=TIME, stood=placed)
+    placed = PeerHistory.of(json.loads(json.dumps(before)))
+    report = verdict.judge(run, evidence, list(checks), judged_at=TIME, history=placed)
     return {node["name"]: node["verdict"] for node in report["nodes"]}, placed.documents(), report
 
 
@@ -436,7 +437,7 @@ def test_a_part_told_twice_has_no_voice_and_is_missing():
     report = told(run, evidence, SLOW)
     assert not_passed(report) == {("node-3", "gpu:0", "missing")}
     (entry,) = [one for one in report["nodes"][2]["checks"] if one["name"] == "slow"]
-    assert "gpu:0 is told twice" in entry["reason"]
+    assert "gpu:0 is reported twice" in entry["reason"]
 
 
 def test_only_gpus_that_the_node_has_are_compared():

@@ -6,7 +6,7 @@ An error of a driver, a tool that did not answer and a reading that broke off ex
 import errno
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.checks import EXCUSE
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.entries import EXCUSE
 from gpuval_node.hardware.amd import source as amd
 from gpuval_node.hardware.gaudi import source as gaudi
 from gpuval_node.hardware.nvidia import nvml

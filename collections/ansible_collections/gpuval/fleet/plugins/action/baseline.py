@@ -7,7 +7,13 @@ import re
 from pathlib import Path
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import baseline, judging, verdict
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import (
+    baseline,
+    baseline_changes,
+    judging,
+    make_baseline,
+)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subjects import subjects_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
 
@@ -31,9 +37,11 @@ class ActionModule(RunAction):
         folder = self.folder(options)
         run, report = folder.read_run(), run_folder.read_report(folder)
         into = project_path(options["directory"])
-        subjects = baseline.subjects_of(run, judging.read_evidence(folder, run), verdict.subject_of)
+        subjects = subjects_of(run, judging.read_evidence(folder, run))
         version = baseline.next_version(into, options["name"])
-        document = baseline.make(subjects, report, name=options["name"], version=version, created_at=run_folder.now())
+        document = make_baseline.make(
+            subjects, report, name=options["name"], version=version, created_at=run_folder.now()
+        )
         path = into / baseline.file_name(document)
         if not self.check_mode:
             run_folder.write_json(path, document)
@@ -44,8 +52,8 @@ def _compare(options):
     if not (options["before"] and options["after"]):
         raise baseline.BaselineError("two files are compared: give baseline_before and baseline_after")
     before, after = (baseline.read(Path(options[key])) for key in ("before", "after"))
-    changes = baseline.diff(before, after)
-    lines = [f"from {before.title} to {after.title}:", *baseline.told(changes)]
+    changes = baseline_changes.diff(before, after)
+    lines = [f"from {before.title} to {after.title}:", *baseline_changes.lines(changes)]
     return {"changed": False, "lines": lines, "clear": sum(one.clear for one in changes)}
 
 
@@ -59,9 +67,9 @@ def _lines(document, path, into):
     ]
     if made["nodes"] < FEW:
         lines.append(f"made from fewer than {FEW} nodes: one odd node weighs heavily in it")
-    lines += baseline.repeatability(document)
+    lines += baseline_changes.repeatability(document)
     earlier = into / baseline.file_name({**document, "version": document["version"] - 1})
     if earlier.exists():
         lines.append(f"since version {document['version'] - 1}:")
-        lines += baseline.told(baseline.diff(baseline.read(earlier), baseline.Baseline.of(document)))
+        lines += baseline_changes.lines(baseline_changes.diff(baseline.read(earlier), baseline.Baseline.of(document)))
     return lines

@@ -8,7 +8,7 @@ from pathlib import Path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document, judging, keys
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import baseline, criteria
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_history import Stood
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_groups import PeerHistory
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import summary_lines
@@ -27,17 +27,17 @@ class ActionModule(RunAction):
         for remark in remarks:
             self._display.warning(remark)
         checks = criteria.load([*criteria.shipped_files(), *files])
-        held_against = baseline.read(Path(held)) if held else None
+        baseline_read = baseline.read(Path(held)) if held else None
         if options["finish"] and not folder.is_copy and run["finished_at"] is None:
             run = {**run, "finished_at": run_folder.now()}
             folder.write_run(run)
             keys.forget_all(folder)  # of a round that broke off: nobody goes on with it
-        stood = Stood.of(applied_criteria.standings(folder))
+        history = PeerHistory.of(applied_criteria.standings(folder))
         gangs = document.read(folder)
-        report = judging.report_on(folder, run, checks, gangs=gangs, held_against=held_against, stood=stood)
+        report = judging.report_on(folder, run, checks, gangs=gangs, baseline=baseline_read, history=history)
         report["summary"] = summary_lines(report)
         if not folder.is_copy:
-            applied_criteria.keep_criteria(folder, options["criteria"], options["baseline"], stood.documents())
+            applied_criteria.keep_criteria(folder, options["criteria"], options["baseline"], history.documents())
         schemas.validate("report", report, what="report.json")
         write_file(folder.path / "report.json", report_file.lines(report))
         return {"changed": True, "verdict": report["verdict"], "counts": report["counts"]}

@@ -95,8 +95,8 @@ class ActionModule(ControllerAction):
         if not self.check_mode:
             for remark in applied_criteria.judged_by(folder, options["criteria"], options["baseline"])[2]:
                 self._display.warning(remark)
-            stood = applied_criteria.standings_before(results, run) if known is None and options["limit"] else []
-            applied_criteria.keep_criteria(folder, options["criteria"], options["baseline"], stood)
+            standings = applied_criteria.standings_before(results, run) if known is None and options["limit"] else []
+            applied_criteria.keep_criteria(folder, options["criteria"], options["baseline"], standings)
             run_folder.remember(results, run_id)
         return {
             "changed": changed,

@@ -14,10 +14,11 @@ from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import MAX_SIGNED_SECONDS, Store, StoreError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import files, schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.vendors import GPU_VENDORS
 
 SCHEMA = "gpuval.images/1"
 PREFIX = "images/"
-VENDORS = ("nvidia", "amd", "gaudi", "cpu")
+VENDORS = (*GPU_VENDORS, "cpu")
 KEYS = {"reference", "build", "copy", "archive", "id", "folder", "base", "vendor", "arguments"}
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")

@@ -8,8 +8,8 @@ from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import nodes
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import PodSettings
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import natural_order
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory.node_list import Node, group_name
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.verdict import natural_order
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import labels
 
 #: Variables of every host: Ansible itself runs nothing on a node of a cluster.

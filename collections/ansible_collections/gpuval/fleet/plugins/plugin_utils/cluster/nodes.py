@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.pci import VENDORS as PCI_VENDORS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import classes, pod_settings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import CPU, RESOURCES, PodSettings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
@@ -44,7 +45,7 @@ _REPEATED = frozenset(
 )
 _KEEPING_AWAY = ("NoSchedule", "NoExecute")
 _MESSAGE_CHARACTERS = 300
-_PCI_VENDORS = {"10de": "nvidia", "1002": "amd", "1da3": "gaudi"}
+_PCI_VENDORS = {f"{number:04x}": vendor for number, vendor in PCI_VENDORS.items()}
 #: Node feature discovery by its default (class and vendor) or by vendor alone, as the vendors' operators set it up.
 _PCI = re.compile(r"feature\.node\.kubernetes\.io/pci-(?:(?:03|0b40|12)[0-9a-f]{0,2}_)?(10de|1002|1da3)\.present")
 _PLUGIN_HELP = {

@@ -15,7 +15,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.placement imp
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_diagnosis import Limits as PodLimits
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import ManifestError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import Check
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Check
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import node_ids
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunError, RunFolder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 
@@ -10,3 +11,9 @@ def some_of(things: Iterable[object], most: int = 8, between: str = ", ") -> str
     words = [str(thing) for thing in things]
     more = f" and {len(words) - most} more" if len(words) > most else ""
     return between.join(words[:most]) + more
+
+
+def natural_order(name: str) -> list[tuple[int, int | str]]:
+    """A sort key: node-9 comes before node-10."""
+    parts = re.split(r"([0-9]+)", name)
+    return [(0, int(part)) if index % 2 else (1, part) for index, part in enumerate(parts)] + [(1, name)]

@@ -7,10 +7,11 @@ from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import evidence as gang_evidence
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import report_section
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import baseline, verdict
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import Check
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import verdict
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.baseline import Baseline
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Check
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.judging import read_evidence
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_history import Stood
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_groups import PeerHistory
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
 
@@ -22,8 +23,8 @@ def report_on(
     *,
     gangs: Mapping[str, Any] | None = None,
     with_gangs: bool = True,
-    held_against: baseline.Baseline | None = None,
-    stood: Stood | None = None,
+    baseline: Baseline | None = None,
+    history: PeerHistory | None = None,
 ) -> dict[str, Any]:
     """The report (gpuval.report/1), without its summary; ``gangs`` is gangs.json of the run, None without gangs.
 
@@ -33,7 +34,7 @@ def report_on(
     if with_gangs:
         run = gang_evidence.expected(run, gangs)
         gang_evidence.take(evidence, folder, run, gangs)
-    report = verdict.judge(run, evidence, checks, judged_at=run_folder.now(), held_against=held_against, stood=stood)
+    report = verdict.judge(run, evidence, checks, judged_at=run_folder.now(), baseline=baseline, history=history)
     if with_gangs and gangs is not None:
         report["fleet"]["gangs"] = report_section.of_document(gangs)
     return report

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.vendors import GPU_VENDORS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import sku_catalogue
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import (
     COLLECTION,
@@ -93,6 +94,6 @@ def _named(name: str) -> Network | None:
 
 def _vendors(sku: str) -> set[str]:
     known = sku_catalogue.named(sku)
-    if known or sku in sku_catalogue.VENDORS:
+    if known or sku in GPU_VENDORS:
         return {known.vendor if known else sku}
     return set(USUAL_VENDORS)

@@ -17,9 +17,9 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.orchestrate impo
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.rounds import Ports
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import baseline, judging
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.analysis import properties as analysed
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.checks import FACTS
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import Check
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_history import Stood
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Check
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_groups import PeerHistory
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import FACTS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import applied_criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunError, RunFolder
@@ -130,7 +130,7 @@ def judge_of(
 ) -> Callable[[Mapping[str, Any] | None], dict[str, Any]]:
     """A function that judges the run as it stands. The options hold criteria and baseline."""
     _files, held, _remarks = applied_criteria.judged_by(folder, options["criteria"], options["baseline"])
-    held_against = baseline.read(Path(held)) if held else None
+    baseline_read = baseline.read(Path(held)) if held else None
 
     def judge(gangs: Mapping[str, Any] | None) -> dict[str, Any]:
         return report_on(
@@ -139,8 +139,8 @@ def judge_of(
             checks,
             gangs=gangs,
             with_gangs=gangs is not None,
-            held_against=held_against,
-            stood=Stood.of(applied_criteria.standings(folder)),
+            baseline=baseline_read,
+            history=PeerHistory.of(applied_criteria.standings(folder)),
         )
 
     return judge

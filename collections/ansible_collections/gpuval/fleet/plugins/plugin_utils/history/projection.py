@@ -12,8 +12,9 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import sku_catalogue, verdict
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.checks import FACTS
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import sku_catalogue
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.identity import is_useless
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import FACTS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.versions import KINDS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import environment
 
@@ -155,4 +156,4 @@ def _word(value: Any) -> str | None:
     if not isinstance(value, str):
         return None
     word = one_line(value, MAX_WORD)
-    return word if word and not verdict.is_useless(word.lower()) else None
+    return word if word and not is_useless(word.lower()) else None

@@ -24,8 +24,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.trend import 
     trend_of,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import sku_catalogue
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import Check
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.fleet_outliers import LEAST, MOST
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Check
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_samples import LEAST, MOST
 
 SCHEMA = "gpuval.history/1"
 NOT_JUDGED = "not judged"

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import Check, Informational
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Check, Informational
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds import KINDS
 
 ANY = "any"
 MAX_SHOWN = 100
@@ -75,19 +76,13 @@ def of_report(
         }
     checks = list(checks)
     gaps = compare(reported, checks, informational)
-    counted = [check for check in checks if check.name in applied and _is_of_metrics(check)]
+    counted = [check for check in checks if check.name in applied]
     return Coverage(gaps.unjudged, compare(reported, counted).unreported)
 
 
 def needed(check: Check) -> set[str]:
     """The metrics that a check reads in the records of its stage; none where it reads the environment."""
-    if not _is_of_metrics(check):
-        return set()
-    return {check.metric, check.baseline_metric, check.parts_from, check.spread_from} - {None}
-
-
-def _is_of_metrics(check: Check) -> bool:
-    return check.kind != "same" and not isinstance(check.value, str)
+    return KINDS[check.kind].metrics(check)
 
 
 def _patterns(stage: str, informational: Iterable[Informational]) -> list[re.Pattern[str]]:

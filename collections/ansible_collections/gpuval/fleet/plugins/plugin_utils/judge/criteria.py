@@ -4,93 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Applies, Check, Informational
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds import KINDS
 
 COLLECTION = Path(__file__).resolve().parents[3]
 CRITERIA_SCHEMA = "gpuval.criteria/1"
 SKU_SCHEMA = "gpuval.skus/1"
-#: What a baseline keeps figures apart by, where their records tell it.
-BASELINE_SETUPS = ("torch", "fingerprints.training_setup")
 
 
 class CriteriaError(GpuvalError, ValueError):
     """A criteria file that cannot be used; the message names the file and the check."""
-
-
-@dataclass(frozen=True)
-class Applies:
-    """Where a check is declared applicable; an empty tuple is everywhere."""
-
-    accelerator: tuple[str, ...] = ()
-    sku: tuple[str, ...] = ()
-    profile: tuple[str, ...] = ()
-    workload: tuple[str, ...] = ()
-    gpu_count: tuple[int, ...] = ()
-    gpus_at_least: int = 0
-    fingerprints: tuple[tuple[str, tuple[str, ...]], ...] = ()
-
-
-@dataclass(frozen=True)
-class Check:
-    """One criterion; see ``schemas/criteria.schema.json`` for the meaning of each field."""
-
-    name: str
-    stage: str
-    metric: str
-    kind: str
-    severity: str
-    source: str
-    remedy: str
-    scope: str = "node"
-    parts_from: str | None = None
-    unit: str | None = None
-    value: float | str | None = None
-    value_from: str | None = None
-    low: float | None = None
-    high: float | None = None
-    baseline_metric: str | None = None
-    direction: str | None = None
-    min_change: float | None = None
-    peers: str = "fleet"
-    max_below: float | None = None
-    max_above: float | None = None
-    deviations: float = 6
-    #: Of ``peers: fleet``: how many other nodes there must be, and what else they are held by; see standing.py.
-    min_peers: int = 7
-    relative_to: str | None = None
-    same_part: bool = False
-    spread_from: str | None = None
-    repeats: int = 1
-    alike: tuple[str, ...] = ()
-    path: str | None = None
-    group_by: tuple[str, ...] = ()
-    requires: tuple[str, ...] = ()
-    excused_by: tuple[str, ...] = ()
-    applies: Applies = Applies()
-    retry: bool = False
-    of_gang: bool = False
-    tells_message: bool = False
-    #: The SKU of the catalogue that brings the check; nodes of another are not told that it does not apply.
-    catalogue_sku: str | None = None
-
-    @property
-    def required(self) -> bool:
-        return self.severity == "required"
-
-
-@dataclass(frozen=True)
-class Informational:
-    """Metrics of a stage (or of any) that are shown and not judged; names may hold ``*``."""
-
-    stage: str
-    metrics: tuple[str, ...]
-    reason: str
 
 
 class Criteria(Sequence[Check]):
@@ -214,40 +144,24 @@ def _applies(entry: dict[str, Any]) -> Applies:
 
 
 def _problem(check: Check) -> str | None:
-    """What the schema cannot see."""
+    """What the schema cannot express."""
     limits = (check.value, check.low, check.high, check.min_change, check.max_below, check.max_above, check.deviations)
     if any(isinstance(limit, float) and not math.isfinite(limit) for limit in limits):
         return "a limit must be a finite number"
-    if check.kind == "within" and check.low is not None and check.high is not None and check.low > check.high:
-        return f"low {check.low} is above high {check.high}"
     if isinstance(check.value, str) and _is_number(check.value):
         return f"value '{check.value}' is text: write the number without quotes, and an exponent as 1.0e+9"
     if isinstance(check.value, str) and (check.scope != "node" or check.unit is not None):
-        return "a text value is held against a fingerprint of the node: it takes neither scope nor unit"
+        return "a text value is compared with a fingerprint of the node: it takes neither scope nor unit"
     if check.scope in ("rank", "link") and check.parts_from is None:
-        return f"scope {check.scope} needs parts_from, the metric that says how many of them must report"
-    if check.kind == "same" and check.peers == "node" and (check.path is None or check.path.count("[]") != 1):
-        return "the parts of a node need a path with one list: gpus[].firmware_version"
-    if check.kind == "outlier" and check.peers == "node" and _of_the_fleet(check):
-        return f"{_of_the_fleet(check)} is for peers: fleet"
+        return f"scope {check.scope} needs parts_from, the metric that tells how many of them must report"
     if check.relative_to == "node" and check.scope == "node":
         return "relative_to: node compares the parts of a node with each other: it needs a scope of parts"
-    if check.kind == "baseline" and check.same_part and check.scope != "gpu":
-        return "same_part: a baseline tells GPUs apart, and no other parts"
-    if check.kind == "baseline":
-        unknown = [path for path in check.group_by if path not in BASELINE_SETUPS]
-        if unknown:
-            return f"group_by {unknown[0]}: a baseline keeps figures apart by {' and '.join(BASELINE_SETUPS)} alone"
-    if check.of_gang and check.kind in ("outlier", "same", "baseline"):
-        return f"of_gang is for figures held against a limit, not for kind {check.kind}"
+    kind = KINDS[check.kind]
+    if check.of_gang and kind.compares:
+        return f"of_gang is for figures with a limit, not for kind {check.kind}"
     if check.name in check.requires:
         return "a check cannot require itself"
-    return None
-
-
-def _of_the_fleet(check: Check) -> str:
-    keys = ("relative_to", "same_part", "spread_from", "alike", "group_by")
-    return next((key for key in keys if getattr(check, key)), "")
+    return kind.problem(check)
 
 
 def _is_number(text: str) -> bool:

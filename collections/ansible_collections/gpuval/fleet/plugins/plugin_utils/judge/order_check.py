@@ -6,14 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.vendors import GPU_VENDORS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import sku_catalogue
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.checks import (
-    FACTS,
-    GPU_VENDORS,
-    Entry,
-    Subject,
-    own_entry,
-)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.entries import Entry, own_entry
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import FACTS, Subject
 
 
 def checks(subject: Subject, has_facts: bool, models: Sequence[str]) -> list[Entry]:
@@ -38,7 +34,7 @@ def checks(subject: Subject, has_facts: bool, models: Sequence[str]) -> list[Ent
     if found is None:
         several = len({sku.name if sku else None for sku in map(sku_catalogue.of_model, models)}) > 1
         reason = f"{'several models' if several else 'not in the catalogue'}: {told}; held against the general criteria"
-        if several and subject.sku in (sku_catalogue.AUTO, *sku_catalogue.VENDORS):
+        if several and subject.sku in (sku_catalogue.AUTO, *GPU_VENDORS):
             remedy = (
                 "see which GPU is not the one that was ordered; a mixed machine that was ordered so has a name of its "
                 "own in gpuval_sku"

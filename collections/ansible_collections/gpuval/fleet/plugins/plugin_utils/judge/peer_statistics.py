@@ -1,19 +1,22 @@
-"""One part beside its peers: how far it is from their median, and whether that is more than their own noise."""
+"""One part beside its peers: how far it is from their median, and whether that exceeds their own noise."""
 
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-#: Of two that differ nobody can say which is wrong.
+#: Of two that differ either may be wrong.
 MIN_PARTS = 3
 #: Of a normal distribution the median absolute deviation, times this, is the standard one (Rousseeuw, Croux 1993).
 MAD_TO_DEVIATION = 1.4826
-#: What few nodes say of how they differ is uncertain: of n, 1 + this/n times as many deviations are needed. Found by
-#: simulation so that of 8 to 40 healthy nodes that differ by 1 to 2 % no more than about 1 of 10,000 fails a check.
+#: The spread of few nodes is uncertain: of n nodes, 1 + this/n times as many deviations are needed. From a simulation:
+#: of 8 to 40 healthy nodes with a spread of 1 to 2 % at most about 1 in 10,000 fails a check.
 FEW_NODES = 12
-#: Of fewer nodes than this, as many deviations are needed to be left out of the centre and the spread, too.
+#: The standard error of a median of n normal values is this times their deviation, over the root of n.
+MEDIAN_ERROR = 1.2533
+#: Below this number of nodes the same holds for leaving a value out of the centre and the spread.
 FEW_TO_LEAVE_OUT = 24
 
 
@@ -49,21 +52,21 @@ class Peers:
     def without_the_far(
         cls, values: Sequence[float], margin: float, deviations: float, *, floor_ratio: float = 0.0
     ) -> Peers | None:
-        """Where the values lie that are not far off: a third that is bad moves a median, and widens what seems usual.
+        """The median and deviation without outliers: a third that is bad moves a median and widens the spread.
 
-        Those further than ``margin`` and ``deviations`` away are left out and the rest is looked at again, until nobody
-        more is far off, or half of the values were.
+        Values further off than both ``margin`` and ``deviations`` are left out, again and again, until no more are far
+        off, or half of the values were.
         """
         group = cls.of(values, floor_ratio=floor_ratio)
         kept: Sequence[float] = values
         while group is not None:
-            near = [value for value in values if not group.accuses(value, margin, margin, deviations)]
+            near = [value for value in values if not group.is_outlier(value, margin, margin, deviations)]
             if len(near) == len(kept) or 2 * len(near) <= len(values):
                 break
             closer = cls.of(near, floor_ratio=floor_ratio)
             if closer is None:
                 break
-            still = sum(not closer.accuses(value, margin, margin, deviations) for value in values)
+            still = sum(not closer.is_outlier(value, margin, margin, deviations) for value in values)
             if 2 * still <= len(values) or len(near) > len(kept):
                 break
             kept, group = near, closer
@@ -73,15 +76,23 @@ class Peers:
         """Relative to the median: -0.05 is 5 % under it."""
         return (value - self.median) / abs(self.median)
 
-    def accuses(self, value: float, max_below: float | None, max_above: float | None, deviations: float) -> bool:
-        """Whether the part is too far off, and further than ``deviations`` of what its peers differ by anyway."""
+    def is_outlier(self, value: float, max_below: float | None, max_above: float | None, deviations: float) -> bool:
+        """Whether the part is too far off, and by more than ``deviations`` of its peers' own."""
         if abs(value - self.median) <= deviations * self.deviation:
             return False
         change = self.change(value)
         return (max_below is not None and change < -max_below) or (max_above is not None and change > max_above)
 
     def badness(self, value: float, max_below: float | None, max_above: float | None) -> float:
-        """Orders parts that pass: the greatest is the nearest to being accused."""
+        """Orders parts that pass: the greatest is the nearest to failing."""
         change = self.change(value)
         sides = ((max_below, -change), (max_above, change))
         return max(off / most for most, off in sides if most is not None)
+
+
+def majority(values: Sequence[str]) -> str | None:
+    """The value of more than half."""
+    if not values:
+        return None
+    value, count = Counter(values).most_common(1)[0]
+    return value if 2 * count > len(values) else None

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import Check, CriteriaError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Check
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import CriteriaError
 
 CPU = "cpu"
 AUTO = "auto"
-#: Words of gpuval_sku that name no model.
-VENDORS = ("nvidia", "amd", "gaudi")
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.checks import Entry, own_entry
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.entries import Entry, own_entry
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import environment
 
 

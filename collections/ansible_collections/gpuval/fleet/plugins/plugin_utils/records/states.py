@@ -8,3 +8,5 @@ FINAL_STATES = frozenset({"success", "failure", "crash", "timeout", "skipped", "
 FAILED_STATES = frozenset({"failure", "crash", "timeout"})
 #: Launch states in which a runner is, or was, at work on the node.
 LAUNCHED = frozenset({"started", "finished"})
+#: A stage in one of these states proves nothing yet.
+UNFINISHED = frozenset({"pending", "running"})

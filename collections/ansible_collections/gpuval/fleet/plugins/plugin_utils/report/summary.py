@@ -10,8 +10,8 @@ from typing import Any
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.vendors import GPU_VENDORS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import console
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.checks import GPU_VENDORS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.verdict import headline
 
 MAX_NODE_LINES = 20

@@ -58,7 +58,7 @@ def keep_criteria(
     folder: run_folder.RunFolder,
     criteria: Sequence[str],
     baseline: str,
-    stood: Sequence[Mapping[str, Any]] = (),
+    standings: Sequence[Mapping[str, Any]] = (),
 ) -> None:
     """Remember in the run's folder what it is held against, whole: the files may change, and others have not got them.
 
@@ -72,9 +72,9 @@ def keep_criteria(
         "criteria": [_file(Path(path)) for path in criteria] or kept["criteria"],
         "baseline": _file(Path(baseline)) if baseline else kept["baseline"],
     }
-    placed = list(stood) or kept.get("standings", [])
-    if placed:
-        document["standings"] = placed
+    kept_standings = list(standings) or kept.get("standings", [])
+    if kept_standings:
+        document["standings"] = kept_standings
     data = (json.dumps(document) + "\n").encode()
     if len(data) > MAX_JUDGING_BYTES:
         raise run_folder.RunError(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.vendors import GPU_VENDORS
 
 #: What a declaration may leave out.
 STAGE_DEFAULTS: dict[str, Any] = {
@@ -32,7 +33,6 @@ CONTAINER_KEYS = {
     *("python", "ulimits", "user", "privileged", "capabilities", "devices", "volumes", "network", "ipc", "arguments"),
     "ssh_keys",
 }
-GPU_VENDORS = {"nvidia": "nvidia", "amd": "amd", "gaudi": "gaudi"}
 
 
 class PlanError(GpuvalError):
@@ -240,7 +240,7 @@ def accelerator(sku: str, gpu_count: int | None, vendor: str | None = None) -> d
     """`auto` leaves it to the node's facts; a catalogue name means GPUs, of the vendor the facts find."""
     if sku == "cpu":
         return {"vendor": "cpu", "count": 0}
-    return {"vendor": vendor or GPU_VENDORS.get(sku, "auto"), "count": gpu_count}
+    return {"vendor": vendor or (sku if sku in GPU_VENDORS else "auto"), "count": gpu_count}
 
 
 def build(

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import baseline, verdict
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import Check
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Check
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds import Context
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import applied_criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import retry
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import NodeView, to_restart
@@ -19,7 +20,7 @@ class Attempts:
         """`retries`: how often a stage is repeated. Raises BaselineError."""
         self._watched, self._placement, self._checks, self._retries = watched, placement, checks, retries
         held = applied_criteria.judged_by(watched.folder, [], "")[1]
-        self._baseline = baseline.read(Path(held)) if held else None
+        self._context = Context(baseline.read(Path(held)) if held else None)
         #: When each node's evidence last changed before it was judged: judging all nodes at every poll takes seconds.
         self._judged: dict[str, float] = {}
 
@@ -53,7 +54,7 @@ class Attempts:
             return []
         self._judged[view.name] = view.changed_at
         node = verdict.judge_node(
-            self._watched.info, view.name, self._watched.evidence, self._checks, held_against=self._baseline
+            self._watched.info, view.name, self._watched.evidence, self._checks, context=self._context
         )
         failed = verdict.failed_criteria(node, self._checks)
         return retry.stages_to_retry(view.plan["stages"], view.records, failed, 1 + self._retries)

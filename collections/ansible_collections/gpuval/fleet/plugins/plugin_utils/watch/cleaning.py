@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.verdict import natural_order
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import natural_order, some_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
 
 #: States of a node after a clean.

@@ -9,7 +9,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import
 
 
 class FailedCheck(Protocol):
-    """The part of ``criteria.Check`` that a retry depends on."""
+    """The part of ``check.Check`` that a retry depends on."""
 
     @property
     def stage(self) -> str: ...

@@ -14,7 +14,6 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launchin
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import NodeView
 
 MEMORY_FILE = "watch.json"
-#: Nodes cancel by themselves at the deadline; their last records arrive a little later.
 #: Launch of a node before its first one.
 UNKNOWN = {"state": "unknown", "message": "the node was never started"}
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store, StoreError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.parent_process import Parent
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import Check
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Check
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess, ensure_same_run

@@ -1,0 +1,7 @@
+"""The vendors of GPUs that gpuval knows."""
+
+from __future__ import annotations
+
+from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.pci import VENDORS
+
+GPU_VENDORS = tuple(VENDORS.values())

@@ -1,0 +1,280 @@
+"""The entries of a report: one check's verdict on a node or on one of its parts.
+
+A part that fails has an entry of its own; parts that are missing share one entry that names them; when all pass, one
+entry shows the part nearest to the limit.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.vendors import GPU_VENDORS
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Applies, Check
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import Subject
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import environment
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import UNFINISHED
+
+MAX_PARTS = 1_000_000
+MAX_FAILED_PARTS = 64
+MAX_NAMED_PARTS = 16
+MAX_GANG_NAME = 64
+MAX_MESSAGE = 400
+
+Entry = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class PartResult:
+    """One part against the limit; ``passed`` None is missing. Of passing parts the least ``margin`` is the worst."""
+
+    part: str
+    passed: bool | None
+    value: float | int | str | None
+    unit: str
+    reason: str | Callable[[], str]
+    margin: float = math.inf
+
+    @property
+    def text(self) -> str:
+        """The reason, put into words only where it is shown."""
+        return self.reason if isinstance(self.reason, str) else self.reason()
+
+
+def entry_of(
+    check: Check,
+    verdict: str,
+    part: str,
+    *,
+    reason: str,
+    expected: str,
+    value: float | int | str | None = None,
+    unit: str | None = None,
+) -> Entry:
+    """The entry of a criterion; what fails of an advisory one is a warning."""
+    return {
+        "name": check.name,
+        "stage": check.stage,
+        "metric": check.metric,
+        "kind": check.kind,
+        "severity": check.severity,
+        "verdict": "warn" if verdict == "fail" and not check.required else verdict,
+        "part": part,
+        "value": value,
+        "unit": unit if unit is not None else check.unit or "",
+        "expected": expected,
+        "reason": reason,
+        "source": check.source,
+        "remedy": check.remedy,
+    }
+
+
+def own_entry(name: str, stage: str, kind: str, verdict: str, **fields: Any) -> Entry:
+    """The entry of a check that needs no criteria file."""
+    entry: Entry = {
+        "name": name, "stage": stage, "metric": None, "kind": kind, "severity": "required", "verdict": verdict,
+        "part": "node", "value": None, "unit": "", "expected": "", "reason": "", "source": "what a run needs as proof",
+        "remedy": "",
+    }  # fmt: skip
+    entry.update(fields)
+    return entry
+
+
+def entries_of(
+    check: Check, results: Sequence[PartResult], absent: tuple[str, str] | None, expected: str
+) -> list[Entry]:
+    """The entries of all parts; ``absent`` is the first part that did not report, and why."""
+    failed = [one for one in results if one.passed is False]
+    unknown = [one for one in results if one.passed is None]
+    entries = [_of_part(check, one, "fail", expected) for one in failed[:MAX_FAILED_PARTS]]
+    if len(failed) > MAX_FAILED_PARTS:
+        entries[-1]["reason"] += f"; {len(failed) - MAX_FAILED_PARTS} more parts fail too"
+    if unknown:
+        entries.append(_of_part(check, unknown[0], "missing", expected))
+        if len(unknown) > 1:
+            entries[-1]["reason"] += f"; so are {len(unknown) - 1} more parts"
+    if absent is not None:
+        part, reason = absent
+        entries.append(entry_of(check, "missing", part, reason=reason, expected=expected))
+    if not entries:
+        worst = min(results, key=lambda one: one.margin)
+        entry = _of_part(check, worst, "pass", expected)
+        if len(results) > 1:
+            entry["reason"] = f"the worst of {len(results)}: {worst.text}"
+        entries.append(entry)
+    return entries
+
+
+def _of_part(check: Check, one: PartResult, verdict: str, expected: str) -> Entry:
+    return entry_of(check, verdict, one.part, reason=one.text, expected=expected, value=one.value, unit=one.unit)
+
+
+def not_applicable(check: Check, subject: Subject, expected: str) -> list[Entry]:
+    """The entry of a node that the check does not apply to; empty where it applies."""
+    outside = _outside(check, subject)
+    return [entry_of(check, outside[0], "node", reason=outside[1], expected=expected)] if outside else []
+
+
+def _outside(check: Check, subject: Subject) -> tuple[str, str] | None:
+    applies = check.applies
+    if applies.profile and subject.profile not in applies.profile:
+        return "skipped", f"applies to the profile {_any_of(applies.profile)}, this is {subject.profile}"
+    if applies.sku and subject.skus.isdisjoint(applies.sku):
+        return "skipped", f"applies to {_any_of(applies.sku)}, this is {subject.catalogue_sku or subject.sku}"
+    workload = subject.records.get(check.stage, {}).get("workload")
+    if applies.workload and workload is not None and workload not in applies.workload:
+        return "skipped", f"applies to the workload {_any_of(applies.workload)}, this is {workload}"
+    if applies.accelerator:
+        if subject.accelerator == "unknown":
+            return "missing", f"applies to {_any_of(applies.accelerator)}, and the accelerator of this node is unknown"
+        kinds = {subject.accelerator, "gpu"} if subject.accelerator in GPU_VENDORS else {subject.accelerator}
+        if kinds.isdisjoint(applies.accelerator):
+            return "skipped", f"applies to {_any_of(applies.accelerator)}, this is {subject.accelerator}"
+    wanted = _other_gpu_count(applies, subject.gpus)
+    if wanted and subject.gpus is None:
+        return "missing", f"applies to {wanted}, and the GPU count of this node is unknown"
+    return ("skipped", f"applies to {wanted}, this node has {subject.gpus}") if wanted else None
+
+
+def _other_gpu_count(applies: Applies, gpus: int | None) -> str:
+    """How many GPUs the check is for, where the node has another or an unknown number; empty where it fits."""
+    if applies.gpu_count and gpus not in applies.gpu_count:
+        return f"{_any_of([str(count) for count in applies.gpu_count])} GPUs"
+    if applies.gpus_at_least and (gpus is None or gpus < applies.gpus_at_least):
+        return f"{applies.gpus_at_least} GPUs or more"
+    return ""
+
+
+def _any_of(names: Sequence[str]) -> str:
+    return " or ".join(names)
+
+
+def no_record(check: Check, subject: Subject, expected: str) -> list[Entry]:
+    """The entry of a node whose stage proves nothing yet; empty where its record can be judged."""
+    record = subject.records.get(check.stage)
+    if record is not None and record["state"] not in UNFINISHED:
+        return []
+    reason = f"no record of {check.stage}" if record is None else f"{check.stage} has not ended"
+    return [entry_of(check, "missing", "node", reason=reason, expected=expected)]
+
+
+def not_to_judge(check: Check, subject: Subject, expected: str) -> list[Entry]:
+    """The entry that tells why the figures of the stage are not judged; empty where they are."""
+    open_entries = no_record(check, subject, expected)
+    if open_entries:
+        return open_entries
+    record = subject.records[check.stage]
+    for (
+        name,
+        wanted,
+    ) in check.applies.fingerprints:  # a limit is for the transport and the algorithm it was measured with
+        found = record["fingerprints"].get(name)
+        if found is None:
+            reason = f"applies to {name} {_any_of(wanted)}, and {check.stage} reported no {name}"
+            return excused(check, [entry_of(check, "missing", "node", reason=reason, expected=expected)], record)
+        if found not in wanted:
+            reason = f"applies to {name} {_any_of(wanted)}, this is {found}"
+            return [entry_of(check, "skipped", "node", reason=reason, expected=expected)]
+    if check.scope == "link" and _is_single(check, subject, record):
+        return [entry_of(check, "skipped", "node", reason="one part has no links", expected=expected)]
+    return []
+
+
+def _is_single(check: Check, subject: Subject, record: Mapping[str, Any]) -> bool:
+    """Whether the stage counted no links, and the node has no two GPUs that could have one."""
+    counted = {metric["value"] for metric in subject.metrics(record, check.parts_from or "", "node")}
+    return counted == {0} and subject.gpus in (0, 1)
+
+
+#: Why a good node cannot have a figure. A driver's error, or a reading that broke off, is no such reason.
+EXCUSE = re.compile(
+    r"not supported|not permitted|not there|does not have it|does not (?:report|tell) it|retire pages instead"
+    r"|which is not read|not measured on|this chip has no|has no fp8|no fp8 product",
+    re.IGNORECASE,
+)
+
+
+def excused(check: Check, entries: list[Entry], record: Mapping[str, Any]) -> list[Entry]:
+    """What is missing is advice where the record tells why the node cannot have it; what failed stays as it is."""
+    why = [text for path in check.excused_by for text in environment.texts(record["environment"], path)]
+    if why and all(EXCUSE.search(text) for text in why):
+        for entry in entries:
+            if entry["verdict"] == "missing":
+                entry["severity"] = "advisory"
+                entry["reason"] += f" ({why[0]})"
+    return entries
+
+
+def with_gang(check: Check, entries: list[Entry], record: Mapping[str, Any]) -> list[Entry]:
+    """A figure of a whole gang implicates no member: where it fails, evidence is missing for each of them."""
+    message = " ".join(str(record["message"]).split())[:MAX_MESSAGE] if check.tells_message else ""
+    for entry in entries:
+        if entry["verdict"] not in ("fail", "warn", "missing"):
+            continue
+        if message:
+            entry["reason"] = f"{message} ({entry['reason']})"
+        if check.of_gang:
+            entry["reason"] = f"{gang_of(record) or 'a gang'}: {entry['reason']}"
+            if entry["verdict"] == "fail":
+                entry["verdict"] = "missing"
+    return entries
+
+
+def gang_of(record: Mapping[str, Any]) -> str:
+    """The gang of a record in words, empty without one; the environment of a record is not trusted."""
+    gang = record["environment"].get("gang")
+    name = gang.get("name") if isinstance(gang, dict) else None
+    if not isinstance(gang, dict) or not isinstance(name, str) or not name:
+        return ""
+    nodes = gang.get("nodes")
+    count = f" of {nodes} nodes" if type(nodes) is int and 1 < nodes <= MAX_PARTS else ""
+    return f"gang {name[:MAX_GANG_NAME]}{count}"
+
+
+def lacking(
+    check: Check, subject: Subject, record: Mapping[str, Any], reported: Collection[str]
+) -> tuple[str, str] | None:
+    """The first part that did not report the check's metric, and why that counts."""
+    if check.scope == "node":
+        return None if reported else ("node", f"{check.stage} reported no {check.metric}")
+    count, why = expected_parts(check, subject, record)
+    if count is None:
+        return "node", why
+    if check.scope == "link":
+        short = count - len(reported)
+        return ("node", f"{short} of {count} links reported no {check.metric}") if short > 0 else None
+    absent = [part for part in (f"{check.scope}:{index}" for index in range(count)) if part not in reported]
+    if not absent:
+        return None
+    return absent[0], f"no {check.metric} of {some_of(absent, MAX_NAMED_PARTS)} ({count} expected)"
+
+
+def expected_parts(check: Check, subject: Subject, record: Mapping[str, Any]) -> tuple[int | None, str]:
+    """How many parts must report; else None, and why that is unknown."""
+    if check.parts_from is not None:
+        found = subject.metrics(record, check.parts_from, "node")
+        counts = {metric["value"] for metric in found}
+        what = f"{check.parts_from}, which tells how many parts must report,"
+        if not counts:
+            return None, f"{what} is missing"
+        if len(counts) > 1:
+            return None, f"{what} has several values"
+        return _part_count(counts.pop(), what)
+    if check.scope != "gpu":
+        return None, f"the number of {check.scope}s that must report is unknown"
+    if subject.declared_gpus is not None:
+        return _part_count(subject.declared_gpus, "the declared GPU count")
+    if subject.detected_gpus is not None:
+        return _part_count(subject.detected_gpus, "gpu_count of the facts")
+    return None, "the number of GPUs that must report is unknown: none declared, and the facts have no gpu_count"
+
+
+def _part_count(value: Any, what: str) -> tuple[int | None, str]:
+    if value is None or value != int(value) or not 1 <= value <= MAX_PARTS:
+        return None, f"{what} is {units.human(value, '')}: no parts to judge"
+    return int(value), ""

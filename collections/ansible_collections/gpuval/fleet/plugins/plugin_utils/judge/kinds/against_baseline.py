@@ -1,0 +1,133 @@
+"""Kind ``baseline``: each part against the figures of an earlier run of accepted nodes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import baseline as baselines
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.baseline import Baseline
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Check
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.entries import (
+    Entry,
+    PartResult,
+    entries_of,
+    entry_of,
+    excused,
+    lacking,
+    not_applicable,
+    not_to_judge,
+)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds.base import (
+    Context,
+    Kind,
+    Target,
+    allowance,
+    deviation_text,
+    earlier_failures,
+)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_samples import figures_of, group_key
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_statistics import (
+    MEDIAN_ERROR,
+    MIN_PARTS,
+    Peers,
+    widened,
+)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import Subject
+
+#: A baseline of fewer nodes fails no node: it is advice.
+LEAST_NODES = 8
+
+
+class AgainstBaseline(Kind):
+    name = "baseline"
+    compares = True
+
+    def problem(self, check: Check) -> str | None:
+        if check.same_part and check.scope != "gpu":
+            return "same_part: a baseline keeps GPUs apart, and no other parts"
+        unknown = [path for path in check.group_by if path not in baselines.SETUPS]
+        if unknown:
+            return f"group_by {unknown[0]}: a baseline keeps figures apart by {' and '.join(baselines.SETUPS)} alone"
+        return None
+
+    def describe(self, check: Check, target: Target) -> str:
+        return f"at most {allowance(check)} the baseline, or {units.number_text(check.deviations)} of its deviations"
+
+    def judge(self, check: Check, subject: Subject, context: Context) -> list[Entry]:
+        expected, baseline = self.expected(check), context.baseline
+        outside = not_applicable(check, subject, expected)
+        if outside:
+            return outside
+        if baseline is None:
+            reason = "gpuval_baseline names no baseline"
+            return [entry_of(check, "skipped", "node", reason=reason, expected=expected)]
+        open_entries = not_to_judge(check, subject, expected)
+        if open_entries:
+            return open_entries
+        record = subject.records[check.stage]
+        (sku, _, workload, *values), unreported = group_key(subject, record, check.group_by)
+        if unreported:
+            reason = f"{check.stage} does not report its {unreported[0]}"
+            return [entry_of(check, "missing", "node", reason=reason, expected=expected)]
+        setup = dict(zip(check.group_by, values, strict=True))
+        figure = baseline.find(check, sku, subject.gpus, workload, setup)
+        if figure is None:
+            kind = " ".join([sku, f"{subject.gpus} GPUs", workload, *setup.values()])
+            reason = f"the baseline {baseline.title} has no {check.metric} of {kind}"
+            return [entry_of(check, "skipped", "node", reason=reason, expected=expected)]
+        if check.same_part and "places" not in figure:
+            reason = (
+                f"the baseline {baseline.title} does not keep the {check.scope}s of {check.metric} apart: it is of an "
+                f"earlier version, or of fewer than {MIN_PARTS} nodes"
+            )
+            return [entry_of(check, "skipped", "node", reason=reason, expected=expected)]
+        results = _results(check, subject, record, figure, baseline)
+        earlier = earlier_failures(check, record, lambda attempt: _results(check, subject, attempt, figure, baseline))
+        absent = lacking(check, subject, record, {one.part for one in results})
+        entries = entries_of(check, [*earlier, *results], absent, expected)
+        if figure["nodes"] < LEAST_NODES:
+            for entry in entries:
+                if entry["verdict"] == "fail":
+                    entry.update(verdict="warn", severity="advisory")
+                    entry["reason"] += f"; advice, since it is of {figure['nodes']} nodes, fewer than {LEAST_NODES}"
+        return excused(check, entries, record)
+
+
+def _results(
+    check: Check, subject: Subject, record: Mapping[str, Any], figure: Mapping[str, Any], baseline: Baseline
+) -> list[PartResult]:
+    """Every part that reported, against the figure of the baseline."""
+    figures, results = figures_of(check, subject, record)
+    unit = check.unit or ""
+    places = figure["places"] if check.same_part else {"": [figure["median"], figure["deviation"]]}
+    try:
+        groups = {
+            place: Peers(*(units.to_float(units.convert(one, figure["unit"], unit)) for one in pair), figure["nodes"])
+            for place, pair in places.items()
+        }
+    except units.UnitError as error:
+        reason = f"{check.metric} of the baseline: {error}"
+        return [*results, *(PartResult(part, None, value, unit, reason) for part, value in figures)]
+    # Of few nodes the spread is uncertain, and so is the middle: the standard error of their median.
+    deviations = widened(check.deviations, figure["nodes"]) * (1 + MEDIAN_ERROR**2 / figure["nodes"]) ** 0.5
+    for part, value in figures:
+        peers = groups.get(part if check.same_part else "")
+        if peers is None:
+            text = f"the baseline {baseline.title} has no {check.metric} of {part}"
+            results.append(PartResult(part, None, value, unit, text))
+            continue
+        passed = not peers.is_outlier(value, check.max_below, check.max_above, deviations)
+        badness = peers.badness(value, check.max_below, check.max_above)
+        results.append(
+            PartResult(part, passed, value, unit, functools.partial(_reason, check, value, peers, baseline), -badness)
+        )
+    return results
+
+
+def _reason(check: Check, value: float, peers: Peers, baseline: Baseline) -> str:
+    unit = check.unit or ""
+    figure = f"{check.metric} {units.human(value, unit)}, {deviation_text(peers.change(value))}"
+    return f"{figure} {units.human(peers.median, unit)} of the baseline {baseline.title}"

@@ -1,0 +1,155 @@
+"""What every kind of check has: its words, its evaluation, and what it needs beside a node's own records."""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.baseline import Baseline
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Check
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.entries import (
+    Entry,
+    PartResult,
+    entries_of,
+    entry_of,
+    excused,
+    lacking,
+    not_applicable,
+    not_to_judge,
+    with_gang,
+)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_groups import PeerHistory
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import Metric, Subject
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import UNFINISHED
+
+#: A number, or the text of a fingerprint; None where the kind needs none.
+Target = float | str | None
+
+
+@dataclass
+class Context:
+    """What nodes are judged by beside their own records, and what comparing them found.
+
+    ``fleet`` are the entries of the fleet; ``nodes`` those of each node, by the name of the check.
+    """
+
+    baseline: Baseline | None = None
+    history: PeerHistory = field(default_factory=PeerHistory)
+    fleet: list[Entry] = field(default_factory=list)
+    nodes: dict[str, dict[str, list[Entry]]] = field(default_factory=lambda: defaultdict(dict))
+
+
+class Kind(ABC):
+    """One kind of check, the ``kind`` of ``schemas/criteria.schema.json``, where its fields are declared."""
+
+    name: str
+    #: It compares parts or nodes with each other, and so has no use for a figure of a whole gang.
+    compares = False
+
+    def problem(self, check: Check) -> str | None:
+        """What is wrong with the check that the schema cannot express."""
+        return None
+
+    @abstractmethod
+    def describe(self, check: Check, target: Target) -> str:
+        """The limit in words."""
+
+    def metrics(self, check: Check) -> set[str]:
+        """The metrics that it reads in the records of the stage."""
+        names = (check.metric, check.baseline_metric, check.parts_from, check.spread_from)
+        return {name for name in names if name is not None}
+
+    def needs_peers(self, check: Check) -> bool:
+        """Whether a node is judged beside other nodes, by ``compare``."""
+        return False
+
+    def compare(self, check: Check, subjects: Sequence[Subject], context: Context) -> None:
+        """Put the entries of all these nodes, and of the fleet, into the context."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def judge(self, check: Check, subject: Subject, context: Context) -> list[Entry]:
+        """The entries of one node."""
+
+    @functools.lru_cache(maxsize=4096)  # noqa: B019  (the kinds live as long as the process)
+    def expected(self, check: Check, target: Target = None) -> str:
+        return self.describe(check, target)
+
+
+class MetricKind(Kind):
+    """A kind that judges every part (node, GPU, rank, link) by its own figure."""
+
+    def judge(self, check: Check, subject: Subject, context: Context) -> list[Entry]:
+        expected = self.expected(check, check.value)
+        outside = not_applicable(check, subject, expected)
+        if outside:
+            return outside
+        target: Target = check.value
+        if check.value_from is not None:
+            if check.value_from == "gpu_count" and subject.declared_gpus is None:
+                return [entry_of(check, "skipped", "node", reason="count not declared", expected=expected)]
+            if subject.gpus is None:
+                return [
+                    entry_of(
+                        check, "missing", "node", reason="the GPU count of this node is unknown", expected=expected
+                    )
+                ]
+            target = subject.gpus
+            expected = self.expected(check, target)
+        open_entries = not_to_judge(check, subject, expected) or self.not_comparable(check, subject, expected)
+        if open_entries:
+            return open_entries
+        record = subject.records[check.stage]
+        results, absent = self.results(check, target, subject, record)
+        earlier = earlier_failures(check, record, lambda attempt: self.results(check, target, subject, attempt)[0])
+        entries = excused(check, entries_of(check, [*earlier, *results], absent, expected), record)
+        return with_gang(check, entries, record) if check.of_gang or check.tells_message else entries
+
+    def not_comparable(self, check: Check, subject: Subject, expected: str) -> list[Entry]:
+        """The entry of a node that has too few parts for this kind; empty where it has enough."""
+        return []
+
+    def results(
+        self, check: Check, target: Target, subject: Subject, record: Mapping[str, Any]
+    ) -> tuple[list[PartResult], tuple[str, str] | None]:
+        """Every part that reported, judged; and the first part that did not, with the reason."""
+        metrics = subject.metrics(record, check.metric, check.scope)
+        judged = self.judge_parts(check, target, metrics, subject, record)
+        return judged, lacking(check, subject, record, {metric["scope"] for metric in metrics})
+
+    @abstractmethod
+    def judge_parts(
+        self, check: Check, target: Target, metrics: Sequence[Metric], subject: Subject, record: Mapping[str, Any]
+    ) -> list[PartResult]: ...
+
+
+def earlier_failures(check: Check, record: Mapping[str, Any], results: Any) -> Iterator[PartResult]:
+    """What failed in an earlier attempt and may not be measured again: it stays failed.
+
+    ``results`` judges the parts of one attempt.
+    """
+    if not check.required or check.retry:
+        return
+    for attempt in record["attempts"]:
+        if attempt["state"] in UNFINISHED or (check.of_gang and attempt.get("of_round")):
+            continue  # a gang that failed as a whole runs again without the nodes that the search found
+        place = f"round {attempt['of_round']}" if attempt.get("of_round") else f"attempt {attempt['attempt']}"
+        for one in results(attempt):
+            if one.passed is False:
+                yield replace(one, reason=f"{place}: {one.text}; such a result is never retried into PASS")
+
+
+def allowance(check: Check) -> str:
+    """5 % under and 3 % over."""
+    sides = ((check.max_below, "under"), (check.max_above, "over"))
+    return " and ".join(f"{units.number_text(most * 100)} % {way}" for most, way in sides if most is not None)
+
+
+def deviation_text(change: float) -> str:
+    """A relative change in words: 5 % under."""
+    return f"{units.number_text(abs(change) * 100)} % {'under' if change < 0 else 'over'}"

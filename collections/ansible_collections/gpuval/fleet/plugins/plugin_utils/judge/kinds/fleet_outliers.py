@@ -1,0 +1,302 @@
+"""Outliers with ``peers: fleet``: each part beside those of all nodes of its kind.
+
+Nodes are compared that have the same SKU, number of GPUs and workload, and the same values of the check's ``group_by``;
+of these first the ones that are ``alike`` (the same software), where there are enough. The centre is the median of all
+their parts, the spread the scaled median absolute deviation, and at least what the spread of repeats predicts; both
+are computed again without the parts that are far off, so that a bad rack moves neither. With ``relative_to: node`` a
+part is first divided by the median of its node, so that a fast or slow node does not hide the one part that is slower
+than its neighbours.
+
+A node that does not report what it needs to be compared is missing evidence; one that is alone of its kind is not
+compared. So removing a figure from a node never makes that node PASS.
+"""
+
+from __future__ import annotations
+
+import functools
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Check
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.entries import (
+    Entry,
+    PartResult,
+    entries_of,
+    entry_of,
+    excused,
+    lacking,
+)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds.base import (
+    Context,
+    deviation_text,
+    earlier_failures,
+)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_groups import (
+    ALL_PARTS,
+    GroupKey,
+    PeerGroup,
+    PeerHistory,
+    least_margin,
+)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_samples import PeerSample, figures_of, sample_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_statistics import (
+    MEDIAN_ERROR,
+    MIN_PARTS,
+    Peers,
+    majority,
+)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import Subject
+
+#: SKU, number of GPUs and workload are the first parts of a group's key; the values of ``group_by`` come after.
+_KIND = 3
+
+Samples = Sequence[PeerSample]
+
+
+def compare(check: Check, subjects: Iterable[Subject], expected: str, context: Context) -> None:
+    """Put the entries of all these nodes, and of the fleet, into the context; its history learns their groups."""
+    groups: dict[GroupKey, list[PeerSample]] = defaultdict(list)
+    for subject in subjects:
+        found = sample_of(check, subject, expected)
+        if isinstance(found, PeerSample):
+            groups[found.group].append(found)
+        else:
+            context.nodes[subject.name][check.name] = found
+    others = _larger_groups(check, groups, context.history)
+    comparison = _Comparison(check, expected, context)
+    for key in sorted(groups):
+        comparison.judge_group(key, comparison.with_usual_part_count(groups[key]), others[key])
+
+
+def _larger_groups(check: Check, groups: Mapping[GroupKey, Samples], history: PeerHistory) -> dict[GroupKey, str]:
+    """By group, in words, the others of its kind that have enough nodes to be compared; empty where there are none."""
+    sizes = history.sizes(check)
+    for key, samples in groups.items():
+        sizes[key] = max(sizes.get(key, 0), len(samples))
+    enough = [key for key in sorted(sizes) if sizes[key] > check.min_peers]
+    return {
+        key: "; ".join(
+            f"{sizes[other]} nodes have {' '.join(other[_KIND:])}"
+            for other in enough
+            if other[:_KIND] == key[:_KIND] and other != key
+        )
+        for key in groups
+    }
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """One check on all nodes that ran its stage."""
+
+    check: Check
+    expected: str
+    context: Context
+
+    def judge_group(self, key: GroupKey, samples: Samples, others: str) -> None:
+        """Judge the nodes of one group; ``others`` are larger groups of the same kind, in words."""
+        check, history = self.check, self.context.history
+        by_software: dict[GroupKey, list[PeerSample]] = defaultdict(list)
+        for sample in samples:
+            by_software[sample.alike].append(sample)
+        all_now = PeerGroup.of(check, samples, " ".join(key))
+        whole = history.largest(check, key, None, all_now)
+        if whole.nodes <= check.min_peers and others:
+            self._leave_uncompared(samples, others)
+            return
+        levels = self._levels(samples, whole) if len(by_software) > 1 else {}
+        for alike in sorted(by_software):
+            members = by_software[alike]
+            kind = " ".join([*key, *alike])
+            if len(by_software) == 1:
+                now = replace(all_now, kind=" ".join(kind.split()))
+            else:
+                now = PeerGroup.of(check, members, kind)
+            own = history.largest(check, key, alike, now)
+            if own.nodes > check.min_peers:
+                self._compare(members, own, behind=self._software_deficit(alike, levels))
+            else:
+                self._compare(members, whole, doubt=self._software_doubt(alike, by_software, whole))
+
+    def with_usual_part_count(self, samples: Samples) -> list[PeerSample]:
+        """Those with as many parts as most: nodes of one kind have equally many links, and each part has a vote."""
+        counts = [sample.parts for sample in samples if sample.parts is not None]
+        most = majority([str(count) for count in counts])
+        kept = []
+        for sample in samples:
+            if sample.parts is None or len(counts) == 1 or str(sample.parts) == most:
+                kept.append(sample)
+                continue
+            usual = "with no majority" if most is None else f"and {most} on most of the {len(counts)} nodes of its kind"
+            self._keep(sample, [self._missing(f"{self.check.parts_from} is {sample.parts}, {usual}: no comparison")])
+        return kept
+
+    def _leave_uncompared(self, samples: Samples, others: str) -> None:
+        """These few have no peers by their ``group_by``, although others of their kind have."""
+        check = self.check
+        for sample in samples:
+            own = f"{' and '.join(check.group_by)} is {' '.join(sample.group[_KIND:])}"
+            reason = f"no peers: {own}, on fewer than {check.min_peers + 1} nodes, while {others}"
+            settled = self._entries(sample, None) if sample.settled else []
+            self._keep(sample, [*excused(check, settled, sample.record), self._missing(reason)])
+
+    def _levels(self, samples: Samples, whole: PeerGroup) -> dict[GroupKey, list[float]]:
+        """By software how fast each node is, relative to all; empty where figures are relative to the node anyway."""
+        levels: dict[GroupKey, list[float]] = defaultdict(list)
+        for sample in samples if self.check.relative_to is None else ():
+            pairs = ((value, whole.peers_of(part)) for part, _, value in sample.compared(self.check))
+            ratios = [value / peers.median for value, peers in pairs if peers is not None]
+            if ratios:
+                levels[sample.alike].append(statistics.median(ratios))
+        return levels
+
+    def _software_deficit(self, alike: GroupKey, levels: Mapping[GroupKey, Sequence[float]]) -> str:
+        """Why nodes of one software cannot be accepted for being alike: as a group they are behind those of all other.
+
+        Empty where they are not, and where they are the majority.
+        """
+        check = self.check
+        own = levels.get(alike, ())
+        rest = [level for other, its in levels.items() if other != alike for level in its]
+        if not own or len(rest) <= check.min_peers or len(rest) < len(own):
+            return ""
+        usual = Peers.without_the_far(rest, least_margin(check), check.deviations)
+        if usual is None:
+            return ""
+        error = MEDIAN_ERROR * usual.deviation * (1 / len(own) + 1 / len(rest)) ** 0.5
+        middle = statistics.median(own)
+        if not replace(usual, deviation=error).is_outlier(middle, check.max_below, check.max_above, check.deviations):
+            return ""
+        most = max(sorted(other for other in levels if other != alike), key=lambda other: len(levels[other]))
+        return (
+            f"{check.metric} of {len(own)} nodes with {self._software(alike)} is "
+            f"{deviation_text(usual.change(middle))} that of {len(rest)} others (most with {self._software(most)}): "
+            "inconclusive: software or hardware"
+        )
+
+    def _software_doubt(self, alike: GroupKey, by_software: Mapping[GroupKey, Samples], whole: PeerGroup) -> str:
+        """Why a node that is far off may be good: those that it is compared with have other software."""
+        if not self.check.alike:
+            return ""
+        others = {other: len(members) for other, members in by_software.items() if other != alike}
+        if not others:
+            return "" if whole.nodes <= self.check.min_peers else f"its {self._software(alike)} may be new since"
+        most = max(sorted(others), key=lambda other: others[other])
+        return f"its {self._software(alike)} is not the {self._software(most)} of {others[most]} others"
+
+    def _software(self, alike: GroupKey) -> str:
+        return ", ".join(f"{path} {value}" for path, value in zip(self.check.alike, alike, strict=True))
+
+    def _compare(self, samples: Samples, group: PeerGroup, *, doubt: str = "", behind: str = "") -> None:
+        """Judge these nodes beside the group.
+
+        ``doubt`` makes an outlier inconclusive; ``behind`` is why no node of them can pass.
+        """
+        check = self.check
+        if group.nodes <= check.min_peers:
+            self._without_peers(samples, group)
+            return
+        wrong = []
+        for sample in samples:
+            entries = excused(check, self._entries(sample, group, doubt), sample.record)
+            if behind:
+                entries = [*(one for one in entries if one["verdict"] != "pass"), self._missing(behind)]
+            self._keep(sample, entries)
+            parts = [entry["part"] for entry in entries if entry["verdict"] in ("fail", "warn")]
+            if parts:
+                wrong.append(f"{sample.subject.name} {some_of(parts, 1)}")
+        reason = f"{group.kind}: {check.metric} of {group.nodes} nodes"
+        peers = group.parts.get(ALL_PARTS)
+        if peers is not None:
+            reason += f", median {self._figure(peers.median)}, deviation {_spread(peers)}"
+        if wrong:
+            reason += f"; far off: {some_of(wrong)}"
+        if behind:
+            reason += f"; {behind}"
+        verdict = "fail" if wrong else "missing" if behind else "pass"
+        self.context.fleet.append(entry_of(check, verdict, "fleet", reason=reason, expected=self.expected))
+
+    def _without_peers(self, samples: Samples, group: PeerGroup) -> None:
+        """What needs no peers is judged all the same; the rest is skipped."""
+        check = self.check
+        reason = f"{group.nodes} of its kind ({group.kind}): a comparison needs {check.min_peers + 1} nodes"
+        skipped = entry_of(check, "skipped", "node", reason=reason, expected=self.expected)
+        for sample in samples:
+            entries = self._entries(sample, None) if sample.settled else []
+            absent = lacking(check, sample.subject, sample.record, sample.reported)
+            if absent is not None and not entries:
+                entries = [entry_of(check, "missing", absent[0], reason=absent[1], expected=self.expected)]
+            self._keep(sample, excused(check, entries, sample.record) or [dict(skipped)])
+
+    def _entries(self, sample: PeerSample, group: PeerGroup | None, doubt: str = "") -> list[Entry]:
+        results = list(sample.settled)
+        if group is not None:
+            compared = [*self._earlier(sample, group), *self._beside(sample, group)]
+            results += sample.unknown
+            results += [_doubted(one, doubt) if doubt and one.passed is False else one for one in compared]
+        absent = lacking(self.check, sample.subject, sample.record, sample.reported)
+        return entries_of(self.check, results, absent, self.expected)
+
+    def _beside(self, sample: PeerSample, group: PeerGroup) -> list[PartResult]:
+        """The parts that are too far off, and of the others the one that is nearest to it."""
+        check, unit = self.check, self.check.unit or ""
+        compared = sample.compared(check)
+        if not compared:
+            why = f"{check.metric}: the median of the node is 0, which allows no relative figure"
+            return [PartResult(part, None, value, unit, why) for part, value in sample.figures]
+        failed: list[PartResult] = []
+        worst, nearest = None, float("-inf")
+        for part, value, ratio in compared:
+            peers = group.peers_of(part)
+            if peers is None:
+                why = f"{check.metric}: fewer than {MIN_PARTS} peers, or a median of 0"
+                failed.append(PartResult(part, None, value, unit, why))
+                continue
+            reason = functools.partial(self._reason, value, ratio, group, peers)
+            if peers.is_outlier(ratio, check.max_below, check.max_above, group.deviations(check)):
+                failed.append(PartResult(part, False, value, unit, reason))
+                continue
+            badness = peers.badness(ratio, check.max_below, check.max_above)
+            if badness > nearest:
+                worst, nearest = PartResult(part, True, value, unit, reason, -badness), badness
+        return [*failed, *([worst] if worst is not None else [])]
+
+    def _earlier(self, sample: PeerSample, group: PeerGroup) -> list[PartResult]:
+        def results(attempt: Mapping[str, Any]) -> list[PartResult]:
+            figures, settled = figures_of(self.check, sample.subject, attempt)
+            then = replace(sample, record=attempt, figures=figures, spreads=(), settled=settled, unknown=())
+            return [*settled, *self._beside(then, group)]
+
+        return list(earlier_failures(self.check, sample.record, results))
+
+    def _reason(self, value: float, ratio: float, group: PeerGroup, peers: Peers) -> str:
+        check = self.check
+        figure = f"{check.metric} {units.human(value, check.unit or '')}, {deviation_text(peers.change(ratio))}"
+        earlier = ", judged before" if group.earlier else ""
+        if check.relative_to:
+            text = f"{figure} its neighbours, beside {peers.count} good parts of {group.nodes} nodes"
+        else:
+            text = f"{figure} the median {self._figure(peers.median)} of {group.nodes} nodes"
+        return f"{text} ({group.kind}{earlier}; spread {_spread(peers)})"
+
+    def _figure(self, median: float) -> str:
+        return units.number_text(median) if self.check.relative_to else units.human(median, self.check.unit or "")
+
+    def _missing(self, reason: str) -> Entry:
+        return entry_of(self.check, "missing", "node", reason=reason, expected=self.expected)
+
+    def _keep(self, sample: PeerSample, entries: list[Entry]) -> None:
+        self.context.nodes[sample.subject.name][self.check.name] = entries
+
+
+def _doubted(one: PartResult, doubt: str) -> PartResult:
+    """Far off beside nodes that are not quite its kind: no evidence against it, nor for it."""
+    return replace(one, passed=None, reason=f"{one.text}; {doubt}: inconclusive: software or hardware")
+
+
+def _spread(peers: Peers) -> str:
+    return f"{units.number_text(100 * peers.deviation / abs(peers.median))} %"

@@ -1,0 +1,162 @@
+"""Kinds ``min``, ``max``, ``within`` and ``equal``: a figure against fixed limits; ``equal`` also a fingerprint."""
+
+from __future__ import annotations
+
+import functools
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Check
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.entries import PartResult
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds.base import MetricKind, Target
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import Metric, Subject
+
+Number = float | Fraction
+#: Makes a limit comparable with a figure: as it is, or exact where the figure was converted.
+Convert = Callable[[float], Number]
+
+
+class LimitKind(MetricKind):
+    @abstractmethod
+    def margin(self, check: Check, target: float, number: Number, convert: Convert) -> Number:
+        """How far the figure is on the right side of the limit; negative where it fails."""
+
+    def nearest(self, check: Check, target: float, number: Number, convert: Convert) -> Number:
+        """The limit that the figure is nearest to."""
+        return convert(target)
+
+    def judge_parts(
+        self, check: Check, target: Target, metrics: Sequence[Metric], subject: Subject, record: Mapping[str, Any]
+    ) -> list[PartResult]:
+        # the schema lets no text through but for equal; within has no target
+        limit = 0.0 if target is None or isinstance(target, str) else target
+        return [self._judge(check, limit, metric) for metric in metrics]
+
+    def _judge(self, check: Check, target: float, metric: Metric) -> PartResult:
+        part, value = metric["scope"], metric["value"]
+        unit = check.unit or metric["unit"]
+        if value is None:
+            return PartResult(part, False, None, metric["unit"], f"{check.metric} is not a number")
+        number: Number = value
+        convert: Convert = _unchanged
+        if unit != metric["unit"]:
+            try:
+                number = units.convert(value, metric["unit"], unit)
+            except units.UnitError as error:
+                return PartResult(part, None, value, metric["unit"], f"{check.metric}: {error}")
+            convert = units.exact
+        shown = value if number is value else units.to_float(number)
+        margin = self.margin(check, target, number, convert)
+        limit = self.nearest(check, target, number, convert)
+        order = (number > limit) - (number < limit)
+        reason = functools.partial(self.reason, check, shown, unit, target, order=order, passed=margin >= 0)
+        return PartResult(part, margin >= 0, shown, unit, reason, units.to_float(margin))
+
+    def reason(self, check: Check, value: float, unit: str, target: float, *, order: int, passed: bool) -> str:
+        """A figure beside its limit; ``order`` is -1, 0 or 1 as the figure is under, at or over it."""
+        text, limit = _texts(value, target, unit, order)
+        relation = {-1: "under the limit of", 0: "at the limit of", 1: "over the limit of"}[order]
+        return f"{check.metric} {text}, {relation} {limit}"
+
+
+class Min(LimitKind):
+    name = "min"
+
+    def describe(self, check: Check, target: Target) -> str:
+        return f"at least {_figure(target, check)}"
+
+    def margin(self, check: Check, target: float, number: Number, convert: Convert) -> Number:
+        return number - convert(target)
+
+
+class Max(LimitKind):
+    name = "max"
+
+    def describe(self, check: Check, target: Target) -> str:
+        return f"at most {_figure(target, check)}"
+
+    def margin(self, check: Check, target: float, number: Number, convert: Convert) -> Number:
+        return convert(target) - number
+
+
+class Within(LimitKind):
+    name = "within"
+
+    def problem(self, check: Check) -> str | None:
+        low, high = _bounds(check)
+        return f"low {low} is above high {high}" if low > high else None
+
+    def describe(self, check: Check, target: Target) -> str:
+        low, high = _bounds(check)
+        return f"{_figure(low, check)} to {_figure(high, check)}"
+
+    def margin(self, check: Check, target: float, number: Number, convert: Convert) -> Number:
+        low, high = _bounds(check)
+        return min(number - convert(low), convert(high) - number)
+
+    def nearest(self, check: Check, target: float, number: Number, convert: Convert) -> Number:
+        low, high = (convert(bound) for bound in _bounds(check))
+        return low if number < low else high
+
+    def reason(self, check: Check, value: float, unit: str, target: float, *, order: int, passed: bool) -> str:
+        text = units.human(value, unit)
+        if passed:
+            return f"{check.metric} {text}, in bounds"
+        return f"{check.metric} {text} ({value!r}), {'under' if order < 0 else 'over'} {self.expected(check)}"
+
+
+class Equal(LimitKind):
+    """A text target is the fingerprint of the node that has the metric's name."""
+
+    name = "equal"
+
+    def describe(self, check: Check, target: Target) -> str:
+        if check.value_from is not None:
+            return f"{check.value_from} as declared" + (f": {_figure(target, check)}" if target is not None else "")
+        return target if isinstance(target, str) else f"exactly {_figure(target, check)}"
+
+    def metrics(self, check: Check) -> set[str]:
+        return set() if isinstance(check.value, str) else super().metrics(check)
+
+    def margin(self, check: Check, target: float, number: Number, convert: Convert) -> Number:
+        return -abs(number - convert(target))
+
+    def results(
+        self, check: Check, target: Target, subject: Subject, record: Mapping[str, Any]
+    ) -> tuple[list[PartResult], tuple[str, str] | None]:
+        if not isinstance(target, str):
+            return super().results(check, target, subject, record)
+        found = record["fingerprints"].get(check.metric)
+        if found is None:
+            reason = f"{check.stage} reported no fingerprint {check.metric}"
+            return [PartResult("node", None, None, "", reason)], None
+        reason = f"{check.metric} is {found}" + ("" if found == target else f", not {target}")
+        return [PartResult("node", found == target, found, "", reason)], None
+
+    def reason(self, check: Check, value: float, unit: str, target: float, *, order: int, passed: bool) -> str:
+        text, limit = _texts(value, target, unit, order)
+        return f"{check.metric} is {text}" if passed else f"{check.metric} is {text}, not {limit}"
+
+
+def _unchanged(value: float) -> float:
+    return value
+
+
+def _bounds(check: Check) -> tuple[float, float]:
+    """The schema requires both."""
+    return (0.0 if check.low is None else check.low), (0.0 if check.high is None else check.high)
+
+
+def _figure(target: Target, check: Check) -> str:
+    return target if isinstance(target, str) else units.human(target, check.unit or "")
+
+
+def _texts(value: float, target: float, unit: str, order: int) -> tuple[str, str]:
+    """Figure and limit as people read them, or in full where that would show no difference."""
+    text, limit = units.human(value, unit), units.human(target, unit)
+    if limit == text and order:
+        return f"{value!r} {unit}".rstrip(), f"{target!r} {unit}".rstrip()
+    return text, limit

@@ -1,0 +1,185 @@
+"""Kind ``same``: what must be equal on all GPUs of a node, or on all nodes of a kind.
+
+The value of more than half of those that reported is right. Where two differ, or no value has a majority, something
+is wrong and the evidence does not tell what: all are named, and a required check is missing (the node INCOMPLETE)
+instead of failed. Removing one node's value never makes that node PASS: a missing value is missing evidence.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Check
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.entries import (
+    Entry,
+    entry_of,
+    no_record,
+    not_applicable,
+)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds.base import Context, Kind, Target
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_groups import GroupKey
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_statistics import majority
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import Subject
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.versions import part_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import environment
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import UNFINISHED
+
+NOT_REPORTED = "not reported"
+
+
+@dataclass(frozen=True)
+class _Reported:
+    """What one node reported: now, and in earlier attempts."""
+
+    node: str
+    value: str
+    earlier: tuple[str, ...] = ()
+
+
+class Same(Kind):
+    name = "same"
+    compares = True
+
+    def problem(self, check: Check) -> str | None:
+        if check.peers == "node" and (check.path is None or check.path.count("[]") != 1):
+            return "the parts of a node need a path with one list: gpus[].firmware_version"
+        return None
+
+    def describe(self, check: Check, target: Target) -> str:
+        return "the same on all GPUs of the node" if check.peers == "node" else "the same on all nodes of its kind"
+
+    def metrics(self, check: Check) -> set[str]:
+        return set()
+
+    def needs_peers(self, check: Check) -> bool:
+        return check.peers == "fleet"
+
+    def judge(self, check: Check, subject: Subject, context: Context) -> list[Entry]:
+        """The parts of one node beside each other."""
+        expected = self.expected(check)
+        open_entries = not_applicable(check, subject, expected) or no_record(check, subject, expected)
+        if open_entries:
+            return open_entries
+        pairs = environment.members(subject.records[check.stage]["environment"], check.path or "")
+        values = [value for _, value in pairs]
+        right = majority(values)
+        if not values:
+            reason = f"{check.stage} does not report {check.metric}"
+            return [entry_of(check, "missing", "node", reason=reason, expected=expected)]
+        if right is None:
+            shown = some_of(f"{part_of(member)} {value}" for member, value in pairs)
+            reason = f"{check.metric} differs and no value has a majority: {shown}"
+            return [entry_of(check, _undecided(check), "node", reason=reason, expected=expected)]
+        if len(set(values)) == 1:
+            reason = f"{check.metric} is {right} on all {len(values)}"
+            return [entry_of(check, "pass", "node", reason=reason, expected=expected)]
+        most = f"{values.count(right)} of {len(values)}"
+        return [
+            entry_of(
+                check, "fail", part_of(member), expected=f"{right}, as on {most}", value=value,
+                reason=f"{check.metric} is {value}, not {right} as on {most}",
+            )
+            for member, value in pairs
+            if value != right
+        ]  # fmt: skip
+
+    def compare(self, check: Check, subjects: Sequence[Subject], context: Context) -> None:
+        groups: dict[GroupKey, list[_Reported]] = defaultdict(list)
+        for subject in subjects:
+            found = self._reported(check, subject)
+            if isinstance(found, dict):
+                context.nodes[subject.name][check.name] = [found]
+            else:
+                group, reported = found
+                groups[group].append(reported)
+        for group in sorted(groups):
+            self._compare(check, " ".join(group), groups[group], context)
+
+    def _reported(self, check: Check, subject: Subject) -> Entry | tuple[GroupKey, _Reported]:
+        """The node's group and value, or the entry that tells why it has none."""
+        expected = self.expected(check)
+        for entry in not_applicable(check, subject, expected) or no_record(check, subject, expected):
+            return entry
+        record = subject.records[check.stage]
+        value = _value(check, record)
+        if value is None:
+            reason = f"{check.stage} reported no fingerprint {check.metric}"
+            return entry_of(check, "missing", "node", reason=reason, expected=expected)
+        group = [subject.kind]
+        for path in check.group_by:
+            found = ", ".join(sorted(set(environment.texts(record["environment"], path))))
+            if not found and check.path is None:
+                return entry_of(
+                    check, "missing", "node", reason=f"{check.stage} does not report its {path}", expected=expected
+                )
+            group.append(found or NOT_REPORTED)
+        attempts = (_value(check, one) for one in record["attempts"] if one["state"] not in UNFINISHED)
+        earlier = tuple(one for one in attempts if one is not None) if check.required and not check.retry else ()
+        return tuple(group), _Reported(subject.name, value, earlier)
+
+    def _compare(self, check: Check, kind: str, reported: Sequence[_Reported], context: Context) -> None:
+        expected, nodes = self.expected(check), context.nodes
+        counts = Counter(one.value for one in reported)
+        right = majority([one.value for one in reported])
+        if len(reported) == 1 or set(counts) == {NOT_REPORTED}:
+            alone = len(reported) == 1
+            reason = "the only node of its kind: no peers" if alone else "no node of its kind reports it"
+            for one in reported:
+                value = one.value if alone else None
+                nodes[one.node][check.name] = [
+                    entry_of(check, "skipped", "node", reason=reason, value=value, expected=expected)
+                ]
+            return
+        if right is None:
+            verdict = _undecided(check)
+            shown = "; ".join(
+                f"{value} on {some_of(one.node for one in reported if one.value == value)}" for value in sorted(counts)
+            )
+            reason = f"{check.metric} differs and no value has a majority of {len(reported)} nodes: {shown}"
+            for one in reported:
+                nodes[one.node][check.name] = [
+                    entry_of(check, verdict, "node", reason=reason, value=one.value, expected=expected)
+                ]
+            context.fleet.append(entry_of(check, verdict, "fleet", reason=f"{kind}: {reason}", expected=expected))
+            return
+        wrong = []
+        for one in reported:
+            entry = _of_node(check, one, right, f"{counts[right]} of {len(reported)} nodes of its kind")
+            nodes[one.node][check.name] = [entry]
+            if entry["verdict"] != "pass":
+                wrong.append(one.node)
+        if wrong:
+            reason = f"{kind}: {check.metric} of {some_of(wrong)} is not that of the others: {right}"
+        else:
+            reason = f"{kind}: the same on {len(reported)} nodes"
+        verdict = "fail" if wrong else "pass"
+        context.fleet.append(entry_of(check, verdict, "fleet", reason=reason, value=right, expected=expected))
+
+
+def _undecided(check: Check) -> str:
+    return "missing" if check.required else "fail"
+
+
+def _value(check: Check, record: Mapping[str, Any]) -> str | None:
+    """A fingerprint; or the value at the path, where a missing one is a value too (a device that is gone)."""
+    if check.path is None:
+        value: str | None = record["fingerprints"].get(check.metric)
+        return value
+    return ", ".join(sorted(set(environment.texts(record["environment"], check.path)))) or NOT_REPORTED
+
+
+def _of_node(check: Check, reported: _Reported, right: str, most: str) -> Entry:
+    other = next((value for value in reported.earlier if value != right), None)
+    verdict, value = "fail", reported.value
+    if value != right:
+        reason = f"{check.metric} is {value}, not {right} as on {most}"
+    elif other is not None:
+        value = other
+        reason = f"{check.metric} was {other} in an earlier attempt; such a result is never retried into PASS"
+    else:
+        verdict, reason = "pass", f"{check.metric} is that of {most}"
+    return entry_of(check, verdict, "node", reason=reason, expected=f"{right}, as on {most}", value=value)

@@ -1,0 +1,160 @@
+"""Make a baseline from the accepted nodes of a run.
+
+Outliers among their parts are left out, so that the baseline of a run with bad nodes is that of its good ones.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas, units
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import peer_statistics
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.baseline import SCHEMA, SETUPS, BaselineError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_groups import as_wide_as_all
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_samples import LEAST, MOST, is_part_of, values_at
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import Subject
+
+#: Units of speed; counts, temperatures and losses are judged by limits of their own.
+_SPEEDS = ("bytes/s", "TFLOP/s", "seconds", "tokens/s", "samples/s", "images/s", "requests/s")
+#: Beyond both a part is not of the kind that a baseline describes.
+_FAR, _DEVIATIONS = 0.03, 4.0
+_ENDS = ("_bus_bytes_per_second", "_bytes_per_second", "_tflops", "_seconds")
+
+
+@dataclass
+class _Gathered:
+    """All parts of one figure: by node and part its value, and the spreads of their repeats."""
+
+    nodes: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
+    spreads: list[float] = field(default_factory=list)
+
+
+_Key = tuple[str, str, str, str, str, Any, str, tuple[tuple[str, str], ...]]
+
+
+def make(
+    subjects: Mapping[str, Subject], report: Mapping[str, Any], *, name: str, version: int, created_at: str
+) -> dict[str, Any]:
+    """The baseline of a judged run; ``subjects`` are its nodes (subjects.subject_of). Raises BaselineError."""
+    verdicts = {node["name"]: node["verdict"] for node in report["nodes"]}
+    accepted = [subjects[node] for node in sorted(subjects) if verdicts.get(node) == "PASS"]
+    if not accepted:
+        raise BaselineError(
+            f"no node of run {report['run']['run_id']} was accepted: a baseline is made from good nodes"
+        )
+    gathered: dict[_Key, _Gathered] = defaultdict(_Gathered)
+    for subject in accepted:
+        for stage, record in subject.records.items():
+            _gather(subject, stage, record, gathered)
+    figures = [one for key in sorted(gathered, key=repr) for one in _figures(key, gathered[key])]
+    if not figures:
+        raise BaselineError("no figure was reported by three parts or more: a baseline needs more GPUs or nodes")
+    document = {
+        "schema": SCHEMA,
+        "name": name,
+        "version": version,
+        "created_at": created_at,
+        "made_from": {
+            "run_id": report["run"]["run_id"],
+            "profile": report["run"]["profile"],
+            "judged_at": report["run"]["judged_at"],
+            "nodes": len(accepted),
+            "left_out": dict(sorted(Counter(one for one in verdicts.values() if one != "PASS").items())),
+        },
+        "figures": figures,
+    }
+    schemas.validate("baseline", document, what="baseline")
+    return document
+
+
+def _gather(subject: Subject, stage: str, record: Mapping[str, Any], gathered: dict[_Key, _Gathered]) -> None:
+    if record["state"] != "success":
+        return
+    found = [(path, values_at(record, [path])[0][0]) for path in SETUPS]
+    setup = tuple((path, value) for path, value in found if value)
+    spreads = {
+        (metric["name"], metric["scope"]): metric["value"]
+        for metric in record["metrics"]
+        if metric["name"].endswith("_spread_ratio") and metric["value"] is not None and metric["value"] >= 0
+    }
+    times = Counter((metric["name"], metric["scope"]) for metric in record["metrics"])
+    for metric in record["metrics"]:
+        value, unit, part = metric["value"], metric["unit"], metric["scope"]
+        if times[metric["name"], part] > 1 or not _has(subject, part):
+            continue
+        if value is None or not LEAST < abs(value) < MOST or not any(units.compatible(unit, one) for one in _SPEEDS):
+            continue
+        gpus = None if subject.gpus is None else int(subject.gpus)
+        scope = part.split(":")[0]
+        key = (stage, metric["name"], scope, unit, subject.kind, gpus, record["workload"], setup)
+        figure = gathered[key]
+        figure.nodes[subject.name][part] = value
+        spread = spreads.get((_spread_name(metric["name"]), part))
+        if spread is not None:
+            figure.spreads.append(spread)
+
+
+def _has(subject: Subject, part: str) -> bool:
+    """Whether the node can have the part; the number of ranks and links is unknown."""
+    return not part.startswith("gpu:") or subject.gpus is None or is_part_of(part, int(subject.gpus))
+
+
+def _spread_name(name: str) -> str:
+    return next((f"{name.removesuffix(end)}_spread_ratio" for end in _ENDS if name.endswith(end)), "")
+
+
+def _figures(key: _Key, gathered: _Gathered) -> Iterator[dict[str, Any]]:
+    stage, metric, scope, unit, sku, gpus, workload, setup = key
+    gathered = _of_one_size(gathered)
+    nodes = [list(node.values()) for node in gathered.nodes.values()]
+    values = [value for node in nodes for value in node]
+    group = peer_statistics.Peers.without_the_far(values, _FAR, _DEVIATIONS)
+    if group is None:
+        return
+    good = [value for value in values if not group.is_outlier(value, _FAR, _FAR, _DEVIATIONS)]
+    middles = [statistics.median(node) for node in nodes]
+    beside = [
+        value / statistics.median(node)
+        for node in nodes
+        if len(node) >= peer_statistics.MIN_PARTS and statistics.median(node)
+        for value in node
+    ]
+    figure = {
+        "stage": stage, "metric": metric, "scope": scope, "unit": unit, "sku": sku, "gpus": gpus, "workload": workload,
+        "setup": dict(setup), "median": group.median, "deviation": group.deviation, "low": min(good),
+        "high": max(good), "nodes": len(gathered.nodes), "parts": len(good), "far_off": len(values) - len(good),
+        "between_nodes_ratio": _ratio(middles), "within_nodes_ratio": _ratio(beside) if scope != "node" else None,
+        "repeats_ratio": statistics.median(gathered.spreads) if gathered.spreads else None,
+    }  # fmt: skip
+    places = _places(gathered) if scope == "gpu" else {}
+    yield {**figure, "places": places} if places else figure
+
+
+def _places(gathered: _Gathered) -> dict[str, list[float]]:
+    """By part of that name (gpu:3) its median and deviation over the nodes; empty where there are too few of them."""
+    values: dict[str, list[float]] = defaultdict(list)
+    for node in gathered.nodes.values():
+        for part, value in node.items():
+            values[part].append(value)
+    groups = {
+        part: peer_statistics.Peers.without_the_far(its, _FAR, _DEVIATIONS) for part, its in sorted(values.items())
+    }
+    if any(group is None for group in groups.values()):
+        return {}
+    wide = as_wide_as_all(groups, values, _FAR, _DEVIATIONS)
+    return {part: [group.median, group.deviation] for part, group in wide.items() if group is not None}
+
+
+def _of_one_size(gathered: _Gathered) -> _Gathered:
+    """The nodes that reported as many parts as most: one that reports a thousand links has no thousand votes."""
+    most, _ = min(Counter(len(node) for node in gathered.nodes.values()).items(), key=lambda one: (-one[1], one[0]))
+    return _Gathered({name: node for name, node in gathered.nodes.items() if len(node) == most}, gathered.spreads)
+
+
+def _ratio(values: Sequence[float]) -> float | None:
+    group = peer_statistics.Peers.of(values)
+    return None if group is None else group.deviation / abs(group.median)

@@ -1,0 +1,176 @@
+"""The checks that need no criteria: launch, the end of every stage, the accelerator, and the identity of a machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import natural_order, some_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.vendors import GPU_VENDORS
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.entries import Entry, gang_of, own_entry
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.identity import SAME, Twins, identity_values
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import FACTS, Subject
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subjects import count_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import FAILED_STATES, LAUNCHED
+
+IMAGE = "image"
+#: What the image stage says in its environment (`fault`) when the store, the registry or the archive is to blame.
+DELIVERY = "delivery"
+#: No last record came of these, so that a lost contact with the node explains them.
+_OPEN_STATES = ("missing", "pending", "running")
+
+_AGAIN = "then validate again with --limit {node}"
+_LATE = "raise gpuval_deadline_seconds, " + _AGAIN
+_NOT_DELIVERED = f"see that the image is right and can be had: mend what the message names, {_AGAIN}"
+_OF_GANG = (
+    "mend what the message and the search for the bad node or link name, then validate again with others of its kind: "
+    "with --limit alone a node is in no gang"
+)
+_STATE_REMEDY = {
+    "failure": f"read nodes/{{node}}/{{stage}}.log, mend what the message names, {_AGAIN}",
+    "crash": f"read the end of nodes/{{node}}/{{stage}}.log and the kernel log of the node, {_AGAIN}",
+    "timeout": "see in nodes/{node}/{stage}.log where it stopped; a healthy but slow node needs a longer time limit",
+    "skipped": f"mend the stage that it waited for, {_AGAIN}",
+    "cancelled": "validate again with --limit {node}",
+    "pending": f"the run ended before the stage began: {_LATE}",
+    "running": f"the run ended before the stage did: {_LATE}",
+    "missing": f"check that the node is up and reaches the store, {_AGAIN}",
+}
+
+
+def launch_check(name: str, launch: Mapping[str, Any] | None, records: Mapping[str, Mapping[str, Any]]) -> Entry:
+    """A record of work that began proves the launch, whatever became of the connection that made it."""
+    state = str(launch.get("state", "unknown")) if launch else "never started"
+    began = any(record["started_at"] is not None for record in records.values())
+    message = one_line(launch.get("message") or "", 400) if launch else ""
+    if state in LAUNCHED or began:
+        said = f"{state}: {message}" if message else state
+        return own_entry("launch", "", "launch", "pass", value=state, expected="started", reason=said)
+    known = launch_errors.described(launch or {"state": "unknown"})
+    word = one_line(known["class"], 40)
+    said = state if word in (state, "not_started", "launch_failed", "plan_refused") else f"{state} ({word})"
+    if known["message"]:
+        said += f": {one_line(known['message'], 400)}"
+    remedy = one_line(known["remedy"], 400).replace("{node}", name)
+    if "validate again" not in remedy:  # a probe's remedy is its own
+        remedy = f"{remedy}, {_AGAIN.format(node=name)}"
+    return own_entry("launch", "", "launch", "missing", value=word, expected="started", reason=said, remedy=remedy)
+
+
+def no_stage_check() -> Entry:
+    return own_entry(
+        "stages", "", "state", "missing", expected="at least one stage", reason="the node was asked to run no stage",
+        remedy="choose a profile or tags that leave at least one stage",
+    )  # fmt: skip
+
+
+def exempt_check(stage: str, reason: str) -> Entry:
+    """A stage of gangs that nothing is expected of, told where else it would have vanished."""
+    return own_entry(f"{stage}_state", stage, "state", "skipped", expected=f"nothing: {reason}", reason=reason)
+
+
+def state_check(
+    name: str,
+    stage: str,
+    record: Mapping[str, Any] | None,
+    problems: Sequence[Mapping[str, Any]],
+    contact: Mapping[str, Any] | None = None,
+    *,
+    of_gang: bool = False,
+) -> Entry:
+    """The end of a stage; `contact` says why the node could not be asked for its records, if it could not.
+
+    ``of_gang``: the stage is one that nodes carry out together; its bad end accuses none of them.
+    """
+    state = record["state"] if record else "missing"
+    if record is None:
+        refused = [problem["reason"] for problem in problems if problem["stage"] == stage]
+        reason = refused[0] if refused else "no record"
+    else:
+        message = one_line(record["message"])
+        reason = message if state == "success" else f"{state}: {message}" if message else state
+    verdict = "pass" if state == "success" else "fail" if state in FAILED_STATES else "missing"
+    remedy = "" if verdict == "pass" else _STATE_REMEDY[state].format(node=name, stage=stage)
+    if verdict == "fail" and of_gang:  # the first to break off is often innocent: the search says who is not
+        verdict, reason = "missing", f"{gang_of(record) or 'a gang'}: {reason}"
+    if verdict == "missing" and of_gang:
+        remedy = _OF_GANG
+    if stage == IMAGE and state == "crash" and record["environment"].get("fault") == DELIVERY:
+        verdict, remedy = "missing", _NOT_DELIVERED.format(node=name)  # says nothing about the node
+    if contact and explains(contact, state):
+        told = "its pod ended" if contact.get("pod") else "the node could not be asked"
+        reason += f"; {told} ({contact['class']}): {contact['message']}"
+        remedy = str(contact["remedy"]).replace("{node}", name)
+    return own_entry(
+        f"{stage}_state", stage, "state", verdict, value=state, expected="success", reason=reason, remedy=remedy
+    )
+
+
+def explains(contact: Mapping[str, Any], state: str) -> bool:
+    """Whether a lost contact tells why a stage has no better end; in a pod that is ended it says `cancelled`."""
+    return state in _OPEN_STATES or (state == "cancelled" and bool(contact.get("pod")))
+
+
+def accelerator_check(subject: Subject, facts: Mapping[str, Any] | None) -> Entry:
+    """A CPU stands in for a GPU only where the inventory says cpu, or where there is no GPU hardware at all."""
+    declared = f"sku {subject.sku}"
+    if subject.sku != "auto" and subject.declared_gpus:
+        declared += f" with {subject.declared_gpus} GPUs"
+    fields: dict[str, Any] = {"value": subject.accelerator, "expected": declared, "remedy": ""}
+    install = (
+        "install or repair the GPU driver and look for the devices with lspci; a node meant as CPU is declared sku: cpu"
+    )
+    if subject.sku == "cpu":
+        return own_entry("accelerator", FACTS, "identity", "pass", reason="declared cpu", **fields)
+    if subject.accelerator == "unknown":
+        fields["remedy"] = "let the facts stage run and succeed, or declare sku: cpu"
+        return own_entry("accelerator", FACTS, "identity", "missing", reason="no facts say what the node has", **fields)
+    if subject.accelerator in GPU_VENDORS:
+        return own_entry("accelerator", FACTS, "identity", "pass", reason=f"{subject.accelerator} found", **fields)
+    fields["remedy"] = install
+    if subject.sku != "auto" or subject.declared_gpus:
+        reason = f"{declared} is declared, but no usable GPU was found: a CPU never stands in for a GPU"
+        return own_entry("accelerator", FACTS, "identity", "fail", reason=reason, **fields)
+    hardware = count_of(facts, "gpu_hardware_count")
+    if hardware is None:
+        reason = "taken for a CPU node, but gpu_hardware_count does not say that it has no GPU hardware"
+        return own_entry("accelerator", FACTS, "identity", "missing", reason=reason, **fields)
+    if hardware > 0:
+        reason = f"{units.number_text(hardware)} GPU devices on the PCI bus, none of them usable"
+        return own_entry("accelerator", FACTS, "identity", "fail", reason=reason, **fields)
+    fields["remedy"] = ""
+    return own_entry("accelerator", FACTS, "identity", "pass", reason="a CPU node: no GPU hardware", **fields)
+
+
+def identity_checks(facts: Mapping[str, Any] | None, twins: Twins) -> list[Entry]:
+    if not twins and not identity_values(facts):
+        if facts is None:
+            return []
+        return [
+            own_entry(
+                "identity", FACTS, "identity", "missing", severity="advisory", expected="unique in the run",
+                reason="no machine id, serial or GPU UUID is known",
+                remedy="make sure that /etc/machine-id is not empty and that the facts may read it",
+            )
+        ]  # fmt: skip
+    if not twins:
+        return [
+            own_entry("identity", FACTS, "identity", "pass", expected="unique in the run", reason="unique in the run")
+        ]
+    others = sorted(twins, key=natural_order)
+    first, *more = sorted(twins[others[0]])[:3]
+    same = one_line(", ".join([first, *(told.removeprefix(SAME) for told in more)]), 240)
+    named = some_of(others)
+    more_names = named.removeprefix(others[0]).removeprefix(", ")
+    first_name = f"{others[0]} (and {more_names})" if more_names else others[0]
+    return [
+        own_entry(
+            "identity", FACTS, "identity", "fail", value=named, expected="unique in the run",
+            reason=f"one machine listed twice: {first_name} {same}",
+            remedy="give every machine one name in the inventory, and correct an address that is another's; cloned "
+            "disks need a machine id of their own",
+        )
+    ]  # fmt: skip

@@ -1,0 +1,181 @@
+"""What one node reports to be compared with its peers: its figures, and the group that it belongs to."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.vendors import GPU_VENDORS
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import peer_statistics
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Check
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.entries import (
+    Entry,
+    PartResult,
+    entry_of,
+    expected_parts,
+    not_applicable,
+    not_to_judge,
+)
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_groups import GroupKey
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import Subject
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import environment
+
+FINGERPRINT = "fingerprints."
+#: No hardware has figures beyond these, in any unit; their ratios would not be numbers.
+LEAST, MOST = 1e-50, 1e50
+
+
+@dataclass(frozen=True)
+class PeerSample:
+    """What one node reported: by part its figure in the unit of the check, and the spread of its repeats."""
+
+    subject: Subject
+    record: Mapping[str, Any]
+    group: GroupKey
+    alike: GroupKey
+    figures: Sequence[tuple[str, float]]
+    spreads: Sequence[float]
+    #: Parts that are judged without peers: not a number, another unit.
+    settled: Sequence[PartResult]
+    #: Parts that do not report their spread, which is missing only where there are peers.
+    unknown: Sequence[PartResult] = ()
+    #: How many parts it reports to have, where the check asks (parts_from).
+    parts: int | None = None
+
+    @property
+    def reported(self) -> set[str]:
+        return {part for part, _ in self.figures} | {one.part for one in self.settled}
+
+    def compared(self, check: Check) -> list[tuple[str, float, float]]:
+        """(part, figure, what is compared)"""
+        if check.relative_to is None:
+            return [(part, value, value) for part, value in self.figures]
+        middle = statistics.median(value for _, value in self.figures) if self.figures else 0.0
+        return [(part, value, value / middle) for part, value in self.figures] if middle else []
+
+
+def sample_of(check: Check, subject: Subject, expected: str) -> PeerSample | list[Entry]:
+    """The node's sample, or the entries that tell why it is not compared."""
+    open_entries = not_applicable(check, subject, expected) or not_to_judge(check, subject, expected)
+    if not open_entries and check.relative_to:
+        open_entries = too_few_parts(check, subject, expected)
+    if open_entries:
+        return open_entries
+    record = subject.records[check.stage]
+    group, unreported = group_key(subject, record, check.group_by)
+    alike, unreported_too = values_at(record, check.alike)
+    for path in (*unreported, *unreported_too):
+        reason = f"{check.stage} does not report its {path}"
+        return [entry_of(check, "missing", "node", reason=reason, expected=expected)]
+    figures, settled = figures_of(check, subject, record)
+    spreads, unknown = _spreads(check, subject, record, {part for part, _ in figures})
+    parts = expected_parts(check, subject, record)[0] if check.parts_from else None
+    return PeerSample(subject, record, group, alike, figures, spreads, settled, unknown, parts)
+
+
+def too_few_parts(check: Check, subject: Subject, expected: str) -> list[Entry]:
+    """The entry of a node that has too few parts to compare them with each other; empty where it has enough."""
+    count, _ = expected_parts(check, subject, subject.records[check.stage])
+    if count is None or count >= peer_statistics.MIN_PARTS:
+        return []
+    reason = f"{count} of a kind: a comparison needs {peer_statistics.MIN_PARTS}"
+    return [entry_of(check, "skipped", "node", reason=reason, expected=expected)]
+
+
+def group_key(subject: Subject, record: Mapping[str, Any], paths: Iterable[str]) -> tuple[GroupKey, list[str]]:
+    """What nodes must share to be compared, and what of it the node does not report."""
+    unreported = []
+    if subject.accelerator in GPU_VENDORS:
+        if subject.gpus is None:
+            unreported.append("number of GPUs")
+        if subject.kind in ("", "auto"):
+            unreported.append("model of GPU")
+    values, more = values_at(record, paths)
+    count = "" if subject.gpus is None else f"{subject.gpus} GPUs"
+    return (subject.kind, count, record["workload"], *values), [*unreported, *more]
+
+
+def values_at(record: Mapping[str, Any], paths: Iterable[str]) -> tuple[GroupKey, list[str]]:
+    """The values at paths of the environment, or of fingerprints; and the paths without any."""
+    values, unreported = [], []
+    for path in paths:
+        if path.startswith(FINGERPRINT):
+            found = str(record["fingerprints"].get(path.removeprefix(FINGERPRINT), ""))
+        else:
+            found = ", ".join(sorted(set(environment.texts(record["environment"], path))))
+        values.append(found)
+        if not found:
+            unreported.append(path)
+    return tuple(values), unreported
+
+
+def figures_of(
+    check: Check, subject: Subject, record: Mapping[str, Any]
+) -> tuple[list[tuple[str, float]], list[PartResult]]:
+    """By part its figure in the unit of the check, and the parts without a valid one: one figure for each part, and
+    none of a part that the node cannot have."""
+    figures: list[tuple[str, float]] = []
+    settled: list[PartResult] = []
+    metrics = subject.metrics(record, check.metric, check.scope)
+    times = Counter(metric["scope"] for metric in metrics)
+    count = None if check.scope == "node" else expected_parts(check, subject, record)[0]
+    for metric in metrics:
+        part, value, unit = metric["scope"], metric["value"], metric["unit"]
+        if not times[part]:
+            continue
+        wrong = _invalid_part(check, part, times[part], len(times), count)
+        if wrong:
+            times[part] = 0
+            settled.append(PartResult(part, None, value, unit, wrong))
+        elif value is None:
+            settled.append(PartResult(part, False, None, unit, f"{check.metric} is not a number"))
+        elif value and not LEAST < abs(value) < MOST:
+            reason = f"{check.metric} is {value:g} {unit}: no such figure exists"
+            settled.append(PartResult(part, False, value, unit, reason))
+        elif unit == check.unit:
+            figures.append((part, value))
+        else:
+            try:
+                figures.append((part, units.to_float(units.convert(value, unit, check.unit or ""))))
+            except units.UnitError as error:
+                settled.append(PartResult(part, None, value, unit, f"{check.metric}: {error}"))
+    return sorted(figures, key=_part_order), sorted(settled, key=lambda one: _part_order((one.part, 0.0)))
+
+
+def _invalid_part(check: Check, part: str, times: int, parts: int, count: int | None) -> str:
+    """Why what the node reported of the part is no figure of it; empty where it is one."""
+    if times > 1:
+        return f"{check.metric} of {part} is reported twice: ambiguous"
+    if count is not None and check.scope == "link":
+        return f"{check.metric} of {parts} links, and the node has {count}" if parts > count else ""
+    if count is not None and not is_part_of(part, count):
+        return f"{check.metric} of {part}, and the node has {count}"
+    return ""
+
+
+def is_part_of(part: str, count: int) -> bool:
+    """Whether gpu:7 is one of so many: they count from 0 on. The node itself is no such part."""
+    number = part.partition(":")[2]
+    return number == str(int(number)) and int(number) < count if number.isdecimal() else not number
+
+
+def _part_order(figure: tuple[str, float]) -> tuple[int, str, float]:
+    """gpu:9 before gpu:10, in whichever order they were reported."""
+    return len(figure[0]), figure[0], figure[1]
+
+
+def _spreads(
+    check: Check, subject: Subject, record: Mapping[str, Any], parts: set[str]
+) -> tuple[list[float], list[PartResult]]:
+    """The spreads of the repeats, and the parts that do not report theirs."""
+    if check.spread_from is None:
+        return [], []
+    reported = subject.metrics(record, check.spread_from, check.scope)
+    known = {one["scope"]: one["value"] for one in reported if one["value"] is not None and one["value"] >= 0}
+    reason = f"{check.stage} reported no {check.spread_from}"
+    unknown = [PartResult(part, None, None, "", f"{reason} of {part}") for part in sorted(parts - known.keys())]
+    return [known[part] for part in sorted(parts & known.keys())], unknown

@@ -1,0 +1,52 @@
+"""A node as its checks see it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+#: The stage that reports what a node is.
+FACTS = "facts"
+
+Metric = Mapping[str, Any]
+
+
+@dataclass
+class Subject:
+    """A node with the records of the stages that it was asked to run."""
+
+    name: str
+    profile: str
+    sku: str
+    accelerator: str
+    declared_gpus: int | None
+    detected_gpus: int | None
+    records: Mapping[str, Mapping[str, Any]]
+    #: SKU of the catalogue by the facts.
+    catalogue_sku: str | None = None
+    #: What nodes must share to be compared: the catalogue's SKU, else the models of the GPUs.
+    kind: str = ""
+    _indexes: dict[int, dict[str, list[Metric]]] = field(default_factory=dict)
+
+    def metrics(self, record: Mapping[str, Any], name: str, scope: str) -> list[Metric]:
+        """The metrics of that name in that kind of scope."""
+        index = self._indexes.get(id(record))
+        if index is None:
+            index = self._indexes[id(record)] = {}
+            for metric in record["metrics"]:
+                index.setdefault(metric["name"], []).append(metric)
+        found = index.get(name, [])
+        if scope == "node":
+            return [metric for metric in found if metric["scope"] == "node"]
+        return [metric for metric in found if metric["scope"].startswith(f"{scope}:")]
+
+    @property
+    def skus(self) -> set[str]:
+        """The SKUs that checks may apply to: the declared one, and that of the catalogue."""
+        return {self.sku} if self.catalogue_sku is None else {self.sku, self.catalogue_sku}
+
+    @property
+    def gpus(self) -> int | None:
+        """GPUs that must take part: those declared, else those that the facts found."""
+        return self.detected_gpus if self.declared_gpus is None else self.declared_gpus

@@ -1,0 +1,61 @@
+"""The nodes of a run as their checks see them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.vendors import GPU_VENDORS
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import sku_catalogue
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.identity import models_of
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import FACTS, Subject
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
+
+
+def subjects_of(run: Mapping[str, Any], evidence: Evidence) -> dict[str, Subject]:
+    return {name: subject_of(run, name, evidence) for name in run["nodes"]}
+
+
+def subject_of(run: Mapping[str, Any], name: str, evidence: Evidence) -> Subject:
+    expected = run["nodes"][name]
+    records = evidence.records.get(name, {})
+    records = {stage: records[stage] for stage in expected["stages"] if stage in records}
+    facts = records.get(FACTS)
+    accelerator = _accelerator(expected["sku"], facts)
+    models = models_of(facts)
+    sku = sku_catalogue.of_models(models)
+    found = sku.name if sku else None
+    if accelerator == sku_catalogue.CPU:
+        found = sku_catalogue.CPU
+    return Subject(
+        name=name,
+        profile=run["profile"],
+        sku=_declared(expected["sku"]),
+        accelerator=accelerator,
+        declared_gpus=expected["gpu_count"],
+        detected_gpus=count_of(facts, "gpu_count"),
+        records=records,
+        catalogue_sku=found,
+        kind=found or ", ".join(sorted(set(models))) or expected["sku"],
+    )
+
+
+def _declared(sku: str) -> str:
+    """The catalogue's name of a declared SKU, whichever way it is spelled."""
+    known = sku_catalogue.named(sku)
+    return known.name if known else sku
+
+
+def _accelerator(sku: str, facts: Mapping[str, Any] | None) -> str:
+    if sku == "cpu":
+        return "cpu"
+    accelerator = facts["environment"].get("accelerator") if facts else None
+    vendor = accelerator.get("vendor") if isinstance(accelerator, dict) else None
+    return vendor if vendor == "cpu" or vendor in GPU_VENDORS else "unknown"
+
+
+def count_of(record: Mapping[str, Any] | None, name: str) -> int | float | None:
+    """A count that the node reported; None when it reported none, or several that disagree."""
+    metrics = record["metrics"] if record else []
+    values = {metric["value"] for metric in metrics if metric["name"] == name and metric["scope"] == "node"}
+    return values.pop() if len(values) == 1 else None
