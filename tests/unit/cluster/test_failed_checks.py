@@ -3,6 +3,7 @@
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import failed_checks, folder
 
+from tests.kit.actions import run_action
 from tests.kit.cluster_project import RUN, Project
 
 
@@ -98,16 +99,21 @@ def test_many_are_told_by_stage_and_damaged_ones_are_unknown():
 # --- on a cluster ----------------------------------------------------------------------------------------------------
 
 
-def mark(project: Project, change, *arguments, narrowed_by=(), profile="standard", run_id=RUN, **options):
+def act(project, *, check_mode=False, **options):
+    options = {"results_dir": str(project.directory / "results"), "kubeconfig": str(project.kit.kubeconfig), **options}
+    done = run_action("mark_nodes", options, check_mode=check_mode)
+    assert not done.failed, done.text
+    return done
+
+
+def mark(project: Project, change, *, check_mode=False, narrowed_by=(), profile="standard", run_id=RUN):
     path = project.directory / "results" / RUN / "report.json"
     report = folder.read_json(path)
     report["run"].update(narrowed_by=list(narrowed_by), profile=profile, run_id=run_id)
     for one in report["nodes"]:
         change(one)
     folder.write_json(path, report)
-    done = project.play("mark_nodes", *arguments, taint=True, **options)
-    assert done.returncode == 0, done.stdout
-    return " ".join((done.stdout + done.stderr).split())
+    return act(project, check_mode=check_mode, taint=True)
 
 
 def becomes(verdict, **checks):
@@ -134,15 +140,14 @@ def test_a_mark_of_a_search_stays_through_quick_and_goes_with_fabric(project):
 
     failed = ("FAIL", "fabric/fabric_bad", ["gpuval.io/failed"])
     found = becomes("FAIL", facts_state="pass", fabric_bad="fail")
-    mark(project, found, "--check")
+    mark(project, found, check_mode=True)
     assert bears() == (None, None, [])
     mark(project, found)
     assert bears() == failed
-    assert "changed=0" in mark(project, found)
-    told = mark(project, becomes("PASS", facts_state="pass"), profile="quick", run_id="later")
+    assert not mark(project, found).result["changed"]
+    later = mark(project, becomes("PASS", facts_state="pass"), profile="quick", run_id="later")
     assert bears() == failed
-    whole = told.replace(" ", "")  # the console breaks lines at hyphens
-    assert "stillFAIL:node-001(fabric/fabric_bad),node-002(fabric/fabric_bad):arun" in whole
+    assert "still FAIL: node-001 (fabric/fabric_bad), node-002 (fabric/fabric_bad): a run" in later.text
     pairs = becomes("PASS", facts_state="pass", fabric_bad="pass")
     mark(project, pairs, narrowed_by=["stages"], profile="custom", run_id="pairs")
     assert bears() == ("INCOMPLETE", None, [])
@@ -151,8 +156,7 @@ def test_a_mark_of_a_search_stays_through_quick_and_goes_with_fabric(project):
     mark(project, pairs, narrowed_by=["stages"], profile="custom", run_id="pairs-again")
     assert bears() == ("PASS", None, [])
     mark(project, found)
-    done = project.play("mark_nodes", state="absent")
-    assert done.returncode == 0, done.stdout
+    act(project, state="absent")
     assert bears() == (None, None, [])
     mark(project, pairs, narrowed_by=["stages"], profile="custom", run_id="pairs")
     assert bears() == (None, None, []), "stages were left out, of which its PASS says nothing"

@@ -5,7 +5,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import naming, r
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
 
 from tests.kit.builders import make_run
-from tests.kit.gang_plays import OPEN, play
+from tests.kit.gang_actions import open_run
 
 
 def run_of(run_id, *, gangs):
@@ -66,12 +66,11 @@ def test_a_long_id_is_shortened_to_one_that_nobody_has(tmp_path):
 
 
 def test_open_run_refuses_it_before_anything_is_written(tmp_path):
-    results, hosts = tmp_path / "results", ["node-1", "node-2"]
-    code, told = play(tmp_path, OPEN.format(run_id="one", results=results, alone=True), hosts)
-    assert code == 0, told
-    code, told = play(tmp_path, OPEN.format(run_id="one.all", results=results, alone=True), hosts)
-    assert code != 0
-    assert "'one.all' is what a round of the gangs of run one is called" in told
-    assert not (results / "one.all").exists()
-    code, told = play(tmp_path, OPEN.format(run_id="one", results=results, alone=True), hosts)
-    assert code == 0, told
+    hosts = ["node-1", "node-2"]
+    assert not open_run(tmp_path, "one", hosts, alone=True)[0].failed
+    done, _ = open_run(tmp_path, "one.all", hosts, alone=True)
+    assert done.failed
+    assert "'one.all' is what a round of the gangs of run one is called" in done.text
+    assert not (tmp_path / "one.all").exists()
+    done, _ = open_run(tmp_path, "one", hosts, alone=True)
+    assert not done.failed, done.text

@@ -5,58 +5,51 @@ import json
 import pytest
 import yaml
 from ansible_collections.gpuval.fleet.plugins.action import write_hostfile
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import verdict
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, verdict
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
 
 from tests.kit.builders import facts_record, make_run, metric
+from tests.kit.gang_actions import open_run, write_hostfile_of
 from tests.kit.gang_bed import Bed, Fault, build
-from tests.kit.gang_plays import HOSTFILE, OPEN, ROOT, play
-
-COLLECTION = ROOT / "collections/ansible_collections/gpuval/fleet"
 
 
 @pytest.mark.parametrize("alone", [True, False])
 def test_two_hosts_are_needed_and_no_node_is_accepted(tmp_path, alone):
-    results = tmp_path / "results"
-    code, told = play(tmp_path, OPEN.format(run_id="one", results=results, alone=alone), ["node-1"])
-    assert (code != 0) == alone, told
+    done, _ = open_run(tmp_path / "results", "one", ["node-1"], alone=alone)
+    assert done.failed == alone, done.text
     if alone:
-        assert "fabric: 1 host, and a gang has two or more" in told
-    code, told = play(tmp_path, OPEN.format(run_id="two", results=results, alone=alone), ["node-1", "node-2"])
-    assert code == 0, told
-    run = folder.RunFolder(results / "two").read_run()
+        assert "fabric: 1 host, and a gang has two or more" in done.text
+    done, run = open_run(tmp_path / "results", "two", ["node-1", "node-2"], alone=alone)
+    assert not done.failed, done.text
     assert run["narrowed_by"] == (["stages"] if alone else [])
     assert verdict.run_verdict(["PASS", "PASS"], narrowed=bool(run["narrowed_by"])) == ("PARTIAL" if alone else "PASS")
     assert run["nodes"]["node-1"]["gang_stages"] == ["fabric"]
 
 
 def test_one_that_is_chosen_among_others_misses_its_gangs_and_the_run_says_so(tmp_path):
-    text = OPEN.format(run_id="one", results=tmp_path / "results", alone=False)
-    asked = text.replace("deadline_seconds", "limit: node-1\n        deadline_seconds")
-    code, told = play(tmp_path, asked, ["node-1"])
-    assert code == 0, told
-    assert "--limit leaves node-1 alone: fabric need two nodes and are left out" in told
-    assert folder.RunFolder(tmp_path / "results/one").read_run()["narrowed_by"] == ["limit", "stages"]
-    code, told = play(tmp_path, asked.replace("run_id: one", "run_id: two"), ["node-1", "node-2"])
-    assert folder.RunFolder(tmp_path / "results/two").read_run()["narrowed_by"] == ["limit"]
+    done, run = open_run(tmp_path / "results", "one", ["node-1"], alone=False, limit="node-1")
+    assert not done.failed, done.text
+    assert "--limit leaves node-1 alone: fabric need two nodes and are left out" in done.text
+    assert run["narrowed_by"] == ["limit", "stages"]
+    assert open_run(tmp_path / "results", "two", ["node-1", "node-2"], alone=False, limit="node-1")[1][
+        "narrowed_by"
+    ] == ["limit"]
 
 
 def test_tags_that_leave_no_gang_are_refused(tmp_path):
-    text = OPEN.format(run_id="one", results=tmp_path / "results", alone=True)
-    asked = text.replace("deadline_seconds", "run_tags: [facts]\n        deadline_seconds")
-    code, told = play(tmp_path, asked, ["node-1", "node-2"])
-    assert code != 0
-    assert "the tags leave no stage of gangs to run: fabric" in told
+    done, _ = open_run(tmp_path / "results", "one", ["node-1", "node-2"], alone=True, run_tags=["facts"])
+    assert done.failed
+    assert "the tags leave no stage of gangs to run: fabric" in done.text
 
 
 @pytest.mark.parametrize("name", ["fabric", "deepspeed"])
 def test_the_playbooks_say_so(name):
-    (imported,) = yaml.safe_load((COLLECTION / f"playbooks/{name}.yml").read_text())
+    (imported,) = yaml.safe_load((criteria.COLLECTION / f"playbooks/{name}.yml").read_text())
     assert imported["vars"]["run_gangs_alone"] is True
 
 
 def test_pairs_are_part_of_standard_and_burnin():
-    stages = yaml.safe_load((COLLECTION / "roles/gpuval/defaults/main.yml").read_text())["gpuval_gang_stages"]
+    stages = yaml.safe_load((criteria.COLLECTION / "roles/gpuval/defaults/main.yml").read_text())["gpuval_gang_stages"]
     whole = ["collective", "deepspeed", "fabric"]
     assert stages == {"quick": [], "standard": whole, "burnin": whole}
 
@@ -78,12 +71,12 @@ def test_whoever_is_at_the_end_of_a_bad_link_is_in_no_hostfile(tmp_path):
         folder.write_json(bed.folder.evidence_file(node, "facts"), facts)
     bed.folder.write_run({**run, "narrowed_by": ["stages"]})
     bed.go()
-    code, told = play(tmp_path, HOSTFILE.format(results=tmp_path / "results"), gang.nodes)
-    assert code == 0, told
+    done = write_hostfile_of(bed)
+    assert not done.failed, done.text
     written = (bed.folder.path / "hostfile").read_text()
     assert written == "".join(f"10.0.0.{place} slots=1\n" for place in (1, 4, 5, 6, 7, 8))
-    assert "node-002 is left out: its verdict is INCOMPLETE: fabric_bad_links" in told
-    assert "run run-1 was narrowed (stages)" in told
+    assert "node-002 is left out: its verdict is INCOMPLETE: fabric_bad_links" in done.text
+    assert "run run-1 was narrowed (stages)" in done.text
 
 
 def test_what_a_hostfile_is_warned_of():

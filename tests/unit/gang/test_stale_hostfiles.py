@@ -1,12 +1,11 @@
 """A hostfile of an earlier gang is never left where the next one is looked for."""
 
-import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import hostfiles
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
 
 from tests.kit.builders import facts_record, metric
+from tests.kit.gang_actions import write_hostfile_of
 from tests.kit.gang_bed import Bed, build
-from tests.kit.gang_plays import HOSTFILE, play
 
 OF_ALL = "".join(f"10.0.0.{place} slots=1\n" for place in range(1, 5))
 
@@ -34,43 +33,29 @@ def racks_of(bed):
     bed.folder.write_run(run)
 
 
-@pytest.fixture
-def ask(tmp_path):
-    def ask(bed, more="", check=False):
-        text = HOSTFILE.replace("run_id: run-1", f"run_id: {bed.folder.path.name}").format(results=tmp_path / "results")
-        text = text.replace("  tasks:", f"  check_mode: {str(check).lower()}\n  tasks:")
-        return play(tmp_path, text + more, bed.gang.nodes)
-
-    return ask
-
-
-def test_one_of_all_is_gone_where_there_are_two_gangs_now(tmp_path, ask):
+def test_one_of_all_is_gone_where_there_are_two_gangs_now(tmp_path):
     bed, shared = ended(tmp_path), tmp_path / "hostfile"
-    more = f"        path: {shared}\n"
-    assert ask(bed, more)[0] == 0
+    assert not write_hostfile_of(bed, path=str(shared)).failed
     assert shared.read_text() == OF_ALL
     racks_of(bed)
-    code, told = ask(bed, more + "        group_by: [rack]\n", check=True)
-    assert (code, shared.read_text()) == (0, OF_ALL), told
-    code, told = ask(bed, more + "        group_by: [rack]\n")
-    assert code == 0, told
-    assert f"{shared} is of an earlier gang: it is removed" in told
+    done = write_hostfile_of(bed, path=str(shared), group_by=["rack"], check_mode=True)
+    assert (done.failed, shared.read_text()) == (False, OF_ALL), done.text
+    done = write_hostfile_of(bed, path=str(shared), group_by=["rack"])
+    assert not done.failed, done.text
+    assert f"{shared} is of an earlier gang: it is removed" in done.text
     assert sorted(path.name for path in tmp_path.glob("hostfile*")) == ["hostfile.r0", "hostfile.r1"]
-    assert ask(bed, more)[0] == 0
+    assert not write_hostfile_of(bed, path=str(shared)).failed
     assert [path.name for path in tmp_path.glob("hostfile*")] == ["hostfile"]
 
 
-def test_one_of_another_run_is_gone_where_no_gang_is_left(tmp_path, ask):
+def test_one_of_another_run_is_gone_where_no_gang_is_left(tmp_path):
     shared = tmp_path / "hostfile"
-    more = f"        path: {shared}\n"
-    assert ask(ended(tmp_path), more)[0] == 0
+    assert not write_hostfile_of(ended(tmp_path), path=str(shared)).failed
     later = ended(tmp_path, "run-2", unfit=["node-001", "node-002", "node-003"])
-    code, told = ask(later, more)
-    assert code != 0
-    assert (
-        "no two nodes of the run may work together" in told
-        and f"removed, since they are of earlier gangs: {shared}" in told
-    )
+    done = write_hostfile_of(later, path=str(shared))
+    assert done.failed
+    assert "no two nodes of the run may work together" in done.text
+    assert f"removed, since they are of earlier gangs: {shared}" in done.text
     assert not shared.exists()
 
 

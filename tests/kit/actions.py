@@ -1,0 +1,59 @@
+"""Actions in this process: options checked as in a play, without a play around them."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+
+ACTIONS = "ansible_collections.gpuval.fleet.plugins.action"
+
+
+@dataclass
+class Outcome:
+    """What an action returned; ``result`` is None and ``lines`` end with the message where it raised."""
+
+    result: dict[str, Any] | None = None
+    lines: list[str] = field(default_factory=list)
+
+    @property
+    def failed(self) -> bool:
+        return self.result is None or bool(self.result.get("failed"))
+
+    @property
+    def text(self) -> str:
+        """Warnings, messages of the action and its ``msg``, each once, in one line."""
+        return " ".join([*self.lines, str((self.result or {}).get("msg", ""))])
+
+    def warning(self, text: str, **_: Any) -> None:
+        self.lines.append(text)
+
+    display = vv = vvv = warning
+
+
+def run_action(
+    name: str, options: dict[str, Any], *, task_vars: dict[str, Any] | None = None, check_mode: bool = False
+) -> Outcome:
+    """Run an action of the collection on the controller; a failure is an outcome."""
+    outcome = Outcome()
+    task = SimpleNamespace(
+        action=f"gpuval.fleet.{name}", args=options, async_val=0, check_mode=check_mode, diff=False, delegate_to=None
+    )
+    connection = SimpleNamespace(_shell=SimpleNamespace(tmpdir="none"))  # an action on the controller has none
+    action = importlib.import_module(f"{ACTIONS}.{name}").ActionModule(
+        task=task, connection=connection, play_context=None, loader=None, templar=None, shared_loader_obj=None
+    )
+    action._display = outcome
+    try:
+        outcome.result = action.run(task_vars=task_vars or {})
+    except AnsibleActionFail as error:
+        outcome.lines.append(str(error))
+    return outcome
+
+
+def vars_of(hosts: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return what a play over these hosts gives a task."""
+    return {"ansible_play_hosts_all": list(hosts), "ansible_play_hosts": list(hosts), "hostvars": hosts}
