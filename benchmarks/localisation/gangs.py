@@ -13,8 +13,10 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.localise 
     Result,
     Round,
     Search,
+    Tuning,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.topology import Topology
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.tuning import DEFAULT
 
 USUAL = 45e9  # bytes/s
 #: What starting a round takes, what its transfers take at the usual speed, and the deadline, all in seconds.
@@ -98,14 +100,14 @@ def build(count: int, seed: int, *, rack: int | None = None, noise: float = 0.03
     return Gang(nodes, Topology.of(places), random.Random(seed), noise, tail)  # noqa: S311 - a drawn fleet, no secret
 
 
-def search(gang: Gang, limits: Limits | None = None) -> Search:
-    """A search that was carried through."""
+def search(gang: Gang, limits: Limits | None = None, tuning: Tuning = DEFAULT) -> Search:
+    """A complete search."""
     limits = limits or Limits(deadline_seconds=DEADLINE_SECONDS)
-    found = Search.start(gang.nodes, gang.topology, limits)
+    found = Search.start(gang.nodes, gang.topology, limits, tuning)
     while (round_ := found.next_round()) is not None:
-        found.take(*gang.run(round_))
+        found.add_results(*gang.run(round_))
     return found
 
 
-def find(gang: Gang, limits: Limits | None = None) -> Findings:
-    return search(gang, limits).finding()
+def find(gang: Gang, limits: Limits | None = None, tuning: Tuning = DEFAULT) -> Findings:
+    return search(gang, limits, tuning).finding()

@@ -1,7 +1,8 @@
-"""How well the search for a gang's bad node or link does: rounds, wall, what is found, who is accused wrongly.
+"""How well the search finds the bad node or link of a gang: rounds, duration, detection, false accusations.
 
     python benchmarks/localisation/run.py
     python benchmarks/localisation/run.py --nodes 232 --faults "1 bad node" --fleets 200 --clean 0
+    python benchmarks/localisation/run.py --nodes 8,64 --set link_score=3 --set controls=0
 
 Everything is drawn from --seed; nothing is measured on nodes.
 """
@@ -13,7 +14,7 @@ import random
 import statistics
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,6 +22,7 @@ sys.path[:0] = [str(ROOT / "collections"), str(Path(__file__).resolve().parent)]
 
 # Not at the top ("path"): they are found by what is put into sys.path above, and not installed.
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.localise import Findings, Limits  # noqa: E402 - found by the path above
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.tuning import DEFAULT  # noqa: E402 - found by the path above
 from gangs import DEADLINE_SECONDS, USUAL, Gang, build, find  # noqa: E402 - found by the path above
 from localisation_kinds import KINDS  # noqa: E402 - found by the path above
 
@@ -115,6 +117,7 @@ def _share(part: int, whole: int) -> str:
 
 def tally(kind: str, size: int, seeds: range, options: argparse.Namespace) -> Tally:
     found = Tally()
+    tuning = replace(DEFAULT, **dict(options.set))
     limits = Limits(deadline_seconds=DEADLINE_SECONDS, floor_bytes_per_second=options.floor * USUAL or None)
     for seed in seeds:
         gang = build(size, seed, noise=options.noise, tail=options.tail, rack=options.rack)
@@ -122,7 +125,7 @@ def tally(kind: str, size: int, seeds: range, options: argparse.Namespace) -> Ta
         drawn = random.Random(f"{kind} {size} {seed}")  # noqa: S311 - a drawn fleet, no secret
         for plant in KINDS[kind]:
             plant(gang, drawn)
-        found.add(gang, find(gang, limits))
+        found.add(gang, find(gang, limits, tuning))
         if options.explain and (found.accused or found.wrong_links or found.found < found.planted):
             print(f"{kind}, {size} nodes, seed {seed}")
     return found
@@ -160,6 +163,14 @@ def clean(options: argparse.Namespace) -> None:
         print(_line([str(size), str(found.fleets), classes, links, share, rounds, wall]), flush=True)
 
 
+def tuned(text: str) -> tuple[str, float]:
+    """Raises ValueError, which argparse reports."""
+    name, _, value = text.partition("=")
+    if not hasattr(DEFAULT, name):
+        raise ValueError(f"{name}: no field of Tuning")
+    return name, type(getattr(DEFAULT, name))(value)
+
+
 def _line(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
@@ -176,8 +187,11 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--fall", type=float, default=0.0, help="share that twice the nodes cost by nature")
     parser.add_argument("--floor", type=float, default=0.0, help="what is expected of two nodes, of the usual speed")
-    parser.add_argument("--rack", type=int, help="nodes of a rack; 0: the racks are unknown")
+    parser.add_argument("--rack", type=int, help="nodes of a rack; 0: racks are unknown")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--set", type=tuned, action="append", default=[], metavar="NAME=VALUE", help="a field of gang/search/tuning.py"
+    )
     parser.add_argument("--explain", action="store_true", help="name fleets with something wrong or not found")
     return parser.parse_args()
 

@@ -84,7 +84,7 @@ def test_memory_that_somebody_holds_accuses_nobody(message):
 def carry(bad, answer):
     search = Search.start([f"n{number}" for number in range(8)], limits=Limits(climb=False))
     while (round_ := search.next_round()) is not None:
-        search.take(
+        search.add_results(
             {
                 group.id: answer if bad in group.nodes else Result("ok", bus_bytes_per_second=350e9)
                 for group in round_.groups

@@ -1,4 +1,4 @@
-"""The bad node, link or boundary is found, nobody else is accused, and every search ends."""
+"""The bad node, link or boundary is found, no other is accused, and every search ends."""
 
 import json
 import math
@@ -19,10 +19,10 @@ def others(finding, *nodes):
     return {name: known for name, known in finding.nodes.items() if name not in nodes and known != "healthy"}
 
 
-def carry(search, answer):
-    """Carry a search through; `answer(nodes)` is a Result."""
+def run(search, answer):
+    """Run a search; `answer(nodes)` is a Result."""
     while (round_ := search.next_round()) is not None:
-        search.take({group.id: answer(group.nodes) for group in round_.groups}, 1.0)
+        search.add_results({group.id: answer(group.nodes) for group in round_.groups}, 1.0)
     return search.finding()
 
 
@@ -31,7 +31,7 @@ def right(factor=1.0):
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 8, 9, 16, 33, 64, 232])
-def test_nobody_of_a_clean_gang_is_accused(count):
+def test_no_node_of_a_clean_gang_is_accused(count):
     for seed in range(3):
         finding = find(build(count, seed))
         assert finding.clean, finding
@@ -41,7 +41,7 @@ def test_nobody_of_a_clean_gang_is_accused(count):
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.state}-{fault.factor}")
 @pytest.mark.parametrize("count", [3, 4, 5, 8, 16, 64, 232])
-def test_a_bad_node_is_found_and_nobody_else(count, fault):
+def test_a_bad_node_is_found_and_no_other(count, fault):
     for seed in range(4):
         gang = build(count, seed)
         bad = gang.nodes[(7 * seed + 2) % count]
@@ -72,41 +72,41 @@ def test_an_accusation_has_fresh_results_with_different_good_partners():
 
 
 def test_three_nodes_tell_a_bad_one():
-    finding = carry(Search.start(["a", "b", "c"]), lambda nodes: Result("timeout") if "b" in nodes else right())
+    finding = run(Search.start(["a", "b", "c"]), lambda nodes: Result("timeout") if "b" in nodes else right())
     assert finding.nodes == {"a": "healthy", "b": "bad", "c": "healthy"}
 
 
 @pytest.mark.parametrize("state", ["wrong", "timeout", "crash", "slow"])
 def test_two_nodes_cannot_be_told_apart(state):
-    finding = carry(Search.start(["a", "b"]), lambda nodes: Result(state, culprits=("a",)))
+    finding = run(Search.start(["a", "b"]), lambda nodes: Result(state, culprits=("a",)))
     assert finding.nodes == {"a": "suspect", "b": "suspect"}
-    assert finding.gang == ["no pair worked: look for what all have in common"]
+    assert finding.gang == ["no pair worked: check what all nodes share"]
 
 
 def test_two_slow_nodes_are_suspect_by_the_expected_figure():
     limits = Limits(floor_bytes_per_second=USUAL)
-    finding = carry(Search.start(["a", "b"], limits=limits), lambda nodes: right(0.5))
+    finding = run(Search.start(["a", "b"], limits=limits), lambda nodes: right(0.5))
     assert finding.nodes == {"a": "suspect", "b": "suspect"}
-    assert "50 % slower than what is expected" in finding.gang[0]
-    assert carry(Search.start(["a", "b"], limits=limits), lambda nodes: right()).clean
+    assert "50 % slower than expected" in finding.gang[0]
+    assert run(Search.start(["a", "b"], limits=limits), lambda nodes: right()).clean
 
 
 def test_one_node_or_none_is_untested():
-    finding = carry(Search.start(["a"]), lambda nodes: right())
+    finding = run(Search.start(["a"]), lambda nodes: right())
     assert (finding.nodes, finding.clean) == ({"a": "untested"}, False)
-    assert not carry(Search.start([]), lambda nodes: right()).clean
+    assert not run(Search.start([]), lambda nodes: right()).clean
 
 
-def test_a_gang_that_is_slow_as_a_whole_accuses_nobody():
+def test_a_gang_that_is_slow_as_a_whole_accuses_no_node():
     limits = Limits(floor_bytes_per_second=USUAL)
-    finding = carry(Search.start([f"n{one}" for one in range(8)], limits=limits), lambda nodes: right(0.6))
+    finding = run(Search.start([f"n{one}" for one in range(8)], limits=limits), lambda nodes: right(0.6))
     assert finding.of_class("bad") == []
     assert set(finding.nodes.values()) == {"suspect"}
     assert "40 % slower" in finding.gang[0]
 
 
-def test_a_gang_in_which_nothing_works_accuses_nobody():
-    finding = carry(Search.start([f"n{one}" for one in range(8)]), lambda nodes: Result("timeout"))
+def test_a_gang_in_which_nothing_works_accuses_no_node():
+    finding = run(Search.start([f"n{one}" for one in range(8)]), lambda nodes: Result("timeout"))
     assert finding.of_class("bad") == []
     assert finding.of_class("healthy") == []
     assert finding.gang
@@ -155,10 +155,10 @@ def test_racks_that_are_slower_apart_by_design():
         apart = len({places.place(node, "rack") for node in nodes}) > 1
         return right((0.5 if apart else 1.0) * (0.5 if "node-003" in nodes else 1.0) * gang.random.uniform(0.97, 1.03))
 
-    told = carry(Search.start(gang.nodes, places, SMALL), answer)
-    assert [(one.scope, one in told.suspect_boundaries) for one in told.suspect_boundaries] == [("apart", True)]
-    assert (told.of_class("bad"), others(told, "node-003")) == (["node-003"], {})
-    tapered = carry(Search.start(gang.nodes, places, Limits(climb=False, tapered=True)), answer)
+    report = run(Search.start(gang.nodes, places, SMALL), answer)
+    assert [(one.scope, one in report.suspect_boundaries) for one in report.suspect_boundaries] == [("apart", True)]
+    assert (report.of_class("bad"), others(report, "node-003")) == (["node-003"], {})
+    tapered = run(Search.start(gang.nodes, places, Limits(climb=False, tapered=True)), answer)
     assert (tapered.suspect_boundaries, tapered.of_class("bad")) == ([], ["node-003"])
 
 
@@ -191,7 +191,7 @@ def test_most_of_a_gang_slow_accuses_none_of_them():
     assert not finding.clean
 
 
-def test_most_of_a_gang_hanging_is_told_by_the_few_that_work():
+def test_most_of_a_gang_hanging_is_reported_by_the_few_that_work():
     gang = build(8, 1)
     gang.bad = {gang.nodes[place]: Fault("timeout") for place in (0, 2, 4, 5, 7)}
     finding = find(gang)
@@ -204,7 +204,7 @@ def test_a_node_that_never_answers_is_untested_and_its_partners_are_healthy():
     gang.silent = {"node-004"}
     finding = find(gang)
     assert finding.nodes["node-004"] == "untested"
-    assert "silent" in finding.evidence["node-004"][0]
+    assert "silence is no evidence" in finding.evidence["node-004"][0]
     assert others(finding, "node-004") == {}
 
 
@@ -218,8 +218,8 @@ def test_a_missing_result_is_run_again_and_else_leaves_both_untested():
         return right()
 
     names = [f"n{one}" for one in range(8)]
-    assert carry(Search.start(names, limits=SMALL), once).clean
-    always = carry(
+    assert run(Search.start(names, limits=SMALL), once).clean
+    always = run(
         Search.start(names, limits=SMALL), lambda nodes: Result("missing") if set(nodes) == {"n1", "n2"} else right()
     )
     assert (always.nodes["n1"], always.nodes["n2"]) == ("untested", "untested")
@@ -228,19 +228,19 @@ def test_a_missing_result_is_run_again_and_else_leaves_both_untested():
 
 def test_right_without_a_figure_is_no_evidence_where_others_have_one():
     names = [f"n{one}" for one in range(8)]
-    finding = carry(Search.start(names), lambda nodes: Result("ok") if "n3" in nodes else right())
+    finding = run(Search.start(names), lambda nodes: Result("ok") if "n3" in nodes else right())
     assert finding.nodes["n3"] == "untested"
-    assert carry(Search.start(names), lambda nodes: Result("ok")).clean
+    assert run(Search.start(names), lambda nodes: Result("ok")).clean
 
 
 @pytest.mark.parametrize("figure", [math.nan, math.inf, -1.0, 0, "9e9", True, None])
 def test_figures_that_cannot_be_are_none(figure):
-    assert Result.take_in({"state": "ok", "bus_bytes_per_second": figure}, ["a", "b"]).bus_bytes_per_second is None
+    assert Result.parse({"state": "ok", "bus_bytes_per_second": figure}, ["a", "b"]).bus_bytes_per_second is None
 
 
 def test_latencies_are_compared_where_there_is_no_bandwidth():
     names = [f"n{one}" for one in range(8)]
-    finding = carry(
+    finding = run(
         Search.start(names, limits=SMALL), lambda nodes: Result("ok", latency_seconds=9e-5 if "n3" in nodes else 2e-5)
     )
     assert finding.of_class("bad") == ["n3"]
@@ -248,7 +248,7 @@ def test_latencies_are_compared_where_there_is_no_bandwidth():
 
 
 def test_what_a_run_tells_of_culprits_is_cleaned_and_proves_nothing():
-    taken = Result.take_in(
+    taken = Result.parse(
         {"state": "timeout", "culprits": ["x", "a", "a"], "message": "\x1b[31mno\nway" * 200}, ["a", "b"]
     )
     assert taken.culprits == ("a",)
@@ -259,7 +259,7 @@ def test_what_a_run_tells_of_culprits_is_cleaned_and_proves_nothing():
     def slander(nodes):
         return Result("timeout", culprits=(min(nodes),)) if "n7" in nodes else right()
 
-    assert carry(Search.start(names), slander).of_class("bad") == ["n7"]
+    assert run(Search.start(names), slander).of_class("bad") == ["n7"]
 
 
 @pytest.mark.parametrize("state", ["timeout", "slow"])
@@ -273,7 +273,7 @@ def test_a_fault_that_shows_in_groups_only(state):
         assert others(finding, "node-005") == {}
 
 
-def test_a_fault_of_the_whole_gang_alone_is_told_and_nobody_is_accused():
+def test_a_fault_of_the_whole_gang_alone_is_reported_and_no_node_is_accused():
     gang = build(16, 1)
     gang.bad = {"node-005": Fault("timeout", least=16)}
     finding = find(gang)
@@ -312,7 +312,7 @@ def test_every_round_is_disjoint_has_a_deadline_and_pairs_come_once_in_the_first
     assert len(first) == len(set(first))
 
 
-def test_limits_of_rounds_and_wall_end_the_search_and_are_told():
+def test_limits_of_rounds_and_wall_end_the_search_and_are_reported():
     gang = build(16, 1)
     gang.bad = {"node-003": Fault("timeout")}
     finding = find(gang, Limits(rounds=4))
@@ -326,19 +326,19 @@ def test_limits_of_rounds_and_wall_end_the_search_and_are_told():
 
 
 def test_a_search_goes_on_from_its_saved_state():
-    def carried(saved_between):
+    def run_search(saved_between):
         gang = build(16, 4)
         gang.bad = {"node-003": Fault("slow", 0.9), "node-009": Fault("wrong", rate=0.5)}
         one = Search.start(gang.nodes, gang.topology)
         while one.next_round() is not None:
             if saved_between:
                 one = Search.from_json(json.loads(json.dumps(one.to_json())))
-            one.take(*gang.run(one.next_round()))
+            one.add_results(*gang.run(one.next_round()))
             if saved_between:
                 one = Search.from_json(json.loads(json.dumps(one.to_json())))
         return one.finding()
 
-    assert carried(True) == carried(False)
+    assert run_search(True) == run_search(False)
 
 
 def test_a_saved_state_that_is_none_is_refused():
@@ -357,39 +357,39 @@ def build_document():
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "report"),
     [
-        (lambda saved: saved["rounds"][0]["groups"][0].update(nodes=["a", "x"]), "x: not in the search"),
+        (lambda saved: saved["rounds"][0]["groups"][0].update(nodes=["a", "x"]), "x: not in the saved search"),
         (lambda saved: saved["rounds"][0].update(results={}), "result"),
-        (lambda saved: saved["rounds"].append(dict(saved["rounds"][0], number=2)), "awaited"),
+        (lambda saved: saved["rounds"].append(dict(saved["rounds"][0], number=2)), "pending"),
         (lambda saved: saved["rounds"][0].update(number=5), "number"),
     ],
 )
-def test_a_saved_state_that_does_not_fit_together_is_refused(change, told):
+def test_a_saved_state_that_does_not_fit_together_is_refused(change, report):
     document = build_document()
     change(document)
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=report):
         Search.from_json(document)
 
 
-def test_the_same_round_is_given_until_its_results_are_taken():
+def test_the_same_round_is_returned_until_its_results_are_added():
     one = Search.start(["a", "b", "c", "d"])
     round_ = one.next_round()
     assert one.next_round() is round_
     with pytest.raises(ValueError, match="r09-g001: no group of round 1"):
-        one.take({"r09-g001": right()})
+        one.add_results({"r09-g001": right()})
     with pytest.raises(ValueError, match="a result is one of ok"):
-        one.take({round_.groups[0].id: {"state": "good"}})
+        one.add_results({round_.groups[0].id: {"state": "good"}})
     with pytest.raises(ValueError, match="None: a result is one of"):
-        one.take({round_.groups[0].id: {"culprits": 7}})
-    one.take({group.id: right() for group in round_.groups})
-    with pytest.raises(ValueError, match="no round is awaited"):
-        one.take({})
+        one.add_results({round_.groups[0].id: {"culprits": 7}})
+    one.add_results({group.id: right() for group in round_.groups})
+    with pytest.raises(ValueError, match="no round is pending"):
+        one.add_results({})
     assert one.next_round().number == 2
 
 
 def test_names_that_come_twice_are_refused():
-    with pytest.raises(ValueError, match="name of its own"):
+    with pytest.raises(ValueError, match="must be unique"):
         Search.start(["a", "a"])
 
 

@@ -1,4 +1,4 @@
-"""Noise accuses nobody: what is seen of it raises the bar, and a slow node is still found."""
+"""Noise accuses no node: what is seen of it raises the bar, and a slow node is still found."""
 
 import itertools
 import math
@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search import climb
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.localise import Limits, Result, Search
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.statistics import MANY, PRIOR, Noise, deviation
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.statistics import Noise, deviation
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.tuning import DEFAULT
 from gangs import USUAL, Fault, build, find, search
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,7 +32,7 @@ def test_no_clean_gang_has_a_bad_or_suspect_node_at_the_noise_that_is_expected(c
 @pytest.mark.parametrize("fall", [0.0, 0.02])
 @pytest.mark.parametrize("floor", [None, USUAL])
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 8, 16, 64])
-def test_nobody_is_accused_where_bigger_groups_are_slower_by_nature_or_two_nodes_reach_what_is_expected(
+def test_no_node_is_accused_where_bigger_groups_are_slower_by_nature_or_two_nodes_reach_what_is_expected(
     count, floor, fall
 ):
     for seed in range(400 if count == 2 else 40 if count <= 16 else 10):
@@ -41,22 +42,22 @@ def test_nobody_is_accused_where_bigger_groups_are_slower_by_nature_or_two_nodes
         assert finding.clean, (seed, finding)
 
 
-def test_what_is_expected_of_two_nodes_hides_nobody_who_is_slow_in_groups_alone():
+def test_what_is_expected_of_two_nodes_hides_no_node_that_is_slow_in_groups_alone():
     gang = build(16, 1)
     gang.bad = {"node-003": Fault("slow", 0.5, least=8)}
     finding = find(gang, Limits(floor_bytes_per_second=USUAL))
     assert finding.of_class("bad") == ["node-003"]
-    assert "% slower than it should be" in finding.evidence["node-003"][0]
+    assert "% slower than usual" in finding.evidence["node-003"][0]
 
 
-def test_groups_that_are_all_far_slower_than_is_expected_of_two_are_told_and_nobody_is_accused():
+def test_groups_that_are_all_far_slower_than_is_expected_of_two_are_reported_and_no_node_is_accused():
     gang = build(16, 1)
     gang.bad = {node: Fault("slow", 0.5, least=4) for node in gang.nodes}
     finding = find(gang, Limits(floor_bytes_per_second=USUAL))
     assert set(finding.nodes.values()) == {"healthy"}
     (line,) = finding.gang
     assert line.startswith("groups of 4 are ")
-    assert line.endswith(" slower than what is expected of two nodes, all alike")
+    assert line.endswith(" slower than expected of two nodes, all of them")
 
 
 @pytest.mark.parametrize("values", [(0.5, 0.5), (0.9, 0.2)])
@@ -64,14 +65,14 @@ def test_two_nodes_that_are_far_slower_than_is_expected_are_suspect_however_nois
     done = Search.start(["a", "b"], limits=Limits(floor_bytes_per_second=USUAL))
     place = 0
     while (round_ := done.next_round()) is not None:
-        done.take({round_.groups[0].id: Result("ok", USUAL * values[place % 2])}, 1.0)
+        done.add_results({round_.groups[0].id: Result("ok", USUAL * values[place % 2])}, 1.0)
         place += 1
     assert set(done.finding().nodes.values()) == {"suspect"}
 
 
 @pytest.mark.parametrize("tail", [0.0, 0.01])
 @pytest.mark.parametrize("count", [3, 4, 5, 6, 8, 16])
-def test_at_twice_the_noise_nobody_good_is_bad_and_most_are_cleared(count, tail):
+def test_at_twice_the_noise_no_good_node_is_bad_and_most_are_cleared(count, tail):
     findings = [find(build(count, seed, noise=0.06, tail=tail)) for seed in range(40)]
     assert not [finding for finding in findings if finding.of_class("bad")]
     assert sum(finding.clean for finding in findings) >= 30
@@ -141,12 +142,12 @@ def found_by(count, seed, factor, **options):
         for group in round_.groups:
             value = results[group.id].bus_bytes_per_second * factor(round_.number, group.nodes)
             results[group.id] = Result("ok", bus_bytes_per_second=value)
-        searching.take(results, wall)
+        searching.add_results(results, wall)
     return searching.finding()
 
 
 @pytest.mark.parametrize("count", [8, 32])
-def test_a_node_that_is_far_slower_with_other_racks_alone_is_not_taken_for_links(count):
+def test_a_node_that_is_far_slower_with_other_racks_alone_is_not_mistaken_for_links(count):
     racks = build(count, 0, rack=4).topology
 
     def factor(_round, nodes):
@@ -159,7 +160,7 @@ def test_a_node_that_is_far_slower_with_other_racks_alone_is_not_taken_for_links
 
 
 @pytest.mark.parametrize("count", [8, 16])
-def test_a_node_that_becomes_slow_amid_the_search_is_not_taken_for_links(count):
+def test_a_node_that_becomes_slow_amid_the_search_is_not_mistaken_for_links(count):
     for seed in (2, 13, 14, 16):
         finding = found_by(count, seed, lambda number, nodes: 0.5 if "node-002" in nodes and number >= 5 else 1.0)
         assert finding.nodes["node-002"] in (("bad",) if count == 16 else ("bad", "suspect")), (seed, finding)
@@ -217,7 +218,7 @@ def test_fresh_results_clear_a_node_that_was_low_by_chance():
         for group in round_.groups:
             factor = 0.9 if first and "n3" in group.nodes else 1.0
             results[group.id] = Result("ok", USUAL * factor * math.exp(drawn.gauss(0, 0.02)))
-        done.take(results, 1.0)
+        done.add_results(results, 1.0)
     assert done.finding().nodes["n3"] == "healthy"
 
 
@@ -236,16 +237,16 @@ def test_noise_is_estimated_without_a_slant(count, noise):
     drawn = random.Random(count)
     seen = [deviation([drawn.gauss(0, noise) for _ in range(count)], EXPECTED) for _ in range(200)]
     assert noise * 0.95 < sum(seen) / len(seen) < noise * 1.2
-    assert min(seen) >= EXPECTED * (1 if count < MANY else 0.85)
+    assert min(seen) >= EXPECTED * (1 if count < DEFAULT.many_residuals else 0.85)
 
 
 def test_one_result_that_is_far_off_is_no_noise():
     assert deviation([0.01, -0.01] * 6 + [-0.5], EXPECTED) == EXPECTED
     assert deviation([], EXPECTED) == deviation([0.2], EXPECTED) == EXPECTED
-    assert deviation([0.3, -0.3] * PRIOR, EXPECTED) > 0.2
+    assert deviation([0.3, -0.3] * DEFAULT.prior, EXPECTED) > 0.2
 
 
-def test_of_many_results_those_that_were_taken_out_do_not_make_the_noise_smaller():
+def test_of_many_results_explained_results_do_not_make_the_noise_smaller():
     drawn = random.Random(1)
     whole = [drawn.gauss(0, 0.06) for _ in range(2000)]
     assert deviation([value for value in whole if value > -0.06], EXPECTED) > 0.055
@@ -276,7 +277,7 @@ def test_the_next_round_is_the_same_in_every_process():
         "print([[group.nodes for group in round_.groups] for round_ in search(gang).rounds])"
     )
     path = f"{ROOT / 'collections'}:{ROOT / 'benchmarks' / 'localisation'}"
-    told = [
+    found = [
         subprocess.run(
             [sys.executable, "-c", script],
             env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": path},
@@ -287,7 +288,7 @@ def test_the_next_round_is_the_same_in_every_process():
         ).stdout
         for seed in ("1", "2")
     ]
-    assert told[0] == told[1]
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("margin", [0.01, 0.3, 0.6, 0.95])

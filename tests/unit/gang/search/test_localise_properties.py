@@ -1,4 +1,4 @@
-"""The order of nodes does not matter; taking results away never makes a node healthy; nobody good is accused."""
+"""The order of nodes does not matter; taking results away never makes a node healthy; no good node is accused."""
 
 import random
 
@@ -27,7 +27,7 @@ def test_the_order_of_nodes_does_not_matter(gang, seed):
         gang.random.seed(seed)
         found = Search.start(nodes, gang.topology)
         while (round_ := found.next_round()) is not None:
-            found.take(*gang.run(round_))
+            found.add_results(*gang.run(round_))
         return found.finding()
 
     shuffled = random.Random(seed).sample(gang.nodes, len(gang.nodes))
@@ -36,20 +36,20 @@ def test_the_order_of_nodes_does_not_matter(gang, seed):
 
 @given(gangs(faults=(*CLEAR, *NOW_AND_THEN)))
 @settings(max_examples=80)
-def test_nobody_good_is_called_bad(gang):
+def test_no_good_node_is_called_bad(gang):
     assert set(search(gang).finding().of_class("bad")) <= set(gang.bad)
 
 
 @given(gangs())
 @settings(max_examples=80)
-def test_everyone_bad_is_found(gang):
+def test_every_bad_node_is_found(gang):
     finding = search(gang).finding()
     assert set(gang.bad) <= {*finding.of_class("bad"), *finding.of_class("suspect")}
 
 
 @given(gangs(faults=(*CLEAR, *NOW_AND_THEN)), st.data())
 @settings(max_examples=100)
-def test_taking_results_away_makes_nobody_healthy(gang, data):
+def test_taking_results_away_makes_no_node_healthy(gang, data):
     done = search(gang, Limits(climb=False))
     before = done.finding()
     names = [group.id for round_ in done.rounds for group in round_.groups]
@@ -75,6 +75,6 @@ def test_every_search_ends_whatever_comes(gang, data):
         assert len(found.rounds) <= 30
         nodes = [node for group in round_.groups for node in group.nodes]
         assert len(nodes) == len(set(nodes))
-        found.take({group.id: Result(data.draw(states), data.draw(figures)) for group in round_.groups})
+        found.add_results({group.id: Result(data.draw(states), data.draw(figures)) for group in round_.groups})
         found.finding()
     assert set(found.finding().nodes) == set(gang.nodes)

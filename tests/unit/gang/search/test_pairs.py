@@ -53,7 +53,7 @@ def test_names_are_put_in_natural_order_by_rack():
 
 
 def test_an_unknown_kind_of_place_is_refused():
-    with pytest.raises(ValueError, match=r"row: a node has rack"):
+    with pytest.raises(ValueError, match=r"row: not a level of topology"):
         Topology.of({"n1": {"row": "b"}})
 
 

@@ -16,7 +16,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import evidence, forming, keys, rounds
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.forming import Candidate
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.localise import Limits, Search, Topology
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.topology import KINDS
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.topology import LEVELS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import sku_catalogue
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
@@ -237,7 +237,7 @@ class Gangs:
             for name, round_ in wanted.items():
                 usual = self._usual_size(name)
                 results = {group.id: rounds.result_of(group.nodes, records, usual) for group in round_.groups}
-                searches[name].take(results, seconds)
+                searches[name].add_results(results, seconds)
             document["searches"] = {name: search.to_json() for name, search in searches.items()}
             self._write()
             for name in wanted:
@@ -283,7 +283,7 @@ class Gangs:
         places = {}
         for node in members:
             labels = self.run["nodes"][node].get("labels", {})
-            places[node] = {kind: labels[kind] for kind in KINDS if labels.get(kind)}
+            places[node] = {kind: labels[kind] for kind in LEVELS if labels.get(kind)}
         limits = Limits(
             deadline_seconds=self.settings.search_round_seconds,
             wall_seconds=self.settings.search_seconds,

@@ -1,53 +1,29 @@
-"""Where each node stands by what was measured so far, and what must be measured before more can be said; pure."""
+"""The class of each node by the results so far, and which tests are missing for a better answer; pure."""
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.explain import (
-    ACROSS_FRESH,
-    CONFIRMED,
-    NODE_TESTS,
-    SEEN_FAILING,
-    SURE_DEVIATIONS,
-    VOUCHED,
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.explanation import (
     Boundary,
-    Measure,
-    Picture,
-    most_tests,
-    surely_slow,
+    Explanation,
+    Link,
+    Measurement,
 )
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.statistics import HARD, NOISY, percent
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.statistics import HARD, percent
 
 HEALTHY, BAD, SUSPECT, UNTESTED = "healthy", "bad", "suspect", "untested"
-#: A link, a missing result, a node that does not answer is not asked for more tests than these.
-LINK_TESTS, REPEATS = 6, 2
-#: Deviations beyond which the mean of a node is no chance: of one of three, so much more for each twofold number of
-#: nodes, and at most; of its fresh results alone, and of those without its worst partner.
-NODE_SCORE, SCORE_PER_TWOFOLD, MOST_SCORE, PART_SCORE = 3.5, 0.9, 5.5, 3.0
-#: Who is slower by less than so many margins is bad only when the noise is known from so many results, or when the
-#: node had all its tests.
-FAR_MARGINS, KNOWN = 4.0, 20
-#: A result lies at most so many deviations below the node's median when a mean is taken.
-OUTLYING = 2.0
-#: A boundary is looked for among all of them.
-BOUNDARY_SCORE = 5.5
-#: A node that has so many results is not asked for more because of the noise.
-PLENTY = 12
-
-#: Of the words that failed results came with so many are told, each so long.
-MOST_MESSAGES, MESSAGE_CHARACTERS = 2, 160
-
-Link = tuple[str, str]
+#: Messages of failed results in one sentence, and the length of each in characters.
+MAX_MESSAGES, MESSAGE_CHARACTERS = 2, 160
+MAX_ROUNDS = 12
 
 
 @dataclass
-class Standing:
-    """Class of a node with its reason. `open`: another test with a good partner may settle it."""
+class NodeState:
+    """Class of a node (or of a boundary) with its reason. `open`: another test may settle it."""
 
     name: str
     reason: str = ""
@@ -55,237 +31,239 @@ class Standing:
 
 
 @dataclass
-class Standings:
-    """Of all nodes, of boundaries (bad, or suspect), and what is missing."""
+class NodeStates:
+    """The class of every node and boundary, and which results are missing.
 
-    nodes: dict[str, Standing]
-    boundaries: dict[Boundary, Standing]
+    `unvouched`: nodes with too few right results to be healthy. `unsure`: healthy nodes that may still be slow within
+    the noise, those with the fewest results first.
+    """
+
+    nodes: dict[str, NodeState]
+    boundaries: dict[Boundary, NodeState]
     missing: list[Link] = field(default_factory=list)
     silent: list[str] = field(default_factory=list)
-    #: Nodes that are not looked at and have too few right results to be called healthy.
     unvouched: list[str] = field(default_factory=list)
-    #: Healthy nodes that may yet be slow as far as noise goes, those with the fewest results first.
     unsure: list[str] = field(default_factory=list)
 
 
-def stand(nodes: Sequence[str], picture: Picture, all_measures: Sequence[Measure], margin: float) -> Standings:
-    """`all_measures` are those of the picture, results that are missing among them."""
-    answered = {node for node in nodes if picture.of_node[node]}
-    found = Standings({}, {boundary: _boundary(picture, boundary, margin) for boundary in picture.boundaries})
-    majority = 2 * len(picture.good) >= len(answered)
-    for node in picture.accused:
-        found.nodes[node] = _accused(picture, node, margin, majority)
-    bad = {node for node, standing in found.nodes.items() if standing.name == BAD}
-    found.silent = [node for node in nodes if node not in answered]
-    ran = {node for item in all_measures for node in (item.one, item.two)}
-    found.missing = _missing(all_measures, answered, bad)
-    gaps: dict[str, list[str]] = {}
-    for one, two in found.missing:
-        gaps.setdefault(one, []).append(two)
-        gaps.setdefault(two, []).append(one)
-    failed: dict[str, list[str]] = {}
-    for (one, two), low in picture.open_links.items():
-        if any(picture.relative[index] == HARD for index in low):
-            failed.setdefault(one, []).append(two)
-            failed.setdefault(two, []).append(one)
+def classify(nodes: Sequence[str], explanation: Explanation, measurements: Sequence[Measurement]) -> NodeStates:
+    """`measurements`: those of the explanation, missing results among them."""
+    answered = {node for node in nodes if explanation.by_node[node]}
+    states = NodeStates({}, {boundary: _boundary(explanation, boundary) for boundary in explanation.boundaries})
+    majority = 2 * len(explanation.good) >= len(answered)
+    for node in explanation.implicated:
+        states.nodes[node] = _implicated(explanation, node, majority)
+    bad = {node for node, state in states.nodes.items() if state.name == BAD}
+    states.silent = [node for node in nodes if node not in answered]
+    states.missing = _missing(measurements, answered, bad)
+    gaps = _partners(states.missing)
+    failed = _partners(pair for pair, low in explanation.open_links.items() if any(map(explanation.is_failure, low)))
     for node in nodes:
-        if node not in found.nodes:
-            found.nodes[node] = _other(picture, node, answered, gaps, failed, bad, margin)
-            right = sum(picture.is_right(index, margin) for index in picture.of_node[node])
-            if node in answered and right < VOUCHED:
-                found.unvouched.append(node)
-    for node in set(found.silent) - ran:
-        found.nodes[node].reason = "it was in no group that ran before the search ended"
-    for node, said in _words(all_measures, [n for n in nodes if found.nodes[n].name == UNTESTED]).items():
-        found.nodes[node].reason += f" ({said})"
-    found.unsure = _unsure(picture, [node for node in nodes if found.nodes[node].name == HEALTHY], margin)
+        if node not in states.nodes:
+            states.nodes[node] = _other(explanation, node, answered, gaps, failed, bad)
+            right = sum(map(explanation.is_right, explanation.by_node[node]))
+            if node in answered and right < explanation.tuning.right_results:
+                states.unvouched.append(node)
+    ran = {node for item in measurements for node in (item.one, item.two)}
+    for node in set(states.silent) - ran:
+        states.nodes[node].reason = "in no group that ran before the search ended"
+    untested = [node for node in nodes if states.nodes[node].name == UNTESTED]
+    for node, messages in _messages(measurements, untested).items():
+        states.nodes[node].reason += f" ({messages})"
+    states.unsure = _unsure(explanation, [node for node in nodes if states.nodes[node].name == HEALTHY])
+    return states
+
+
+def _partners(pairs: Iterable[Link]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for one, two in pairs:
+        found.setdefault(one, []).append(two)
+        found.setdefault(two, []).append(one)
     return found
 
 
-def _unsure(picture: Picture, healthy: Sequence[str], margin: float) -> list[str]:
-    """Nodes that have few results for the noise that there is: a slow one may look as they do."""
-    among = picture.among_good()
-    whole = sum(among.values())
+def _unsure(explanation: Explanation, healthy: Sequence[str]) -> list[str]:
+    """Healthy nodes with few results for the noise: a slow node may look like them."""
+    tuning, good = explanation.tuning, explanation.among_good()
+    whole = sum(good.values())
     found = {}
     for node in healthy:
-        own = [among[index] for index in picture.of_node[node] if index in among]
-        rest = len(among) - len(own)
-        if not own or not rest or len(own) >= PLENTY or node in picture.cleared:
+        own = [good[index] for index in explanation.by_node[node] if index in good]
+        rest = len(good) - len(own)
+        if not own or not rest or len(own) >= tuning.plenty_results or node in explanation.cleared:
             continue
-        lies = statistics.fmean(own) - (whole - sum(own)) / rest
-        if lies - SURE_DEVIATIONS * picture.noise.error(len(own), rest) < surely_slow(margin):
+        offset = statistics.fmean(own) - (whole - sum(own)) / rest
+        if offset - tuning.sure_score * explanation.noise.error(len(own), rest) < explanation.setting.surely_slow:
             found[node] = len(own)
     return sorted(found, key=found.__getitem__)
 
 
-def fresh_partners(picture: Picture, node: str) -> set[str]:
-    """Partners of the tests that were made of this node."""
-    return {
-        picture.measures[index].other(node)
-        for index in picture.of_node[node]
-        if picture.measures[index].is_test_of(node)
-    }
+def fresh_partners(explanation: Explanation, node: str) -> set[str]:
+    """Partners in the tests of this node."""
+    return {explanation.partner(index, node) for index in explanation.fresh(node)}
 
 
-def told(picture: Picture, indices: Sequence[int], node: str) -> str:
-    """Rounds, figures and partners of measurements, as a sentence's end."""
-    soft = [picture.relative[index] for index in indices if (picture.relative[index] or 0.0) > HARD]
-    states = sorted({picture.measures[index].state for index in indices if picture.relative[index] == HARD})
-    rounds = some_of((number + 1 for number in sorted({picture.measures[index].round for index in indices})), 12)
-    partners = some_of(dict.fromkeys(picture.measures[index].other(node) for index in indices))
-    how = []
-    if soft:
-        how.append(f"{percent(statistics.median(value for value in soft if value is not None))} than good pairs")
-    if states:
-        how.append(" and ".join(states))
-    messages = dict.fromkeys(picture.measures[index].message for index in indices if picture.relative[index] == HARD)
-    said = "; ".join(_short(message) for message in [one for one in messages if one][:MOST_MESSAGES])
-    return f"{', '.join(how)} with {partners} in round {rounds}" + (f" ({said})" if said else "")
+def sentence(explanation: Explanation, indices: Sequence[int], node: str) -> str:
+    """Figures, partners, rounds and messages of measurements."""
+    soft = [value for index in indices if (value := explanation.relative[index] or 0.0) > HARD]
+    failures = [explanation.measurements[index] for index in indices if explanation.is_failure(index)]
+    partners = some_of(dict.fromkeys(explanation.partner(index, node) for index in indices))
+    how = [f"{percent(statistics.median(soft))} than good pairs"] if soft else []
+    if failures:
+        how.append(" and ".join(sorted({item.state for item in failures})))
+    messages = [message for message in dict.fromkeys(item.message for item in failures) if message]
+    tail = "; ".join(map(_short, messages[:MAX_MESSAGES]))
+    return f"{', '.join(how)} with {partners} in {_rounds(explanation, indices)}" + (f" ({tail})" if tail else "")
+
+
+def _rounds(explanation: Explanation, indices: Sequence[int]) -> str:
+    rounds = sorted({explanation.measurements[index].round + 1 for index in indices})
+    return f"round {some_of(rounds, MAX_ROUNDS)}"
 
 
 def _short(message: str) -> str:
     return message if len(message) <= MESSAGE_CHARACTERS else f"{message[: MESSAGE_CHARACTERS - 3]}..."
 
 
-def _accused(picture: Picture, node: str, margin: float, majority: bool) -> Standing:
-    crossing = [of for boundary, of in picture.boundaries.items() if boundary.scope != "apart"]
-    elsewhere = {index for of in (*picture.links.values(), *crossing) for index in of} | picture.outstanding
+def _implicated(explanation: Explanation, node: str, majority: bool) -> NodeState:
+    """`majority`: at least half of the nodes that answered are good."""
+    tuning = explanation.tuning
+    crossing = [of for boundary, of in explanation.boundaries.items() if boundary.scope != "apart"]
+    elsewhere = {index for of in (*explanation.bad_links.values(), *crossing) for index in of} | explanation.outliers
     seen = [
         index
-        for index in picture.of_node[node]
-        if index not in elsewhere and picture.measures[index].other(node) in picture.good
+        for index in explanation.by_node[node]
+        if index not in elsewhere and explanation.partner(index, node) in explanation.good
     ]
-    lows = [index for index in seen if picture.is_low(index, margin)]
-    fresh = [index for index in seen if picture.measures[index].is_test_of(node)]
-    more = len(fresh) < most_tests(picture)
+    lows = [index for index in seen if explanation.is_low(index)]
+    fresh = [index for index in seen if explanation.measurements[index].is_test_of(node)]
+    more = len(fresh) < explanation.most_tests()
     if not seen:
-        own = [index for index in picture.of_node[node] if picture.is_low(index, margin)]
-        return Standing(SUSPECT, f"{told(picture, own, node)}; no partner is known to be good", open=True)
+        own = [index for index in explanation.by_node[node] if explanation.is_low(index)]
+        return NodeState(SUSPECT, f"{sentence(explanation, own, node)}; no partner is known to be good", open=True)
     if not lows:
-        return Standing(
-            SUSPECT, f"right with good partners, but {told(picture, picture.of_node[node], node)}", open=more
-        )
-    reason = f"{told(picture, lows, node)}, known to be good"
+        every = sentence(explanation, explanation.by_node[node], node)
+        return NodeState(SUSPECT, f"right with good partners, but {every}", open=more)
+    reason = f"{sentence(explanation, lows, node)}, known to be good"
     right = len(seen) - len(lows)
-    failed = {picture.measures[index].other(node) for index in lows if picture.relative[index] == HARD}
-    partners = {picture.measures[index].other(node) for index in lows}
-    confirmed = [index for index in fresh if index in set(lows)]
-    enough = len({picture.measures[index].other(node) for index in confirmed}) >= min(CONFIRMED, len(picture.good))
-    if failed:
-        if len(failed) >= CONFIRMED and not right and len(confirmed) >= CONFIRMED and enough:
-            return Standing(BAD, reason)
-        if right and len(failed) >= SEEN_FAILING and len(fresh) >= CONFIRMED:
-            return Standing(BAD, f"{reason}; right {right} time(s): it comes and goes")
-        tail = f"; right {right} time(s)" if right else "; not confirmed"
-        return Standing(SUSPECT, reason + tail, open=more)
-    certain = len(partners) >= CONFIRMED and enough and _is_slow(picture, node, seen, fresh, margin)
-    if certain and not majority:
-        return Standing(SUSPECT, f"{reason}; but so is most of the gang: compare with what the hardware should reach")
-    if certain:
-        return Standing(BAD, reason)
     tail = f"; right {right} time(s)" if right else "; not confirmed"
-    noise = picture.noise
-    if noise.sigma > NOISY * noise.expected:
-        tail += f"; one measurement has a noise of {100 * noise.sigma:.2g} %, {100 * noise.expected:.2g} % is expected"
-    return Standing(SUSPECT, reason + tail, open=more)
+    partners = {explanation.partner(index, node) for index in lows}
+    failed = {explanation.partner(index, node) for index in lows if explanation.is_failure(index)}
+    confirmed = [index for index in fresh if explanation.is_low(index)]
+    needed = min(tuning.partners, len(explanation.good))
+    enough = len({explanation.partner(index, node) for index in confirmed}) >= needed
+    if failed:
+        if len(failed) >= tuning.partners and not right and len(confirmed) >= tuning.partners and enough:
+            return NodeState(BAD, reason)
+        if right and len(failed) >= tuning.intermittent_partners and len(fresh) >= tuning.partners:
+            return NodeState(BAD, f"{reason}; right {right} time(s): intermittent")
+        return NodeState(SUSPECT, reason + tail, open=more)
+    if len(partners) >= tuning.partners and enough and _is_slow(explanation, node, seen, fresh):
+        if majority:
+            return NodeState(BAD, reason)
+        return NodeState(SUSPECT, f"{reason}; most of the gang is as slow: compare with the hardware's specification")
+    noise = explanation.noise
+    if noise.sigma > tuning.noisy * noise.expected:
+        tail += f"; one measurement has {100 * noise.sigma:.2g} % of noise, {100 * noise.expected:.2g} % is expected"
+    return NodeState(SUSPECT, reason + tail, open=more)
 
 
-def _is_slow(picture: Picture, node: str, seen: Sequence[int], fresh: Sequence[int], margin: float) -> bool:
+def _is_slow(explanation: Explanation, node: str, seen: Sequence[int], fresh: Sequence[int]) -> bool:
     """Whether all results, the fresh ones alone, and those without the worst partner are too slow for chance.
 
-    The others count as well: of few good pairs nobody knows to a hair where they lie. Two results that were slow by
-    chance, however slow, do not make a mean: what is far below the node's own median counts as not so far.
+    The mean of the good pairs is itself uncertain, which counts. Two results that were slow by chance must not make a
+    mean: a result far below the node's own median counts as less far.
     """
-    noise, (usual, among) = picture.noise, picture.usual()
-    asked = min(MOST_SCORE, NODE_SCORE + SCORE_PER_TWOFOLD * math.log2(max(1.0, len(picture.of_node) / 3)))
-    rest = _without_the_worst_partner(picture, node, seen)
-    whole, new = ([picture.relative[index] or 0.0 for index in indices] for indices in (seen, fresh))
-    if noise.known < KNOWN and len(fresh) < NODE_TESTS and statistics.median(whole) - usual > -FAR_MARGINS * margin:
+    noise, tuning, margin = explanation.noise, explanation.tuning, explanation.setting.margin
+    usual, among = explanation.usual()
+    rest = _without_worst_partner(explanation, node, seen)
+    whole, new = ([explanation.relative[index] or 0.0 for index in indices] for indices in (seen, fresh))
+    is_near = statistics.median(whole) - usual > -tuning.far_margins * margin
+    if is_near and noise.known < tuning.known_residuals and len(fresh) < tuning.node_tests:
         return False
+    least = statistics.median(whole) - tuning.clip_deviations * noise.sigma
 
-    least = statistics.median(whole) - OUTLYING * noise.sigma
-
-    def is_off(values: Sequence[float], deviations: float) -> bool:
+    def is_off(values: Sequence[float], score: float) -> bool:
         away = [max(value, least) - usual for value in values]
-        return statistics.fmean(away) <= -margin and noise.score(away, among) <= -noise.bar(deviations)
+        return statistics.fmean(away) <= -margin and noise.score(away, among) <= -noise.bar(score)
 
     is_usually_low = statistics.median(rest) <= -margin
-    return is_usually_low and is_off(whole, asked) and is_off(new, PART_SCORE) and is_off(rest, PART_SCORE)
+    bar = tuning.node_bar(len(explanation.by_node))
+    return is_usually_low and is_off(whole, bar) and is_off(new, tuning.part_score) and is_off(rest, tuning.part_score)
 
 
-def _without_the_worst_partner(picture: Picture, node: str, seen: Sequence[int]) -> list[float]:
-    """One partner alone is no proof: the link to it may be bad. Two are left at least."""
+def _without_worst_partner(explanation: Explanation, node: str, seen: Sequence[int]) -> list[float]:
+    """Results without one partner, the link to which may be bad. At least two partners stay."""
     by_partner: dict[str, list[float]] = {}
     for index in seen:
-        by_partner.setdefault(picture.measures[index].other(node), []).append(picture.relative[index] or 0.0)
+        by_partner.setdefault(explanation.partner(index, node), []).append(explanation.relative[index] or 0.0)
     ranked = sorted(by_partner.values(), key=statistics.fmean)
-    return [value for values in (ranked[1:] if len(ranked) > CONFIRMED else ranked) for value in values]
+    kept = ranked[1:] if len(ranked) > explanation.tuning.partners else ranked
+    return [value for values in kept for value in values]
 
 
 def _other(
-    picture: Picture,
+    explanation: Explanation,
     node: str,
     answered: set[str],
     gaps: Mapping[str, list[str]],
     failed: Mapping[str, list[str]],
     bad: set[str],
-    margin: float,
-) -> Standing:
+) -> NodeState:
     if node not in answered:
-        return Standing(UNTESTED, "no result came of any group that it was in: a node that is silent proves nothing")
+        return NodeState(UNTESTED, "no result from any of its groups: silence is no evidence")
     if node in failed:
-        return Standing(SUSPECT, f"failed with {some_of(failed[node])}: either may be it, or the link")
+        return NodeState(SUSPECT, f"failed with {some_of(failed[node])}: inconclusive: either node, or the link")
     if node in gaps:
-        return Standing(UNTESTED, f"the result with {some_of(gaps[node])} is missing")
-    if node in picture.good:
-        return Standing(HEALTHY)
-    lows = [index for index in picture.of_node[node] if picture.is_low(index, margin)]
-    right = sum(picture.is_right(index, margin) for index in picture.of_node[node])
-    unclear = [index for index in lows if picture.measures[index].other(node) not in bad]
+        return NodeState(UNTESTED, f"the result with {some_of(gaps[node])} is missing")
+    if node in explanation.good:
+        return NodeState(HEALTHY)
+    own = explanation.by_node[node]
+    right = sum(map(explanation.is_right, own))
+    unclear = [index for index in own if explanation.is_low(index) and explanation.partner(index, node) not in bad]
     if unclear and not right:
-        return Standing(SUSPECT, f"{told(picture, unclear, node)}: which of them is not told", open=True)
-    return Standing(UNTESTED, f"too few right results that nothing else explains: {right}, {VOUCHED} are needed")
+        return NodeState(SUSPECT, f"{sentence(explanation, unclear, node)}; inconclusive: either node", open=True)
+    needed = explanation.tuning.right_results
+    return NodeState(UNTESTED, f"too few right results without another explanation: {right}, {needed} needed")
 
 
-def _boundary(picture: Picture, boundary: Boundary, margin: float) -> Standing:
-    indices = picture.boundaries[boundary]
-    values = [picture.relative[index] or 0.0 for index in indices]
-    soft = [value for value in values if value > HARD]
-    rounds = some_of((number + 1 for number in sorted({picture.measures[index].round for index in indices})), 12)
-    how = f"{percent(statistics.median(soft))} than good pairs" if soft else "fail"
-    reason = f"{len(indices)} pairs across it: {how}, in round {rounds}; both sides are fine in themselves"
+def _boundary(explanation: Explanation, boundary: Boundary) -> NodeState:
+    tuning, indices = explanation.tuning, explanation.boundaries[boundary]
+    soft = [value for index in indices if (value := explanation.relative[index] or 0.0) > HARD]
+    how = f"are {percent(statistics.median(soft))} than good pairs" if soft else "fail"
+    reason = f"{len(indices)} pairs across it {how} in {_rounds(explanation, indices)}; each side is healthy by itself"
     if boundary.scope == "apart":
-        return Standing(SUSPECT, f"{reason}; by design, or what joins them")
-    fresh = [index for index in indices if picture.measures[index].purpose == "boundary"]
-    low = [index for index in fresh if picture.is_low(index, margin)]
-    seen = [picture.relative[index] or 0.0 for index in fresh]
-    rounds_of = {picture.measures[index].round for index in fresh}
-    needed = min(ACROSS_FRESH, len(indices) // 2)
-    enough = len(rounds_of) >= CONFIRMED and len(low) >= needed
-    if enough and picture.noise.score(seen, picture.usual()[1]) <= -picture.noise.bar(BOUNDARY_SCORE):
-        return Standing(BAD, reason)
-    return Standing(SUSPECT, f"{reason}; not confirmed", open=len(rounds_of) < LINK_TESTS)
+        return NodeState(SUSPECT, f"{reason}; by design, or a fault of what connects them")
+    fresh = [index for index in indices if explanation.measurements[index].purpose == "boundary"]
+    low = [index for index in fresh if explanation.is_low(index)]
+    values = [explanation.relative[index] or 0.0 for index in fresh]
+    rounds = {explanation.measurements[index].round for index in fresh}
+    enough = len(rounds) >= tuning.partners and len(low) >= min(tuning.boundary_fresh, len(indices) // 2)
+    noise = explanation.noise
+    if enough and noise.score(values, explanation.usual()[1]) <= -noise.bar(tuning.boundary_score):
+        return NodeState(BAD, reason)
+    return NodeState(SUSPECT, f"{reason}; not confirmed", open=len(rounds) < tuning.link_tests)
 
 
-def _words(measures: Sequence[Measure], nodes: Sequence[str]) -> dict[str, str]:
-    """By node why results with it are missing, as far as they say it."""
-    said: dict[str, dict[str, None]] = {node: {} for node in nodes}
-    for item in measures:
+def _messages(measurements: Sequence[Measurement], nodes: Sequence[str]) -> dict[str, str]:
+    """By node why results with it are missing, as far as the results contain a message."""
+    found: dict[str, dict[str, None]] = {node: {} for node in nodes}
+    for item in measurements:
         for node in (item.one, item.two) if item.state == "missing" and item.message else ():
-            if node in said:
-                said[node][_short(item.message)] = None
-    return {node: "; ".join(list(words)[:MOST_MESSAGES]) for node, words in said.items() if words}
+            if node in found:
+                found[node][_short(item.message)] = None
+    return {node: "; ".join(list(messages)[:MAX_MESSAGES]) for node, messages in found.items() if messages}
 
 
-def _missing(measures: Sequence[Measure], answered: set[str], bad: set[str]) -> list[Link]:
-    """Pairs without a result, but for those that a node explains that is bad or never answered, or that came later.
+def _missing(measurements: Sequence[Measurement], answered: set[str], bad: set[str]) -> list[Link]:
+    """Pairs without a result, unless a bad or silent node explains it, or a repetition supplied one.
 
-    Only a group that was run for this very reason makes up for a missing result.
+    Only a group that was run for this reason makes up for a missing result.
     """
-    again = {(item.one, item.two) for item in measures if item.purpose == "repeat" and item.state != "missing"}
-    gaps = [
+    again = {(item.one, item.two) for item in measurements if item.purpose == "repeat" and item.state != "missing"}
+    gaps = dict.fromkeys(
         (item.one, item.two)
-        for item in measures
+        for item in measurements
         if item.state == "missing" and item.one in answered and item.two in answered
-    ]
-    return [pair for pair in dict.fromkeys(gaps) if pair not in again and not bad & set(pair)]
+    )
+    return [pair for pair in gaps if pair not in again and not bad & set(pair)]

@@ -1,8 +1,8 @@
-"""Rounds of disjoint pairs in which no pair comes twice: the circle method, put in order by topology.
+"""Rounds of disjoint pairs without repetition: the circle method, ordered by topology.
 
-Of the circle method's rounds two that follow each other make one ring through all nodes. Nodes are given places so that
-it is the ring of the gang: the first two rounds measure every link of that ring, most of them within a rack, and the
-next ones pair nodes of different racks.
+Two consecutive rounds of the circle method make one ring through all nodes. Nodes are placed so that it is the ring of
+the gang: the first two rounds measure every link of that ring, mostly within a group of the outermost level (a rack).
+The next rounds pair nodes of different groups.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.topology import KINDS, Topology
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.topology import Topology
 
 Pair = tuple[str, str]
 
 
 def rounds(line: Sequence[str], topology: Topology, count: int) -> list[list[Pair]]:
-    """The first `count` rounds, fewer where all pairs have been then; with an odd number one node sits out."""
-    places = tuple(tuple(topology.place(node, kind) for kind in KINDS) for node in line)
+    """The first `count` rounds, fewer if that is all pairs; with an odd number of nodes, one node rests."""
+    places = tuple(map(topology.path, line))
     order = _order(len(line), places, min(count, length(len(line))))
     return [[(line[one], line[two]) for one, two in _matching(len(line), number)] for number in order]
 
 
 def length(count: int) -> int:
-    """How many rounds it takes until each of so many nodes has met each other one."""
+    """Rounds until each of so many nodes was paired with every other node."""
     return 0 if count < 2 else count - 1 + count % 2
 
 
@@ -41,7 +41,7 @@ def _order(count: int, places: tuple[tuple[str, ...], ...], wanted: int) -> tupl
 
 
 def _across(count: int, number: int, places: tuple[tuple[str, ...], ...], seen: set[tuple[str, str]]) -> int:
-    """Pairs that cross a boundary, and pairs of racks that have not met."""
+    """Pairs that cross a boundary, and pairs of outermost groups that were not measured yet."""
     crossing = sum(
         sum(a != b for a, b in zip(places[one], places[two], strict=True)) for one, two in _matching(count, number)
     )
@@ -49,19 +49,19 @@ def _across(count: int, number: int, places: tuple[tuple[str, ...], ...], seen: 
 
 
 def _between(count: int, number: int, places: tuple[tuple[str, ...], ...]) -> set[tuple[str, str]]:
-    racks = ((places[one][0], places[two][0]) for one, two in _matching(count, number))
-    return {(a, b) if a < b else (b, a) for a, b in racks if a != b}
+    groups = ((places[one][0], places[two][0]) for one, two in _matching(count, number))
+    return {(a, b) if a < b else (b, a) for a, b in groups if a != b}
 
 
 def _far(count: int, number: int, chosen: Sequence[int]) -> int:
-    """How far the pairs' distance is from those that were."""
+    """The difference between the pairs' distance and that of the chosen rounds."""
     rounds_in_all = length(count)
     return min(min((number - other) % rounds_in_all, (other - number) % rounds_in_all) for other in chosen)
 
 
 @lru_cache(maxsize=2048)
 def _matching(count: int, number: int) -> tuple[tuple[int, int], ...]:
-    """Pairs of places in line: seats of the circle whose sum is `number`, and the one that is left with the hub."""
+    """Pairs of places in line: seats of the circle whose sum is `number`; the remaining seat is paired with the hub."""
     seats = length(count)
     line_of = _line(count)
     found = []
@@ -78,7 +78,7 @@ def _matching(count: int, number: int) -> tuple[tuple[int, int], ...]:
 def _line(count: int) -> tuple[int, ...]:
     """Place in line of each seat of the circle, and of the hub (the last): along the ring of rounds 0 and 1.
 
-    With an odd number of nodes the hub is nobody (-1): whoever is paired with it sits out.
+    With an odd number of nodes the hub is no node (-1): the node paired with it rests.
     """
     seats = length(count)
     ring = [seats, 0]

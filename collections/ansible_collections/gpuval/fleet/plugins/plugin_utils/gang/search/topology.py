@@ -1,4 +1,4 @@
-"""Where nodes stand: racks, rails, switches. All of it may be unknown."""
+"""Where nodes are in the cluster: racks, switches, rails. Any of it may be unknown."""
 
 from __future__ import annotations
 
@@ -6,42 +6,51 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-#: What nodes may have in common, in the order in which they are put in line.
-KINDS = ("rack", "switch", "rail")
+#: Levels of topology, outermost first: the one place to add a level. Each is also the inventory label that declares it.
+LEVELS = ("rack", "switch", "rail")
 
 
 @dataclass(frozen=True)
 class Topology:
-    """`places[node][kind]` names the group of that kind that a node is in; a kind may be left out."""
+    """`places[node][level]` names the group of that level that holds the node; a level may be missing."""
 
     places: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, places: Mapping[str, Mapping[str, object]]) -> Topology:
-        """Raises ValueError for a kind that is not known."""
-        unknown = {kind for groups in places.values() for kind in groups} - set(KINDS)
+        """Raises ValueError for an unknown level."""
+        unknown = {level for groups in places.values() for level in groups} - set(LEVELS)
         if unknown:
-            raise ValueError(f"{', '.join(sorted(unknown))}: a node has {', '.join(KINDS)} and nothing else")
-        kept = {node: {kind: str(name) for kind, name in groups.items() if name} for node, groups in places.items()}
+            raise ValueError(f"{', '.join(sorted(unknown))}: not a level of topology; use {', '.join(LEVELS)}")
+        kept = {node: {level: str(name) for level, name in groups.items() if name} for node, groups in places.items()}
         return cls({node: groups for node, groups in kept.items() if groups})
 
-    def place(self, node: str, kind: str) -> str:
-        return self.places.get(node, {}).get(kind, "")
+    @classmethod
+    def of_labels(cls, labels: Mapping[str, Mapping[str, object]]) -> Topology:
+        """From all labels of each node; labels that are not a level are ignored."""
+        return cls.of({node: {level: own[level] for level in LEVELS if own.get(level)} for node, own in labels.items()})
+
+    def place(self, node: str, level: str) -> str:
+        return self.places.get(node, {}).get(level, "")
+
+    def path(self, node: str) -> tuple[str, ...]:
+        """The node's group at every level, outermost first; empty where unknown."""
+        return tuple(self.place(node, level) for level in LEVELS)
 
     def line(self, nodes: Iterable[str]) -> list[str]:
-        """Nodes in the order in which a ring goes through them: neighbours share what they can."""
-        return sorted(nodes, key=lambda node: (*(natural(self.place(node, kind)) for kind in KINDS), natural(node)))
+        """Nodes in the order of the gang's ring: neighbours share as many levels as possible."""
+        return sorted(nodes, key=lambda node: (*map(natural, self.path(node)), natural(node)))
 
-    def groups(self, kind: str, nodes: Iterable[str]) -> dict[str, list[str]]:
-        """The groups of one kind with their nodes, without nodes whose group is not known."""
+    def groups(self, level: str, nodes: Iterable[str]) -> dict[str, list[str]]:
+        """Groups of one level with their nodes; a node with an unknown group is in none."""
         found: dict[str, list[str]] = {}
         for node in nodes:
-            name = self.place(node, kind)
+            name = self.place(node, level)
             if name:
                 found.setdefault(name, []).append(node)
         return dict(sorted(found.items(), key=lambda item: natural(item[0])))
 
 
 def natural(text: str) -> tuple[tuple[int, int, str], ...]:
-    """A key by which node-2 stands before node-10."""
+    """A sort key that puts node-2 before node-10."""
     return tuple((0, int(part), part) if part.isdecimal() else (1, 0, part) for part in re.findall(r"\d+|\D+", text))
