@@ -134,7 +134,7 @@ def test_a_search_without_time_tests_nobody(tmp_path):
     assert not bed.carried
     found = bed.document["findings"]["all"]
     assert found["stopped"] == "the limit of 1 s"
-    assert {told for (told,) in found["evidence"].values()} == {"it was in no group that ran before the search ended"}
+    assert {reason for (reason,) in found["evidence"].values()} == {"in no group that ran before the search ended"}
 
 
 def test_a_search_that_ends_with_its_run_says_so(tmp_path):

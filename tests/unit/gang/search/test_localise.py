@@ -378,9 +378,9 @@ def test_the_same_round_is_returned_until_its_results_are_added():
     assert one.next_round() is round_
     with pytest.raises(ValueError, match="r09-g001: no group of round 1"):
         one.add_results({"r09-g001": right()})
-    with pytest.raises(ValueError, match="a result is one of ok"):
+    with pytest.raises(ValueError, match="good: not a state of a result"):
         one.add_results({round_.groups[0].id: {"state": "good"}})
-    with pytest.raises(ValueError, match="None: a result is one of"):
+    with pytest.raises(ValueError, match="None: not a state of a result"):
         one.add_results({round_.groups[0].id: {"culprits": 7}})
     one.add_results({group.id: right() for group in round_.groups})
     with pytest.raises(ValueError, match="no round is pending"):

@@ -163,8 +163,7 @@ def _outlying_pairs(explanation: Explanation) -> None:
 
     A node that is also low, or fails, with another partner may be slow with some partners only, or intermittent.
     """
-    tuning = explanation.tuning
-    least = max(tuning.gross, tuning.gross_deviations * explanation.sigma)
+    least, partners = explanation.tuning.gross, explanation.tuning.partners
     of_pair: dict[Link, dict[int, float]] = {}
     for index, (item, value) in enumerate(zip(explanation.measurements, explanation.relative)):
         if value is not None and index not in explanation.explained:
@@ -181,13 +180,13 @@ def _outlying_pairs(explanation: Explanation) -> None:
         if highest >= -least or any(failing[node] > has_failed for node in pair):
             continue
         others = [[value for other, value in of_node[node].items() if other != pair] for node in pair]
-        if all(len(means) >= tuning.partners for means in others):
+        if all(len(means) >= partners for means in others):
             explained = sum(min(0.0, middle(means)) for means in others)
             if highest - explained < -least:
                 found.append(pair)
-    partners = Counter(node for pair in found for node in pair)
+    count = Counter(node for pair in found for node in pair)
     for pair in found:
-        if all(partners[node] == 1 for node in pair):
+        if all(count[node] == 1 for node in pair):
             explanation.outliers.update(of_pair[pair])
 
 
@@ -267,9 +266,7 @@ def _open_links(explanation: Explanation) -> None:
     """Pairs that are low although both nodes are fine: a bad link, chance, or an intermittent node."""
     tuning, margin = explanation.tuning, explanation.setting.margin
     many = len(explanation.measurements) >= tuning.many_measurements
-    noisier = max(0.0, explanation.sigma / explanation.noise.expected - 1) if many else 0.0
-    deviations = min(tuning.max_link_deviations, tuning.link_deviations + tuning.link_noise_deviations * noisier)
-    bound = max(tuning.link_margins * margin, deviations * explanation.sigma)
+    bound = max(margin, tuning.link_deviations * explanation.sigma)
     bounds = {"pair": bound, "link": margin, "control": 2 * bound, "vouch": 2 * bound if many else bound}
     implicated = set(explanation.implicated)
     found: dict[Link, list[int]] = {}

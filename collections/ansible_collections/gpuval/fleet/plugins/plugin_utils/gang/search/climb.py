@@ -52,7 +52,7 @@ class Bounds(NamedTuple):
 
     @property
     def far(self) -> float:
-        return max(self.tuning.group_margins * self.margin, self.tuning.group_deviations * self.sigma)
+        return max(self.margin, self.tuning.group_deviations * self.sigma)
 
 
 @dataclass
@@ -170,9 +170,7 @@ class _Look:
         beside = [(one.nodes[1], one.nodes[-1]) for one in bad]  # neighbours in the ring: the link to one may be bad
         apart = len({node for pair in beside for node in pair}) == 2 * len(bad)
         if len(bad) >= needed and len(bad) == len(tests) and not apart:
-            self._suspect(
-                nodes, f"a group of {size} with it {how}; inconclusive: node or link; too few good nodes"
-            )
+            self._suspect(nodes, f"a group of {size} with it {how}; inconclusive: node or link; too few good nodes")
         elif len(bad) >= needed and len(bad) == len(tests):
             rounds = some_of((one.round + 1 for one in bad), 12)
             self.found.bad[nodes[0]] = f"every group of {size} with it {how}, between good nodes, in round {rounds}"

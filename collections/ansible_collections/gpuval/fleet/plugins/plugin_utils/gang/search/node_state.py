@@ -183,13 +183,10 @@ def _is_slow(explanation: Explanation, node: str, seen: Sequence[int], fresh: Se
         return False
     least = statistics.median(whole) - tuning.clip_deviations * noise.sigma
 
-    def is_off(values: Sequence[float], score: float) -> bool:
-        away = [max(value, least) - usual for value in values]
-        return statistics.fmean(away) <= -margin and noise.score(away, among) <= -noise.bar(score)
-
-    is_usually_low = statistics.median(rest) <= -margin
-    bar = tuning.node_bar(len(explanation.by_node))
-    return is_usually_low and is_off(whole, bar) and is_off(new, tuning.part_score) and is_off(rest, tuning.part_score)
+    away, *parts = ([max(value, least) - usual for value in values] for values in (whole, new, rest))
+    if statistics.median(rest) > -margin or any(statistics.fmean(values) > -margin for values in (away, *parts)):
+        return False
+    return noise.score(away, among) <= -noise.bar(tuning.node_bar(len(explanation.by_node)))
 
 
 def _without_worst_partner(explanation: Explanation, node: str, seen: Sequence[int]) -> list[float]:

@@ -34,8 +34,6 @@ class Tuning:
     #: Score: added for each doubling of the nodes above three (more nodes, more chances), and the most in all.
     score_per_doubling: float = 0.9
     max_node_score: float = 5.5
-    #: Score: of the fresh results alone, and of the results without the worst partner.
-    part_score: float = 3.0
     #: Margins, residuals: a node slower by less than so many margins is bad only if the noise is known from so many
     #: residuals, or the node had all its tests.
     far_margins: float = 4.0
@@ -51,21 +49,16 @@ class Tuning:
     # Links
     #: Score: mean of a link's fresh results; a link is one among hundreds of candidates.
     link_score: float = 4.5
-    #: Margins, standard deviations: one result this low is measured again.
-    link_margins: float = 1.3
+    #: Standard deviations: one result this low (and beyond the margin) is measured again.
     link_deviations: float = 2.2
-    #: Standard deviations: added for each time that the noise exceeds the expected noise, and the most in all.
-    link_noise_deviations: float = 1.6
-    max_link_deviations: float = 2.7
-    #: Measurements: from so many on, some pairs are low by chance, and the two lines above apply.
+    #: Measurements: from so many on some are low by chance, and a node's extra results must be twice as low.
     many_measurements: int = 100
     #: Fresh failures in a row: a link that fails does so every time, an intermittent node rarely.
     link_failures: int = 3
     #: Fresh tests of one link or boundary.
     link_tests: int = 6
-    #: Relative, standard deviations: a pair this far beyond what its nodes explain is examined as a link.
+    #: Relative: a pair this far beyond what its nodes explain is examined as a link.
     gross: float = 0.35
-    gross_deviations: float = 5.0
     #: Ratio: a link is bad although its nodes are slow elsewhere, if it is so many times as low as their mean, and as
     #: their worst result.
     link_times: float = 4.0
@@ -130,8 +123,7 @@ class Tuning:
     controls: int = 8
 
     # Growing groups
-    #: Margins, standard deviations: a group is slow from here on; groups are few, the faster of two is the measure.
-    group_margins: float = 2.0
+    #: Standard deviations: a group is slow from here on; groups are few, the faster of two is the measure.
     group_deviations: float = 4.0
     #: Relative: bus bandwidth falls with size by nature; a larger fall is reported and blamed on no node.
     fall: float = 0.35
