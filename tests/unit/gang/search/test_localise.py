@@ -376,7 +376,7 @@ def test_the_same_round_is_returned_until_its_results_are_added():
     one = Search.start(["a", "b", "c", "d"])
     round_ = one.next_round()
     assert one.next_round() is round_
-    with pytest.raises(ValueError, match="r09-g001: no group of round 1"):
+    with pytest.raises(ValueError, match="r09-g001: not a group of round 1"):
         one.add_results({"r09-g001": right()})
     with pytest.raises(ValueError, match="good: not a state of a result"):
         one.add_results({round_.groups[0].id: {"state": "good"}})
