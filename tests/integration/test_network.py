@@ -193,7 +193,7 @@ def test_interfaces_that_stay_down_are_named_and_nothing_is_left_changed(cabled)
     done = network(cabled, "--tags", "network_apply", **declared)
     assert done.code != 0
     assert "1 of 1 interface(s) did not come up: fabric0 has no carrier" in done.told
-    assert "what was changed was taken back" in done.told
+    assert "the changes were rolled back" in done.told
     assert [done.recap(name)["failed"] for name in NODES] == [0, 1, 0], str(done)
     assert shell(cabled, "two", SNAPSHOT) == before
     assert network(cabled, "--tags", "network_apply", network_state="restored").code == 0

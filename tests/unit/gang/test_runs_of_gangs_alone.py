@@ -82,7 +82,7 @@ def test_whoever_is_at_the_end_of_a_bad_link_is_in_no_hostfile(tmp_path):
 def test_what_a_hostfile_is_warned_of():
     run = make_run(finished_at="2026-11-02T10:00:00Z")
     (remark,) = write_hostfile.unsettled(run, None)
-    assert "nobody knows whether its nodes can work together" in remark
+    assert "it is unknown whether its nodes can work together" in remark
     assert "narrowed (limit)" in write_hostfile.unsettled({**run, "narrowed_by": ["limit"]}, None)[0]
     assert "stages of its own" in write_hostfile.unsettled({**run, "profile": "custom"}, None)[0]
     assert "not finished" in write_hostfile.unsettled({**run, "finished_at": None}, None)[0]

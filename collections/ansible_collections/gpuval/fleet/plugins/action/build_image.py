@@ -144,14 +144,14 @@ class ActionModule(ControllerAction):
                     self._remove_tmp_path(there)
         return outcome
 
-    def _keep(self, said, there, here, state, local):
+    def _keep(self, archive, there, here, state, local):
         if not local:
-            self._display.display(f"brings {said['bytes'] / 1e9:.1f} GB from the builder")
+            self._display.display(f"fetching {archive['bytes'] / 1e9:.1f} GB from the builder")
             self._connection.fetch_file(there, str(here))
-            if image_archive.sha256_of(here) != said["sha256"]:
-                raise images.ImagesError("the archive was damaged on its way from the builder: run again")
+            if image_archive.sha256_of(here) != archive["sha256"]:
+                raise images.ImagesError("the archive arrived damaged from the builder: run again")
         here.chmod(0o600)
-        here.replace(images.archive_file(state, said["sha256"]))
+        here.replace(images.archive_file(state, archive["sha256"]))
 
     def _module(self, arguments, task_vars):
         outcome = self._execute_module(

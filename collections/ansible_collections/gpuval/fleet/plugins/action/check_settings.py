@@ -26,11 +26,11 @@ class ActionModule(ControllerAction):
         wrong: dict[str, list[str]] = {}
         placed: set[str] = set()
         clusters: set[str] = set()
-        strange: set[str] = set()
+        names: set[str] = set()
         seen = {}
         for node in task_vars["ansible_play_hosts"]:
             values = values_of(self, node, task_vars)
-            strange.update(name for name in values if name.startswith(settings.PREFIX))
+            names.update(name for name in values if name.startswith(settings.PREFIX))
             chosen = settings.changed(values, known)
             placed.add(str(values.get("gpuval_placement")))
             clusters.add(repr([values.get(name) for name in CLUSTER]))
@@ -40,7 +40,7 @@ class ActionModule(ControllerAction):
                 seen[key] = self._problems(values, chosen, known)
             for problem in seen[key]:
                 wrong.setdefault(problem, []).append(node)
-        for name in settings.unknown(strange, known):
+        for name in settings.unknown(names, known):
             self._display.warning(f"no setting of gpuval: {name}")
         count = len(task_vars["ansible_play_hosts"])
         if placed == {"kubernetes"} and len(clusters) > 1:
@@ -65,7 +65,7 @@ class ActionModule(ControllerAction):
 
     def _problems(self, values, chosen, known):
         templar = templar_of(self, values)
-        told, templated = [], {}
+        found, templated = [], {}
         for name, raw in chosen.items():
             try:
                 value = templar.template(raw)
@@ -73,15 +73,15 @@ class ActionModule(ControllerAction):
                 continue
             except AnsibleUndefinedVariable as error:
                 if name in known.shared:  # others may stand on facts, or on roles that this playbook leaves out
-                    told.append(f"{name} cannot be made out: {error.message}")
+                    found.append(f"{name} cannot be made out: {error.message}")
                 continue
             except AnsibleError as error:
-                told.append(f"{name} cannot be made out: {error.message}")
+                found.append(f"{name} cannot be made out: {error.message}")
                 continue
             if value is not None:
                 templated[name] = value
         seconds = _search_round_seconds(templar, values) if "gpuval_gang_search_seconds" in templated else 0.0
-        return told + settings.problems(templated, known) + settings.gang_problems(templated, known, seconds)
+        return found + settings.problems(templated, known) + settings.gang_problems(templated, known, seconds)
 
 
 def _search_round_seconds(templar, values):

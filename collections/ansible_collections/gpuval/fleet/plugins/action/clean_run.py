@@ -30,16 +30,15 @@ class ActionModule(ControllerAction):
         run_id = folder.path.name
         if folder.is_copy or not folder.run_file.exists():
             active = run_folder.active_run_ids(results)
-            told = f"run {run_id} is not known here"
             known = {"run_ids": [run_id], "round_ids": [], "active": active, "nodes": []}
-            return {"changed": False, **known, "msg": told}
+            return {"changed": False, **known, "msg": f"run {run_id} is not known here"}
         run = folder.read_run()
         access = StoreAccess(options["store"])
         changed = run["finished_at"] is None
         if changed and not self.check_mode:
             run = {**run, "finished_at": run_folder.now()}
             folder.write_run(run)
-            self._tell(access, run)
+            self._publish_end(access, run)
             for below, of_round in rounds_of(folder):
                 if of_round["finished_at"] is None:
                     below.write_run({**of_round, "finished_at": run["finished_at"]})
@@ -69,8 +68,8 @@ class ActionModule(ControllerAction):
             "deleted_objects": deleted,
         }
 
-    def _tell(self, access, run):
-        """Whoever has only the store sees that the run has ended."""
+    def _publish_end(self, access, run):
+        """A reader that has only the store sees that the run has ended."""
         if access.embedded and not access.embedded.running():
             return
         try:

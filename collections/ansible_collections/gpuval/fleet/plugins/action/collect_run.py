@@ -87,7 +87,7 @@ class ActionModule(RunAction):
         return {"collected": self.collected, "fetched": fetched, "problems": self.evidence.problems}
 
     def _remember(self):
-        """What was refused first: of an object that counts as read nobody would hear again why it is no evidence."""
+        """What was refused is written first: an object that counts as read is not checked again."""
         problems = self.run_folder.problems_file
         known = run_folder.read_json(problems) if problems.exists() else []
         new = self.evidence.problems
@@ -160,8 +160,8 @@ class ActionModule(RunAction):
             self._display.warning(f"the store does not know what became of the gangs: {error}")
 
     def _tell_store(self):
-        """What only this controller has, for whoever has the store alone: what became of asking the nodes, what was
-        refused, and logs that came by a way of their own."""
+        """Put into the store what only this controller has: the answers of nodes, what was refused, and logs that came
+        another way."""
         run, folder = self.run_info, self.run_folder
         try:
             for name, expected in run["nodes"].items():

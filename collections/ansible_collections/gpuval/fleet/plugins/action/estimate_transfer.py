@@ -22,7 +22,7 @@ class ActionModule(ControllerAction):
             return {"changed": False, "msg": "check mode: the embedded store does not run"}
         try:
             return self._compare(access, options)
-        except StoreError as error:  # an estimate; what is wrong with the store is told where it counts
+        except StoreError as error:  # an estimate; other tasks report what is wrong with the store
             return {"changed": False, "msg": f"not known, the store could not be read: {error}"}
 
     def _compare(self, access, options):
@@ -31,12 +31,12 @@ class ActionModule(ControllerAction):
         wanted = sum(size for _key, size in model) + self._images(store, options["images"])
         planned = transfer_estimate.Transfer(options["nodes"], wanted, options["deadline_seconds"])
         bandwidth = None if planned.is_trivial else self._bandwidth(access, store, model, options)
-        told, warning = transfer_estimate.tell(planned, bandwidth)
+        message, warning = transfer_estimate.tell(planned, bandwidth)
         if warning:
             self._display.warning(warning)
         return {
             "changed": False,
-            "msg": told,
+            "msg": message,
             "warning": warning,
             "bytes_per_node": planned.bytes_per_node,
             "total_bytes": planned.total_bytes,

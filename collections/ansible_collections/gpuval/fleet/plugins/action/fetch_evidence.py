@@ -55,25 +55,25 @@ class ActionModule(RunAction):
         store = StoreAccess(options["store"]).store()
         fetched_file = folder.state / "fetched" / f"{node}.json"
         held = run_folder.read_json(fetched_file) if fetched_file.exists() else {}
-        answer, taken = {}, []
+        answer, fetched = {}, []
         for _round in range(MAX_ROUNDS):
             answer = self._ask(launch["directory"], held, options, task_vars)
             if "error" in answer:
                 contact = launch_errors.contact(answer["error"], launch.get("contact"))
                 run_folder.write_json(folder.launch_file(node), {**launch, "contact": contact})
                 self._display.warning(f"{node}: its evidence could not be fetched: {answer['error']}")
-                return {"changed": bool(taken), "fetched": taken, "msg": answer["error"]}
+                return {"changed": bool(fetched), "fetched": fetched, "msg": answer["error"]}
             for name, item in answer["files"].items():
                 self._store(store, run, node, name, item)
                 held[name] = item["digest"]
-                taken.append(name)
+                fetched.append(name)
             run_folder.write_json(fetched_file, held)
             if not answer["more"]:
                 break
         known = {**launch, "runner": "alive" if answer["running"] else "gone"}
         known.pop("contact", None)
         run_folder.write_json(folder.launch_file(node), known)
-        return {"changed": bool(taken), "fetched": taken, "running": answer["running"]}
+        return {"changed": bool(fetched), "fetched": fetched, "running": answer["running"]}
 
     def _ask(self, directory, held, options, task_vars):
         arguments = {
@@ -94,7 +94,7 @@ class ActionModule(RunAction):
 
     @staticmethod
     def _store(store, run, node, name, item):
-        """Unchecked, as the node itself would have written it: whoever reads the store checks it."""
+        """Unchecked, as the node itself would have written it: readers of the store check it."""
         kind, _, stage = name.partition("/")
         if kind not in CONTENT_TYPES or stage not in run["nodes"][node]["stages"]:
             return

@@ -31,7 +31,7 @@ class ActionModule(RunAction):
         if options["finish"] and not folder.is_copy and run["finished_at"] is None:
             run = {**run, "finished_at": run_folder.now()}
             folder.write_run(run)
-            keys.forget_all(folder)  # of a round that broke off: nobody goes on with it
+            keys.forget_all(folder)  # of a round that broke off: it is not resumed
         history = PeerHistory.of(applied_criteria.standings(folder))
         gangs = document.read(folder)
         report = judging.report_on(folder, run, checks, gangs=gangs, baseline=baseline_read, history=history)

@@ -34,16 +34,16 @@ class ActionModule(RunAction):
                     still = {name: sorted(left[name]) for name in done.kept}
         except ClusterError as error:
             raise AnsibleActionFail(str(error)) from None
-        told = f"{len(done.changes)} node(s) {'would be ' if self.check_mode else ''}changed"
+        message = f"{len(done.changes)} node(s) {'would be ' if self.check_mode else ''}changed"
         if done.missing:
-            told += f"; not in the cluster: {', '.join(done.missing)}"
+            message += f"; not in the cluster: {', '.join(done.missing)}"
         if done.kept:
-            shown = some_of(f"{name} ({_told(still[name])})" for name in done.kept)
+            shown = some_of(f"{name} ({_shown(still[name])})" for name in done.kept)
             kept = f"still FAIL: {shown}: a run in which they pass that takes it off"
             self._display.warning(kept)
-            told += f"; {kept}, or mark_nodes with state: absent"
+            message += f"; {kept}, or mark_nodes with state: absent"
         if done.busy:
-            told += f"; others keep changing {', '.join(done.busy)}: run it again"
+            message += f"; others keep changing {', '.join(done.busy)}: run it again"
         return {
             "changed": bool(done.changes or noted),
             "failed": bool(done.busy),
@@ -56,7 +56,7 @@ class ActionModule(RunAction):
                 {"before_header": name, "after_header": name, "before": one.before, "after": one.after}
                 for name, one in sorted(done.changes.items())
             ],
-            "msg": told,
+            "msg": message,
         }
 
     def _wanted(self, options, before):
@@ -65,7 +65,7 @@ class ActionModule(RunAction):
         run = report["run"]
         chosen = set(options["nodes"])
         whole = not run["narrowed_by"] and run["profile"] != "custom"
-        is_accepting = set(run["narrowed_by"]) <= {"limit"}  # else stages were left out, of which a PASS says nothing
+        is_accepting = set(run["narrowed_by"]) <= {"limit"}  # else stages were left out, which a PASS does not cover
         wanted, left = {}, {}
         for node in report["nodes"]:
             name = node["name"]
@@ -103,6 +103,6 @@ def _open(node):
     return failed_checks.parse(annotations.get(failed_checks.ANNOTATION))
 
 
-def _told(entries):
+def _shown(entries):
     known = ", ".join(entry.strip("/") for entry in entries if entry != failed_checks.UNKNOWN)
     return one_line(known, MAX_SHOWN) or "a whole run"

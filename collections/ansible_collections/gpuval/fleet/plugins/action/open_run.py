@@ -1,5 +1,5 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Open a run: freeze who is expected and what each is to do, or take up the run that a dead controller left."""
+"""Open a run: freeze the expected nodes and their stages, or resume the run that a dead controller left."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class ActionModule(ControllerAction):
             "resumed": known is not None,
             "joined": joined if known else [],
             "results": str(folder.path),
-            "msg": _told(run, known, joined),
+            "msg": _summary(run, known, joined),
         }
 
 
@@ -128,21 +128,21 @@ def _expected(name, hostvars, stages, gang_stages, ids):
     if declared:
         expected["versions"] = declared
     try:
-        told = labels.of_host(hostvars)
+        found = labels.of_host(hostvars)
     except labels.LabelsError as error:
         raise run_folder.RunError(f"{name}: {error}") from None
-    if told:
-        expected["labels"] = told
+    if found:
+        expected["labels"] = found
     identity = ids(hostvars.get("gpuval_node_ids")).get(name)
     if identity:
         expected["id"] = identity
     return expected
 
 
-def _told(run, known, joined):
+def _summary(run, known, joined):
     what = f"run {run['run_id']}: {len(run['nodes'])} node(s), profile {run['profile']}"
     if known is None:
         return what
     if joined:
         return f"{what}; joined by {', '.join(joined)}"
-    return f"{what}, taken up where it stands (-e gpuval_run_id=new starts another one)"
+    return f"{what}, resumed where it stopped (-e gpuval_run_id=new starts another one)"

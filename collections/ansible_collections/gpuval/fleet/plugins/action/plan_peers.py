@@ -1,5 +1,5 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Say who asks whom, and under which address, before any node is asked; no node is contacted."""
+"""Choose the peers that each node probes, and their addresses; no node is contacted."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 try:
     from boto3.s3.transfer import TransferConfig
-except ImportError:  # said by the store, with the name of the library
+except ImportError:  # the store reports it, with the name of the library
     TransferConfig = None
 
 from ansible_collections.gpuval.fleet.plugins.module_utils import image_archive
@@ -23,7 +23,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import pro
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess
 
 PART_BYTES = 64 << 20
-TELL_SECONDS = 10.0
+PROGRESS_SECONDS = 10.0
 NOTHING = {"id": None, "sha256": None, "bytes": None, "key": None, "architecture": None}
 KEPT = ("context", "base", "base_id", "engine_id")
 #: A store takes its time to put the parts of an upload together.
@@ -46,21 +46,21 @@ class ActionModule(ControllerAction):
                 "msg": f"check mode: {options['reference']} would be put into the store if it is not there",
             }
         if options["archive"]:
-            entry.update(_take_in(project_path(options["archive"]), options["reference"], state))
+            entry.update(_import(project_path(options["archive"]), options["reference"], state))
         elif not options["image"].get("id"):  # its task was ignored as unreachable, or saved nothing
-            raise images.ImagesError(f"{options['reference']} was not made: see above what its builder said")
+            raise images.ImagesError(f"{options['reference']} was not made: see the builder's output above")
         else:
             entry.update({key: options["image"][key] for key in ("id", "sha256", "bytes", "architecture")})
-        entry["key"], told = images.object_keys(options["name"], entry["id"])
+        entry["key"], description = images.object_keys(options["name"], entry["id"])
         path = images.archive_file(state, entry["sha256"])
         access = StoreAccess(options["store"])
         store = Store(access.connection(), timeout=ANSWER_SECONDS)
         began = time.monotonic()
-        sent = not _is_there(store, entry, told)
+        sent = not _is_there(store, entry, description)
         if sent:
-            store.delete_prefix(told)  # until the end the archive does not count as whole
+            store.delete_prefix(description)  # until the end the archive does not count as whole
             self._upload(store, path, entry, in_one_piece=access.embedded is not None)
-            store.put(told, json.dumps(entry, indent=1).encode(), "application/json")
+            store.put(description, json.dumps(entry, indent=1).encode(), "application/json")
         _share(access, entry, path)
         changed = images.remember(state, entry) or sent
         seconds = {"upload_duration_seconds": round(time.monotonic() - began, 1)} if sent else {}
@@ -90,20 +90,20 @@ class ActionModule(ControllerAction):
 
 
 class _Progress:
-    """Tells every few seconds how far an upload is; called by several threads."""
+    """Shows the progress of an upload every few seconds; called by several threads."""
 
     def __init__(self, entry, say):
         self._entry, self._say, self._lock = entry, say, threading.Lock()
         self._sent, self._began = 0, time.monotonic()
-        self._told = self._began
+        self._shown = self._began
 
     def add(self, count):
         with self._lock:
             self._sent += count
             present = time.monotonic()
-            if present - self._told < TELL_SECONDS:
+            if present - self._shown < PROGRESS_SECONDS:
                 return
-            self._told = present
+            self._shown = present
             speed = self._sent / (present - self._began)
             left = (self._entry["bytes"] - self._sent) / speed
             self._say(
@@ -117,20 +117,20 @@ def _part_bytes(size):
     return max(PART_BYTES, -(-size // 9000))
 
 
-def _is_there(store, entry, told):
-    """Whether the store has this very archive, whole: what is said about it is written last."""
+def _is_there(store, entry, description):
+    """Whether the store has this very archive, whole: its description is written last."""
     sizes = {found.key: found.size for found in store.list(entry["key"].removesuffix(".tar"))}
-    if sizes.get(entry["key"]) != entry["bytes"] or told not in sizes:
+    if sizes.get(entry["key"]) != entry["bytes"] or description not in sizes:
         return False
     try:
-        said = json.loads(store.get(told, max_bytes=65536))
-        return (said["sha256"], said["id"], said["reference"]) == (entry["sha256"], entry["id"], entry["reference"])
+        found = json.loads(store.get(description, max_bytes=65536))
+        return (found["sha256"], found["id"], found["reference"]) == (entry["sha256"], entry["id"], entry["reference"])
     except (ValueError, KeyError, TypeError):
         return False
 
 
-def _take_in(path, reference, state):
-    """An archive that somebody else made, into the controller's folder. Raises ``ImagesError``."""
+def _import(path, reference, state):
+    """Link an archive that was made elsewhere into the controller's folder. Raises ``ImagesError``."""
     try:
         image = image_archive.image_of(path, reference)
         sha256 = image_archive.sha256_of(path)

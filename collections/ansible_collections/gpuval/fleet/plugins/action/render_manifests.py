@@ -31,13 +31,13 @@ class ActionModule(RunAction):
         archives = launching.archives()
         code = manifests.Code(archives["runner"], archives["workloads"])
         objects = manifests.everything(run["run_id"], options["namespace"], code, placements, options["make_namespace"])
-        told = {
+        result = {
             "nodes": [item.plan["node"] for item in placements],
             "missing": missing,
             "diff": {"before": "", "after": rendering.summary(objects), "after_header": "manifests"},
         }
         if self.check_mode:
-            return {**told, "changed": True, "path": "", "msg": f"{len(objects)} objects"}
+            return {**result, "changed": True, "path": "", "msg": f"{len(objects)} objects"}
         path = project_path(options["path"]) if options["path"] else self.folder(options).path / "manifests.yml"
         path.parent.mkdir(parents=True, exist_ok=True)
         files.replace(path, rendering.to_yaml(objects).encode(), files.PRIVATE)
@@ -45,7 +45,7 @@ class ActionModule(RunAction):
             f"{len(objects)} objects for {len(placements)} node(s) in {path}: it holds signed URLs, which are secrets. "
             f"Apply it with kubectl apply --server-side -f {path}, then validate with -e gpuval_run_id={run['run_id']}"
         )
-        return {**told, "changed": True, "path": str(path), "msg": message}
+        return {**result, "changed": True, "path": str(path), "msg": message}
 
     def _secrets(self, run, options):
         """What signs for a node: its URLs, the models' reading key and the store's authority, for a list of stages."""
@@ -75,7 +75,7 @@ class ActionModule(RunAction):
             plan = self.folder(options).read_plan(name)
         else:
             plan = manifests.pod_plan(order.plan, order.settings)
-            if path:  # the run goes on with it, whoever applies the file
+            if path:  # the run continues with it, also when another user applies the file
                 folder.write_json(path, plan)
         target = manifests.Target(
             known.get("name") or name,

@@ -15,7 +15,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import S
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
 
 PIECE_BYTES = 32 << 20
-TELL_SECONDS = 10.0
+PROGRESS_SECONDS = 10.0
 TRIES = 3
 DD = "bs=1M iflag=fullblock conv=notrunc status=none"
 
@@ -119,7 +119,7 @@ class ActionModule(RunAction):
         if not getattr(self._connection, "has_pipelining", False):  # cannot be given input: the file as a whole
             self._connection.put_file(str(path), part)
             return size
-        at, told = have, time.monotonic()
+        at, shown = have, time.monotonic()
         with path.open("rb") as stream:
             stream.seek(have)
             while piece := stream.read(PIECE_BYTES):
@@ -133,7 +133,7 @@ class ActionModule(RunAction):
                 if done["rc"] != 0:
                     raise images.ImagesError(f"the node cannot write {part}: {done['stderr'] or done['stdout']}")
                 at += len(piece)
-                if time.monotonic() - told > TELL_SECONDS:
-                    told = time.monotonic()
+                if time.monotonic() - shown > PROGRESS_SECONDS:
+                    shown = time.monotonic()
                     self._display.display(f"{self._task.name}: {at / 1e9:.1f} of {size / 1e9:.1f} GB")
         return at - have

@@ -19,7 +19,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.status.reader import 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import stored_runs
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess
 
-#: Who watches is told at least this often that it still goes on.
+#: A watch without news prints its progress at least this often.
 QUIET_SECONDS = 60.0
 #: A run is watched at most so long beyond its deadline.
 BEYOND_SECONDS = 1800.0

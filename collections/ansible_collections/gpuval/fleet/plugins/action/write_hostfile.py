@@ -46,12 +46,12 @@ class ActionModule(RunAction):
         results = folder.path.parent
         target = project_path(options["path"]) if options["path"] else folder.path / "hostfile"
         if not formation.gangs:
-            told = "no two nodes of the run may work together: see the warnings above"
+            message = "no two nodes of the run may work together: see the warnings above"
             gone = hostfiles.stale(results, target)
             if gone and not self.check_mode:
                 hostfiles.write(results, {}, gone)
-                told += f"; removed, since they are of earlier gangs: {', '.join(map(str, gone))}"
-            raise run_folder.RunError(told)
+                message += f"; removed, since they are of earlier gangs: {', '.join(map(str, gone))}"
+            raise run_folder.RunError(message)
         written = {}
         for gang in formation.gangs:
             path = hostfiles.path_of(target, gang.name, len(formation.gangs))
@@ -84,5 +84,5 @@ def unsettled(run: Mapping[str, Any], document: Mapping[str, Any] | None) -> lis
     elif run["finished_at"] is None:
         remarks.append("is not finished: its nodes may still fail")
     if not asked:
-        remarks.append("had no stages of gangs: nobody knows whether its nodes can work together")
+        remarks.append("had no stages of gangs: it is unknown whether its nodes can work together")
     return remarks

@@ -7,11 +7,11 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: build_image
-short_description: Build, or take, a container image and save it as an archive
+short_description: Build or copy a container image and save it as an archive
 version_added: 0.1.0
 description:
   - Builds an image with docker or podman, unless the engine has it from the same context and the same base already.
-  - Saves it as an archive that both engines load, and says its SHA-256, and the id and architecture of the image in it.
+  - Saves it as an archive that both engines load, and returns its SHA-256, and the id and architecture of the image.
   - The role P(gpuval.fleet.container_image#role) calls it through the action plugin of the same name, which brings the
     context to the builder and the archive back to the controller.
 author:
@@ -67,7 +67,7 @@ options:
     type: str
     default: ''
   log:
-    description: Where to keep what the engine said while it built; empty keeps nothing.
+    description: File for the engine's output of the build; empty keeps nothing.
     type: str
     default: ''
   timeout_seconds:
@@ -180,8 +180,8 @@ def save(builder, reference, path, seconds):
         Path(path).unlink(missing_ok=True)
         raise
     Path(path).chmod(0o644)
-    said = {"sha256": sha256, "bytes": count, "id": image["id"], "architecture": image["architecture"]}
-    return {"archive": said, "save_duration_seconds": round(time.monotonic() - began, 1)}
+    archive = {"sha256": sha256, "bytes": count, "id": image["id"], "architecture": image["architecture"]}
+    return {"archive": archive, "save_duration_seconds": round(time.monotonic() - began, 1)}
 
 
 def main():

@@ -49,7 +49,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 make:
-  description: What is built, copied or taken in, in order.
+  description: Images to build, copy or import, in order.
   returned: success
   type: list
   elements: dict

@@ -28,7 +28,7 @@ attributes:
     description: Lists what is removed.
 options:
   run_ids:
-    description: The runs to remove. Empty removes all runs of the namespace, whoever started them.
+    description: The runs to remove. Empty removes all runs of the namespace, those of other users too.
     type: list
     elements: str
     default: []

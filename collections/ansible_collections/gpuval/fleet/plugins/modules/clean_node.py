@@ -31,7 +31,7 @@ options:
     type: str
     default: ''
   run_ids:
-    description: The runs to remove. Empty removes all runs of this node, whoever started them.
+    description: The runs to remove. Empty removes all runs of this node, those of other users too.
     type: list
     elements: str
     default: []

@@ -14,7 +14,7 @@ description:
   - Gathers accelerators, CPU, memory, disks, network, operating system, clock, container engines and firmware.
   - NVIDIA GPUs are read with C(nvidia-smi), AMD GPUs with C(amd-smi) or C(rocm-smi), Intel Gaudi with C(hl-smi).
   - What these tools list is held against the PCI bus, so that GPU hardware without a working driver is seen and never
-    taken for a CPU node.
+    counted as a CPU node.
 options:
   root:
     description:
@@ -108,7 +108,7 @@ ansible_facts:
           description: Distribution, kernel, boot id, and the kind of container, if it is one.
           type: dict
         clock:
-          description: Whether the clock is synchronised (null when nobody can say), and who says so.
+          description: Whether the clock is synchronised (null when unknown), and the source.
           type: dict
         engines:
           description: Versions of container engines, and CDI specifications.

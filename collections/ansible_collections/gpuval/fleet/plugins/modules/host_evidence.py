@@ -13,7 +13,7 @@ description:
   - Kernel log, PCI and network devices, vendor tools of the accelerators, container engines, memory and disks.
   - Of one run its records, logs, plan, unit and containers, where the node has them.
   - Works without a run too. Each command has a limit of its own, all together have O(seconds).
-  - Signed URLs, keys and what looks like a password are taken out. Environment variables are never read.
+  - Signed URLs, keys and what looks like a password are redacted. Environment variables are never read.
   - The action plugin of the same name puts the archive into the results.
 author:
   - gpuval contributors (@gpuval)

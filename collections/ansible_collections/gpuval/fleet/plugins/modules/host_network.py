@@ -13,7 +13,7 @@ description:
   - Compares interfaces, addresses, routes, kernel parameters, names and limits with what was declared, and changes the
     difference.
   - Nothing is changed unless it is declared. Without any setting it only says what there is.
-  - All changes are verified. When one does not hold, all of them are taken back.
+  - All changes are verified. When one fails, all of them are rolled back.
   - What was there before is kept on the node before each change. O(state=restored) puts it back, and so does
     M(gpuval.fleet.clean_node).
   - Changes last until the next boot; the operating system's own configuration is not touched.
@@ -134,7 +134,7 @@ options:
     type: str
     default: ''
   deadline_seconds:
-    description: Time for everything; when it is over, what was changed is taken back.
+    description: Time limit; when it is over, all changes are rolled back.
     type: float
     default: 90
   link_seconds:
@@ -194,7 +194,7 @@ notes:
   type: list
   elements: str
 rolled_back:
-  description: Whether what had been changed was taken back after a failure.
+  description: Whether the changes were rolled back after a failure.
   returned: failure
   type: bool
 left:
@@ -317,26 +317,26 @@ def apply(module):
         )
     if module.check_mode:
         module.exit_json(
-            changed=bool(changes), msg=_told(settings, changes, "would be"), interfaces=shown(state), **result
+            changed=bool(changes), msg=_summary(settings, changes, "would be"), interfaces=shown(state), **result
         )
     if not changes:
         state = wait_for_links(plan, host, list(settings.sysctls), module.params["link_seconds"])
         result["down"] = links_down(plan, state)
         if result["down"]:
-            told = ", ".join(why_down(name, state) for name in result["down"])
+            reasons = ", ".join(why_down(name, state) for name in result["down"])
             module.fail_json(
-                msg=f"{told}, though declared up. Look at the cable, the transceiver, the switch's port and dmesg",
+                msg=f"{reasons}, though declared up. Look at the cable, the transceiver, the switch's port and dmesg",
                 interfaces=shown(state),
                 **result,
             )
-        module.exit_json(changed=False, msg=_told(settings, changes, "were"), interfaces=shown(state), **result)
+        module.exit_json(changed=False, msg=_summary(settings, changes, "were"), interfaces=shown(state), **result)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a connection that ends must not leave half of the changes
     outcome = apply_plan(plan, settings, management, host, journal, module.params["link_seconds"])
     result.update(left=outcome.left, down=outcome.down)
     if outcome.failures:
-        back = "; what was changed was taken back" if outcome.rolled_back and not outcome.left else ""
+        back = "; the changes were rolled back" if outcome.rolled_back and not outcome.left else ""
         if outcome.left:
-            back = f"; could not be taken back: {'; '.join(outcome.left)}: run `make clean`"
+            back = f"; could not be rolled back: {'; '.join(outcome.left)}: run `make clean`"
         module.fail_json(
             msg="; ".join(outcome.failures) + back,
             changed=bool(outcome.left),
@@ -344,14 +344,14 @@ def apply(module):
             interfaces=shown(host.state()),
             **result,
         )
-    module.exit_json(changed=True, msg=_told(settings, changes, "were"), interfaces=shown(outcome.state), **result)
+    module.exit_json(changed=True, msg=_summary(settings, changes, "were"), interfaces=shown(outcome.state), **result)
 
 
 def _text(value):
     return "none" if value is None else str(value).rstrip("\n")
 
 
-def _told(settings, changes, verb):
+def _summary(settings, changes, verb):
     if settings.empty:
         return "nothing is declared, so nothing is changed"
     return f"{len(changes)} change(s) {verb} made" if changes else "as declared"

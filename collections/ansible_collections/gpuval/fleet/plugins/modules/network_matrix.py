@@ -9,7 +9,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: network_matrix
-short_description: Write the matrix of who reaches whom, and name what is odd
+short_description: Write the matrix of links between nodes, and list what is odd
 version_added: 0.1.0
 description:
   - Takes what M(gpuval.fleet.peer_probe) found on each node and writes C(network/matrix.json) and

@@ -9,12 +9,12 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: open_run
-short_description: Open a run, or take up an unfinished one
+short_description: Open a run, or resume an unfinished one
 version_added: 0.1.0
 description:
   - Freezes the expected nodes and their stages in C(run.json).
   - Nodes that are new to a known run join it by name.
-  - Without a run id, an unfinished run of the same nodes is taken up, so a controller that died is just started again.
+  - Without a run id, an unfinished run of the same nodes is resumed, so a controller that died is just started again.
 author:
   - gpuval contributors (@gpuval)
 extends_documentation_fragment:
@@ -32,7 +32,7 @@ options:
     type: path
     default: ""
   run_id:
-    description: Identity of the run. Empty takes up an unfinished one, else starts one; V(new) always starts one.
+    description: Identity of the run. Empty resumes an unfinished one, else starts one; V(new) always starts one.
     type: str
     default: ''
   results_dir:

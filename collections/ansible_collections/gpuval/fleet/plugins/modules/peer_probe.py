@@ -39,7 +39,7 @@ options:
     type: str
     required: true
   peers:
-    description: Whom to ask.
+    description: The nodes to probe.
     type: list
     elements: dict
     default: []
@@ -207,8 +207,8 @@ def listen(module):
             "network_probe_port to a free one"
         )
     listener.start(base, parameters["node"], found, parameters["listen_seconds"], set(parameters["askers"]))
-    told = {str(port): reason for port, reason in others.items()}
-    module.exit_json(changed=False, listening=sorted(found), not_listening=told)
+    reasons = {str(port): reason for port, reason in others.items()}
+    module.exit_json(changed=False, listening=sorted(found), not_listening=reasons)
 
 
 def measure(module):

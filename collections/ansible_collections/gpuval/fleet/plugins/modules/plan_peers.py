@@ -9,7 +9,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: plan_peers
-short_description: Say which node asks which others about the network
+short_description: Choose the peers that each node probes
 version_added: 0.1.0
 description:
   - Up to O(mesh) nodes everyone asks everyone. Above that each asks O(degree) others and is asked by them, and each
@@ -40,7 +40,7 @@ options:
 """
 
 EXAMPLES = r"""
-- name: Plan who asks whom
+- name: Choose each node's peers
   gpuval.fleet.plan_peers:
   run_once: true
   register: network_planned
@@ -48,11 +48,11 @@ EXAMPLES = r"""
 
 RETURN = r"""
 peers:
-  description: Name, address and SSH port of those whom each node asks, by node.
+  description: Name, address and SSH port of the peers that each node probes, by node.
   returned: success
   type: dict
 askers:
-  description: Who asks each node.
+  description: The nodes that probe each node.
   returned: success
   type: dict
 zones:

@@ -42,7 +42,7 @@ options:
     type: str
     default: ''
   runtime:
-    description: The engine that is to have it; what another one has helps nobody.
+    description: The engine that needs it; another engine's images do not count.
     type: str
     choices: [docker, podman, auto]
     default: auto

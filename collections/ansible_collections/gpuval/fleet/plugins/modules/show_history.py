@@ -30,7 +30,7 @@ attributes:
     description: There is nothing to compare.
 options:
   node:
-    description: Name of a node. Other names that its machine had are told too.
+    description: Name of a node. Other names of its machine are shown too.
     type: str
     default: ''
   serial:
@@ -56,7 +56,7 @@ options:
     type: str
     default: ''
   criteria:
-    description: Files of criteria beside the shipped ones; the metrics of required ones are told.
+    description: Files of criteria beside the shipped ones; metrics of required checks are shown.
     type: list
     elements: path
     default: []

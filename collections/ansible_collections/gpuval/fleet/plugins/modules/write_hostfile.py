@@ -16,7 +16,7 @@ description:
   - The first healthy node leads. Nodes of other firmware, or that did not pass, are named in warnings.
   - Another warning says that the run was narrowed, has stages of its own, had no gangs, or is not finished.
   - Where nodes are not all alike there is a file for each group, with its name at the end.
-  - Hostfiles that were written at the same place for other gangs are taken away, unless somebody changed them.
+  - Hostfiles that were written at the same place for other gangs are removed, unless they were changed.
 author:
   - gpuval contributors (@gpuval)
 extends_documentation_fragment:
@@ -55,7 +55,7 @@ paths:
   type: list
   elements: str
 removed:
-  description: Files of earlier gangs that were taken away.
+  description: Files of earlier gangs that were removed.
   returned: success
   type: list
   elements: str
