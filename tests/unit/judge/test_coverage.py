@@ -12,7 +12,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import markdow
 
 from tests.kit.builders import check as make_check
 from tests.kit.builders import healthy, judge, make_record, make_run, metric
-from tests.kit.workload_process import Workload
+from tests.kit.workload_process import TorchWorkload
 
 REPORTED = yaml.safe_load((Path(__file__).parent / "reported_metrics.yml").read_text())
 ANYWHERE = set(REPORTED.pop("any"))
@@ -52,7 +52,6 @@ def test_facts_of_this_machine_are_covered():
     assert coverage.compare({"facts": names}, SHIPPED, SHIPPED.informational).unjudged == ()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stage", "arguments"),
     [
@@ -64,7 +63,7 @@ def test_facts_of_this_machine_are_covered():
 )
 def test_what_a_cpu_node_reports_is_covered(tmp_path, stage, arguments):
     pytest.importorskip("torch")
-    ended = Workload(tmp_path, f"gpuval_workloads.{stage}", *arguments).end()
+    ended = TorchWorkload(tmp_path, f"gpuval_workloads.{stage}", *arguments).end()
     assert ended.code == 0, ended.err
     names = told(ended.result)
     assert names - ANYWHERE <= set(REPORTED[stage]) | {name for name in names if name.startswith("diagnostics_")}
