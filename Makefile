@@ -131,7 +131,7 @@ test-all: $(VENV)/.tests $(NODE_VENV)/.gangs ## Run all tests (ARGS="-m slow": t
 lint: $(VENV)/.tests ## Check style and structure: ruff, import-linter, yamllint, ansible-lint, validate-modules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	PYTHONPATH=collections $(BIN)/lint-imports --no-cache
+	PYTHONPATH=collections:collections/ansible_collections/gpuval/fleet/node $(BIN)/lint-imports --no-cache
 	$(BIN)/yamllint --strict .
 	$(BIN)/ansible-lint --offline
 	$(BIN)/python tests/validate_modules.py

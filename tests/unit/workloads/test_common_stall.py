@@ -394,9 +394,7 @@ def test_a_full_gpu_that_refuses_the_question_is_named_too(full_gpu, tmp_path):
     full_gpu.setattr(torch.cuda, "mem_get_info", refuse)
     full_gpu.setenv("PATH", str(tmp_path))
     text = account()
-    assert text.startswith(
-        "rank 2 (gpu:2) ran out of device memory: it does not say how much is free (CUDA error: out of"
-    )
+    assert text.startswith("rank 2 (gpu:2) ran out of device memory: how much is free is unknown (CUDA error: out of")
     assert "nvidia-smi or rocm-smi lists the processes" in text
 
 

@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from gpuval_workloads.common.stats import Curve, Sample, median, percentile
+from gpuval_workloads.common.stats import Curve, Sample, percentile
 
 
 @pytest.mark.parametrize("percent", [0, 1, 50, 90, 99, 100])
@@ -16,10 +16,6 @@ def test_percentile_agrees_with_numpy(percent, size):
 def test_percentile_refuses(values, percent):
     with pytest.raises(ValueError, match="percent"):
         percentile(values, percent)
-
-
-def test_median_of_an_even_number():
-    assert median([4, 1, 3, 2]) == 2.5
 
 
 def curve_of(values, points=2000):

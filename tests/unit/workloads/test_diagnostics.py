@@ -12,7 +12,7 @@ from tests.kit.workload_process import TorchWorkload
 torch = pytest.importorskip("torch")
 
 from gpuval_workloads.common.device import CPU, Accelerator  # noqa: E402
-from gpuval_workloads.common.fio import Direction, Disk  # noqa: E402
+from gpuval_workloads.common.fio import Disk  # noqa: E402
 from gpuval_workloads.common.ranks import Ranks  # noqa: E402
 from gpuval_workloads.common.result import Result  # noqa: E402
 from gpuval_workloads.diagnostics import (  # noqa: E402
@@ -24,8 +24,8 @@ from gpuval_workloads.diagnostics import (  # noqa: E402
     nccl_log,
     overlap,
     peers,
+    progress,
     run,
-    telling,
     transfers,
 )
 from gpuval_workloads.diagnostics.figures import Figure, Findings, Timing  # noqa: E402
@@ -485,7 +485,7 @@ def test_a_block_counts_when_the_device_has_done_it_and_gives_its_events_meanwhi
 
 
 def test_slow_work_is_repeated_one_by_one_and_less_often(alone, monkeypatch):
-    monkeypatch.setattr(measure, "TELL_SECONDS", 0.1)
+    monkeypatch.setattr(measure, "REPORT_SECONDS", 0.1)
     told = []
     timing = Meter(alone, lambda: told.append(1)).time(lambda: time.sleep(0.05), 0.01, together=False)
     assert len(timing.laps) == measure.LEAST_SLOW_LAPS
@@ -493,20 +493,20 @@ def test_slow_work_is_repeated_one_by_one_and_less_often(alone, monkeypatch):
 
 
 def test_what_goes_on_for_long_is_told_of_by_the_first_rank(alone, monkeypatch, capsys):
-    monkeypatch.setattr(telling, "TELL_SECONDS", 0.05)
+    monkeypatch.setattr(progress, "REPORT_SECONDS", 0.05)
     for rank, least in ((0, 3), (1, 0)):
-        teller = telling.Teller(Ranks(rank, 2, CPU))
-        teller.begin("a part", 7.0)
-        Meter(alone, teller.tell).time(lambda: time.sleep(0.01), 0.5, together=False, sustain=True)
+        reporter = progress.ProgressReporter(Ranks(rank, 2, CPU))
+        reporter.begin("a part", 7.0)
+        Meter(alone, reporter.report).time(lambda: time.sleep(0.01), 0.5, together=False, sustain=True)
         lines = capsys.readouterr().out.splitlines()
         assert least <= len(lines) <= 12
-    teller = telling.Teller(alone)
+    reporter = progress.ProgressReporter(alone)
     for work in (
-        lambda: memory.pattern(alone, 0.4, teller.tell),
-        lambda: host.memory_and_cores(alone, 0.4, teller.tell),
-        lambda: overlap.launch_latency(alone, 0.4, teller.tell),
+        lambda: memory.pattern(alone, 0.4, reporter.report),
+        lambda: host.memory_and_cores(alone, 0.4, reporter.report),
+        lambda: overlap.launch_latency(alone, 0.4, reporter.report),
     ):
-        teller.begin("another", 0.4)
+        reporter.begin("another", 0.4)
         work()
         first, *more = capsys.readouterr().out.splitlines()
         assert first == "another on 1 x cpu"
@@ -515,9 +515,9 @@ def test_what_goes_on_for_long_is_told_of_by_the_first_rank(alone, monkeypatch, 
 
 
 def test_beside_work_with_a_deadline_it_is_told_no_longer_than_that(monkeypatch):
-    monkeypatch.setattr(telling, "TELL_SECONDS", 0.02)
+    monkeypatch.setattr(progress, "REPORT_SECONDS", 0.02)
     told = []
-    with telling.telling(lambda: told.append(1), 0.2):
+    with progress.keep_reporting(lambda: told.append(1), 0.2):
         time.sleep(0.6)
         count = len(told)
         time.sleep(0.2)
@@ -531,9 +531,9 @@ def test_a_slow_disk_is_told_of(alone, monkeypatch, tmp_path, is_there):
 
     def measured(directory, seconds, size):
         time.sleep(0.3)
-        return Disk(Direction(1e9, size), Direction(2e9, size)) if is_there else None
+        return Disk(1e9, 2e9) if is_there else None
 
-    monkeypatch.setattr(telling, "TELL_SECONDS", 0.02)
+    monkeypatch.setattr(progress, "REPORT_SECONDS", 0.02)
     monkeypatch.setattr(host.fio, "run", measured)
     monkeypatch.setattr(host, "DISK_BYTES", 2**24)
     monkeypatch.setenv("GPUVAL_WORK_DIR", str(tmp_path))

@@ -34,7 +34,7 @@ def environ(tmp_path, monkeypatch):
 
 
 def told(environ, capsys):
-    nccl_log.tell(environ)
+    nccl_log.print_logs(environ)
     return capsys.readouterr().out.splitlines()
 
 
@@ -52,7 +52,7 @@ def test_what_is_told_is_bounded_and_of_one_line_each(tmp_path, environ, capsys)
     for number in range(20):
         lines = [f"{WARN} {n}" for n in range(500)] + ["\x1b[2J\r::error::\u2028x" + "y" * 100_000, "z" * 100_000]
         (tmp_path / f"nccl.node1.{number:03}.log").write_text("\n".join(lines))
-    nccl_log.tell(environ)
+    nccl_log.print_logs(environ)
     text = capsys.readouterr().out
     assert len(text) < nccl_log.MAX_LOGS * (nccl_log.END_BYTES * 2) + nccl_log.MAX_TROUBLES * nccl_log.MAX_LINE
     assert "\x1b" not in text and "\r" not in text and "\u2028" not in text

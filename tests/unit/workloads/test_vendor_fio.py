@@ -17,30 +17,20 @@ def golden(name):
     return (DATA / name).read_text()
 
 
-def test_rates_and_latencies_of_fio_3():
-    disk = fio.parse(golden("fio3_write.json"))
-    assert (disk.version, disk.read, disk.problem) == ("fio-3.33", None, "")
-    assert disk.write == fio.Direction(
-        1458888347, 67108864, pytest.approx(696995.1875e-9), pytest.approx(684032e-9), pytest.approx(970752e-9)
-    )
+def test_rates_of_fio_3():
+    assert fio.parse(golden("fio3_write.json")) == fio.Disk(1458888347)
 
 
-def test_fio_2_counts_in_kib_and_microseconds():
-    write = fio.parse(golden("fio2_write.json")).write
-    assert write.bytes_per_second == 1424695 * 1024
-    assert write.latency_mean_seconds == pytest.approx(697e-6)
-    assert write.latency_p99_seconds == pytest.approx(970e-6)
+def test_fio_2_counts_in_kib():
+    assert fio.parse(golden("fio2_write.json")).write_bytes_per_second == 1424695 * 1024
 
 
-def test_jobs_are_summed_and_the_slowest_latency_counts():
+def test_jobs_are_summed():
     text = """{"jobs": [
-        {"read": {"io_bytes": 10, "bw_bytes": 5, "clat_ns": {"mean": 4, "percentile": {"99.000000": 9}}}},
-        {"read": {"io_bytes": 20, "bw_bytes": 7, "clat_ns": {"mean": 2, "percentile": {"99.000000": 30}}}},
-        {"read": {"io_bytes": 0, "bw_bytes": 0}}]}"""
-    read = fio.parse(text).read
-    assert (read.bytes_per_second, read.moved_bytes) == (12, 30)
-    assert (read.latency_mean_seconds, read.latency_p50_seconds) == (pytest.approx(4e-9), None)
-    assert read.latency_p99_seconds == pytest.approx(30e-9)
+        {"read": {"io_bytes": 10, "bw_bytes": 5}},
+        {"read": {"io_bytes": 20, "bw_bytes": 7}},
+        {"read": {"io_bytes": 0, "bw_bytes": 9}}]}"""
+    assert fio.parse(text).read_bytes_per_second == 12
 
 
 def test_notes_around_the_json_are_passed_over():
@@ -60,7 +50,7 @@ def test_notes_around_the_json_are_passed_over():
 )
 def test_what_fio_did_not_measure_is_a_problem(text, problem):
     disk = fio.parse(text)
-    assert (disk.read, disk.write) == (None, None)
+    assert (disk.read_bytes_per_second, disk.write_bytes_per_second) == (None, None)
     assert problem in disk.problem
 
 
@@ -69,7 +59,7 @@ def test_what_fio_did_not_measure_is_a_problem(text, problem):
 def test_damaged_json_never_raises_and_cut_off_json_measures_nothing(data):
     text = golden("fio3_write.json").rstrip()
     end = data.draw(st.integers(0, len(text) - 1))
-    assert fio.parse(text[:end]).write is None
+    assert fio.parse(text[:end]).write_bytes_per_second is None
     fio.parse(text[:end] + data.draw(st.text(max_size=30)) + text[end + data.draw(st.integers(0, 30)) :])
 
 
@@ -82,23 +72,17 @@ def test_without_fio_there_is_nothing(tmp_path, monkeypatch):
 def test_the_real_fio_measures_both_directions_and_cleans_up(tmp_path):
     disk = fio.run(tmp_path, 2, 32 << 20)
     assert disk.problem == ""
-    assert disk.version.startswith("fio-")
-    assert disk.write.moved_bytes == 32 << 20
-    assert disk.read.moved_bytes >= 32 << 20
     assert min(disk.write_bytes_per_second, disk.read_bytes_per_second) > 1e6
-    assert 0 < disk.read.latency_p50_seconds <= disk.read.latency_p99_seconds < 10
     assert list(tmp_path.iterdir()) == []
 
 
 @needs_fio
-def test_the_rate_of_the_real_fio_is_that_of_the_bytes_it_wrote(tmp_path):
+def test_the_rate_of_the_real_fio_is_read(tmp_path):
     arguments = ["fio", "--name=x", f"--directory={tmp_path}", "--rw=write", "--bs=1M", "--size=16M"]
     output = subprocess.run(
         [*arguments, "--ioengine=psync", "--output-format=json"], capture_output=True, text=True, check=True, timeout=60
     ).stdout
-    write = fio.parse(output).write
-    assert write.moved_bytes == 16 << 20
-    assert write.bytes_per_second > 0
+    assert fio.parse(output).write_bytes_per_second > 0
 
 
 @needs_fio
@@ -127,7 +111,7 @@ case "$*" in *rw=read*) sed 's/"write" :/"x" :/; s/"read" :/"y" :/; s/"x" :/"rea
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     disk = fio.run(tmp_path, 1, 1 << 20)
     assert (disk.direct, disk.problem) == (False, "")
-    assert disk.write.bytes_per_second == disk.read.bytes_per_second == 1458888347
+    assert disk.write_bytes_per_second == disk.read_bytes_per_second == 1458888347
 
 
 @pytest.mark.parametrize(

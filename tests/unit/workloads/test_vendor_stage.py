@@ -376,7 +376,7 @@ def test_criteria_follow_their_schema_and_required_ones_stand_on_what_is_always_
 
 
 def test_the_criterion_shown_in_the_documentation_is_one():
-    page = (COLLECTION.parents[3] / "docs" / "vendor_tools.md").read_text()
+    page = (COLLECTION.parents[3] / "docs" / "design" / "vendor_tools.md").read_text()
     (block,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     schema = yaml.safe_load((COLLECTION / "schemas" / "criteria.schema.json").read_text())
     jsonschema.Draft202012Validator(schema).validate(yaml.safe_load(block))

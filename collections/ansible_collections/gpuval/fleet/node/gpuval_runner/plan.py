@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
 
+from gpuval_node.hardware import pci
+
 from gpuval_runner.errors import PlanError
 from gpuval_runner.files import read_json
 from gpuval_runner.layout import STAGE_NAME
@@ -22,7 +24,7 @@ RUNTIMES = ("host", "docker", "podman", "auto", "pod")
 ENGINES = ("docker", "podman")
 #: They look at the node itself and never go into a container.
 HOST_STAGES = frozenset({"facts", "image"})
-VENDORS = ("auto", "cpu", "nvidia", "amd", "gaudi")
+VENDORS = ("auto", "cpu", *pci.VENDORS.values())
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")

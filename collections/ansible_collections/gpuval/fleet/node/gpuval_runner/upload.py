@@ -260,7 +260,6 @@ class _StoreFile:
 class _Item:
     source: Source
     version: int
-    not_before: float = 0.0
 
 
 class _Lane:

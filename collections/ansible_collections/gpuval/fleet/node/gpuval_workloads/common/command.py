@@ -1,4 +1,4 @@
-"""Run somebody else's program: with a deadline, with bounded output, and with nothing of it left behind."""
+"""Run another vendor's program: with a deadline, with bounded output, and with none of its processes left behind."""
 
 from __future__ import annotations
 

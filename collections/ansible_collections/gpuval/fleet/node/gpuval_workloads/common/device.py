@@ -106,10 +106,11 @@ def _cuda(expected: str, declared: int | None) -> Accelerator:
 
 def _gaudi(declared: int | None) -> Accelerator:
     try:
-        import habana_frameworks.torch.core  # noqa: F401 - registers the hpu device with PyTorch
+        import habana_frameworks.torch.core  # type: ignore[import-not-found]  # noqa: F401 - registers the hpu device
         import torch
 
-        count = torch.hpu.device_count() if torch.hpu.is_available() else 0
+        hpu = getattr(torch, "hpu", None)
+        count = hpu.device_count() if hpu and hpu.is_available() else 0
     except ImportError as error:
         raise WorkloadFailure(
             f"the node has Gaudi accelerators (GPUVAL_ACCELERATOR) but habana_frameworks cannot be imported ({error}): "

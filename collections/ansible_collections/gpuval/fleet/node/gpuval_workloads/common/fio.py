@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,7 +18,6 @@ BLOCK = "1M"
 GRACE_SECONDS = 30.0  # beyond the time asked for: to lay out the file, to flush, to end
 
 _NAMES = ("write", "read")
-_PERCENTILES = {"p50": 50.0, "p99": 99.0}
 
 
 @dataclass(frozen=True)
@@ -37,34 +35,13 @@ _NOT_THIS_WAY = ("Invalid argument", "engine", "Operation not supported")
 
 
 @dataclass(frozen=True)
-class Direction:
-    """Reads or writes of all jobs: rate in bytes per second, bytes moved, completion latency in seconds of single
-    requests (mean; of several jobs the slowest one's percentiles), None where fio does not say."""
-
-    bytes_per_second: float
-    moved_bytes: int
-    latency_mean_seconds: float | None = None
-    latency_p50_seconds: float | None = None
-    latency_p99_seconds: float | None = None
-
-
-@dataclass(frozen=True)
 class Disk:
     """What fio measured. ``direct``: past the page cache; ``problem``: why a direction is missing, empty if none is."""
 
-    write: Direction | None = None
-    read: Direction | None = None
-    version: str = ""
+    write_bytes_per_second: float | None = None
+    read_bytes_per_second: float | None = None
     direct: bool = True
     problem: str = ""
-
-    @property
-    def write_bytes_per_second(self) -> float | None:
-        return self.write.bytes_per_second if self.write else None
-
-    @property
-    def read_bytes_per_second(self) -> float | None:
-        return self.read.bytes_per_second if self.read else None
 
 
 def parse(text: str) -> Disk:
@@ -73,51 +50,22 @@ def parse(text: str) -> Disk:
     if document is None:
         return Disk(problem="fio's JSON is missing or cut short")
     jobs = dicts(document.get("jobs"))
-    version = document.get("fio version")
-    errors = [whole(job.get("error")) for job in jobs if whole(job.get("error"))]
+    errors = [code for code in (whole(job.get("error")) for job in jobs) if code]
     if errors:
-        return Disk(version=str(version or ""), problem=f"fio: {os.strerror(errors[0])}")
-    found = {name: _direction([job[name] for job in jobs if isinstance(job.get(name), dict)]) for name in _NAMES}
-    problem = "" if any(found.values()) else "fio moved no data"
-    return Disk(found["write"], found["read"], str(version or "")[:64], problem=problem)
+        return Disk(problem=f"fio: {os.strerror(errors[0])}")
+    write, read = (_rate([job[name] for job in jobs if isinstance(job.get(name), dict)]) for name in _NAMES)
+    return Disk(write, read, problem="fio moved no data" if write is None and read is None else "")
 
 
-def _direction(sides: list[Mapping]) -> Direction | None:
-    """Put one direction of all jobs together; None when none of them moved data."""
-    sides = [side for side in sides if (number(side.get("io_bytes")) or 0) > 0 and _rate(side) is not None]
-    if not sides:
-        return None
-    latencies = [_latency(side) for side in sides]
-    worst = {
-        name: max((one[name] for one in latencies if name in one), default=None) for name in ("mean", "p50", "p99")
-    }
-    return Direction(
-        sum(_rate(side) or 0.0 for side in sides),
-        int(sum(number(side["io_bytes"]) or 0 for side in sides)),
-        worst["mean"],
-        worst["p50"],
-        worst["p99"],
-    )
-
-
-def _rate(side: Mapping) -> float | None:
-    exact, kib = number(side.get("bw_bytes")), number(side.get("bw"))
-    return exact if exact is not None else None if kib is None else kib * 1024
-
-
-def _latency(side: Mapping) -> dict[str, float]:
-    """Return the completion latency in seconds: mean, p50, p99, those that are there."""
-    for key, factor in (("clat_ns", 1e-9), ("clat", 1e-6)):
-        times = side.get(key)
-        if not isinstance(times, dict):
-            continue
-        found = {"mean": number(times.get("mean"))}
-        percentiles = times.get("percentile")
-        for name, percent in _PERCENTILES.items():
-            values = percentiles.items() if isinstance(percentiles, dict) else ()
-            found[name] = next((number(value) for at, value in values if number(at) == percent), None)
-        return {name: value * factor for name, value in found.items() if value is not None}
-    return {}
+def _rate(sides: list[dict]) -> float | None:
+    """Return the bytes per second of one direction of all jobs together; None when none of them moved data."""
+    rates = []
+    for side in sides:
+        exact, kib = number(side.get("bw_bytes")), number(side.get("bw"))
+        rate = exact if exact is not None or kib is None else kib * 1024
+        if rate is not None and (number(side.get("io_bytes")) or 0) > 0:
+            rates.append(rate)
+    return sum(rates) if rates else None
 
 
 def run(directory: Path, seconds: float, size_bytes: int) -> Disk | None:
@@ -141,7 +89,7 @@ def run(directory: Path, seconds: float, size_bytes: int) -> Disk | None:
 
 
 def _measure(fio: str, folder: Path, seconds: float, size_bytes: int, way: _Way) -> Disk:
-    disks = []
+    measured: dict[str, float | None] = {}
     for name in _NAMES:
         # Written once through and flushed; read again and again for its half of the time.
         how = ["--end_fsync=1"] if name == "write" else ["--invalidate=1", "--time_based=1"]
@@ -153,21 +101,16 @@ def _measure(fio: str, folder: Path, seconds: float, size_bytes: int, way: _Way)
         ]  # fmt: skip
         ended = command.run(arguments, seconds / 2 + GRACE_SECONDS, cwd=folder)
         disk = parse(ended.output)
-        if ended.code != 0 or getattr(disk, name) is None:
-            return replace(_both(disks), problem=_why(ended, disk))
-        disks.append(disk)
-    return _both(disks)
-
-
-def _both(disks: list[Disk]) -> Disk:
-    write = next((disk.write for disk in disks if disk.write), None)
-    read = next((disk.read for disk in disks if disk.read), None)
-    return Disk(write, read, disks[0].version if disks else "")
+        rate = disk.write_bytes_per_second if name == "write" else disk.read_bytes_per_second
+        if ended.code != 0 or rate is None:
+            return Disk(measured.get("write"), problem=_why(ended, disk))
+        measured[name] = rate
+    return Disk(measured["write"], measured["read"])
 
 
 def _why(ended: command.Ended, disk: Disk) -> str:
-    said = [line for line in plain(ended.output).splitlines() if line.startswith("fio:") or "error=" in line]
-    reason = shortened(said[0], 160) if said else disk.problem or "fio moved no data"
+    errors = [line for line in plain(ended.output).splitlines() if line.startswith("fio:") or "error=" in line]
+    reason = shortened(errors[0], 160) if errors else disk.problem or "fio moved no data"
     return (
         reason if ended.code in (0, 1) and not ended.timed_out and not ended.problem else f"fio {ended.how()}: {reason}"
     )

@@ -34,13 +34,13 @@ _LOOPBACK = "127.0.0.1"
 _SHUTDOWN_SECONDS = 10
 _SAME_CAUSE_SECONDS = 5
 _STALL_REMEDY = (
-    "Look for XID errors, for a GPU that does not answer (nvidia-smi hangs or shows ERR!), and for who stopped the "
+    "Look for XID errors, for a GPU that does not answer (nvidia-smi hangs or shows ERR!), and for what stopped the "
     "process"
 )
 
 
 class StallError(WorkloadCrash):
-    """The ranks were ended by who watched them; what they said when they lost each other does not matter."""
+    """The watcher ended the ranks; their errors about each other do not matter."""
 
 
 class KilledError(WorkloadCrash):
@@ -75,7 +75,7 @@ class Watching(Protocol):
 
 
 def alone() -> list[str]:
-    """What torchrun is told where all ranks are this node's: nothing leaves the loopback interface."""
+    """torchrun's arguments where all ranks are this node's: nothing leaves the loopback interface."""
     return [
         "--nnodes=1",
         "--rdzv-backend=c10d",
@@ -87,10 +87,10 @@ def alone() -> list[str]:
 
 
 def run_ranks(result: Result, module: str, arguments: Sequence[str], accelerator: Accelerator, processes: int) -> None:
-    """Run ``python -m module arguments`` in ``processes`` ranks until all have ended, and take over rank 0's outcome.
+    """Run ``python -m module arguments`` in ``processes`` ranks until all have ended, and adopt rank 0's outcome.
 
     Raises ``WorkloadFailure`` with a rank's own words when one of them failed, ``WorkloadCrash`` naming the rank and
-    its signal or exit code when one broke off, or the rank that stood still while the others waited (``stall.py``).
+    its signal or exit code when one broke off, or the rank that stalled while the others waited (``stall.py``).
     SIGTERM and SIGINT end all ranks, then this process (exit code 128 + n).
     """
     with tempfile.TemporaryDirectory(prefix="ranks-", dir=os.environ.get("GPUVAL_WORK_DIR")) as directory:

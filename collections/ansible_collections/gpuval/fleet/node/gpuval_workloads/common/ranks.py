@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -126,7 +126,7 @@ def run_rank(main: Callable[[Ranks, Result], None]) -> int:
 
     The result of the node's first rank becomes the outcome when ``main`` returns. ``WorkloadFailure`` and running out
     of device memory are left in a file for the launcher, which ends the other ranks. Other exceptions are a crash of
-    this rank, and leave a note too, so that the rank that broke off first can be told from those that lost it.
+    this rank, and leave a note too, so that the rank that failed first is known from those that lost it.
     """
     _die_with_launcher()
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -157,10 +157,10 @@ def run_rank(main: Callable[[Ranks, Result], None]) -> int:
 
 
 def leave(code: int) -> NoReturn:
-    """End a rank's process with this exit code, its work told, without the end that Python makes of itself.
+    """End a rank's process with this exit code, its work reported, without Python's own shutdown.
 
     A thread that comes out of PyTorch's code meanwhile (gloo's, which lets go of a tensor; a heartbeat that asks a
-    device) has the process aborted there, and a node would be told to have crashed that did all well. What gloo's
+    device) has the process aborted there, and a node that did all well would count as crashed. What gloo's
     threads do there: pytorch/pytorch#179291.
     """
     try:
@@ -179,7 +179,7 @@ def node_ranks(environ: Mapping[str, str]) -> range:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Say whether an exception means that the device's memory is full, whoever of the layers below raised it."""
+    """Say whether an exception means that the device's memory is full, whichever layer below raised it."""
     return isinstance(error, _OUT_OF_MEMORY) or (
         isinstance(error, RuntimeError) and any(words in str(error) for words in _OUT_OF_MEMORY_WORDS)
     )
@@ -217,9 +217,9 @@ def _join(ranks: Ranks) -> None:
     if ranks.accelerator.kind == "cuda":
         torch.cuda.set_device(ranks.device)
     elif ranks.accelerator.kind == "hpu":
-        import habana_frameworks.torch.distributed.hccl  # noqa: F401 - registers the backend
-    device_id = {"device_id": ranks.device} if ranks.accelerator.kind == "cuda" else {}
-    dist.init_process_group(ranks.accelerator.backend, timeout=COLLECTIVE_TIMEOUT, **device_id)
+        import habana_frameworks.torch.distributed.hccl  # type: ignore[import-not-found]  # noqa: F401 - registers the backend
+    options: dict[str, Any] = {"device_id": ranks.device} if ranks.accelerator.kind == "cuda" else {}
+    dist.init_process_group(ranks.accelerator.backend, timeout=COLLECTIVE_TIMEOUT, **options)
 
 
 def _fail(rank: int, message: str, about: Sequence[int] = ()) -> int:
@@ -258,7 +258,7 @@ def _memory_account(ranks: Ranks) -> str:
                 f"{others / GIB:.1f}, {free / GIB:.1f} are free ({free} of {total} bytes)"
             )
         except RuntimeError as error:  # a full device may refuse even the question
-            text += f": it does not say how much is free ({_words(error)})"
+            text += f": how much is free is unknown ({_words(error)})"
         strangers = others_on(str(getattr(torch.cuda.get_device_properties(ranks.device), "uuid", "")))
     if strangers:
         return f"{text}. On this GPU are also: {'; '.join(map(str, strangers))}. Stop them and run the stage again"

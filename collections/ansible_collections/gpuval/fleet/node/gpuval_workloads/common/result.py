@@ -106,6 +106,13 @@ class Result:
                 return metric["value"]
         raise KeyError(f"{name} [{scope}]")
 
+    def report(self, message: str) -> None:
+        """Print where the work stands, and hand it over with the figures so far as a running result."""
+        print(message, flush=True)
+        self.message = message
+        if os.environ.get(RESULT_FILE_VARIABLE):
+            self.write()
+
     def to_json(self) -> str:
         """Return the result as strict JSON: NaN and infinities, wherever they stand, become null."""
         if self.state not in STATES:

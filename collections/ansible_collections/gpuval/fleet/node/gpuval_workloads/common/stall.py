@@ -1,9 +1,9 @@
-"""A rank that stands still while the others wait for it is named, before any time limit ends the whole stage.
+"""A rank that stalls while the others wait for it is named, before a time limit ends the whole stage.
 
 Every rank writes a heartbeat, a small file of its own, once a second from a thread beside its work: how many steps of
-progress it has counted, how far its device has come, and where its main thread stands. The launcher reads them all and
-the processes' states. What nobody waits for is left alone, and so is a rank whose main thread moves: a slow compilation
-is no stall.
+progress it has counted, how far its device has come, and where its main thread is. The launcher reads them all and
+the processes' states. A rank that no other waits for is left alone, and so is one whose main thread moves: a slow
+compilation is no stall.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Progress:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._main = threading.main_thread().ident
+        self._main = threading.main_thread().ident or 0
         self._ticks = 0
         self._patience = 0.0
         self._queue: tuple[int, Sequence[Event], Callable[[], object]] = (0, (), bool)
@@ -136,7 +136,9 @@ def passed(events: Sequence[Event]) -> int:
 def where(thread: int) -> tuple[int, str, bool]:
     """Return where a thread stands: as a number that changes when it moves, in words, and whether in a collective."""
     frame = sys._current_frames().get(thread)
-    places, words, is_in_collective = [], [], False
+    places: list[tuple[int, int]] = []
+    words: list[str] = []
+    is_in_collective = False
     while frame is not None and len(places) < _MAX_FRAMES:
         code = frame.f_code
         places.append((id(code), frame.f_lasti))
@@ -164,7 +166,7 @@ def process_state(pid: int, proc: Path = _PROC) -> str:
 
 
 def is_child(pid: int, proc: Path = _PROC) -> bool:
-    """Say whether the process is one that this one started: an id may have gone to somebody else's."""
+    """Return whether the process is one that this one started: an id may belong to another process by now."""
     return _stat(pid, proc)[1] == str(os.getpid())
 
 
@@ -201,7 +203,7 @@ class _Seen:
 
 
 class Watch:
-    """The launcher's judgement. Pure: it is told what was seen and how much time that stands for."""
+    """The launcher's judgement. Pure: gets what was seen, and for how many seconds."""
 
     def __init__(self, limit_seconds: float) -> None:
         self._limit = limit_seconds

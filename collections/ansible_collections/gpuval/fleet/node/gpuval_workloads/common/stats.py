@@ -1,4 +1,4 @@
-"""Order statistics of small samples, without dependencies."""
+"""Percentiles, and samples and curves of bounded size, without dependencies."""
 
 from __future__ import annotations
 
@@ -24,11 +24,6 @@ def percentile(values: Sequence[float], percent: float) -> float:
     below = math.floor(position)
     above = min(below + 1, len(ordered) - 1)
     return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
-
-
-def median(values: Sequence[float]) -> float:
-    """Return the middle value. Raises ``ValueError`` for an empty sample."""
-    return percentile(values, 50)
 
 
 class Sample:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -30,6 +31,7 @@ _ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_t
 _REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 Fill = Callable[[], object]
+SetUp = tuple[Fill, Fill, Callable[[], int]]
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Collective:
 
     name: str
     bus_factor: Callable[[int], float]
-    set_up: Callable[[Ranks, int, torch.dtype], tuple[Fill, Fill, Callable[[], int]]]
+    set_up: Callable[[Ranks, int, torch.dtype], SetUp]
     is_shared_out: bool = True
     is_in_place: bool = False
 
@@ -59,7 +61,7 @@ def collectives(
 ) -> Findings:
     """Run every collective at every size; adds bus bandwidth, latency, a curve over sizes each, and wrong elements.
 
-    ``on_wrong`` is told how many elements of this rank are wrong so far, after each that has some.
+    ``on_wrong`` gets how many elements of this rank are wrong so far, after each collective that has some.
     """
     found = Findings()
     chosen = chosen or COLLECTIVES
@@ -87,7 +89,7 @@ def collectives(
             renew()  # once more, from a wrong output: a run that writes nothing shows
             run()
             count(wrong())
-            meter.tell()
+            meter.report()
             del renew, run, wrong
             x.append(elements * 4)
             times.append(_mean(ranks, timing.seconds))
@@ -183,7 +185,7 @@ def _put(tensor: Tensor, made: Callable[[slice], Tensor]) -> None:
         tensor[part].view(bits).copy_(made(part).view(bits))
 
 
-def _all_reduce(ranks, elements, dtype):
+def _all_reduce(ranks: Ranks, elements: int, dtype: torch.dtype) -> SetUp:
     values = torch.empty(elements, dtype=dtype, device=ranks.device)
     _put(values, lambda part: _addends(elements, dtype, ranks.device, ranks.world_size, ranks.rank, part))
     buffer = values.clone()
@@ -194,7 +196,7 @@ def _all_reduce(ranks, elements, dtype):
     )
 
 
-def _reduce_scatter(ranks, elements, dtype):
+def _reduce_scatter(ranks: Ranks, elements: int, dtype: torch.dtype) -> SetUp:
     values = torch.empty(elements, dtype=dtype, device=ranks.device)
     _put(values, lambda part: _addends(elements, dtype, ranks.device, ranks.world_size, ranks.rank, part))
     out = torch.zeros(elements // ranks.world_size, dtype=dtype, device=ranks.device)
@@ -206,42 +208,38 @@ def _reduce_scatter(ranks, elements, dtype):
     return lambda: out.fill_(WRONG), lambda: _REDUCE_SCATTER(out, values), lambda: _compare(out, expected)
 
 
-def _all_gather(ranks, elements, dtype):
+def _all_gather(ranks: Ranks, elements: int, dtype: torch.dtype) -> SetUp:
     each = elements // ranks.world_size
     mine = torch.empty(each, dtype=dtype, device=ranks.device)
-    _put(mine, lambda part: _carried(each, ranks.rank, dtype, ranks.device, part))
+    _put(mine, partial(_carried, each, ranks.rank, dtype, ranks.device))
     out = torch.zeros(each * ranks.world_size, dtype=dtype, device=ranks.device)
 
     def wrong() -> int:
         return sum(
-            _compare(theirs, lambda part, rank=rank: _carried(each, rank, dtype, ranks.device, part))
+            _compare(theirs, partial(_carried, each, rank, dtype, ranks.device))
             for rank, theirs in enumerate(out.chunk(ranks.world_size))
         )
 
     return lambda: out.fill_(WRONG), lambda: _ALL_GATHER(out, mine), wrong
 
 
-def _all_to_all(ranks, elements, dtype):
+def _all_to_all(ranks: Ranks, elements: int, dtype: torch.dtype) -> SetUp:
     each, size = elements // ranks.world_size, ranks.world_size
     values = torch.empty(each * size, dtype=dtype, device=ranks.device)
     for target, part_of in enumerate(values.chunk(size)):
-        seed = ranks.rank * size + target
-        _put(part_of, lambda part, seed=seed: _carried(each, seed, dtype, ranks.device, part))
+        _put(part_of, partial(_carried, each, ranks.rank * size + target, dtype, ranks.device))
     out = torch.zeros_like(values)
 
     def wrong() -> int:
         return sum(
-            _compare(
-                theirs,
-                lambda part, seed=source * size + ranks.rank: _carried(each, seed, dtype, ranks.device, part),
-            )
+            _compare(theirs, partial(_carried, each, source * size + ranks.rank, dtype, ranks.device))
             for source, theirs in enumerate(out.chunk(size))
         )
 
     return lambda: out.fill_(WRONG), lambda: dist.all_to_all_single(out, values), wrong
 
 
-def _broadcast(ranks, elements, dtype):
+def _broadcast(ranks: Ranks, elements: int, dtype: torch.dtype) -> SetUp:
     buffer = torch.zeros(elements, dtype=dtype, device=ranks.device)
     if ranks.is_first:
         _put(buffer, lambda part: _carried(elements, 7, dtype, ranks.device, part))

@@ -1,4 +1,4 @@
-"""What the diagnostics are told."""
+"""The settings of the diagnostics."""
 
 from __future__ import annotations
 

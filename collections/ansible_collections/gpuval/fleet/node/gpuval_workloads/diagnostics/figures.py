@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-
-from ..common.stats import median
+from statistics import median
 
 #: The median absolute deviation of a normal distribution is its standard deviation divided by this.
 _MAD_TO_SIGMA = 1.4826
@@ -49,7 +48,7 @@ class Findings:
     """What one rank found: figures, curves over message sizes, notes on what was left out and why."""
 
     figures: list[Figure] = field(default_factory=list)
-    curves: list[tuple[str, str, list[float], list[float]]] = field(default_factory=list)
+    curves: list[tuple[str, str, Sequence[float], list[float]]] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
 
     def add(self, name: str, value: float | None, unit: str, scope: str | None = None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -11,7 +12,7 @@ import torch
 from ..common import fio
 from ..common.ranks import Ranks
 from .figures import Findings, Timing
-from .telling import Tell, silent, telling
+from .progress import Report, keep_reporting, no_report
 
 COPY_BYTES = 2**28
 MATRIX = 1024
@@ -20,7 +21,7 @@ LEAST_LAPS = 5
 DISK_PATIENCE_SECONDS = 600
 
 
-def memory_and_cores(ranks: Ranks, seconds: float, tell: Tell = silent) -> Findings:
+def memory_and_cores(ranks: Ranks, seconds: float, report: Report = no_report) -> Findings:
     """Copy in the host's memory and multiply on its cores, with all ranks' threads at once.
 
     Adds this rank's bytes per second (read and written) and fp32 TFLOP/s; the node's are the sums over its ranks.
@@ -31,14 +32,14 @@ def memory_and_cores(ranks: Ranks, seconds: float, tell: Tell = silent) -> Findi
     a = torch.randn(MATRIX, MATRIX)
     out = torch.empty_like(a)
     ranks.gather(None)  # all begin together
-    copy = _repeat(lambda: target.copy_(source), seconds / 2, tell)
+    copy = _repeat(lambda: target.copy_(source), seconds / 2, report)
     found.add("diagnostics_host_memory_bytes_per_second", 2 * source.nbytes / copy.seconds, "bytes/s", "node")
-    multiply = _repeat(lambda: torch.matmul(a, a, out=out), seconds / 2, tell)
+    multiply = _repeat(lambda: torch.matmul(a, a, out=out), seconds / 2, report)
     found.add("diagnostics_host_cpu_tflops", 2 * MATRIX**3 / multiply.seconds / 1e12, "TFLOP/s", "node")
     return found
 
 
-def disk(ranks: Ranks, seconds: float, tell: Tell = silent) -> Findings:
+def disk(ranks: Ranks, seconds: float, report: Report = no_report) -> Findings:
     """Write a file to the stage's scratch directory and read it back past the page cache, on rank 0 alone.
 
     With fio where it is installed, else with plain writes and ``fsync``. A disk that cannot be used is left out, with
@@ -48,12 +49,14 @@ def disk(ranks: Ranks, seconds: float, tell: Tell = silent) -> Findings:
     if not ranks.is_first:
         return found
     directory = Path(os.environ.get("GPUVAL_WORK_DIR") or ".")
+    write: float | None
+    read: float | None
     try:
         with ranks.patience(DISK_PATIENCE_SECONDS):
-            with telling(tell, seconds + 2 * fio.GRACE_SECONDS):  # fio's own deadlines
+            with keep_reporting(report, seconds + 2 * fio.GRACE_SECONDS):  # fio's own deadlines
                 measured = fio.run(directory, seconds, DISK_BYTES)
             if measured is None:
-                write, read = _plain(directory, tell)
+                write, read = _plain(directory, report)
             else:
                 write, read = measured.write_bytes_per_second, measured.read_bytes_per_second
         if measured is not None and measured.problem:
@@ -67,7 +70,7 @@ def disk(ranks: Ranks, seconds: float, tell: Tell = silent) -> Findings:
     return found
 
 
-def _plain(directory: Path, tell: Tell = silent) -> tuple[float, float]:
+def _plain(directory: Path, report: Report = no_report) -> tuple[float, float]:
     path = directory / "disk.bin"
     block = os.urandom(BLOCK_BYTES)
     try:
@@ -75,7 +78,7 @@ def _plain(directory: Path, tell: Tell = silent) -> tuple[float, float]:
         with path.open("wb", buffering=0) as file:
             for _ in range(DISK_BYTES // BLOCK_BYTES):
                 file.write(block)
-                tell()
+                report()
             os.fsync(file.fileno())
         written = time.perf_counter() - begun
         with path.open("rb", buffering=0) as file:
@@ -83,18 +86,19 @@ def _plain(directory: Path, tell: Tell = silent) -> tuple[float, float]:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             begun = time.perf_counter()
             while file.read(BLOCK_BYTES):
-                tell()
+                report()
         return DISK_BYTES / written, DISK_BYTES / (time.perf_counter() - begun)
     finally:
         path.unlink(missing_ok=True)
 
 
-def _repeat(work, seconds: float, tell: Tell = silent) -> Timing:
+def _repeat(work: Callable[[], object], seconds: float, report: Report = no_report) -> Timing:
     work()
-    laps, started = [], time.perf_counter()
+    laps: list[float] = []
+    started = time.perf_counter()
     while len(laps) < LEAST_LAPS or time.perf_counter() - started < seconds:
         begun = time.perf_counter()
         work()
         laps.append(time.perf_counter() - begun)
-        tell()
+        report()
     return Timing(laps)

@@ -123,17 +123,18 @@ def matmul(ranks: Ranks, meter: Meter, seconds: float, size: int | None = None) 
 def first_product(
     ranks: Ranks, precision: Precision, factors: Sequence[Tensor], rows: Tensor, *, is_optional: bool
 ) -> Product | str:
-    """Multiply once; return the product, or why this PyTorch has none, from the first rank that says so."""
+    """Multiply once; return the product, or why this PyTorch has none, from the first rank with a reason."""
     if not is_optional:
         return Product(ranks, precision, factors, rows)
-    product, reason = None, ""
+    product: Product | str = ""
+    reason = ""
     try:
         product = Product(ranks, precision, factors, rows)
     except Exception as error:
         if is_out_of_memory(error) or is_device_error(error):
             raise
-        said, _, _ = str(error).partition("\n")
-        reason = f"not supported by this PyTorch: {type(error).__name__}: {said}"
+        first_line, _, _ = str(error).partition("\n")
+        reason = f"not supported by this PyTorch: {type(error).__name__}: {first_line}"
     reasons = ranks.gather(reason)
     return next(filter(None, reasons), "") or product
 
@@ -174,7 +175,7 @@ def error_ratio(rows: Tensor, reference: Tensor) -> float:
 
 
 def is_device_error(error: Exception) -> bool:
-    """Say whether an exception tells of a device that failed, not of work that nobody does on it."""
+    """Return whether an exception is of a device that failed, not of work that the device does not support."""
     text = str(error)
     return any(sign in text for sign in DEVICE_ERRORS) and not any(sign in text for sign in UNSUPPORTED)
 

@@ -13,10 +13,10 @@ from ..common.ranks import Ranks
 from ..common.stats import Sample
 from ..common.timing import Clock
 from .figures import Timing
-from .telling import TELL_SECONDS, Tell, silent
+from .progress import REPORT_SECONDS, Report, no_report
 
 LEAST_LAPS, LEAST_SLOW_LAPS, MOST_LAPS = 8, 3, 20_000
-"""Fewest repeats; fewest of work so slow that these would take ``TELL_SECONDS``; most, of sustained work most kept."""
+"""Fewest repeats; fewest of work so slow that they would take ``REPORT_SECONDS``; most, of sustained work most kept."""
 KNOWN = 0.002
 """A median whose standard error is smaller than this (0.2 %) is known: criteria ask for differences of 2 % and more."""
 BLOCK_SECONDS = 0.25
@@ -31,8 +31,8 @@ class Meter:
     On a GPU two events around each repeat say how long the device took; on a CPU the monotonic clock does.
     """
 
-    def __init__(self, ranks: Ranks, tell: Tell = silent) -> None:
-        self._ranks, self.tell = ranks, tell
+    def __init__(self, ranks: Ranks, report: Report = no_report) -> None:
+        self._ranks, self.report = ranks, report
         self._clock = Clock(ranks.accelerator)
 
     def time(
@@ -47,7 +47,7 @@ class Meter:
             if prepare:
                 prepare()
             trial = self._block(work, None, 1, together)[0]
-            self.tell()
+            self.report()
         if together:
             dist.barrier()
         laps = Sample(MOST_LAPS)
@@ -56,12 +56,12 @@ class Meter:
         while True:
             left = max(0.0, seconds - (time.perf_counter() - started))
             fit = int(min(BLOCK_SECONDS, left) / max(lap, 1e-7))
-            is_slow = lap * LEAST_LAPS > TELL_SECONDS  # one by one, to be heard of in between
+            is_slow = lap * LEAST_LAPS > REPORT_SECONDS  # one by one, to be heard of in between
             size = max(1 if laps.count or is_slow else LEAST_LAPS, min(fit, MOST_LAPS))
             if together:
                 size = self._least(size)
             laps.extend(self._block(work, prepare, size, together))
-            self.tell()
+            self.report()
             timing = Timing(laps.kept)
             is_over = time.perf_counter() - started >= seconds
             is_known = not sustain and (laps.count >= MOST_LAPS or timing.error_ratio <= KNOWN)
@@ -95,13 +95,13 @@ class Meter:
         if not together:
             return enough, lap
         self._ranks.tick()
-        said = torch.tensor([0.0 if enough else 1.0, lap], device=self._ranks.device)
-        dist.all_reduce(said, op=dist.ReduceOp.MAX)
-        go_on, longest = said.tolist()
+        status = torch.tensor([0.0 if enough else 1.0, lap], device=self._ranks.device)
+        dist.all_reduce(status, op=dist.ReduceOp.MAX)
+        go_on, longest = status.tolist()
         return not go_on, longest
 
     def _least(self, number: int) -> int:
         self._ranks.tick()
-        said = torch.tensor([number], device=self._ranks.device)
-        dist.all_reduce(said, op=dist.ReduceOp.MIN)
-        return int(said)
+        least = torch.tensor([number], device=self._ranks.device)
+        dist.all_reduce(least, op=dist.ReduceOp.MIN)
+        return int(least)

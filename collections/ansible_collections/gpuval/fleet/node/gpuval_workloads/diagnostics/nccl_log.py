@@ -23,7 +23,7 @@ _TROUBLE = re.compile(
 #: A line for each call: nothing of why the library ended.
 _TUNING = re.compile(r" Bytes -> Algo ")
 MAX_BYTES = 8 << 20
-#: What is told of the logs when something went wrong: of all lines of trouble, and of each log the end.
+#: What is printed of the logs after a failure: lines of trouble, and the end of each log.
 MAX_LOGS, MAX_TROUBLES, END_BYTES, MAX_LINE = 16, 100, 8 << 10, 500
 NAME = "nccl.%h.%p.log"
 
@@ -59,7 +59,7 @@ def logs(environ: Mapping[str, str]) -> list[Path]:
     return sorted(pattern.parent.glob("nccl.*.log")) if pattern.name == NAME else []
 
 
-def tell(environ: Mapping[str, str]) -> None:
+def print_logs(environ: Mapping[str, str]) -> None:
     """Print what the logs say of trouble, and their ends: bounded, and no line is more than one.
 
     For a bad end: the logs themselves go with the scratch directory.
@@ -75,7 +75,7 @@ def tell(environ: Mapping[str, str]) -> None:
         for line in [*troubles, *end]:
             print(f"{name}: {line}")
     if len(paths) > MAX_LOGS:
-        print(f"{len(paths) - MAX_LOGS} more logs of NCCL are not told")
+        print(f"{len(paths) - MAX_LOGS} more logs of NCCL are not shown")
     sys.stdout.flush()
 
 

@@ -45,7 +45,7 @@ def peers(ranks: Ranks, meter: Meter, seconds: float) -> Findings:
     for pairs in plan:
         pair = next((pair for pair in pairs if ranks.rank in pair), None)
         for forward in (True, False):
-            source, target = (pair if forward else pair[::-1]) if pair else (None, None)
+            source, target = (pair if forward else pair[::-1]) if pair else (-1, -1)
             received.zero_()
 
             def exchange(source=source, target=target) -> None:

@@ -6,10 +6,10 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import median
 
 from ..common.ranks import Ranks
 from ..common.result import RESULT_FILE_VARIABLE, Result
-from ..common.stats import median
 from . import nccl_log
 from .collectives import collectives
 from .figures import Figure, Findings
@@ -19,7 +19,7 @@ from .measure import Meter
 from .memory import copy, pattern
 from .overlap import launch_latency, overlap
 from .peers import peers
-from .telling import Teller
+from .progress import ProgressReporter
 from .transfers import transfers
 
 ODD = 0.05
@@ -34,7 +34,7 @@ SUMMED = (
 
 @dataclass(frozen=True)
 class Part:
-    """One part: what is said when it begins, its share of the time, what it calls with ranks, meter and seconds."""
+    """One part: the name that its begin prints, its share of the time, what it calls with ranks, meter and seconds."""
 
     name: str
     share: float
@@ -48,10 +48,10 @@ PARTS = (
     Part("products beside an all-reduce", 0.06, overlap),
     Part("links between devices", 0.06, peers),
     Part("host to device and back", 0.10, transfers),
-    Part("kernel launches", 0.01, lambda ranks, meter, seconds: launch_latency(ranks, seconds, meter.tell)),
-    Part("host memory and cores", 0.03, lambda ranks, meter, seconds: memory_and_cores(ranks, seconds, meter.tell)),
-    Part("local disk", 0.03, lambda ranks, meter, seconds: disk(ranks, seconds, meter.tell)),
-    Part("device memory, patterns", 0.14, lambda ranks, meter, seconds: pattern(ranks, seconds, meter.tell)),
+    Part("kernel launches", 0.01, lambda ranks, meter, seconds: launch_latency(ranks, seconds, meter.report)),
+    Part("host memory and cores", 0.03, lambda ranks, meter, seconds: memory_and_cores(ranks, seconds, meter.report)),
+    Part("local disk", 0.03, lambda ranks, meter, seconds: disk(ranks, seconds, meter.report)),
+    Part("device memory, patterns", 0.14, lambda ranks, meter, seconds: pattern(ranks, seconds, meter.report)),
 )
 BASIC_PARTS = tuple(part for part in PARTS if part.run in (matmul, copy, collectives))
 
@@ -62,12 +62,12 @@ def run_parts(ranks: Ranks, result: Result, seconds: float, parts: tuple[Part, .
     The result is written after each part: what was measured outlives a part that hangs.
     """
     found, whole = Findings(), sum(part.share for part in parts)
-    teller, spent = Teller(ranks), {}
-    meter = Meter(ranks, teller.tell)
+    reporter, spent = ProgressReporter(ranks), {}
+    meter = Meter(ranks, reporter.report)
     everyone: list[list[Figure]] = []
     for part in parts:
         share = seconds * part.share / whole
-        teller.begin(part.name, share)
+        reporter.begin(part.name, share)
         begun = time.perf_counter()
         found.take(part.run(ranks, meter, share))
         spent[part.name] = round(time.perf_counter() - begun, 2)
@@ -111,7 +111,7 @@ def put_together(ranks: Ranks, result: Result, everyone: list[list[Figure]]) -> 
                 result.add_metric(figure.name, figure.value, figure.unit, figure.scope or ranks.scope_of(rank))
                 links += figure.name == "diagnostics_peer_bytes_per_second"
     for name, figures in node.items():
-        value = sum(figure.value for figure in figures) if name in SUMMED else figures[0].value
+        value = sum(figure.value or 0 for figure in figures) if name in SUMMED else figures[0].value
         result.add_metric(name, value, figures[0].unit)
     result.add_metric("diagnostics_processes_count", ranks.world_size, "count")
     result.add_metric("diagnostics_links_count", links, "count")

@@ -11,7 +11,7 @@ from .measure import Meter
 
 GPU_BYTES, CPU_BYTES = 2**28, 2**24
 MOST_ALONE_SECONDS = 10.0
-"""Of one direction of one device: the others wait, and say nothing."""
+"""Of one direction of one device: the others wait, and print nothing."""
 DIRECTIONS = ("host_to_device", "device_to_host")
 
 
@@ -40,7 +40,7 @@ def transfers(ranks: Ranks, meter: Meter, seconds: float) -> Findings:
                 timing = meter.time(copies[direction], alone, together=False)
                 _add(found, direction, size, timing)
         ranks.tick()  # before the barrier: the one whose turn it is has counted least
-        meter.tell()
+        meter.report()
     dist.barrier()
     for direction in DIRECTIONS:
         _add(found, f"{direction}_together", size, meter.time(copies[direction], share, sustain=True))

@@ -1,4 +1,4 @@
-"""What the fingerprint stage is told."""
+"""The settings of the fingerprint stage."""
 
 from __future__ import annotations
 

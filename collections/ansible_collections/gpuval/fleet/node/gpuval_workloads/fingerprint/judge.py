@@ -47,7 +47,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What the section's digests should be (None where that cannot be told), and the parts that differ."""
+    """What the section's digests should be (None where that is unknown), and the parts that differ."""
 
     right: tuple[int, ...] | None
     findings: list[Finding]

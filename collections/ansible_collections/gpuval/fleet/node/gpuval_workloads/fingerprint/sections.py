@@ -6,6 +6,7 @@ A section notes digests of its results in a fixed order, and keeps what the host
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -86,10 +87,10 @@ def train_step(model: Llama, inputs: Tensor, targets: Tensor, rate: float) -> It
     loss.backward()
     yield "loss", loss.detach()
     for name, parameter in model.named_parameters():
-        yield f"gradient of {name}", parameter.grad
+        yield f"gradient of {name}", cast("Tensor", parameter.grad)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.sub_(parameter.grad, alpha=rate)
+            parameter.sub_(cast("Tensor", parameter.grad), alpha=rate)
             parameter.grad = None
 
 
@@ -111,7 +112,7 @@ class Training:
         model, weights = self._model, self._weights
         load(model, self._first)
         if flip and self._precision == "fp32":
-            flip_bit(model.layers[0].ffn.up.weight.data, FLIPPED_BIT)
+            flip_bit(model.get_parameter("layers.0.ffn.up.weight").data, FLIPPED_BIT)
         for name, parameter in model.named_parameters():
             recorder.note(f"{title}, before step 1, {name}", parameter, self._known[name])
         self._losses = []

@@ -24,7 +24,7 @@ PROGRESS_SECONDS = 5.0
 FINDINGS_SHOWN = 4
 REMEDY = (
     "Wrong arithmetic without an error is silent data corruption: take the part out, look for XID and ECC errors and "
-    "row remaps, and replace it; where it cannot be told which part is wrong, run again beside a third"
+    "row remaps, and replace it; where it is unknown which part is wrong, run again beside a third"
 )
 
 
@@ -49,7 +49,8 @@ def main(ranks: Ranks, result: Result) -> None:
 def make_deterministic(ranks: Ranks) -> None:
     """Let PyTorch use only what gives the same bits every time, and raise where it knows no such way."""
     torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # nothing reads it, and it costs time
+    # Nothing reads uninitialised memory, and filling it costs time.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # missing in its stubs
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
@@ -164,7 +165,7 @@ def _say(ranks: Ranks, result: Result, mine: Repeats, judgements: Mapping[str, J
         training = judgements["training"].right
         result.message = (
             f"{ranks.world_size} x {ranks.accelerator.kind}, {mine.count} repeats: all agree bit for bit, training "
-            f"{sha256(mine.labels['training'], training)[:12]}; "
+            f"{sha256(mine.labels['training'], training or ())[:12]}; "
             f"loss off from float64 by {worst_errors(mine)['training_fp32_loss']:.1g}"
         )
         return

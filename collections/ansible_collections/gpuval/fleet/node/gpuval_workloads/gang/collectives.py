@@ -12,7 +12,7 @@ from ..common.result import Result
 from ..diagnostics import nccl_log
 from ..diagnostics.collectives import COLLECTIVES, SEND_RECEIVE, collectives
 from ..diagnostics.measure import Meter
-from ..diagnostics.telling import Teller
+from ..diagnostics.progress import ProgressReporter
 from . import expected, transport, wrong
 from .config import NAMES, CollectivesConfig, parse_arguments
 
@@ -27,13 +27,13 @@ def main(ranks: Ranks, result: Result) -> None:
     config = parse_arguments(sys.argv[1:])
     assert isinstance(config, CollectivesConfig)
     result.environment.update(software_environment(ranks), tool="torch")
-    teller = Teller(ranks)
-    teller.begin("collectives across the gang", config.seconds)
+    reporter = ProgressReporter(ranks)
+    reporter.begin("collectives across the gang", config.seconds)
     chosen = [c for c in (*COLLECTIVES, SEND_RECEIVE) if not config.only or c.name in config.only]
     if ranks.world_size == 1:
         chosen = [c for c in chosen if c is not SEND_RECEIVE]
     found = collectives(
-        ranks, Meter(ranks, teller.tell), config.seconds, PREFIX, chosen, config.most_bytes,
+        ranks, Meter(ranks, reporter.report), config.seconds, PREFIX, chosen, config.most_bytes,
         lambda errors: wrong.keep(ranks.rank, ERRORS, errors),
     )  # fmt: skip
     nodes = len(set(ranks.gather(ranks.node_ranks.start)))
@@ -63,7 +63,7 @@ def complete(result: Result, config: CollectivesConfig, accelerator: Accelerator
     complaint = _complain(result, config, accelerator, networks) if nodes > 1 else ""
     errors = int(result.metric(ERRORS))
     if errors or complaint:
-        nccl_log.tell(os.environ)
+        nccl_log.print_logs(os.environ)
     _judge(result, errors, nodes, complaint)
 
 
@@ -108,7 +108,7 @@ def _tell_transport(result: Result, accelerator: Accelerator) -> list[str]:
 def tell_of_failure(result: Result) -> None:
     """Print what NCCL's logs say of a bad end; put the networks that they name, and what was wrong, into the result."""
     wrong.add_to(result)
-    nccl_log.tell(os.environ)
+    nccl_log.print_logs(os.environ)
     text = ""
     with suppress(OSError):  # nothing may hide why it ended
         text = nccl_log.read(os.environ)

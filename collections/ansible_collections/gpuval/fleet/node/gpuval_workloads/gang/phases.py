@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from statistics import median
 
 import torch
 import torch.distributed as dist
@@ -12,7 +13,6 @@ from torch import Tensor
 
 from ..common.ranks import Ranks
 from ..common.result import WorkloadFailure
-from ..common.stats import median
 from ..common.timing import Stopwatch
 from . import wrong
 

@@ -88,7 +88,7 @@ class Stream:
             raise RequestError(f"stream cut after {len(self.texts)} chunks: neither finish_reason nor [DONE]")
         generated = (self.usage or {}).get("completion_tokens")
         has_usage = isinstance(generated, int)
-        tokens = generated if has_usage else len(self.texts)
+        tokens = generated if isinstance(generated, int) else len(self.texts)
         if tokens < 1:
             raise RequestError("empty answer")
         return Answer(

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import IO, cast
 
 MARKER = "GPUVAL_SERVER_MARKER"
 LAST_LINES = 20
@@ -95,7 +96,8 @@ class ServerProcess:
         return marked_processes(self._marker) | ({self.pid} if self._process.returncode is None else set())
 
     def _read(self) -> None:
-        for raw in iter(lambda: self._process.stdout.readline(_LINE_BYTES), b""):
+        output = cast("IO[bytes]", self._process.stdout)
+        for raw in iter(lambda: output.readline(_LINE_BYTES), b""):
             line = raw.decode("utf-8", "replace").rstrip()
             if line:
                 self._lines.append(line)

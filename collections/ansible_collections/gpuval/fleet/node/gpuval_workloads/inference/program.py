@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..common.arguments import positive_float, positive_int
 from ..common.device import CPU, Accelerator
 from ..common.result import Result, WorkloadFailure, run_workload
 from . import servers
@@ -89,32 +90,20 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
     parser.add_argument("--server-command", help="for --server command; {model} {host} {port} {gpu_count} are replaced")
     parser.add_argument("--server-arg", action="append", default=[], help="a further argument for the server; repeat")
     bound = parser.add_mutually_exclusive_group(required=True)
-    bound.add_argument("--seconds", type=_positive_float, help="ask for this long")
-    bound.add_argument("--requests", type=_positive, help="ask this many requests")
+    bound.add_argument("--seconds", type=positive_float, help="ask for this long")
+    bound.add_argument("--requests", type=positive_int, help="ask this many requests")
     bound.add_argument("--until-stopped", action="store_true", help="ask until SIGTERM")
-    parser.add_argument("--concurrency", type=_positive, default=8, help="requests at the same time (default 8)")
-    parser.add_argument("--max-tokens", type=_positive, default=128, help="tokens of an answer (default 128)")
+    parser.add_argument("--concurrency", type=positive_int, default=8, help="requests at the same time (default 8)")
+    parser.add_argument("--max-tokens", type=positive_int, default=128, help="tokens of an answer (default 128)")
     parser.add_argument(
-        "--prompt-tokens", type=_positive, default=128, help="tokens of a prompt, roughly (default 128)"
+        "--prompt-tokens", type=positive_int, default=128, help="tokens of a prompt, roughly (default 128)"
     )
-    parser.add_argument("--startup-timeout", type=_positive_float, default=900.0, help="seconds until healthy")
-    parser.add_argument("--request-timeout", type=_positive_float, default=600.0, help="seconds for one request")
-    parser.add_argument("--refresh-seconds", type=_positive_float, default=120.0, help="between running results")
-    given = parser.parse_args(arguments)
-    return Options(
-        model_folder=given.model_folder,
-        server=given.server,
-        server_command=given.server_command,
-        server_arguments=tuple(given.server_arg),
-        seconds=given.seconds,
-        requests=given.requests,
-        concurrency=given.concurrency,
-        max_tokens=given.max_tokens,
-        prompt_tokens=given.prompt_tokens,
-        startup_timeout=given.startup_timeout,
-        request_timeout=given.request_timeout,
-        refresh_seconds=given.refresh_seconds,
-    )
+    parser.add_argument("--startup-timeout", type=positive_float, default=900.0, help="seconds until healthy")
+    parser.add_argument("--request-timeout", type=positive_float, default=600.0, help="seconds for one request")
+    parser.add_argument("--refresh-seconds", type=positive_float, default=120.0, help="between running results")
+    given = vars(parser.parse_args(arguments))
+    del given["until_stopped"]  # what no other bound means
+    return Options(server_arguments=tuple(given.pop("server_arg")), **given)
 
 
 def serve_and_measure(options: Options, environ: Mapping[str, str], result: Result) -> None:
@@ -143,7 +132,7 @@ def serve_and_measure(options: Options, environ: Mapping[str, str], result: Resu
         "prompt_tokens": options.prompt_tokens,
         "inter_token_latency": "gaps between content chunks of a stream",
     }
-    _tell(result, f"starting {server.kind}")
+    result.report(f"starting {server.kind}")
     with _stop_on_signal() as stopped:
         started = time.monotonic()
         process = _start(command, servers.server_environment(server, environ, accelerator))
@@ -152,7 +141,7 @@ def serve_and_measure(options: Options, environ: Mapping[str, str], result: Resu
             _wait_for_health(session, server.health_path, started)
             startup = time.monotonic() - started
             result.add_metric("inference_startup_seconds", startup, "seconds")
-            _tell(result, f"healthy after {startup:.1f} s, warming up")
+            result.report(f"healthy after {startup:.1f} s, warming up")
             body = {**server.request, "model": _served_name(server, endpoint, values)}
             _warm_up(session, body, result)
             _measure(session, body, result)
@@ -238,7 +227,7 @@ def _wait_for_health(session: Session, path: str, started: float) -> None:
 
 
 def _served_name(server: servers.Server, endpoint: Endpoint, values: Mapping[str, str]) -> str:
-    """Return the name to ask for: what we told the server, else the first that it lists."""
+    """Return the name to ask for: the one given to the server, else the first that it lists."""
     if server.kind == "vllm":
         return values["name"]
     if server.kind == "command":
@@ -287,7 +276,7 @@ def _measure(session: Session, body: Mapping, result: Result) -> None:
         if now - refreshed >= options.refresh_seconds:
             refreshed = now
             _record(tally, now - started, result)
-            _tell(result, _summary(tally, now - started))
+            result.report(_summary(tally, now - started))
     is_hurried = session.stopped.is_set() or process.exit_code() is not None
     load.stop(DRAIN_SECONDS if is_hurried else options.request_timeout)
     seconds = time.monotonic() - started
@@ -364,24 +353,3 @@ def _stop_on_signal():
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _tell(result: Result, message: str) -> None:
-    print(message, flush=True)
-    result.message = message
-    if os.environ.get("GPUVAL_RESULT_FILE"):
-        result.write()
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("want a whole number above 0")
-    return value
-
-
-def _positive_float(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError("want a number above 0")
-    return value

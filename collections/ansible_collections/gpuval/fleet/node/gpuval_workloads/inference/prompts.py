@@ -7,13 +7,13 @@ TOKENS_PER_WORD = 1.4  # English prose with the tokenizers of present models, pu
 _TEXT = """
 The harbour lies quiet before the first ferry leaves. A crane turns slowly above the quay, and the night watch
 counts containers by the light of a lamp. Each box has a number, each number a line in a book, and each line the
-name of somebody who is waiting. When the tide comes in the pilot boards the largest ship, asks for the draught and
-the wind, and takes her out between the buoys. Nobody on the bridge speaks more than is needed. Far out the water
+name of someone who is waiting. When the tide comes in the pilot boards the largest ship, asks for the draught and
+the wind, and takes her out between the buoys. None on the bridge speaks more than is needed. Far out the water
 changes its colour; the engine finds its rhythm, and the coast becomes a thin grey stroke. The captain writes the
 hour and the course. In the galley the cook peels potatoes and listens to the weather report: a low pressure area
 moves north, gusts are expected towards evening, visibility is good. By noon the sun stands high, paint is scraped,
-ropes are mended, and a young sailor learns to tell the flags apart. He asks why the sea is never the same twice.
-The boatswain laughs, points at the log book and says that it is always the same sea, but that somebody has to look
+ropes are spliced, and a young sailor learns to tell the flags apart. He asks why the sea is never the same twice.
+The boatswain laughs, points at the log book and says that it is always the same sea, but that someone has to look
 at it every hour and write down what he saw.
 """
 _WORDS = _TEXT.split()

@@ -2,40 +2,15 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from collections import Counter
-from collections.abc import Iterable
 from typing import Optional
 
-from ..common.stats import percentile
+from ..common.stats import Sample, percentile
 from .client import Answer
 
 SAMPLE_SIZE = 100_000
 KEPT_ERRORS = 50
-
-
-class Sample:
-    """Values of an endless stream: all of them up to `size`, then an even random choice of that many."""
-
-    def __init__(self, size: int = SAMPLE_SIZE) -> None:
-        self._size = size
-        self._seen = 0
-        self._values: list[float] = []
-        self._random = random.Random(0)  # noqa: S311 - sampling, not secrecy
-
-    def add(self, values: Iterable[float]) -> None:
-        for value in values:
-            self._seen += 1
-            if len(self._values) < self._size:
-                self._values.append(value)
-            else:
-                place = self._random.randrange(self._seen)
-                if place < self._size:
-                    self._values[place] = value
-
-    def percentile(self, percent: float) -> Optional[float]:
-        return percentile(self._values, percent) if self._values else None
 
 
 class Tally:
@@ -49,8 +24,8 @@ class Tally:
         self.prompt_tokens = 0
         self.generated_tokens = 0
         self.with_usage = 0
-        self.ttft = Sample()
-        self.gaps = Sample()
+        self.ttft = Sample(SAMPLE_SIZE)
+        self.gaps = Sample(SAMPLE_SIZE)
         self._errors: Counter[str] = Counter()
 
     def add_answer(self, answer: Answer) -> None:
@@ -60,8 +35,8 @@ class Tally:
             self.prompt_tokens += answer.prompt_tokens or 0
             self.with_usage += answer.has_usage
             if answer.ttft is not None:
-                self.ttft.add((answer.ttft,))
-            self.gaps.add(answer.gaps)
+                self.ttft.extend((answer.ttft,))
+            self.gaps.extend(answer.gaps)
 
     def add_failure(self, reason: str) -> None:
         with self._lock:
@@ -84,7 +59,7 @@ class Tally:
             return self._errors.most_common(1)[0][0] if self._errors else None
 
     def metrics(self, seconds: float) -> list[tuple[str, float, str]]:
-        """Return (name, value, unit) of what was measured in `seconds`; a figure nobody measured is absent."""
+        """Return (name, value, unit) of what was measured in `seconds`; an unmeasured figure is absent."""
         with self._lock:
             figures: list[tuple[str, Optional[float], str]] = [
                 ("inference_running_seconds", seconds, "seconds"),
@@ -93,12 +68,16 @@ class Tally:
                 ("inference_requests_abandoned_count", self.abandoned, "count"),
                 ("inference_prompt_tokens_count", self.prompt_tokens if self.with_usage else None, "count"),
                 ("inference_generated_tokens_count", self.generated_tokens, "count"),
-                ("inference_ttft_p50_seconds", self.ttft.percentile(50), "seconds"),
-                ("inference_ttft_p99_seconds", self.ttft.percentile(99), "seconds"),
-                ("inference_itl_p50_seconds", self.gaps.percentile(50), "seconds"),
-                ("inference_itl_p99_seconds", self.gaps.percentile(99), "seconds"),
+                ("inference_ttft_p50_seconds", _percentile(self.ttft, 50), "seconds"),
+                ("inference_ttft_p99_seconds", _percentile(self.ttft, 99), "seconds"),
+                ("inference_itl_p50_seconds", _percentile(self.gaps, 50), "seconds"),
+                ("inference_itl_p99_seconds", _percentile(self.gaps, 99), "seconds"),
             ]
             if seconds > 0:
                 figures.append(("inference_tokens_per_second", self.generated_tokens / seconds, "tokens_per_second"))
                 figures.append(("inference_requests_per_second", self.done / seconds, "requests_per_second"))
         return [(name, value, unit) for name, value, unit in figures if value is not None]
+
+
+def _percentile(sample: Sample, percent: float) -> Optional[float]:
+    return percentile(sample.kept, percent) if sample.kept else None

@@ -1,4 +1,4 @@
-"""How far this node's clock is from the store's, by the Date of an answer: for words only, nothing is decided by it."""
+"""How far this node's clock is from the store's, by the Date of an answer: for messages only."""
 
 from __future__ import annotations
 
@@ -14,24 +14,27 @@ NOTABLE_SECONDS = 60.0
 
 
 def seconds_ahead(endpoint: str) -> float | None:
-    """Ask the store for its time; None when it does not tell.
+    """Ask the store for its time; None without an answer.
 
-    Its certificate is not looked at: a wrong clock may be the very reason why it does not hold. Nothing secret is sent.
+    Its certificate is not verified: a wrong clock may be the reason why it is invalid. Nothing secret is sent.
     """
     try:
         parts = urlsplit(endpoint)
         place = (parts.hostname or "", parts.port)
+        connection: http.client.HTTPConnection
         if parts.scheme == "https":
             context = ssl.create_default_context()
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
-            connection = http.client.HTTPSConnection(*place, timeout=TIMEOUT_SECONDS, context=context)
+            connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+                *place, timeout=TIMEOUT_SECONDS, context=context
+            )
         else:
             connection = http.client.HTTPConnection(*place, timeout=TIMEOUT_SECONDS)
         with contextlib.closing(connection):
             connection.request("HEAD", "/")
-            told = connection.getresponse().headers.get("Date", "")
-        return time.time() - parsedate_to_datetime(told).timestamp()
+            date = connection.getresponse().headers.get("Date", "")
+        return time.time() - parsedate_to_datetime(date).timestamp()
     except (OSError, ValueError, TypeError, IndexError, http.client.HTTPException):
         return None
 

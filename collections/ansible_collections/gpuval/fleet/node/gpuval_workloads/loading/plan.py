@@ -30,7 +30,7 @@ def missing_in_store(digests: Mapping[str, str], listing: Mapping[str, int]) -> 
 
 
 def not_in_manifest(digests: Mapping[str, str], paths: Iterable[str]) -> list[str]:
-    """Return the files nobody vouches for; the manifest itself is expected."""
+    """Return the files without a checksum in the manifest; the manifest itself is expected."""
     return sorted(path for path in paths if path not in digests and path != manifest_module.NAME)
 
 

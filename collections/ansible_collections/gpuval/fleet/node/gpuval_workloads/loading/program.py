@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..common.arguments import positive_int
 from ..common.result import Result, WorkloadFailure, run_workload
 from . import hashing, manifest, plan
 from .rclone import REMOTE, FullDiskError, Progress, Rclone, TransportError, find_rclone
@@ -50,8 +51,8 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
     parser = argparse.ArgumentParser(prog="python -m gpuval_workloads.loading", description=__doc__)
     parser.add_argument("--model-folder", required=True, help="folder name below models, like models--org--name")
     parser.add_argument("--overwrite", action="store_true", help="transfer what is already there, too")
-    parser.add_argument("--transfers", type=_positive, default=8, help="files at the same time (default 8)")
-    parser.add_argument("--multi-thread-streams", type=_positive, default=4, help="streams of a large file")
+    parser.add_argument("--transfers", type=positive_int, default=8, help="files at the same time (default 8)")
+    parser.add_argument("--multi-thread-streams", type=positive_int, default=4, help="streams of a large file")
     parser.add_argument("--chunk-size", default="16M", help="size of a stream's request, in rclone's notation")
     given = parser.parse_args(arguments)
     return Options(given.model_folder, given.overwrite, given.transfers, given.multi_thread_streams, given.chunk_size)
@@ -80,7 +81,7 @@ def load(options: Options, environ: Mapping[str, str], result: Result) -> None:
         "multi_thread_streams": options.streams,
         "chunk_size": options.chunk_size,
     }
-    _tell(result, f"looking for {options.model_folder} in the store")
+    result.report(f"looking for {options.model_folder} in the store")
     listing = rclone.list_files(places.source)
     digests = _manifest(rclone, places, listing, options.model_folder)
     result.add_metric("loading_files_count", len(digests), "count")
@@ -145,14 +146,14 @@ def _transfer(rclone: Rclone, places: Places, todo: plan.LoadPlan, options: Opti
     needed, free = todo.bytes_to_transfer, _free_bytes(places.folder)
     if needed > free:
         raise _full_disk(places, needed, free)
-    _tell(result, f"transferring {len(todo.transfer)} files, {human_bytes(needed)}")
+    result.report(f"transferring {len(todo.transfer)} files, {human_bytes(needed)}")
 
     def report(progress: Progress) -> None:
         count = min(progress.bytes_done, needed)  # rclone counts a file again that it begins anew
         result.add_metric("loading_bytes", count, "bytes")
         rate = human_rate(progress.bytes_per_second)
         done = f"{human_bytes(count)} of {human_bytes(needed)}"
-        _tell(result, f"transferred {done}, {progress.files_done} of {len(todo.transfer)} files, {rate}")
+        result.report(f"transferred {done}, {progress.files_done} of {len(todo.transfer)} files, {rate}")
 
     started = time.monotonic()
     try:
@@ -179,10 +180,10 @@ def _transfer(rclone: Rclone, places: Places, todo: plan.LoadPlan, options: Opti
 def _hash(folder: Path, paths: Sequence[str], result: Result) -> tuple[float, dict[str, str]]:
     if not paths:
         return 0.0, {}
-    _tell(result, f"verifying {len(paths)} files in {folder}")
+    result.report(f"verifying {len(paths)} files in {folder}")
     started = time.monotonic()
     try:
-        digests = hashing.hash_files(folder, paths, lambda count: _tell(result, f"verified {human_bytes(count)}"))
+        digests = hashing.hash_files(folder, paths, lambda count: result.report(f"verified {human_bytes(count)}"))
     except OSError as error:
         raise WorkloadFailure(
             f"a file of the model cannot be read back from {folder} ({error.strerror or error}): look at the node's "
@@ -247,14 +248,6 @@ def _free_bytes(folder: Path) -> int:
     return stat.f_bavail * stat.f_frsize
 
 
-def _tell(result: Result, message: str) -> None:
-    """Say where the work stands: a line for the log and a running result for the record."""
-    print(message, flush=True)
-    result.message = message
-    if os.environ.get("GPUVAL_RESULT_FILE"):
-        result.write()
-
-
 def _warn(what: str, paths: Sequence[str]) -> None:
     if paths:
         print(f"warning: {what}: {_named(paths)}", flush=True)
@@ -269,11 +262,4 @@ def _required(environ: Mapping[str, str], name: str) -> str:
     value = environ.get(name)
     if not value:
         raise WorkloadFailure(f"{name} is not set: start this workload through the gpuval runner, which sets it")
-    return value
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("want a whole number above 0")
     return value

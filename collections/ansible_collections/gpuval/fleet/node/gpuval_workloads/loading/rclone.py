@@ -44,7 +44,7 @@ _NOT_FOUND = ("directory not found", "NoSuchBucket", "NoSuchKey", "StatusCode: 4
 
 
 class TransportError(Exception):
-    """The store could not be read. Says nothing about the node's disk or the model."""
+    """The store could not be read. This is no finding about the node's disk or the model."""
 
 
 class FullDiskError(Exception):
@@ -136,7 +136,7 @@ class Rclone:
         command = self._command(arguments)
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
             try:
-                for line in process.stdout:
+                for line in process.stdout or ():
                     progress, message = parse_log_line(line)
                     if progress:
                         report(progress)
@@ -243,7 +243,7 @@ def _folder(remote_path: str) -> str:
 
 def _last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][-600:] if lines else "rclone said nothing"
+    return lines[-1][-600:] if lines else "rclone printed nothing"
 
 
 def _section(config: Path) -> Mapping[str, str]:

@@ -30,7 +30,7 @@ class Bounds:
         """Return how many steps to take before all ranks compare notes again; 0 ends the training.
 
         ``done`` counts all steps, ``measured_seconds`` runs from the end of the warm-up, ``step_seconds`` is a recent
-        step's time. At least one step is taken after the warm-up, however late it is.
+        step's time. At least one step follows the warm-up, however late it is.
         """
         if done < self.warmup_steps:
             return self.warmup_steps - done if done else 1  # the very first may compile kernels for minutes: show it

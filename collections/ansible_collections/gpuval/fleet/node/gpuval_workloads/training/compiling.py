@@ -1,7 +1,7 @@
 """Compile the model's layers where that pays, within bounded time; where it fails, train without and say so.
 
 One forward and backward pass on every rank by itself, before gradients are exchanged: a rank whose compiler fails or
-takes too long leaves nobody waiting in a collective, and all fall back together.
+takes too long leaves no rank waiting in a collective, and all fall back together.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def compile_layers(
     started = time.perf_counter()
     problem = ""
     with ranks.patience(limit_seconds + 60):
-        for layer in model.layers:
+        for layer in model.get_submodule("layers").children():
             layer.compile()
         try:
             with _alarm(limit_seconds):
@@ -60,7 +60,7 @@ def compile_layers(
 
 def undo(model: nn.Module) -> None:
     """Let the layers run as they are written again."""
-    for layer in model.layers:
+    for layer in model.get_submodule("layers").children():
         layer._compiled_call_impl = None  # what Module.compile() set; it offers no way back
     torch._dynamo.reset()
 

@@ -1,4 +1,4 @@
-"""What a training is told, and what it decides for itself when told ``auto``."""
+"""The settings of a training, and what ``auto`` means for each."""
 
 from __future__ import annotations
 

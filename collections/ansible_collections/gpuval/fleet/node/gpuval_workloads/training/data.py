@@ -70,11 +70,11 @@ def markov_text(vocabulary: int, sequence_length: int, sequences: int, seed: int
     thresholds = torch.tensor(MARKOV_PROBABILITIES).cumsum(0)[:-1]
     choices = torch.bucketize(torch.rand(sequence_length, sequences, generator=draw), thresholds)
     state = torch.randint(symbols, (sequences,), generator=draw)
-    text = [state]
+    states = [state]
     for choice in choices:
         state = followers[state, choice]
-        text.append(state)
-    text = torch.stack(text, dim=1)
+        states.append(state)
+    text = torch.stack(states, dim=1)
     return Shard(text[:, :-1].contiguous(), text[:, 1:].contiguous(), f"generated Markov chain of {symbols} symbols")
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from ..common.device import Accelerator
-from ..common.stats import median
 from ..common.timing import Clock
 
 SLOW_RATIO = 1.05

@@ -98,7 +98,7 @@ def _resnet18(config: Config, ranks: Ranks, dtype: str) -> Task:
     with ranks.device:
         model = ResNet18()
     layout = torch.channels_last if is_gpu else torch.contiguous_format
-    model = model.to(memory_format=layout)
+    model = model.to(memory_format=layout)  # type: ignore[call-overload]  # missing in its stubs
     model.initialize(torch.Generator(ranks.device).manual_seed(config.seed))
     return Task(
         model=model,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -70,8 +72,9 @@ def one_step(ranks: Ranks, model: nn.Module, next_loss: Callable[[], Tensor]) ->
     counts = torch.zeros(2, dtype=torch.int64, device=ranks.device)
     counts[0] += int(not torch.isfinite(loss))
     for parameter in model.parameters():
-        counts[0] += (~torch.isfinite(parameter.grad)).sum()
-        counts[1] += differing(parameter.grad)
+        gradient = cast("Tensor", parameter.grad)
+        counts[0] += (~torch.isfinite(gradient)).sum()
+        counts[1] += differing(gradient)
     dist.all_reduce(counts)
     nonfinite, mismatches = counts.tolist()
     return Gradients(float(loss.detach()), nonfinite, mismatches, watch.laps()[0])
@@ -96,9 +99,10 @@ def complain(ranks: Ranks, gradients: Gradients, everyone: list[list[Figure]]) -
         where = ranks.scope_of(rank)
         for figure in figures:
             precision = re.fullmatch(r"diagnostics_matmul_(\w+)_error_ratio", figure.name)
-            if precision and not figure.value <= ERROR_LIMITS[precision[1]]:  # NaN is no match either
+            value = math.nan if figure.value is None else figure.value
+            if precision and not value <= ERROR_LIMITS[precision[1]]:  # NaN is no match either
                 limit = ERROR_LIMITS[precision[1]]
-                complaints.append(f"{where}: {precision[1]} product off by {figure.value:.2g}, limit {limit:g}")
+                complaints.append(f"{where}: {precision[1]} product off by {value:.2g}, limit {limit:g}")
         complaints += [f"{where}: {figure.value} x {_WRONG[figure.name]}" for figure in wrong(figures)]
     return complaints
 

@@ -10,6 +10,8 @@ import sys
 import time
 from dataclasses import dataclass, field
 from functools import partial
+from statistics import median
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -18,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..common.ranks import Ranks, leave, run_rank, software_environment
 from ..common.result import RESULT_FILE_VARIABLE, Result
-from ..common.stats import Curve, Sample, median, percentile
+from ..common.stats import Curve, Sample, percentile
 from .bounds import Bounds
 from .compiling import compile_layers
 from .config import Config, parse_arguments, wants_compile
@@ -52,10 +54,10 @@ def main(ranks: Ranks, result: Result) -> None:
 
 def setup(task: Task) -> str:
     """What decides how fast the model trains, as one text: floors of a GPU model hold for one of them."""
-    told = task.environment
-    name = "-".join(str(told[key]) for key in ("model", "size") if key in told)
-    batch = "x".join(str(told[key]) for key in ("batch_size_per_process", "sequence_length") if key in told)
-    return f"{name} {batch} {told['precision'].split()[0]} {'compiled' if told['compile'] else 'eager'}"
+    values = task.environment
+    name = "-".join(str(values[key]) for key in ("model", "size") if key in values)
+    batch = "x".join(str(values[key]) for key in ("batch_size_per_process", "sequence_length") if key in values)
+    return f"{name} {batch} {values['precision'].split()[0]} {'compiled' if values['compile'] else 'eager'}"
 
 
 def prepare(config: Config, ranks: Ranks, result: Result) -> Task:
@@ -72,7 +74,7 @@ def prepare(config: Config, ranks: Ranks, result: Result) -> Task:
         return task
     ranks.say(f"not compiled ({problem}); training goes on without")
     result.environment["compile_problem"] = problem
-    del task  # what fits compiled may not fit without: let go of it before building anew
+    del task  # what fits compiled may not fit without: free it before building anew
     gc.collect()
     if ranks.accelerator.kind == "cuda":
         torch.cuda.empty_cache()
@@ -86,8 +88,9 @@ def parallel(model: nn.Module, ranks: Ranks) -> nn.Module:
     device_ids = [ranks.rank] if ranks.accelerator.is_gpu else None
     parameters = inspect.signature(DistributedDataParallel).parameters
     buffers = "forward_sync_buffers" if "forward_sync_buffers" in parameters else "broadcast_buffers"  # before 2.13
+    options: dict[str, Any] = {buffers: False}
     return DistributedDataParallel(
-        model, device_ids=device_ids, gradient_as_bucket_view=True, static_graph=True, **{buffers: False}
+        model, device_ids=device_ids, gradient_as_bucket_view=True, static_graph=True, **options
     )
 
 
@@ -109,7 +112,7 @@ def forward(task: Task, model: nn.Module, ranks: Ranks) -> Tensor:
 class Training:
     """The loop and its bookkeeping.
 
-    Steps are taken in windows of about a second. Within a window nothing waits for the device; at its end the ranks
+    Steps run in windows of about a second. Within a window nothing waits for the device; at its end the ranks
     exchange their losses (the only copy to the host) and rank 0 says how many steps come next, so all stop together.
     """
 
@@ -146,9 +149,9 @@ class Training:
                 recent = times[-1].seconds
             else:
                 self.step_times.extend(times)
-                taken = sum(time.seconds for time in times)
-                self.step_seconds += taken
-                recent = taken / len(times)
+                seconds = sum(time.seconds for time in times)
+                self.step_seconds += seconds
+                recent = seconds / len(times)
             self._tell()
         hook.remove()
         self._report()
@@ -243,7 +246,7 @@ class Training:
     def _report(self) -> None:
         """Gather every rank's figures; rank 0 completes the result with them."""
         self._add_figures()
-        mine = {"peak_memory": None, "seconds": None}
+        mine: dict[str, float | None] = {"peak_memory": None, "seconds": None}
         if self.ranks.accelerator.kind == "cuda":
             mine["peak_memory"] = torch.cuda.max_memory_allocated()
         if self.step_times.count:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..common.tool_output import json_objects, plain, shortened, whole
 from .answer import FAIL, NODE, PASS, Answer, Fault, Figure
-from .job import Job, trusted, why
+from .job import Job, settle
 
 BINARY = "agfhc"
 #: Recipes of the whole node by level, and the seconds that AMD says they take, with a tenth and their start-up more.
@@ -46,9 +46,10 @@ def parse(text: str) -> Report:
     failures: list[str] = []
     for line in text.splitlines():
         tested, simple = _TESTED.match(line), _SIMPLE.match(line)
-        if tested or simple:
-            outcome = _OUTCOMES[(tested[1] if tested else simple[2]).lower()[:4]]
-            name = re.sub(r"-\d+-\d+$", "", tested[2] if tested else simple[1])[:48]
+        word, test = (tested[1], tested[2]) if tested else (simple[2], simple[1]) if simple else ("", "")
+        if word:
+            outcome = _OUTCOMES[word.lower()[:4]]
+            name = re.sub(r"-\d+-\d+$", "", test)[:48]
             if tests.get(name) != "fail":  # one bad iteration is not made good by another
                 tests[name] = outcome
             if outcome == "fail":
@@ -79,7 +80,7 @@ def failed_tests(text: str) -> int | None:
 
 
 def judge(report: Report) -> Answer:
-    """Say what the output proves."""
+    """Return what the output proves."""
     failed = sorted(name for name, outcome in report.tests.items() if outcome == "fail")
     counts = [
         Figure("agfhc_tests_count", len(report.tests), "count"),
@@ -111,18 +112,14 @@ def run(job: Job) -> Answer:
         return Answer.left_out(f"its shortest recipe takes 5 minutes, {max(job.seconds_left(), 0):.0f} s are left")
     recipe, _ = RECIPES[max(fitting)]
     folder = job.folder / "agfhc"
-    arguments = [job.places.find(BINARY), "-r", recipe, "--simple-output", "-o", folder]
+    arguments: list[str | Path] = [job.executable(BINARY), "-r", recipe, "--simple-output", "-o", folder]
     ended = job.call(arguments, job.seconds_left())
     answer = judge(parse(ended.output))
     failed = _failed_in(folder)
     if failed and answer.verdict != FAIL:
         faults = [Fault(NODE, f"{failed} tests failed by its results.json")]
-        answer = Answer(FAIL, faults=faults, figures=answer.figures)
-    elif answer.verdict == PASS and trusted(ended):
-        answer = Answer.none(trusted(ended))
-    elif answer.verdict not in (PASS, FAIL):
-        answer.reason = why(ended, answer.reason)
-    return answer
+        return Answer(FAIL, faults=faults, figures=answer.figures)
+    return settle(ended, answer)
 
 
 def _failed_in(folder: Path) -> int | None:

@@ -1,4 +1,4 @@
-"""What a tool said, in one form for all of them."""
+"""The answer of a tool, in one form for all of them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that a tool says is wrong, and with what: ``gpu:3``, or the node where it names no GPU."""
+    """A fault that a tool reports, and where: ``gpu:3``, or the node where it names no GPU."""
 
     scope: str
     text: str

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..common.tool_output import dicts, json_object, number, plain, whole
 from .answer import FAIL, NODE, PASS, Answer, Curve, Fault, Figure
-from .job import Job, trusted, why
+from .job import Job, settle
 
 BINARIES = {
     "all_reduce": "all_reduce_perf",
@@ -72,7 +72,7 @@ class Table:
     ranks: int | None = None
     complete: bool = False
     out_of_bounds: int | None = None
-    said_failed: bool = False
+    reported_failed: bool = False
     mangled_rows: int = 0
     most_bytes: int | None = None
     step: tuple[int, str] = (2, "factor")
@@ -142,7 +142,7 @@ def _from_text(text: str) -> Table:
         ranks=len(ranks) or None,
         complete=summary is not None,
         out_of_bounds=int(summary[1]) if summary else None,
-        said_failed=bool(summary and summary[2] == "FAILED"),
+        reported_failed=bool(summary and summary[2] == "FAILED"),
         mangled_rows=mangled,
         most_bytes=int(reduced[-1]) if reduced else int(limits[1]) if limits else None,
         step=(int(limits[2]), limits[3]) if limits else (2, "factor"),
@@ -209,8 +209,7 @@ def _row(fields: list[str], columns: _Columns) -> Row | None:
 
 def _from_json(document: dict) -> Table:
     """Read the document of ``-J`` (times in microseconds, rates in GB/s, booleans as texts)."""
-    config = document.get("config") if isinstance(document.get("config"), dict) else {}
-    bounds = document.get("out_of_bounds") if isinstance(document.get("out_of_bounds"), dict) else {}
+    config, bounds = (next(iter(dicts([document.get(key)])), {}) for key in ("config", "out_of_bounds"))
     rows = []
     items = dicts(document.get("results"))
     for item in items:
@@ -226,7 +225,7 @@ def _from_json(document: dict) -> Table:
         ranks=max(processes, per_process) if config else None,
         complete="count" in bounds,
         out_of_bounds=whole(bounds.get("count")),
-        said_failed="count" in bounds and str(bounds.get("okay")).lower() != "true",
+        reported_failed="count" in bounds and str(bounds.get("okay")).lower() != "true",
         mangled_rows=len(items) - len(rows),
         most_bytes=whole(config.get("maximum_bytes")),
         step=(factor, "factor") if factor else (whole(config.get("step_bytes")) or 0, "bytes"),
@@ -245,12 +244,12 @@ def _json_block(item: object) -> Block | None:
 
 
 def judge(table: Table, collective: str, ranks: int | None, prefix: str) -> Answer:
-    """Say what a table proves of one collective. ``ranks`` is how many were asked for."""
+    """Return what a table proves of one collective. ``ranks`` is how many were asked for."""
     largest = table.largest
     if table.problem or largest is None:
         return Answer.none(f"{collective}: {table.problem or 'its table has no rows'}")
     faults = []
-    if table.wrong or table.out_of_bounds or table.said_failed:
+    if table.wrong or table.out_of_bounds or table.reported_failed:
         sizes = [
             f"{row.size_bytes:,}" for row in table.rows
             if any(block and block.wrong for block in (row.out_of_place, row.in_place))
@@ -285,9 +284,9 @@ def _figures(table: Table, collective: str, prefix: str) -> list[Figure]:
     figures = [Figure(f"{prefix}_unchecked_count", table.unchecked, "count")]
     if table.ranks is not None:
         figures.append(Figure(f"{prefix}_ranks_count", table.ranks, "count"))
-    if not table.complete:
-        return figures
     largest = table.largest
+    if not table.complete or largest is None:
+        return figures
     blocks = {"": largest.main, "_in_place": largest.in_place if largest.out_of_place else None}
     for suffix, block in blocks.items():
         if block and block.bus_bytes_per_second is not None:
@@ -339,14 +338,13 @@ def _measure(job: Job, collective: str, path: Path, largest: str, left: int) -> 
     seconds = job.seconds_left() * 2 / (left + 1)
     if seconds < 1:
         return Answer.none(f"{collective}: no time was left for it"), False
-    arguments = [path, "-b", SMALLEST, "-e", largest, "-f", "2", "-g", str(job.gpus)]
+    arguments: list[str | Path] = [path, "-b", SMALLEST, "-e", largest, "-f", "2", "-g", str(job.gpus)]
     ended = job.call(arguments, seconds, name=f"{job.tool}_{collective}")
     answer = judge(parse(ended.output), collective, job.gpus, job.tool)
-    if answer.verdict == PASS and trusted(ended):
-        answer = Answer.none(f"{collective}: {trusted(ended)}")
-    elif answer.verdict not in (PASS, FAIL):
-        reason = why(ended, answer.reason.removeprefix(f"{collective}: "))
-        answer = replace(answer, reason=f"{collective}: {reason}")
+    answer.reason = answer.reason.removeprefix(f"{collective}: ")
+    answer = settle(ended, answer)
+    if answer.verdict not in (PASS, FAIL):
+        answer.reason = f"{collective}: {answer.reason}"
     return answer, ended.timed_out and answer.verdict != FAIL
 
 

@@ -1,4 +1,4 @@
-"""What the stage is told."""
+"""The settings of the stage."""
 
 from __future__ import annotations
 

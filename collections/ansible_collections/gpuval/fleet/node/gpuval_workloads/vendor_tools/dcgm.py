@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ..common.tool_output import dicts, json_object, metric_part, number, plain, shortened, texts, whole
 from .answer import FAIL, NODE, PASS, Answer, Fault, Figure
-from .job import Job, trusted, why
+from .job import Job, settle
 
 BINARY = "dcgmi"
 LAYOUTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
@@ -96,7 +96,7 @@ def _findings(test: dict) -> list[Finding]:
     summary = test.get("test_summary")
     if isinstance(summary, dict):
         status = _status(summary)
-        # Said of the test as a whole; of interest where the results do not say it of a part.
+        # Of the test as a whole; of interest where no result has it of a part.
         if (status not in ("pass", "skip") and all(finding.status != status for finding in found)) or not found:
             found.append(_finding(name, None, status, summary))
     if not found:
@@ -116,7 +116,7 @@ def _of_result(name: str, result: dict) -> list[Finding]:
         return [_finding(name, None, status, result, entity=f"{shortened(str(group or group_id), 24)} {index}")]
     ids = str(result.get("gpu_ids", result.get("gpu_id", "")))
     gpus = [int(part) for part in re.findall(r"\d{1,4}", ids) if int(part) <= _MAX_GPU]
-    return [_finding(name, gpu, status, result) for gpu in gpus or [None]]
+    return [_finding(name, gpu, status, result) for gpu in gpus] or [_finding(name, None, status, result)]
 
 
 def _finding(name: str, gpu: int | None, status: str, result: dict, entity: str = "") -> Finding:
@@ -140,7 +140,7 @@ def _status(result: dict) -> str:
 
 
 def judge(diagnosis: Diagnosis, gpus: int | None) -> Answer:
-    """Say what the results prove; ``gpus`` is how many the node is to have."""
+    """Return what the results prove; ``gpus`` is how many the node is to have."""
     if diagnosis.problem:
         return Answer.none(diagnosis.problem)
     findings = diagnosis.findings
@@ -170,10 +170,10 @@ def judge(diagnosis: Diagnosis, gpus: int | None) -> Answer:
 
 
 def _words(finding: Finding) -> str:
-    said = "; ".join(dict.fromkeys(shortened(text, 300) for text in finding.warnings[:SHOWN])) or "no reason given"
+    warnings = "; ".join(dict.fromkeys(shortened(text, 300) for text in finding.warnings[:SHOWN])) or "no reason given"
     code = f" (DCGM error {', '.join(map(str, finding.codes[:SHOWN]))})" if finding.codes else ""
     of = f" of {finding.entity}" if finding.entity else ""
-    return f"{finding.test}{of}: {said}{code}"
+    return f"{finding.test}{of}: {warnings}{code}"
 
 
 def _figures(findings: tuple[Finding, ...], counts: Counter) -> list[Figure]:
@@ -197,29 +197,28 @@ def _measured(finding: Finding, name: str) -> list[Figure]:
     found = []
     for text in finding.info:
         for part in re.split(r",\s", text[:4096]):
-            said = _OF_A_GPU.sub("", part.strip())
-            labelled, gigaflops = _LABELLED.search(said), _GIGAFLOPS.search(said)
+            figure = _OF_A_GPU.sub("", part.strip())
+            labelled, gigaflops = _LABELLED.search(figure), _GIGAFLOPS.search(figure)
             value = number(labelled[2]) if labelled else None
             ending, unit, factor = _UNITS.get(labelled[3].lower(), ("", "", 0.0)) if labelled else ("", "", 0.0)
-            if value is not None and ending:
+            rate = number(gigaflops[1]) if gigaflops else None
+            if labelled and value is not None and ending:
                 label = f"{name}_{metric_part(labelled[1], 32)}_{ending}"
                 found.append(Figure(label, value * factor, unit, finding.scope))
-            elif gigaflops and number(gigaflops[1]) is not None:
-                found.append(Figure(f"{name}_tflops", number(gigaflops[1]) / 1e3, "TFLOP/s", finding.scope))
+            elif rate is not None:
+                found.append(Figure(f"{name}_tflops", rate / 1e3, "TFLOP/s", finding.scope))
     return found
 
 
 def run(job: Job) -> Answer:
     """Run the diagnostics of the level, on all GPUs."""
-    path = job.places.find(BINARY)
+    path = job.executable(BINARY)
     ended = job.call([path, "diag", "-r", str(job.level), "-j"], job.seconds_left())
     answer = judge(parse(ended.output), job.gpus)
     if answer.verdict not in (PASS, FAIL) and _NO_ENGINE.search(ended.output):
         return Answer.left_out(
             "no host engine answers dcgmi: start nv-hostengine on the node (systemctl start nvidia-dcgm)"
         )
-    if answer.verdict not in (PASS, FAIL):
-        answer.reason = why(ended, answer.reason)
-    elif answer.verdict == PASS and trusted(ended) and not (answer.notes and (ended.code or 0) > 0):
-        answer = Answer.none(trusted(ended))  # a warning alone makes dcgmi end with another code than 0
-    return answer
+    if answer.verdict == PASS and answer.notes and (ended.code or 0) > 0:
+        return answer  # a warning alone makes dcgmi end with another code than 0
+    return settle(ended, answer)

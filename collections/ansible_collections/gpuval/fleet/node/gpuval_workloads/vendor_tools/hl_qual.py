@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..common.tool_output import plain, shortened
 from .answer import FAIL, NODE, PASS, Answer, Fault, Figure
-from .job import Job, trusted, why
+from .job import Job, settle
 
 BINARY = "hl_qual"
 SHORTEST_SECONDS, START_SECONDS = 30, 60
@@ -57,7 +58,7 @@ def parse(text: str) -> Report:
 
 
 def judge(report: Report, gpus: int | None) -> Answer:
-    """Say what the report proves; ``gpus`` is how many the node is to have."""
+    """Return what the report proves; ``gpus`` is how many the node is to have."""
     faults = [Fault(_scope(line), line) for line, passed in report.devices if not passed]
     if report.passed is False and not faults:
         faults = [Fault(NODE, "the report says FAILED and names no device")]
@@ -81,7 +82,7 @@ def _scope(line: str) -> str:
 
 def run(job: Job) -> Answer:
     """Run the functional test on all devices at once. hl_qual wants to be started in its own folder."""
-    path = job.places.find(BINARY)
+    path = job.executable(BINARY)
     model = next((part for part in reversed(path.resolve().parts) if _MODEL.fullmatch(part)), None)
     if model is None:
         return Answer.left_out(f"{path} lies in no folder named after a Gaudi, so its device switch is not known")
@@ -90,13 +91,8 @@ def run(job: Job) -> Answer:
         needed = SHORTEST_SECONDS + START_SECONDS
         return Answer.left_out(f"{max(job.seconds_left(), 0):.0f} s are left, it needs {needed}")
     test = ["-f2", "-l", "high", "-t", str(seconds)]
-    arguments = [path, f"-{model}", "-c", "all", "-rmod", "parallel", "-dis_mon", *test]
+    arguments: list[str | Path] = [path, f"-{model}", "-c", "all", "-rmod", "parallel", "-dis_mon", *test]
     python = os.environ.get("__python_cmd", "python3")  # noqa: SIM112 - hl_qual's own name for it
     environment = {"__python_cmd": python, "HABANA_LOGS": str(job.folder / "habana")}
     ended = job.call(arguments, job.seconds_left(), cwd=path.resolve().parent, environment=environment)
-    answer = judge(parse(ended.output + "\n"), job.gpus)
-    if answer.verdict == PASS and trusted(ended):
-        answer = Answer.none(trusted(ended))
-    elif answer.verdict not in (PASS, FAIL):
-        answer.reason = why(ended, answer.reason)
-    return answer
+    return settle(ended, judge(parse(ended.output + "\n"), job.gpus))

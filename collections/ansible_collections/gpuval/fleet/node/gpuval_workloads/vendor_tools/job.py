@@ -1,4 +1,4 @@
-"""One tool's turn: its time, its place for files, its calls."""
+"""The run of one tool: its time, its folder, its calls."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..common import command
 from ..common.tool_output import shortened
+from .answer import FAIL, PASS, Answer
 from .places import Places
 
 MAX_LOG_BYTES = 8 << 20
@@ -31,9 +32,13 @@ class Job:
     def seconds_left(self) -> float:
         return self.deadline - time.monotonic()
 
+    def executable(self, name: str) -> Path:
+        """Return the path of an executable, which was found before the tool was started."""
+        return self.places.find(name) or Path(name)
+
     def call(
         self,
-        arguments: Sequence[str | os.PathLike],
+        arguments: Sequence[str | Path],
         seconds: float,
         *,
         name: str = "",
@@ -64,8 +69,17 @@ class Job:
             print(f"{title}: its output could not be kept: {error.strerror}", flush=True)
 
 
+def settle(ended: command.Ended, answer: Answer) -> Answer:
+    """Return the answer; no pass counts of a program that ended badly, and one without an answer gets the reason."""
+    if answer.verdict == PASS and distrust(ended):
+        return Answer.none(distrust(ended))
+    if answer.verdict not in (PASS, FAIL):
+        answer.reason = why(ended, answer.reason)
+    return answer
+
+
 def why(ended: command.Ended, reason: str) -> str:
-    """Say why a program gave no answer: how it ended if not well, what its output lacks, its own last complaint."""
+    """Return why a program gave no answer: how it ended if not well, what its output lacks, its own last complaint."""
     lines = [line for line in ended.output.splitlines()[-400:] if any(hint in line.lower() for hint in HINTS)]
     parts = [] if ended.code == 0 and not ended.timed_out and not ended.problem else [ended.how()]
     if ended.code is None:
@@ -74,7 +88,7 @@ def why(ended: command.Ended, reason: str) -> str:
     return "; ".join(parts) + (f": {shortened(lines[-1], 200)}" if lines else "")
 
 
-def trusted(ended: command.Ended) -> str:
+def distrust(ended: command.Ended) -> str:
     """Return why a program's output must not count as a pass although it reads like one; empty when it may."""
     if ended.code != 0 or ended.timed_out or ended.problem:
         return ended.how()

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..common.result import RESULT_FILE_VARIABLE, Result, WorkloadFailure
+from ..common.result import Result, WorkloadFailure
 from . import agfhc, collectives, dcgm, hl_qual, rvs
 from .answer import FAIL, LEFT_OUT, PASS, Answer
 from .config import Config, parse_arguments
@@ -62,7 +62,7 @@ def main(result: Result) -> None:
             left = start + config.seconds - time.monotonic()
             share = left * tool.weight / sum(later.weight for later in present[place:])
             job = Job(tool.name, places, count, config.level, time.monotonic() + share, folder)
-            _tell(result, f"{tool.name}: runs, {share:.0f} s are for it")
+            result.report(f"{tool.name}: runs, {share:.0f} s are for it")
             answers[tool.name] = _take(result, tool, job)
             _add(result, answers[tool.name])
     _conclude(result, answers, wanted, config, kind)
@@ -112,13 +112,6 @@ def _words(name: str, answer: Answer) -> str:
         notes = "; ".join(answer.notes[:MAX_NOTES])
         return answer.summary + (f" ({notes})" if notes else "")
     return f"left out: {answer.reason}" if answer.verdict == LEFT_OUT else f"no answer: {answer.reason}"
-
-
-def _tell(result: Result, message: str) -> None:
-    print(message, flush=True)
-    result.message = message
-    if os.environ.get(RESULT_FILE_VARIABLE):
-        result.write()
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from ..common.tool_output import json_objects, metric_part, number, plain, shortened, without_trailing_commas
 from .answer import FAIL, NODE, PASS, Answer, Fault, Figure
-from .job import Job, trusted, why
+from .job import Job, settle
 
 BINARY = "rvs"
 
@@ -74,7 +74,7 @@ def parse(text: str) -> Report:
 
 
 def _gpus(report: Report, above: list[str], row: list[str]) -> list[str]:
-    """Take over the GPUs that two rows of the overview name: names and ids, below them indices and addresses."""
+    """Add the GPUs that two rows of the overview name: names and ids, below them indices and addresses."""
     for name, place in zip(above, row):
         gpu, where = _NAME_CELL.match(name), _PLACE_CELL.match(place)
         if gpu and where:
@@ -96,9 +96,9 @@ def _log_line(report: Report, line: str) -> None:
     if level == "ERROR":
         report.errors.append(shortened(f"{name} {rest}".strip()))
         return
-    verdict, old = _VERDICT.search(rest), _OLD_VERDICT.search(rest)
-    if verdict or old:
-        passed = (verdict[1] if verdict else old[1]).upper() in _PASSED
+    verdict = _VERDICT.search(rest) or _OLD_VERDICT.search(rest)
+    if verdict:
+        passed = verdict[1].upper() in _PASSED
         report.verdicts.append((name, gpu, passed, shortened(rest, 160)))
     for pattern, best in ((_GFLOPS, report.gflops), (_POWER, report.watts)):
         found = pattern.search(rest)
@@ -123,7 +123,7 @@ def parse_json(text: str) -> Report:
 
 
 def judge(report: Report, gpus: int | None) -> Answer:
-    """Say what the log proves; ``gpus`` is how many the node is to have."""
+    """Return what the log proves; ``gpus`` is how many the node is to have."""
     failed = [one for one in report.verdicts if not one[2]]
     faults = [
         Fault(report.scope(gpu), ": ".join(filter(None, (name, report.named(gpu), text))))
@@ -162,7 +162,7 @@ def _figures(report: Report, failed: int) -> list[Figure]:
 def run(job: Job) -> Answer:
     """Run the level that RVS ships for this GPU (RVS 1.3 and later)."""
     log = job.folder / "rvs.json"
-    ended = job.call([job.places.find(BINARY), "-r", str(job.level), "-j", log], job.seconds_left())
+    ended = job.call([job.executable(BINARY), "-r", str(job.level), "-j", log], job.seconds_left())
     report = parse(ended.output)
     try:
         with log.open("rb") as stream:
@@ -171,9 +171,4 @@ def run(job: Job) -> Answer:
         report.verdicts += [one for one in extra.verdicts if not one[2] and one[:2] not in known]
     except OSError:
         pass  # older versions choose the file's place themselves
-    answer = judge(report, job.gpus)
-    if answer.verdict == PASS and trusted(ended):
-        answer = Answer.none(trusted(ended))
-    elif answer.verdict not in (PASS, FAIL):
-        answer.reason = why(ended, answer.reason)
-    return answer
+    return settle(ended, judge(report, job.gpus))

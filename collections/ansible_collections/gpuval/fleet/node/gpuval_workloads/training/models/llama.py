@@ -68,6 +68,9 @@ class Layer(nn.Module):
 class Llama(nn.Module):
     """A decoder; returns the mean cross entropy of the next token, in nats."""
 
+    cos: Tensor
+    sin: Tensor
+
     def __init__(self, shape: LlamaShape, sequence_length: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(shape.vocabulary, shape.dim)

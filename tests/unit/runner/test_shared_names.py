@@ -1,0 +1,31 @@
+"""Names that node and controller both use, where each side has its own list of them."""
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.module_utils.hardware import collect
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.vendors import GPU_VENDORS
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import states
+from gpuval_runner import devices, environment, machine, plan
+from gpuval_runner.result import STATES as RESULT_STATES
+from gpuval_workloads.common import device
+from gpuval_workloads.common.result import STATES as WORKLOAD_STATES
+
+
+def test_the_states_of_a_record():
+    assert machine.FINISHED == states.FINAL_STATES
+    assert states.FAILED_STATES | {"cancelled"} == machine.STOPPING
+    assert RESULT_STATES == WORKLOAD_STATES
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {*plan.VENDORS} - {"auto", "cpu"},
+        {*device.ACCELERATORS} - {"auto", "cpu"},
+        {*environment.MAD_VENDORS} - {"cpu"},
+        {*devices._PRESENT},
+        {*collect.NAMES},
+        {*collect.REMEDIES},
+    ],
+)
+def test_the_vendors(names):
+    assert names == {*GPU_VENDORS}
