@@ -177,7 +177,7 @@ def explain_init(exit_code: Optional[int], last_line: str) -> str:
 
 
 def absent(image: str) -> str:
-    """Say that an image is not here."""
+    """Return the message for an image that is not here."""
     return (
         f"image {image} is not on this node: run the image stage (--tags image) or load the image; stages do not pull"
     )

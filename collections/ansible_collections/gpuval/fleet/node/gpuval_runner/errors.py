@@ -1,4 +1,4 @@
-"""What can be wrong with what the runner was given. Each message tells the operator what to do next."""
+"""Errors of what the runner was given. Each message says what to do next."""
 
 from __future__ import annotations
 

@@ -292,7 +292,7 @@ class _Bringer:
         """Return the image that came from the archive: what had its name before may be another one."""
         names = [name for name in loaded if plain(name) == plain(image.reference)] or loaded
         found = engine.image(names[0]) if len(names) == 1 else None
-        if found is None and not loaded and not engine.facts.containerd_images:  # its id will tell
+        if found is None and not loaded and not engine.facts.containerd_images:  # its id is checked below
             found = engine.image(image.reference)
         if found is None:
             raise DeliveryError(

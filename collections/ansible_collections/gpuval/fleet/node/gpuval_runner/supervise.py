@@ -271,7 +271,7 @@ class _Supervision:
                 break
 
     def _wait(self, limit: float) -> list[descendants.Process]:
-        """Wait until no member is left, for at most `limit` seconds; returns who is."""
+        """Wait until no member is left, for at most `limit` seconds; returns those left."""
         deadline = self._clock() + limit
         pause = 0.05
         while True:

@@ -1,6 +1,6 @@
-"""What the GPUs, the host and the kernel say while a stage runs, sampled beside the work.
+"""GPUs, host and kernel log, sampled beside the work of a stage.
 
-`monitor` is the stage's side. It starts a helper process (`child`) that does all that may hang in a driver: `nvml`,
-`nvidia_smi`, `amd` and `gaudi` read the GPUs, `host` the machine, `kernel_log` and `events` the kernel's messages.
-`summary` makes metrics and curves of what the helper tells.
+`monitor` is the stage's side. It starts a helper process (`child`) that does all that may hang in a driver: the
+sources of `gpuval_node.hardware` read the GPUs, `host` the machine, `kernel_log` and `events` the kernel's messages.
+`summary`, `gpu_figures` and `comparison` make metrics and curves of the helper's reports.
 """

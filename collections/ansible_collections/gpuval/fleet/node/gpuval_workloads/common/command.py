@@ -41,7 +41,7 @@ class Ended:
     problem: str = ""
 
     def how(self) -> str:
-        """Say how it ended, for a message."""
+        """Return how it ended, for a message."""
         if self.problem:
             return self.problem
         if self.timed_out:

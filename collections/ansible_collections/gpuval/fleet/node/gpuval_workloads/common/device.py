@@ -51,7 +51,7 @@ def choose_accelerator(environ: Mapping[str, str] = os.environ) -> Accelerator:
 
 
 def describe_devices(accelerator: Accelerator) -> list[dict]:
-    """Return what PyTorch says of each device used: index, name, memory in bytes, UUID where it tells."""
+    """Return each device used as PyTorch describes it: index, name, memory in bytes, UUID where known."""
     if accelerator.kind != "cuda":
         return []
     import torch

@@ -1,4 +1,4 @@
-"""Which processes hold the memory of an NVIDIA GPU, as far as ``nvidia-smi`` tells."""
+"""Which processes hold the memory of an NVIDIA GPU, as far as ``nvidia-smi`` shows them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_LINES = 1000
 
 @dataclass(frozen=True)
 class GpuProcess:
-    """One process on one GPU; bytes are None where the tool does not tell ("[N/A]", other users' in a container)."""
+    """One process on one GPU; bytes are None where the tool hides them ("[N/A]", other users' in a container)."""
 
     gpu_uuid: str
     pid: int

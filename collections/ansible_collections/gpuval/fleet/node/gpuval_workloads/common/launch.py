@@ -28,7 +28,7 @@ FAILURE_FILE = "failure-{rank}.json"
 CRASH_FILE = "crash-{rank}.json"
 
 KILLED = frozenset({signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
-"""Signals that come from outside or tell of a broken process. NCCL aborts (SIGABRT) healthy ranks that lost a peer."""
+"""Signals from outside or of a broken process. NCCL aborts (SIGABRT) healthy ranks that lost a peer."""
 
 _LOOPBACK = "127.0.0.1"
 _SHUTDOWN_SECONDS = 10
@@ -191,7 +191,7 @@ def describe_end(
     exceptions: Mapping[int, tuple[float, str]] | None = None,
     is_gpu: bool = False,
 ) -> str:
-    """Say which rank broke off first (:func:`first_end`) and how."""
+    """Return which rank broke off first (:func:`first_end`) and how."""
     exceptions = exceptions or {}
     rank, pid, code, _ = first_end(ends, exceptions)
     if code >= 0:

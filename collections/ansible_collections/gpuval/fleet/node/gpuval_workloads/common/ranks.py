@@ -93,7 +93,7 @@ class Ranks:
             self.progress.tick()
 
     def follow(self, events: Sequence[Event]) -> None:
-        """Tell how far this rank's device is by these events, see ``Progress.follow``; they are CUDA's (and ROCm's)."""
+        """Follow this rank's device by these events, see ``Progress.follow``; they are CUDA's (and ROCm's)."""
         if self.progress and self.accelerator.kind == "cuda":
             self.progress.follow(events, lambda: torch.cuda.set_device(self.device))
 
@@ -179,7 +179,7 @@ def node_ranks(environ: Mapping[str, str]) -> range:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Say whether an exception means that the device's memory is full, whichever layer below raised it."""
+    """Return whether an exception means that the device's memory is full, whichever layer below raised it."""
     return isinstance(error, _OUT_OF_MEMORY) or (
         isinstance(error, RuntimeError) and any(words in str(error) for words in _OUT_OF_MEMORY_WORDS)
     )
@@ -229,7 +229,7 @@ def _fail(rank: int, message: str, about: Sequence[int] = ()) -> int:
 
 
 def _words(error: Exception) -> str:
-    """The first line of what an exception says, and those further below that tell why: what NCCL met last, memory."""
+    """The first line of an exception, and those below with the cause: NCCL's last error, memory."""
     first, *others = str(error).split("\n")
     kept, is_last = [first], False
     for line in others:
@@ -245,7 +245,7 @@ def _leave_note(name: str, rank: int, message: str, about: Sequence[int] = ()) -
 
 
 def _memory_account(ranks: Ranks) -> str:
-    """Say who holds the memory of a full device, and what to do about it."""
+    """Return what holds the memory of a full device, and what to do about it."""
     text = f"rank {ranks.rank} ({ranks.scope}) ran out of device memory"
     strangers = None
     if ranks.accelerator.kind == "cuda":

@@ -1,4 +1,4 @@
-"""The result file: how a workload tells the runner what it found.
+"""The result file, which hands a workload's findings to the runner.
 
 The file named by ``GPUVAL_RESULT_FILE`` holds the fields of :class:`Result` as JSON. It is replaced whole, so a reader
 never sees half of one. State ``running`` marks figures so far; ``success`` and ``failure`` are final.
@@ -31,7 +31,7 @@ Number = Union[int, float]
 
 
 class WorkloadFailure(Exception):  # noqa: N818 - a verdict of the work about the node, not a defect of the program
-    """The work ran and says no. The message is for the operator and tells what to do next.
+    """The work ran and rejects the node. The message is for the operator and says what to do next.
 
     ``ranks`` are those that it is about, where others raise it as well; empty for the one that raises it.
     """

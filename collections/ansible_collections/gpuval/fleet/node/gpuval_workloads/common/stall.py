@@ -39,7 +39,7 @@ class Event(Protocol):
     """A mark in a device's queue, recorded."""
 
     def query(self) -> bool:
-        """Say whether the device has passed it."""
+        """Return whether the device has passed it."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Beat:
 
 
 class Progress:
-    """The rank's side: counts progress and tells it, with the place of the main thread, from a thread beside it."""
+    """The rank's side: counts progress and reports it, with the place of the main thread, from a thread beside it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -94,7 +94,7 @@ class Progress:
     def device_done(self) -> int:
         """Return how many events the device has passed; where it does not say, as many as when it last did."""
         done, events, select = self._queue
-        with suppress(Exception):  # a device that is lost raises whatever its driver likes: the work itself tells of it
+        with suppress(Exception):  # a lost device raises whatever its driver likes: the work itself reports it
             if events:
                 select()
             self._device_done = done + passed(events)
@@ -246,7 +246,7 @@ class Watch:
         late = _least({rank: seen.beat.device_done for rank, seen in alive.items()})
         if late:
             return late
-        # Work by the clock counts differently on each rank; in a collective one waits for those who are not.
+        # Work by the clock counts differently on each rank; in a collective one waits for those outside it.
         elsewhere = [rank for rank, seen in alive.items() if not seen.beat.is_in_collective]
         if 0 < len(elsewhere) < len(alive):
             return elsewhere

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 CLEARLY = 2.0
-"""How many times smaller the errors against float64 must be to tell right from wrong: rounding differs by less."""
+"""How many times smaller the errors against float64 must be to decide which is right: rounding differs by less."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def _examine(
     if first is not None:
         against = "what the host knows" if first in section.known else "the other parts"
         if not is_decided:
-            against = "the other parts, and nothing tells which of them is right" if len(traces) == 1 else "itself"
+            against = "the other parts, and which of them is right is unknown" if len(traces) == 1 else "itself"
         elif len(traces) > 1:
             against = f"{against}, and from its own other repeats"
         words.append(f"first differs at '{section.labels[first]}' from {against}")

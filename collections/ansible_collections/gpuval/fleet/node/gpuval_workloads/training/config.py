@@ -95,7 +95,7 @@ def llama_batch_size(config: Config, size: str, is_compiled: bool, memory_bytes:
 
 
 def wants_compile(config: Config, is_nvidia: bool) -> bool:
-    """Say whether to compile: as asked, or where it is known to work and the training is long enough to gain by it."""
+    """Return whether to compile: as asked, or where it is known to work and the training is long enough to gain."""
     if config.validation_only or config.compile == "never":
         return False
     if config.compile == "always":

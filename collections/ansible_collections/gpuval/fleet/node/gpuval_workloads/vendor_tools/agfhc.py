@@ -30,7 +30,7 @@ _OUTCOMES = {"pass": "pass", "skip": "skip", "fail": "fail", "erro": "fail", "ab
 
 @dataclass(frozen=True)
 class Report:
-    """Outcome of each test (pass, fail, skip), lines that tell of failures, the counts of the summary, and the name and
+    """Outcome of each test (pass, fail, skip), lines of failures, the counts of the summary, and the name and
     number of the return code, None where the output ends before it."""
 
     tests: dict[str, str]

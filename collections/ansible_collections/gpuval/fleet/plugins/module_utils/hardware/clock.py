@@ -1,4 +1,4 @@
-"""Whether the system clock is synchronised, and who says so.
+"""Whether the system clock is synchronised, and by which source.
 
 `chronyc` is asked first because it also gives the offset, then systemd, then the kernel (adjtimex(2)), whose flag every
 NTP client clears. A clock disciplined from outside the machine, by a hypervisor for example, leaves the flag set.

@@ -1,4 +1,4 @@
-"""Operating system, firmware and what tells this machine from every other."""
+"""Operating system, firmware and the identity of this machine."""
 
 from __future__ import annotations
 

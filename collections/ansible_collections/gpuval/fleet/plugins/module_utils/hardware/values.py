@@ -58,7 +58,7 @@ _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 
 
 def text(value: Any) -> Optional[str]:
-    """A tool's word, or None where it says that it has none."""
+    """The text of a value, or None where the tool has none."""
     if value is None or isinstance(value, (dict, list)):
         return None
     word = str(value).strip()

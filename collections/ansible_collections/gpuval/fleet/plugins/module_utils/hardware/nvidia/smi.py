@@ -222,7 +222,7 @@ READING_OF_COLUMN = {
     column: READINGS[field.attribute] for field in FIELDS for column in field.columns if field.attribute in READINGS
 }
 NOT_SUPPORTED = "not supported by the GPU"
-#: Cells by which the tool says that a good GPU gives no value; any other word in brackets is an error.
+#: Cells of a good GPU that has no value; any other cell in brackets is an error.
 NO_VALUE = {
     "[n/a]": NOT_SUPPORTED,
     "n/a": NOT_SUPPORTED,
