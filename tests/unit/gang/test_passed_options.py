@@ -1,15 +1,13 @@
 """Roles pass every option that actions of gangs have; what an operator sets is not lost on the way."""
 
-import pytest
 import yaml
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import settings
 
 from tests.kit.options import documented
 
 
-@pytest.mark.parametrize("placement", ["ssh", "kubernetes"])
-def test_every_option_is_passed_by_a_declared_setting(placement):
-    (task,) = yaml.safe_load((settings.ROLES / f"run/tasks/gangs_{placement}.yml").read_text())
+def test_every_option_is_passed_by_a_declared_setting():
+    (task,) = yaml.safe_load((settings.ROLES / "run/tasks/gangs.yml").read_text())
     (passed,) = (value for name, value in task.items() if name.startswith("gpuval.fleet."))
     assert set(documented("gangs", "gang_members")) <= set(passed)
     known = settings.declared()
