@@ -31,8 +31,12 @@ def of_stage(run_id, node, stage, attempt=1):
 
 def ranks_of(run_id, node, stage="training", attempt=1):
     """Pids of the ranks that torchrun started, by rank."""
-    found = {pid: environment(pid).get("LOCAL_RANK") for pid in of_stage(run_id, node, stage, attempt)}
-    return {int(rank): pid for pid, rank in found.items() if rank}
+    found = {}
+    for pid in sorted(of_stage(run_id, node, stage, attempt)):
+        rank = environment(pid).get("LOCAL_RANK")
+        if rank:
+            found.setdefault(int(rank), pid)  # what a rank starts comes after it
+    return found
 
 
 def send(pids, number):
