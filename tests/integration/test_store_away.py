@@ -17,7 +17,8 @@ AWAY_SECONDS = 5  # longer than a heartbeat: what the node has to say does not g
 
 def work_until(sign):
     return {
-        "command": ["sh", "-c", f"echo begun; while [ ! -e {sign} ]; do echo on; sleep 0.5; done"],
+        "command": ["sh", "-c", f"echo begun; while [ ! -e {sign} ]; do sleep 0.5; done; echo worked: 3 items"],
+        "patterns": [{"name": "worked_items", "pattern": r"^worked: (?P<value>\d+) (?P<unit>items)"}],
         "timeout_seconds": 400,
     }
 
