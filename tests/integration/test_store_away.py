@@ -11,11 +11,11 @@ import time
 from tests.kit.fleet import ONE_RANK
 from tests.kit.processes import send
 
-#: The work lasts until the test has seen all that befalls the store: a file says so.
 AWAY_SECONDS = 5  # longer than a heartbeat: what the node has to say does not get through
 
 
 def work_until(sign):
+    """Work that lasts until a file is there: when the test has seen all that befalls the store."""
     return {
         "command": ["sh", "-c", f"echo begun; while [ ! -e {sign} ]; do sleep 0.5; done; echo worked: 3 items"],
         "patterns": [{"name": "worked_items", "pattern": r"^worked: (?P<value>\d+) (?P<unit>items)"}],
