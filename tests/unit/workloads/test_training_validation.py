@@ -11,7 +11,7 @@ from gpuval_workloads.training.models.llama import Llama, repeat_heads, rotary_t
 from gpuval_workloads.training.models.shapes import LlamaShape  # noqa: E402
 from gpuval_workloads.training.validation import Gradients, complain  # noqa: E402
 
-GOOD_GRADIENTS = Gradients(loss=1.0, nonfinite_count=0, mismatch_count=0, seconds=1.0)
+GOOD_GRADIENTS = Gradients(nonfinite_count=0, mismatch_count=0, seconds=1.0)
 GOOD = {
     "diagnostics_matmul_fp32_error_ratio": 1e-6,
     "diagnostics_matmul_bf16_error_ratio": 2e-3,
@@ -46,7 +46,7 @@ def test_what_is_wrong_is_named_with_its_part(accelerator, changes, words):
 
 
 def test_gradients_that_differ_or_are_no_numbers():
-    bad = Gradients(loss=1.0, nonfinite_count=1, mismatch_count=2, seconds=1.0)
+    bad = Gradients(nonfinite_count=1, mismatch_count=2, seconds=1.0)
     assert len(complain(Ranks(0, 1, CPU), bad, [figures()])) == 2
 
 

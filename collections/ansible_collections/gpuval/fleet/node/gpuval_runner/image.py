@@ -274,16 +274,23 @@ class _Bringer:
 
     def _identify(self, engine: Engine, image: Image, path: Path, loaded: Sequence[str]) -> None:
         """Check that the loaded image is the planned one. Raises ``ImageError``."""
-        found = engine.image(image.id) if image.id else None
-        if found is None:
-            found = self._loaded(engine, image, path, loaded)
-            if image.id and found.id != image.id:
-                if not engine.facts.containerd_images:  # those have ids of their own; the archive's SHA-256 stands
-                    raise DeliveryError(
-                        f"the archive {path.name} gave image {found.id[:19]} for {image.reference}, but the plan names "
-                        f"{image.id[:19]}: build and load the image anew"
-                    )
-                self._remember(image.id, found)
+        found = (engine.image(image.id) if image.id else None) or self._loaded(engine, image, path, loaded)
+        self._accept(
+            engine,
+            image,
+            found,
+            f"the archive {path.name} gave image {found.id[:19]} for {image.reference}, but the plan names "
+            f"{(image.id or '')[:19]}: build and load the image anew",
+        )
+
+    def _accept(self, engine: Engine, image: Image, found: LocalImage, mismatch: str) -> None:
+        """Check and name an image that was brought. Raises ``DeliveryError``, with `mismatch` for another id."""
+        if image.id and found.id != image.id:
+            if not engine.facts.containerd_images:  # those have ids of their own; the digest of what was brought stands
+                raise DeliveryError(mismatch)
+            self._directory.images.mkdir(mode=0o700, parents=True, exist_ok=True)
+            known = {**known_ids(self._directory), image.id: found.id}
+            write_atomically(self._directory.known_images, to_json(known))
         self._name(engine, found, image)
         self._check_architecture(engine, found, image)
         self._done.environment[image.reference] = found.id
@@ -300,9 +307,6 @@ class _Bringer:
                 f"(it has {', '.join(loaded[:4]) or 'none that the engine names'}): build and load it anew"
             )
         return found
-
-    def _remember(self, planned: str, found: LocalImage) -> None:
-        write_atomically(self._directory.known_images, to_json({**known_ids(self._directory), planned: found.id}))
 
     def _name(self, engine: Engine, found: LocalImage, image: Image) -> None:
         present = engine.image(image.reference)
@@ -337,16 +341,13 @@ class _Bringer:
         found = engine.image(image.reference)
         if found is None:
             raise ImageError(f"{engine.command} pulled {image.reference}, but does not find it")
-        if image.id and found.id != image.id:
-            if not engine.facts.containerd_images:
-                raise DeliveryError(
-                    f"{image.reference} came from its registry as {found.id[:19]}, but the plan names "
-                    f"{image.id[:19]}: correct one of the two"
-                )
-            self._directory.images.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._remember(image.id, found)  # an id of the engine's own; the digest of the reference stands
-        self._check_architecture(engine, found, image)
-        self._done.environment[image.reference] = found.id
+        self._accept(
+            engine,
+            image,
+            found,
+            f"{image.reference} came from its registry as {found.id[:19]}, but the plan names {(image.id or '')[:19]}: "
+            "correct one of the two",
+        )
 
     def _watch(self, argv: Sequence[str], what: str) -> tuple[bool, str]:
         """Run a long command of the engine and report its progress; returns whether it succeeded, and its output."""

@@ -182,11 +182,6 @@ class Uploader:
         self._lanes = {kind: _Lane(self._file, ledger, pace) for kind in ("records", "others")}
 
     @property
-    def available(self) -> bool:
-        """Whether there is a store file at all."""
-        return self._file.current() is not None
-
-    @property
     def reachable(self) -> Optional[bool]:
         """Whether the store took anything yet: None before the first answer or the first failure."""
         answers = [lane.reachable for lane in self._lanes.values()]

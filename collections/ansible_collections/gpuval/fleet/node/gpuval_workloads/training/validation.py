@@ -26,7 +26,6 @@ DEFAULT_CHECK_SECONDS = 5.0
 class Gradients:
     """One backward pass on all ranks: elements that are no number, elements that differ between ranks, its seconds."""
 
-    loss: float
     nonfinite_count: int
     mismatch_count: int
     seconds: float
@@ -77,7 +76,7 @@ def one_step(ranks: Ranks, model: nn.Module, next_loss: Callable[[], Tensor]) ->
         counts[1] += differing(gradient)
     dist.all_reduce(counts)
     nonfinite, mismatches = counts.tolist()
-    return Gradients(float(loss.detach()), nonfinite, mismatches, watch.laps()[0])
+    return Gradients(nonfinite, mismatches, watch.laps()[0])
 
 
 def differing(tensor: Tensor) -> Tensor:
