@@ -26,7 +26,7 @@ FAULTS = {
     ),
     "full": (
         Fault("unschedulable"),
-        ("INCOMPLETE", "gpus_taken", "Insufficient nvidia.com/gpu", "spec.nodeName=full"),
+        ("INCOMPLETE", "gpus_in_use", "Insufficient nvidia.com/gpu", "spec.nodeName=full"),
     ),
     "over-quota": (
         Fault("quota"),

@@ -217,7 +217,7 @@ def test_a_member_without_a_place_does_not_hold_up_the_round_and_a_search_leaves
     record = json.loads(folder.evidence_file("node-001", "second").read_text())
     assert record["state"] == "success"
     launch = json.loads(folder.launch_file("node-002").read_text())
-    assert (launch["attempt"], launch["state"], launch["class"]) == (1, "failed", "gpus_taken")
+    assert (launch["attempt"], launch["state"], launch["class"]) == (1, "failed", "gpus_in_use")
     selector = names.run_selector(folder.read_run()["run_id"])
     until(lambda: not there(kit, selector), "everything of the round to be gone")
 

@@ -388,7 +388,7 @@ class TestRefusals:
     def test_the_namespace_is_missing(self, kit):
         with (
             Cluster(Access(str(kit.kubeconfig), "", "nowhere")) as cluster,
-            pytest.raises(Missing, match='namespaces "nowhere" not found: make the namespace'),
+            pytest.raises(Missing, match='namespaces "nowhere" not found: create the namespace'),
         ):
             cluster.create(config_map())
 
@@ -461,7 +461,7 @@ class TestLogin:
         monkeypatch.delenv("KUBECONFIG", raising=False)
         with pytest.raises(ClusterError, match="set gpuval_kubeconfig"):
             Cluster(Access())
-        with pytest.raises(ClusterError, match="there is no kubeconfig /nowhere"):
+        with pytest.raises(ClusterError, match="no kubeconfig /nowhere"):
             Cluster(Access("/nowhere"))
         broken = tmp_path / "broken"
         broken.write_text("just text", encoding="utf-8")
@@ -510,7 +510,7 @@ class TestLogin:
     def test_what_answers_is_no_api_server(self, kit, cluster, monkeypatch):
         page = lambda *args: aiohttp.web.Response(text="<html>log in</html>")  # noqa: E731
         monkeypatch.setattr(type(kit.server), "_list", page)
-        with pytest.raises(ClusterError, match="no Kubernetes API server"):
+        with pytest.raises(ClusterError, match="not from a Kubernetes API server"):
             cluster.list("Pod")
 
     def test_a_login_is_renewed_once_for_all_threads(self, kit, tmp_path):

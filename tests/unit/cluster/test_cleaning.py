@@ -170,7 +170,7 @@ class Stubborn:
     [
         (True, ["example.com/keep"], "held by example.com/keep", False),
         (True, [], "takes longer", False),
-        (False, [], "again and again", True),
+        (False, [], "recreated", True),
     ],
 )
 def test_what_does_not_go_is_named_with_its_cause_at_the_deadline(deleting, finalizers, why, repeated):

@@ -93,7 +93,7 @@ NODE = "node-001"
         (Fault("run_container"), "image_without_python", "facts", False),
         (
             Fault("unschedulable", message="0/3 nodes are available: 1 Insufficient nvidia.com/gpu."),
-            "gpus_taken",
+            "gpus_in_use",
             None,
             False,
         ),

@@ -312,7 +312,7 @@ def test_gangs_of_1000_nodes_fit_whatever_their_names():
 def test_a_gang_that_is_too_large_is_refused_with_what_to_do():
     found = {"all": plans.of_gang(gang(0, many(7000)))}
     with pytest.raises(
-        ManifestError, match=r"the 7000 members of gang all \(gpuval_gang_size .* ConfigMap takes 1 MiB"
+        ManifestError, match=r"the 7000 members of gang all \(gpuval_gang_size .* ConfigMap holds 1 MiB"
     ):
         manifests.gang_config_maps(RUN, "gpuval", found)
 
@@ -331,7 +331,7 @@ def test_gangs_of_a_search_share_a_config_map_and_each_pod_sees_its_own(tmp_path
 
 
 def test_a_plan_of_a_gang_that_nobody_describes_is_refused():
-    with pytest.raises(ManifestError, match="node-1: nobody says who is in gang all"):
+    with pytest.raises(ManifestError, match="node-1: the members of gang all in its plan are unknown"):
         made(together=None)
 
 

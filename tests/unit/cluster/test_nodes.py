@@ -232,7 +232,7 @@ def test_a_node_that_work_can_be_placed_on(object_, given):
             node(labels={**BARE_H200, "nvidia.com/gpu.replicas": "4"}, resources={"nvidia.com/gpu": "32"}),
             {"expected_gpus": 8},
             "gpus_partitioned",
-            "to 4 pods",
+            "among 4 pods",
             "time slicing",
         ),
         (node(labels={"kubernetes.io/hostname": ""}), {}, "wrong_hostname", "kubernetes.io/hostname", "label"),
@@ -350,7 +350,7 @@ def test_a_launch_is_told_why_it_cannot_be():
                 "0/4 nodes are available: 1 Insufficient nvidia.com/gpu, 3 node(s) didn't match Pod's node "
                 "affinity/selector. preemption: 0/4 nodes are available: 4 Preemption is not helpful for scheduling."
             ),
-            "gpus_taken",
+            "gpus_in_use",
         ),
         (
             "Unschedulable",

@@ -313,7 +313,7 @@ def test_a_pod_that_ran_was_launched_and_its_end_explains_what_is_missing():
 
 
 def test_a_pod_that_waits_leaves_its_launch_as_it_is():
-    waits = PodStatus(NODE, 1, "pending", trouble=Trouble("gpus_taken", "Insufficient nvidia.com/gpu", "..."))
+    waits = PodStatus(NODE, 1, "pending", trouble=Trouble("gpus_in_use", "Insufficient nvidia.com/gpu", "..."))
     launch = pod_records.launch_of(waits, {"state": "unknown"})
     assert (launch["state"], launch["message"]) == ("unknown", "pending: Insufficient nvidia.com/gpu")
 

@@ -640,7 +640,7 @@ def test_what_held_a_pod_up_until_the_deadline_is_the_cause():
     cluster = Cluster(unscheduled(f"0/3 nodes are available: 1 Insufficient nvidia.com/gpu, {FOREIGN}."))
     cluster.see(job(conditions=DEADLINE))
     cluster.see(unscheduled("x"), change="DELETED")
-    assert (cluster.trouble.name, cluster.status.done) == ("gpus_taken", True)
+    assert (cluster.trouble.name, cluster.status.done) == ("gpus_in_use", True)
     assert "until the deadline" in cluster.trouble.message
 
 

@@ -39,25 +39,25 @@ else:
 
 Manifest = dict[str, Any]
 
-#: One call, its repetitions included.
+#: One call, retries included.
 DEADLINE_SECONDS = 60.0
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 30.0
-#: Between two tries: doubled each time, up to the second.
+#: Back-off between two tries: doubled up to the second.
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.25, 8.0
 PAGE = 500
 MAX_LOG_BYTES = 16 << 20
-#: One log, its repetitions included: the kubelet that has it may be dead, and others wait meanwhile.
+#: One log, retries included: its kubelet may be dead, and other nodes wait meanwhile.
 LOG_SECONDS = 8.0
-#: What is read of an answer that is an error.
+#: Bytes read of an error's body.
 MAX_STATUS_BYTES = 1 << 16
 RETRIED = frozenset({429, 500, 502, 503, 504})
-#: Of a log the others say that the node's kubelet does not answer: asking again does not help.
+#: For logs the other codes mean that the node's kubelet does not answer: a retry does not help.
 LOG_RETRIED = frozenset({429})
-#: Credentials that an exec plugin or a file hands out expire: they are read again this often in a call.
+#: How often credentials that expired (exec plugins, files) are read again in one call.
 MAX_LOGINS = 2
 
-#: A connection that died in silence (a NAT that forgot it) is noticed after 30 + 3 x 10 seconds.
+#: A dead connection (dropped by a NAT) is detected after 30 + 3 x 10 seconds.
 _KEEPALIVE = [(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1), (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)] + [
     (socket.IPPROTO_TCP, getattr(socket, name), value)
     for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
@@ -69,7 +69,7 @@ _FOLDER_PREFIX = "gpuval-login-"
 #: A proxy of the environment is never asked for these.
 _NEVER_BY_PROXY = "localhost,127.0.0.0/8,::1"
 
-#: How access control words a refusal; other refusals (quota, Pod Security) are answers to what was asked.
+#: Text of a refusal by access control; other refusals (quota, Pod Security) concern the object.
 _NOT_ALLOWED = re.compile(r"\bcannot [a-z]+ (resource|path)\b")
 
 
@@ -81,7 +81,7 @@ class Kind:
     group: str
     plural: str
     namespaced: bool = True
-    #: Only its metadata is of use: what a Secret holds is not fetched.
+    #: Only metadata is fetched: no content of Secrets.
     metadata_only: bool = False
 
     @property
@@ -110,7 +110,7 @@ _METADATA = f"{_JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{_JSON}"
 
 
 class ClusterError(GpuvalError):
-    """The cluster was not reached, or said no. `code` is the HTTP status, 0 when there was none."""
+    """The cluster is unreachable, or rejected a request. `code` is the HTTP status, 0 when there was none."""
 
     def __init__(self, message: str, code: int = 0) -> None:
         super().__init__(message)
@@ -118,20 +118,22 @@ class ClusterError(GpuvalError):
 
 
 class Unreachable(ClusterError):  # noqa: N818  (what the server is, when no answer comes)
-    """Nothing answers, or not in time."""
+    """No answer, or not in time."""
 
 
 class Forbidden(ClusterError):  # noqa: N818  (what the answer is)
     """A rule is missing; `asked` is what it would have to allow, `rule` its YAML."""
 
-    def __init__(self, asked: Sequence[Asked], namespace: str, said: str = "") -> None:
-        super().__init__(permissions.explain(asked, namespace) + (f"\n(the cluster said: {said})" if said else ""), 403)
+    def __init__(self, asked: Sequence[Asked], namespace: str, detail: str = "") -> None:
+        super().__init__(
+            permissions.explain(asked, namespace) + (f"\n(the cluster reports: {detail})" if detail else ""), 403
+        )
         self.asked = list(asked)
         self.rule = permissions.rule_text(asked)
 
 
 class Refused(ClusterError):  # noqa: N818  (what the answer is)
-    """The cluster does not take the object: a quota, Pod Security, a field."""
+    """The cluster rejects the object: a quota, Pod Security, a field."""
 
 
 class Gone(ClusterError):  # noqa: N818  (what the answer is)
@@ -170,8 +172,8 @@ class Cluster:
         self._sleep = sleep
         self._lock = threading.Lock()
         self.asked: Counter[Asked] = Counter()
-        # Keys and certificates that stand in a kubeconfig are written here. The library's own cleaning runs at the
-        # exit of the interpreter, which the forked workers of Ansible leave out.
+        # Keys and certificates of a kubeconfig are written here. The library removes its own at the interpreter's exit,
+        # which the forked workers of Ansible skip.
         self._folder = tempfile.mkdtemp(prefix=_FOLDER_PREFIX)
         self._forget = weakref.finalize(self, _remove, self._folder, os.getpid())
         try:
@@ -191,13 +193,13 @@ class Cluster:
         self._client.rest_client.pool_manager.clear()
         self._forget()
 
-    # What is asked of a cluster
+    # Requests
 
     def create(self, manifest: Mapping[str, Any], *, dry_run: bool = False) -> Manifest:
         """Create an object and return it.
 
-        One that is there already with the same labels is the same one: the answer to an earlier try was lost, or this
-        run is taken up again; then what is returned is trimmed. A `dry_run` is checked as any other and makes nothing.
+        An existing one with the same labels counts as the same: the answer to an earlier try was lost, or the run is
+        resumed; then a trimmed object is returned. A `dry_run` is checked like any other and creates nothing.
         Raises ``Exists``, ``Refused``, ``Forbidden``, ``Missing`` (the namespace).
         """
         kind = KINDS[manifest["kind"]]
@@ -214,7 +216,7 @@ class Cluster:
         name = manifest["metadata"]["name"]
         items, _ = self.list(kind.name, fields=f"metadata.name={name}")
         if not items:
-            raise Exists(f"{kind.name} {name} was there a moment ago and is being deleted: try again", 409)
+            raise Exists(f"{kind.name} {name} is being deleted: try again", 409)
         known = items[0]["metadata"]
         labels = known.get("labels") or {}
         wanted = manifest["metadata"].get("labels") or {}
@@ -227,10 +229,7 @@ class Cluster:
     def list(
         self, kind: str, selector: str = "", limit: int = PAGE, fields: str = "", *, whole: bool = False
     ) -> tuple[list[Manifest], str]:
-        """All objects of a kind, and the resource version they are of. `limit` is the size of a page.
-
-        They are trimmed, unless they are wanted `whole`, for people.
-        """
+        """All objects of a kind, trimmed unless `whole`, and their resource version. `limit` is the size of a page."""
         place = KINDS[kind]
         asked = Asked("list", place.group, place.plural)
         query = {"labelSelector": selector, "fieldSelector": fields, "limit": str(limit)}
@@ -242,7 +241,7 @@ class Cluster:
             except Gone:
                 if "continue" not in query:
                     raise
-                del query["continue"]  # the list took longer than its version is kept: from the start
+                del query["continue"]  # the version expired while the list was read: from the start
                 items = []
                 continue
             items += [_unmanaged(item) if whole else trim(kind, item) for item in page["items"] or []]
@@ -252,23 +251,23 @@ class Cluster:
             query["continue"] = following
 
     def exists(self, kind: str, name: str) -> bool:
-        """Whether there is an object of that name. Asks as a list does: no rule of its own."""
+        """Whether there is an object of that name. Uses the rule `list`."""
         items, _ = self.list(kind, fields=f"metadata.name={name}")
         return bool(items)
 
     def delete_all(self, kind: str, selector: str, fields: str = "") -> None:
-        """Delete what a selector chooses, and what belongs to it. Returns before it is gone."""
+        """Delete what a selector chooses, and its dependents. Returns before they are gone."""
         if not selector and not fields:
-            raise ValueError("everything of a kind is never deleted")
+            raise ValueError("a selector is needed: all objects of a kind are never deleted")
         place = KINDS[kind]
         asked = Asked("deletecollection", place.group, place.plural)
         query = {"labelSelector": selector, "fieldSelector": fields}
         options = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
-        # What was deleted is in the answer, with all that Secrets hold unless metadata is asked for.
+        # The answer has the deleted objects, with the content of Secrets unless metadata is asked for.
         self._call(asked, "DELETE", self._path(place), query, body=options, accept=_METADATA)
 
     def delete(self, kind: str, name: str) -> None:
-        """Delete one object; none is no error. Asks as ``delete_all`` does: no rule of its own."""
+        """Delete one object; a missing one is no error. Uses the rule `deletecollection`."""
         self.delete_all(kind, "", fields=f"metadata.name={name}")
 
     def patch(self, kind: str, name: str, body: Mapping[str, Any]) -> Manifest:
@@ -283,9 +282,9 @@ class Cluster:
         return trim(kind, _document(answer))
 
     def log(self, pod: str, container: str, limit_bytes: int = MAX_LOG_BYTES, tail_lines: int | None = None) -> str:
-        """The output of a container, at most so many bytes; empty while it has not started.
+        """The output of a container, at most so many bytes; empty before its start.
 
-        Raises ``ClusterError`` soon (`LOG_SECONDS`) when the node's kubelet, which has the output, does not answer.
+        Raises ``ClusterError`` within `LOG_SECONDS` when the node's kubelet, which has the output, does not answer.
         """
         asked = Asked("get", "", "pods", "log")
         query = {"container": container, "limitBytes": str(limit_bytes)}
@@ -312,10 +311,10 @@ class Cluster:
         return answer.data.decode("utf-8", "replace")
 
     def check(self, needed: Sequence[Asked]) -> None:
-        """Raise ``Forbidden`` with all rules that are missing for what is needed.
+        """Raise ``Forbidden`` with all rules that are missing.
 
-        One request; where authorizers do not tell their rules (webhooks, as of managed clusters), one more for each
-        rule that is not listed.
+        One request; where authorizers do not list their rules (webhooks of managed clusters), one more for each rule
+        that is not listed.
         """
         status = self._review(permissions.REVIEW, "SelfSubjectRulesReview", {"namespace": self.namespace})
         lacking = permissions.lacking(status.get("resourceRules") or [], needed)
@@ -371,7 +370,7 @@ class Cluster:
             raise self._error(asked, answer, _status(answer))
         return Watch(answer)
 
-    # How it is asked
+    # Transport
 
     def _path(self, kind: Kind) -> str:
         if not kind.namespaced:
@@ -392,7 +391,7 @@ class Cluster:
         deadline_seconds: float | None = None,
         retried: frozenset[int] = RETRIED,
     ) -> _Answer:
-        """One request, repeated until it is answered or the deadline is over."""
+        """One request, retried until it is answered or the deadline has passed."""
         ends = time.monotonic() + (self.deadline_seconds if deadline_seconds is None else deadline_seconds)
         tries = logins = 0
         while True:
@@ -414,7 +413,7 @@ class Cluster:
                 )
             except (urllib3.exceptions.HTTPError, OSError) as error:
                 problem: ClusterError = self._unreachable(error)
-                if _hopeless(error):
+                if _is_permanent(error):
                     raise problem from None
             else:
                 if answer.status < 300:
@@ -447,14 +446,14 @@ class Cluster:
         stream: bool = False,
         most_bytes: int | None = None,
     ) -> Any:
-        with self._lock:  # a login that has expired is renewed once, not by each thread
+        with self._lock:  # an expired login is renewed once, not by each thread
             self.asked[asked] += 1
             client = self._client
             headers = {"Accept": accept, "User-Agent": "gpuval"}
             queries = [(key, value) for key, value in (query or {}).items() if value]
             try:
                 client.update_params_for_auth(headers, queries, ["BearerToken"])
-            except Exception as error:  # whatever a plugin of the operator's raises
+            except Exception as error:  # raised by a plugin of the operator
                 raise ClusterError(f"the login to the cluster failed: {error}") from None
         url = client.configuration.host + path + (f"?{urlencode(queries)}" if queries else "")
         data = None
@@ -483,11 +482,11 @@ class Cluster:
         if complete:
             response.release_conn()
         else:
-            response.close()  # the rest of it is not wanted
+            response.close()  # the rest is not needed
         return _Answer(response.status, content, _seconds(response.headers.get("Retry-After")))
 
     def _log_in_again(self, known: int) -> None:
-        """Read the credentials again, unless another thread has since the login of that number."""
+        """Read the credentials again, unless another thread already did since login number `known`."""
         with self._lock:
             if self._logins == known:
                 self._client = _log_in(self.access, self._folder)
@@ -500,27 +499,27 @@ class Cluster:
         )
 
     def _error(self, asked: Asked, answer: Any, status: Mapping[str, Any]) -> ClusterError:
-        said = str(status.get("message") or f"HTTP {answer.status}")
+        detail = str(status.get("message") or f"HTTP {answer.status}")
         reason, code = status.get("reason"), answer.status
         what = f"{asked.verb} {asked.full_resource}"
         if code == 401:
             return ClusterError("the cluster does not know this user: the credentials are wrong or have expired", 401)
         if code == 403:
-            if _NOT_ALLOWED.search(said) or reason != "Forbidden":
-                return Forbidden([asked], self.namespace, said)
-            return Refused(said, 403)
+            if _NOT_ALLOWED.search(detail) or reason != "Forbidden":
+                return Forbidden([asked], self.namespace, detail)
+            return Refused(detail, 403)
         if code == 404:
-            if asked.verb == "create" and "namespaces" in said:
+            if asked.verb == "create" and "namespaces" in detail:
                 make = f"kubectl create namespace {self.namespace}, or prepare with -e kubernetes_make_namespace=true"
-                return Missing(f"{said}: make the namespace ({make}), or set gpuval_namespace", 404)
-            return Missing(f"{what}: {said}", 404)
+                return Missing(f"{detail}: create the namespace ({make}), or set gpuval_namespace", 404)
+            return Missing(f"{what}: {detail}", 404)
         if code == 409:
-            return Exists(f"{what}: {said}", 409)
+            return Exists(f"{what}: {detail}", 409)
         if code == 410:
-            return Gone(said, 410)
+            return Gone(detail, 410)
         if code in (400, 413, 422):
-            return Refused(f"{what}: {said}", code)
-        return ClusterError(f"{what}: {said} (HTTP {code})", code)
+            return Refused(f"{what}: {detail}", code)
+        return ClusterError(f"{what}: {detail} (HTTP {code})", code)
 
 
 @dataclass(frozen=True)
@@ -547,7 +546,7 @@ class Watch:
                     if line.strip():
                         yield json.loads(line)
         except (urllib3.exceptions.HTTPError, OSError, ValueError, AttributeError) as error:
-            # urllib3 raises the last two when another thread closes what it reads from.
+            # urllib3 raises the last two when another thread closes the connection.
             if not self._closed:
                 raise ClusterError(f"the watch broke: {_plain(error)}") from None
         finally:
@@ -558,15 +557,15 @@ class Watch:
         shutdown = getattr(self._response, "shutdown", None)
         try:
             if shutdown:
-                shutdown()  # wakes the thread that reads; closing alone would wait for it
+                shutdown()  # wakes the reading thread; close alone would wait for it
             else:
                 self._response.connection.sock.shutdown(socket.SHUT_RD)
         except (OSError, AttributeError, ValueError):
-            return  # it has ended by itself
+            return  # it has ended already
 
 
 def trim(kind: str, item: Manifest) -> Manifest:
-    """An object without what nobody here reads: it may be held a thousand times."""
+    """An object without unused fields: a thousand of them may be kept."""
     meta = {key: value for key, value in item["metadata"].items() if key not in ("managedFields", "selfLink")}
     if kind in ("Secret", "ConfigMap"):
         return {"metadata": meta}
@@ -602,17 +601,15 @@ def _ours(annotations: Mapping[str, str] | None) -> dict[str, str]:
     return {key: value for key, value in (annotations or {}).items() if key.startswith("gpuval.io/")}
 
 
-def label_selector(labels: Mapping[str, str]) -> str:
-    return ",".join(f"{key}={value}" for key, value in labels.items())
-
-
 def _document(answer: _Answer) -> Manifest:
     try:
         document = json.loads(answer.data)
     except ValueError:
         document = None
     if not isinstance(document, dict):
-        raise ClusterError("what answers is no Kubernetes API server (a proxy, a login page?): check the kubeconfig")
+        raise ClusterError(
+            "the answer is not from a Kubernetes API server (a proxy, a login page?): check the kubeconfig"
+        )
     return document
 
 
@@ -637,8 +634,8 @@ def _plain(error: BaseException) -> str:
     return re.sub(r"^<[^>]*>: ?|^\S*Connection\(.*?\): ?", "", text)
 
 
-def _hopeless(error: Exception) -> bool:
-    """Whether waiting helps nobody: a certificate that does not fit, no TLS on that port, a file that is missing."""
+def _is_permanent(error: Exception) -> bool:
+    """Whether a retry cannot help: a wrong certificate, no TLS on that port, a missing file."""
     if isinstance(error, OSError):
         return True
     return isinstance(error, urllib3.exceptions.SSLError) and "EOF" not in str(error)
@@ -649,14 +646,14 @@ def _library(name: str) -> Any:
     if URLLIB3_ERROR is not None:
         raise ClusterError(f"kubernetes is needed on the controller: pip install kubernetes ({URLLIB3_ERROR})")
     try:
-        # A second and 40 MB: only where a cluster is reached.
+        # Costs a second and 40 MB, so only where a cluster is used.
         return importlib.import_module(name)
     except ImportError as error:
         raise ClusterError(f"kubernetes is needed on the controller: pip install kubernetes ({error})") from None
 
 
 def _log_in(access: Access, folder: str) -> Any:
-    """A client. `folder` takes keys and certificates that stand in the kubeconfig or come from a plugin."""
+    """A client. `folder`: for keys and certificates from the kubeconfig or a plugin."""
     client, config = _library("kubernetes.client"), _library("kubernetes.config")
     configuration, proxy = client.Configuration(), ""
     path = access.kubeconfig or os.environ.get("KUBECONFIG", "") or "~/.kube/config"
@@ -668,7 +665,7 @@ def _log_in(access: Access, folder: str) -> Any:
                 _own_files(configuration, folder)
                 proxy = _proxy_url(path, access.context)
             elif access.kubeconfig or access.context:
-                raise ClusterError(f"there is no kubeconfig {path}")
+                raise ClusterError(f"no kubeconfig {path}: check gpuval_kubeconfig")
             else:
                 config.load_incluster_config(configuration)
         except config.ConfigException as error:
@@ -678,7 +675,7 @@ def _log_in(access: Access, folder: str) -> Any:
                 f"no cluster to reach: no kubeconfig ({path}) and not inside a cluster: set gpuval_kubeconfig"
             ) from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ClusterError(f"{path} is no kubeconfig that can be read: {error}") from None
+            raise ClusterError(f"{path} is not a valid kubeconfig: {error}") from None
     if complaints and not configuration.api_key and not configuration.cert_file:
         raise ClusterError(f"the login to the cluster failed: {complaints[0]}")
     configuration.socket_options = _KEEPALIVE
@@ -687,11 +684,11 @@ def _log_in(access: Access, folder: str) -> Any:
         _set_proxy(configuration, proxy)
         return client.ApiClient(configuration)
     except (urllib3.exceptions.HTTPError, AssertionError) as error:
-        raise ClusterError(f"{configuration.host} cannot be reached by its proxy: {_plain(error)}") from None
+        raise ClusterError(f"{configuration.host} is unreachable through its proxy: {_plain(error)}") from None
 
 
 def _own_files(configuration: Any, folder: str) -> None:
-    """The library writes the same key once in a process: into the folder of another Cluster, which takes it away."""
+    """The library writes each key once per process, so it may be in the folder of another Cluster, which removes it."""
     for name in ("ssl_ca_cert", "cert_file", "key_file"):
         path = Path(getattr(configuration, name) or "")
         if path.parent.name.startswith(_FOLDER_PREFIX) and path.parent != Path(folder):
@@ -699,19 +696,19 @@ def _own_files(configuration: Any, folder: str) -> None:
 
 
 def _remove(folder: str, process: int) -> None:
-    if os.getpid() == process:  # a forked process has no part in it
+    if os.getpid() == process:  # not in a forked process
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _proxy_url(path: str, context: str) -> str:
-    """What a kubeconfig says of the proxy of its cluster: the library leaves it unread."""
+    """The proxy of a kubeconfig's cluster, which the library ignores."""
     merged = _library("kubernetes.config.kube_config").KubeConfigMerger(path).config
     used = merged["contexts"].get_with_name(context or merged["current-context"])["context"]
     return str(merged["clusters"].get_with_name(used["cluster"])["cluster"].safe_get("proxy-url") or "")
 
 
 def _set_proxy(configuration: Any, proxy: str) -> None:
-    """The proxy of the kubeconfig, else that of the environment for this kind of server, as kubectl has it."""
+    """The proxy of the kubeconfig, else that of the environment, as kubectl chooses."""
     no_proxy = ""
     if not proxy:
         proxy = _environment("HTTPS_PROXY" if configuration.host.startswith("https:") else "HTTP_PROXY")
@@ -731,18 +728,18 @@ def _environment(name: str) -> str:
 
 
 class _complaints(logging.Handler):  # noqa: N801  (used as a context manager)
-    """What the library only logs: a plugin that failed to log in."""
+    """Errors that the library only logs: a plugin that failed to log in."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.said.append(record.getMessage())
+        self.messages.append(record.getMessage())
 
     def __enter__(self) -> list[str]:
         logging.getLogger().addHandler(self)
-        return self.said
+        return self.messages
 
     def __exit__(self, *exception: object) -> None:
         logging.getLogger().removeHandler(self)

@@ -1,7 +1,7 @@
-"""Why a node of a cluster did not work, as one word with a remedy, from what the Kubernetes API says. Pure.
+"""Why a node of a cluster failed, as one word with a remedy, from the texts of the Kubernetes API. Pure.
 
-The same kind of class as `launch_classes` has for SSH. A text that nothing matches has no class: an unknown failure is
-never taken for a known one.
+The counterpart of `records.launch_errors` for SSH. A text without a match has no class: an unknown failure never counts
+as a known one.
 """
 
 from __future__ import annotations
@@ -9,30 +9,30 @@ from __future__ import annotations
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import ClusterError, Forbidden
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.launch_errors import LaunchClass, known_class
 
-#: What the node object itself says, before anything is placed on it (see `nodes.py`).
+#: Classes by the Node object alone, before anything is placed on it (see `nodes.py`).
 OF_NODES = (
     known_class(
         "node_missing",
-        "see whether the node was created and joined the cluster under the name that is expected (kubectl get nodes)",
+        "check that the node joined the cluster under the expected name (kubectl get nodes)",
     ),
     known_class(
         "node_not_ready",
-        "see why the kubelet is silent or unwell (kubectl describe node {node}; on the node: journalctl -u kubelet)",
+        "check why the kubelet is silent or failing (kubectl describe node {node}; on the node: journalctl -u kubelet)",
     ),
     known_class(
         "cordoned",
-        "kubectl uncordon {node}, or let gpuval work on cordoned nodes: a toleration of "
+        "kubectl uncordon {node}, or let gpuval use cordoned nodes by a toleration of "
         "node.kubernetes.io/unschedulable in gpuval_pods.tolerations",
     ),
     known_class("node_pressure", "free what the message names on the node (kubectl describe node {node})"),
-    known_class("tainted", "tolerate the taint in gpuval_pods.tolerations, or take it off the node"),
+    known_class("tainted", "tolerate the taint in gpuval_pods.tolerations, or remove it from the node"),
     known_class("not_selected", "label the node, or change gpuval_pods.node_selector"),
     known_class("wrong_hostname", "give the node a kubernetes.io/hostname label of its own; the Job is pinned by it"),
-    known_class("no_gpu_resource", "see that driver and device plugin run on the node"),
-    known_class("gpus_partitioned", "give the node back its whole GPUs (MIG mode off, no time slicing or MPS)"),
+    known_class("no_gpu_resource", "check that driver and device plugin run on the node"),
+    known_class("gpus_partitioned", "restore whole GPUs on the node (MIG mode off, no time slicing or MPS)"),
 )
 
-#: What scheduler, kubelet and controllers say of a pod or Job. In the order in which they are tried.
+#: Classes by texts of scheduler, kubelet and controllers about a pod or Job, in the order in which they are tried.
 OF_PODS = (
     known_class(
         "disk_full",
@@ -42,34 +42,34 @@ OF_PODS = (
     ),
     known_class(
         "image_name",
-        "mend the reference in gpuval_images or gpuval_pods.image",
+        "fix the reference in gpuval_images or gpuval_pods.image",
         r"\bInvalidImageName\b",
         r"couldn't parse image (?:name|reference)",
         r"invalid reference format",
     ),
     known_class(
         "image_denied",
-        "name a Secret of the namespace that may pull it in gpuval_pods.image_pull_secrets",
+        "name a Secret of the namespace with access to the registry in gpuval_pods.image_pull_secrets",
         r"\b(?:pull|resolve)\b.*(?:unauthorized|access denied|\bdenied:|403 Forbidden|no basic auth credentials"
         r"|authentication required)",
     ),
     known_class(
         "image_not_found",
-        "mend the tag or digest in gpuval_images, or push the image; it must be built for the node's architecture",
+        "fix the tag or digest in gpuval_images, or push the image; it must be built for the node's architecture",
         r"manifest unknown",
         r"(?:pull|resolve)\b.*\bnot found",
         r"no match for platform in manifest",
     ),
     known_class(
         "registry_away",
-        "see that the node reaches the registry (name service, proxy, firewall, rate limit); a lower "
-        "gpuval_max_transfers asks it for less at once",
+        "check that the node reaches the registry (DNS, proxy, firewall, rate limit); a lower "
+        "gpuval_max_transfers pulls on fewer nodes at once",
         r"\bpull\b.*(?:dial tcp|i/o timeout|no such host|connection refused|TLS handshake|deadline exceeded"
         r"|toomanyrequests|\b429\b|x509:|connection reset|\bEOF\b)",
     ),
     known_class(
         "image_pull",
-        "see the events of the pod (kubectl describe pod) for what the registry said",
+        "check the events of the pod (kubectl describe pod) for the registry's answer",
         r"\bErrImagePull\b",
         r"\bImagePullBackOff\b",
         r"\bRegistryUnavailable\b",
@@ -87,7 +87,7 @@ OF_PODS = (
     ),
     known_class(
         "pod_refused",
-        "ask for less in gpuval_pods, or let the namespace allow it (its label pod-security.kubernetes.io/enforce, the "
+        "request less in gpuval_pods, or let the namespace allow it (its label pod-security.kubernetes.io/enforce, the "
         "policies of the cluster)",
         r"violates PodSecurity",
         r"admission webhook .* denied",
@@ -97,13 +97,13 @@ OF_PODS = (
         r"RuntimeClass .* not found",
     ),
     known_class(
-        "gpus_taken",
-        "end what uses the node's GPUs (kubectl get pods -A --field-selector spec.nodeName={node}), or wait for it",
+        "gpus_in_use",
+        "end the pods that use the node's GPUs (kubectl get pods -A --field-selector spec.nodeName={node}), or wait",
         r"Insufficient (?:nvidia\.com|amd\.com|habana\.ai|gpu\.intel\.com)/\S+",
     ),
     known_class(
         "unschedulable",
-        "see what the scheduler misses, and ask for less in gpuval_pods or free it on the node",
+        "check what the scheduler lacks; request less in gpuval_pods, or free it on the node",
         r"\bUnschedulable\b",
         r"\bFailedScheduling\b",
         r"\d+/\d+ nodes are available",
@@ -111,14 +111,14 @@ OF_PODS = (
     ),
     known_class(
         "gpu_allocation",
-        "see the device plugin's log on the node: it promised a GPU that it cannot give; restart it, or the node",
+        "check the device plugin's log on the node: it cannot allocate an advertised GPU; restart it, or the node",
         r"\bUnexpectedAdmissionError\b",
         r"Allocate failed due to",
         r"\bOutOf(?:nvidia\.com|amd\.com|habana\.ai)/\S+",
     ),
     known_class(
         "storage",
-        "see that the volume of gpuval_pods.model_cache exists and can be mounted on the node (kubectl describe pod)",
+        "check that the volume of gpuval_pods.model_cache exists and can be mounted on the node (kubectl describe pod)",
         r"\bFailedMount\b",
         r"\bFailedAttachVolume\b",
         r"MountVolume\.\S+ failed",
@@ -128,8 +128,8 @@ OF_PODS = (
     ),
     known_class(
         "container_refused",
-        "see the message: the container engine does not take the container (runtime of the GPU vendor, image without "
-        "gpuval_pods.python, security context)",
+        "fix the cause named above: the container engine rejects the container (runtime of the GPU vendor, image "
+        "without gpuval_pods.python, security context)",
         r"\bCreateContainerError\b",
         r"\bCreateContainerConfigError\b",
         r"\bRunContainerError\b",
@@ -139,19 +139,19 @@ OF_PODS = (
     ),
     known_class(
         "preempted",
-        "give the pods a higher priority class (gpuval_pods.priority_class), or keep others off the nodes",
+        "give the pods a higher priority class (gpuval_pods.priority_class), or keep other pods off the nodes",
         r"\bPreempt(?:ed|ionByScheduler|ing)\b",
     ),
     known_class(
         "drained",
-        "wait until whoever drains the node is done (upgrade, autoscaler, kubectl drain)",
+        "wait until the drain is complete (upgrade, autoscaler, kubectl drain)",
         r"\bEvictionByEvictionAPI\b",
         r"\bDeletionByTaintManager\b.*(?:ToBeDeleted|disrupted|disruption)",
         r"Eviction API: evicting",
     ),
     known_class(
         "evicted",
-        "see what ran low on the node (memory, disk, process ids), and ask for it in gpuval_pods.resources",
+        "check what ran low on the node (memory, disk, process ids), and request it in gpuval_pods.resources",
         r"\bEvicted\b",
         r"\bTerminationByKubelet\b",
         r"The node was low on resource",
@@ -159,7 +159,7 @@ OF_PODS = (
     ),
     known_class(
         "node_lost",
-        "see whether the machine is up, and its kubelet's log for the time; a node that was removed is to be replaced",
+        "check that the machine is up, and its kubelet's log for that time; replace a node that was removed",
         r"\bNodeLost\b",
         r"\bDeletionByTaintManager\b",
         r"\bDeletionByPodGC\b",
@@ -171,25 +171,27 @@ OF_PODS = (
     ),
     known_class(
         "deadline_exceeded",
-        "see which stage took so long; gpuval_deadline_seconds gives the run longer",
+        "check which stage took so long; gpuval_deadline_seconds gives the run longer",
         r"\bDeadlineExceeded\b",
         r"was active on the node longer than",
         r"was active longer than specified deadline",
     ),
     known_class(
         "oom_killed",
-        "raise the memory limit in gpuval_pods.resources, or see what else fills the node's memory",
+        "raise the memory limit in gpuval_pods.resources, or check what else fills the node's memory",
         r"\bOOMKilled\b",
     ),
-    known_class("pod_deleted", "find out who deleted it (the API's audit log): nothing of gpuval does before clean"),
-    known_class("pod_failed", "see the log of the pod's container"),
+    known_class(
+        "pod_deleted", "find the cause of the deletion in the API's audit log: gpuval deletes pods at clean only"
+    ),
+    known_class("pod_failed", "check the log of the pod's container"),
 )
 
-#: What the API server says to the controller.
+#: Answers of the API server to the controller.
 OF_API = (
     known_class("forbidden", "grant the rule that the message names (docs/kubernetes.md has the whole Role)"),
-    known_class("api_refused", "mend what the message names"),
-    known_class("api_away", "see that the controller reaches the API server with this kubeconfig (kubectl version)"),
+    known_class("api_refused", "fix the cause named above"),
+    known_class("api_away", "check that the controller reaches the API server with this kubeconfig (kubectl version)"),
 )
 
 CLASSES = (*OF_NODES, *OF_PODS, *OF_API)
@@ -202,16 +204,16 @@ def named(name: str) -> LaunchClass | None:
 
 
 def classify(reason: str, message: str = "") -> LaunchClass | None:
-    """The class of what the cluster says of a pod, Job or event; None when it is not known.
+    """The class of a text about a pod, Job or event; None when unknown.
 
-    What the registry answered says more than `ErrImagePull`: the order of OF_PODS sees to that.
+    OF_PODS is ordered so that the registry's answer counts more than `ErrImagePull`.
     """
     text = f"{reason}: {message}"
     return next((known for known in OF_PODS if known.pattern is not None and known.pattern.search(text)), None)
 
 
 def of_error(error: ClusterError) -> LaunchClass:
-    """The class of a request that failed. Texts of SSH (`Connection refused`) would lead astray here."""
+    """The class of a failed request. The patterns for SSH (`Connection refused`) do not apply here."""
     if isinstance(error, Forbidden):
         return _NAMED["forbidden"]
     if 400 <= error.code < 500 and error.code != 429:

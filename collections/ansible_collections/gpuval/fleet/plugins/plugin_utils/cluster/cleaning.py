@@ -1,4 +1,4 @@
-"""What a run made in a cluster, removed: by its label, waited for until it is gone, and what is left named."""
+"""Removes what a run made in a cluster by its label, waits until it is gone, and names what is left."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import names
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, Forbidden
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
 
-#: In the order of deletion: a Job that is there would make its pod again.
+#: In the order of deletion: an existing Job would make its pod again.
 KINDS = ("Job", "Pod", "Service", "Secret", "ConfigMap")
-#: Only where a run made a volume of its own, so that no other cluster must allow it.
+#: Only where a run made volumes of its own: other clusters need not allow it.
 VOLUMES = ("PersistentVolumeClaim", "PersistentVolume")
-#: Between two looks at what is still there, in seconds: doubled each time, up to the second.
+#: Seconds between two looks at what is left: doubled up to the second.
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.5, 5.0
 SHOWN = 5
 
-#: What is there of a kind, by the selector that chose it.
+#: Objects of a kind, by the selector that chose them.
 Found = dict[str, list[dict[str, Any]]]
 
 _FORCE = (
-    "bring the node back, or, when the machine is certainly off: kubectl -n {namespace} delete pod {name} "
+    "recover the node, or, only if the machine is off: kubectl -n {namespace} delete pod {name} "
     "--force --grace-period=0"
 )
 
@@ -65,9 +65,9 @@ def clean(
 ) -> Cleaned:
     """Remove what these runs made in the cluster's namespace; no `run_ids`: what any run made.
 
-    What rounds of gangs of these runs made goes with them. Other runs are left alone: everything is chosen by the run's
-    label. A kind that may not be listed or deleted does not keep the others from being removed. Raises ``ClusterError``
-    when the cluster does not answer.
+    Their rounds of gangs are removed too. Other runs stay: everything is selected by the run's label. A kind that may
+    not be listed or deleted does not keep the others from being removed. Raises ``ClusterError`` when the cluster does
+    not answer.
     """
     ends = clock() + deadline_seconds
     selectors = _selectors(run_ids)
@@ -91,13 +91,13 @@ def clean(
         if not still:
             break
         if clock() + wait > ends:
-            _tell_left(result, still, cluster.namespace)
+            _add_left(result, still, cluster.namespace)
             break
         sleep(wait)
         wait = min(LONGEST_WAIT_SECONDS, wait * 2)
         for kind, found in still.items():
             if any(not item["metadata"].get("deletionTimestamp") for item in _all(found)):
-                _delete(cluster, kind, found)  # made since, by a controller that was still at it
+                _delete(cluster, kind, found)  # made since, by a controller still at work
     return result
 
 
@@ -127,7 +127,7 @@ def _delete(cluster: Cluster, kind: str, found: Found) -> None:
         cluster.delete_all(kind, selector)
 
 
-def _tell_left(result: Cleaned, still: Mapping[str, Found], namespace: str) -> None:
+def _add_left(result: Cleaned, still: Mapping[str, Found], namespace: str) -> None:
     for kind, by_selector in still.items():
         found = _all(by_selector)
         gone = set(result.removed.get(kind, ())) - {item["metadata"]["name"] for item in found}
@@ -140,9 +140,9 @@ def _left(kind: str, item: Mapping[str, Any], namespace: str) -> Left:
     meta = item["metadata"]
     name, host = str(meta["name"]), str((item.get("spec") or {}).get("nodeName") or "")
     holders = [str(holder) for holder in meta.get("finalizers") or ()]
-    again = f"clean again, or look at it: kubectl -n {namespace} get {kind.lower()} {name} -o yaml"
+    again = f"clean again, or inspect it: kubectl -n {namespace} get {kind.lower()} {name} -o yaml"
     if not meta.get("deletionTimestamp"):
-        return Left(kind, name, "it is made again and again, or was not deleted: a controller may be at work", again)
+        return Left(kind, name, "it is recreated, or was not deleted: a controller may be at work", again)
     if kind == "Pod" and host:
         return Left(kind, name, f"the node {host} has not ended it", _FORCE.format(namespace=namespace, name=name))
     if holders:
@@ -151,15 +151,15 @@ def _left(kind: str, item: Mapping[str, Any], namespace: str) -> Left:
 
 
 def lines(run_ids: Sequence[str], cleaned: Cleaned, namespace: str, *, trial: bool = False) -> list[str]:
-    """What the operator is told."""
+    """The lines for the operator."""
     what = f"{'run' if len(run_ids) == 1 else 'runs'} {', '.join(run_ids)}" if run_ids else "all runs"
     counts = ", ".join(f"{len(found)} {kind}{'s' * (len(found) > 1)}" for kind, found in cleaned.removed.items())
     verb = "would be removed" if trial else "removed"
     head = f"CLEAN: {what} in namespace {namespace}: {f'{verb}: {counts}' if counts else 'nothing was there'}"
-    told = [
+    shown = [
         f"- {left.kind} {left.name or '*'} is left: {left.why}" + (f": {left.remedy}" if left.name else "")
         for left in cleaned.left[:SHOWN]
     ]
     if len(cleaned.left) > SHOWN:
-        told.append(f"- and {len(cleaned.left) - SHOWN} more")
-    return [head, *told]
+        shown.append(f"- and {len(cleaned.left) - SHOWN} more")
+    return [head, *shown]

@@ -36,7 +36,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Fleet:
-    """`group_variables` by group: weaker than any `group_vars` file, so that what was ordered can be said there."""
+    """`group_variables` by group: weaker than any `group_vars` file, so that expectations can be set there."""
 
     hosts: tuple[Host, ...]
     group_variables: dict[str, dict[str, Any]]
@@ -83,9 +83,9 @@ def fleet(
                 group_variables.setdefault(group, {})["gpuval_sku"] = sku[name]
             wanted = LABEL_GROUPS if label_groups is None else label_groups
             groups += _label_groups(description, wanted)
-            told = labels.of_cluster(description["labels"], wanted)
-            if told:
-                variables["kubernetes_labels"] = told
+            own_labels = labels.of_cluster(description["labels"], wanted)
+            if own_labels:
+                variables["kubernetes_labels"] = own_labels
             group, count = counted.get(name, ("", 0))
             if group:
                 groups.append(group)

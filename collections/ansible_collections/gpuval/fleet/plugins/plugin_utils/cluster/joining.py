@@ -1,4 +1,4 @@
-"""Nodes that come up in a cluster while a run is watched: which of them become part of it, and as what."""
+"""Nodes that appear in a cluster while a run is watched: which of them join it, and what is expected of them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import NO
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import labels
 
 Described = Mapping[str, Any]
-#: What is expected of a newcomer as of the node that it is most like. Gangs, too: who is in none is not accepted.
-TAKEN_OVER = ("stages", "gang_stages", "sku", "gpu_count", "versions")
+#: Expectations that a new node has from the node most like it; gang stages too, so that none passes without them.
+INHERITED = ("stages", "gang_stages", "sku", "gpu_count", "versions")
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Who is taken: what `matches` by name (the API server knows selectors best), and has the SKU of a node of the run.
+    """Which nodes join: those that `matches` accepts by name (it asks the API server), of the SKU of a node of the run.
 
-    `skus` are those of the inventory, `ids` the customer's ids by name; `say` is told who waits, and why.
-    `label_groups` are labels of the cluster and the names that they have as labels of the run.
+    `skus` are those of the inventory, `ids` the customer's ids by name; `say` prints which nodes wait, and why.
+    `label_groups` maps labels of the cluster to their names as labels of the run.
     """
 
     matches: Callable[[str], bool]
@@ -49,20 +49,20 @@ def most_like(description: Described, others: Iterable[Described], skus: Mapping
 
 
 class Newcomers:
-    """Told of each node's news; tells who is ready to join. Each is named once while it waits, with the reason."""
+    """Takes each node's changes and returns those ready to join. A waiting node is printed once for each reason."""
 
     def __init__(self, rule: Rule, known: Iterable[str]) -> None:
         self._rule = rule
-        #: Part of the run, or there before and left out by inventory or --limit: they do not join.
+        #: Part of the run, or excluded by inventory or --limit: they do not join.
         self._known = set(known)
         self._waiting: dict[str, Mapping[str, Any]] = {}
         #: Whether the selector chose a node, with the labels that it had then.
         self._chosen: dict[str, tuple[Mapping[str, str], bool]] = {}
-        self._told: dict[str, str] = {}
+        self._printed: dict[str, str] = {}
         self._news = False
 
     def see(self, name: str, node: Mapping[str, Any] | None) -> None:
-        """Of a node there is news: its object, or None when it is gone."""
+        """Take a node's changed object; None when it is gone."""
         if name in self._known or not NODE_NAME.fullmatch(name):
             return
         self._news = True
@@ -77,7 +77,7 @@ class Newcomers:
         there: Callable[[], Iterable[Described]],
         settings_of: Callable[[str], PodSettings],
     ) -> dict[str, tuple[str, dict[str, Any]]]:
-        """By name: the node of the run that is most like it, and what is expected of it. They are known from now on.
+        """By name: the node of the run that is most like it, and what is expected of it. Known afterwards.
 
         `there` describes the nodes of the run that the cluster has; `settings_of` are a node's `gpuval_pods`.
         """
@@ -98,10 +98,10 @@ class Newcomers:
             if finding:
                 self._wait(name, finding["message"])
                 continue
-            expected = {key: expected[key] for key in TAKEN_OVER if key in expected}
-            told = labels.of_cluster(description["labels"], self._rule.label_groups)
-            if told:
-                expected["labels"] = told
+            expected = {key: expected[key] for key in INHERITED if key in expected}
+            node_labels = labels.of_cluster(description["labels"], self._rule.label_groups)
+            if node_labels:
+                expected["labels"] = node_labels
             if self._rule.ids.get(name):
                 expected["id"] = str(self._rule.ids[name])
             found[name] = (like, expected)
@@ -118,6 +118,6 @@ class Newcomers:
         return known[1]
 
     def _wait(self, name: str, reason: str) -> None:
-        if self._told.get(name) != reason:
-            self._told[name] = reason
-            self._rule.say(f"{name} has come up and does not join yet: {reason}")
+        if self._printed.get(name) != reason:
+            self._printed[name] = reason
+            self._rule.say(f"{name} does not join yet: {reason}")

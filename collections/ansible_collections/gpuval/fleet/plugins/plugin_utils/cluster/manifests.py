@@ -1,6 +1,7 @@
-"""From settings, plans and signed URLs to the objects of a run in a cluster. Pure.
+"""The objects of a run in a cluster, from settings, plans and signed URLs. Pure.
 
-What is printed and what is applied are made by the same functions.
+Rendered manifests and applied objects come from the same functions. Labels are in `names`, tolerations and resources in
+`pod_settings`.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ MOST_BYTES = 900_000
 END_SECONDS = 75
 HOSTNAME_LABEL = "kubernetes.io/hostname"
 SYS_ADMIN = "SYS_ADMIN"
-#: What a container engine can give a stage and a pod cannot, by what is to be said instead.
+#: Options of a container engine that pods do not have, and what to do instead.
 NOT_IN_PODS = {
     "ulimits": "limits of processes come from the nodes' container runtime",
     "user": "set gpuval_pods.run_as_user, one for all stages, which share their state",
     "devices": "devices come from device plugins: name their resource in gpuval_pods.resources",
     "ipc": "a pod's stages have /dev/shm of their own: set shm_bytes",
     "arguments": "there is no engine to give them to",
-    "ssh_keys": "keys of the run are for SSH hosts",
+    "ssh_keys": "keys of the run are for SSH hosts only",
 }
 
 
@@ -57,7 +58,7 @@ NOT_IN_PODS = {
 class Target:
     """A node of the cluster: its name, its label of the host name, its machine id, its extended resources.
 
-    Without `allocatable` nobody knows the last.
+    Without `allocatable` the resources are unknown.
     """
 
     name: str
@@ -68,7 +69,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Run:
-    """The run as its objects know it: the name of its ConfigMap of programs, where the members of its gangs lie."""
+    """The run as its objects know it: the name of its ConfigMap of programs, where the members of its gangs are."""
 
     run_id: str
     namespace: str
@@ -78,7 +79,7 @@ class Run:
 
 @dataclass(frozen=True)
 class PlanPlace:
-    """Where a plan lies in the cluster, or the members of a gang."""
+    """Where a plan, or the list of members of a gang, is in the cluster."""
 
     config_map: str
     key: str
@@ -131,9 +132,9 @@ def whole_numbers(quantities: Mapping[str, Any]) -> dict[str, int]:
 
 
 def pod_plan(plan: Mapping[str, Any], settings: PodSettings) -> dict[str, Any]:
-    """Return a plan as a pod carries it out: every stage with an image and its interpreter, none that brings images.
+    """The plan for a pod: every stage with an image and its interpreter, none that brings images.
 
-    Raises ManifestError for what a pod cannot give.
+    Raises ManifestError for options that pods do not have.
     """
     gang = plan.get("gang")
     if gang:
@@ -142,7 +143,7 @@ def pod_plan(plan: Mapping[str, Any], settings: PodSettings) -> dict[str, Any]:
         _pod_stage(stage, settings, has_keys=bool(gang)) for stage in plan["stages"] if stage["name"] != plans.IMAGE
     ]
     if not stages:
-        raise ManifestError("the plan has no stage but image, and the cluster brings images by itself")
+        raise ManifestError("the plan has no stage but image, and the cluster pulls images by itself")
     models = MODELS
     if {"claim", "nfs"} & set(settings.model_cache):  # others write there too
         models = f"{MODELS}/{names.label_value(plan['node'])}"
@@ -159,7 +160,7 @@ def namespace(name: str, jobs: Iterable[Manifest] = ()) -> Manifest:
 
 
 def security_level(spec: Mapping[str, Any]) -> str:
-    """The strictest Pod Security Standard that takes a pod of ours: restricted, baseline or privileged."""
+    """The strictest Pod Security Standard that allows this pod: restricted, baseline or privileged."""
     volumes = {kind for volume in spec["volumes"] for kind in volume}
     contexts = [made["securityContext"] for made in (*spec.get("initContainers", ()), *spec["containers"])]
     added = {name for context in contexts for name in context["capabilities"].get("add", ())}
@@ -182,10 +183,10 @@ _BASELINE = {
 
 
 def code_config_map(run_id: str, namespace: str, runner: bytes, workloads: bytes) -> Manifest:
-    """The programs, once for a run. Its name goes with its content: a run taken up by other programs gets its own."""
+    """The programs, once for a run. The name depends on the content: a run resumed by other programs gets its own."""
     size = len(runner) + len(workloads)
     if size > MOST_BYTES:
-        raise ManifestError(f"runner and workloads are {size} bytes, and a ConfigMap takes 1 MiB")
+        raise ManifestError(f"runner and workloads are {size} bytes, and a ConfigMap holds 1 MiB")
     content = {"runner.pyz": _encoded(runner), "workloads.zip": _encoded(workloads)}
     name = names.run_name(run_id, f"code-{names.digest(''.join(content.values()), 8)}")
     return {
@@ -200,7 +201,7 @@ def code_config_map(run_id: str, namespace: str, runner: bytes, workloads: bytes
 def plan_config_maps(
     run_id: str, namespace: str, pod_plans: Iterable[Mapping[str, Any]]
 ) -> tuple[list[Manifest], dict[tuple[str, int], PlanPlace]]:
-    """Plans of many nodes in as few ConfigMaps as they fit into, and where each lies by node and attempt.
+    """Plans of many nodes in as few ConfigMaps as possible, and the place of each by node and attempt.
 
     Members of gangs are not in them: see :func:`gang_config_maps`. Raises ManifestError for a plan that is too large.
     """
@@ -215,22 +216,22 @@ def plan_config_maps(
 def gang_config_maps(
     run_id: str, namespace: str, shared: Mapping[str, Mapping[str, Any]]
 ) -> tuple[list[Manifest], dict[str, PlanPlace]]:
-    """What all plans of each gang have in common (:func:`plans.of_gang`), by its name, in as few ConfigMaps as that
-    fits into, and where it lies.
+    """What all plans of each gang share (:func:`plans.of_gang`), by its name, in as few ConfigMaps as possible, and the
+    place of each.
 
     Raises ManifestError for a gang that is too large: one of 2,000 never is, one of 6,000 with usual names is.
     """
     documents = []
     for name, gang in shared.items():
-        told = f"the {len(gang['members'])} members of gang {name} (gpuval_gang_size makes gangs smaller)"
-        documents.append((name, f"{names.label_value(name)}.json", gang, told))
+        label = f"the {len(gang['members'])} members of gang {name} (gpuval_gang_size makes gangs smaller)"
+        documents.append((name, f"{names.label_value(name)}.json", gang, label))
     return _in_config_maps(run_id, namespace, "gangs", documents)
 
 
 def _in_config_maps(
     run_id: str, namespace: str, what: str, documents: Iterable[tuple[Owner, str, Mapping[str, Any], str]]
 ) -> tuple[list[Manifest], dict[Owner, PlanPlace]]:
-    """ConfigMaps of documents: of each whose it is, its key, the document, and what a person calls it."""
+    """ConfigMaps of documents: for each its owner, its key, the document, and its name in messages."""
     maps: list[Manifest] = []
     places: dict[Owner, PlanPlace] = {}
     batch: dict[str, str] = {}
@@ -257,11 +258,11 @@ def _in_config_maps(
         owners.clear()
         size = 0
 
-    for owner, key, document, told in documents:
+    for owner, key, document, label in documents:
         text = json.dumps(document, separators=(",", ":"))
         length = len(text.encode()) + len(key)
         if length > MOST_BYTES:
-            raise ManifestError(f"{told}: {length} bytes, and a ConfigMap takes 1 MiB")
+            raise ManifestError(f"{label}: {length} bytes, and a ConfigMap holds 1 MiB")
         if size + length > MOST_BYTES:
             close()
         batch[key] = text
@@ -282,9 +283,9 @@ def node_secret(
     machine_id: str = "",
     earlier: Iterable[Mapping[str, Any]] = (),
 ) -> Manifest:
-    """What one attempt on one node is given beside its plan: signed URLs, the models' reading key, whose machine it is.
+    """What one attempt on one node needs beside its plan: signed URLs, the models' read key, the machine id.
 
-    `earlier` are the records of earlier attempts: the new pod knows nothing of the old one.
+    `earlier`: the records of earlier attempts, which the new pod does not have.
     """
     content = {MACHINE_ID: f"{machine_id}\n" if machine_id else ""}  # empty, it hides the one of the image
     if store:
@@ -297,7 +298,9 @@ def node_secret(
         content[f"record-{names.container_name(record['stage'])}.json"] = json.dumps(record, separators=(",", ":"))
     size = sum(len(text.encode()) for text in content.values())
     if size > MOST_BYTES:
-        raise ManifestError(f"what {node} is given has {size} bytes, and a Secret takes 1 MiB: validate it anew")
+        raise ManifestError(
+            f"the Secret of {node} has {size} bytes, and a Secret holds 1 MiB: validate the node in a new run"
+        )
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -309,7 +312,7 @@ def node_secret(
 
 
 def model_volumes(run_id: str, namespace: str, settings: PodSettings) -> list[Manifest]:
-    """Volume and claim of the run for a model cache on NFS with mount options, which a pod itself cannot name."""
+    """Volume and claim for a model cache on NFS with mount options, which a pod itself cannot have."""
     nfs = settings.model_cache.get("nfs")
     if not nfs or not nfs.get("mount_options"):
         return []
@@ -381,9 +384,9 @@ def node_job(
 def shared_by_round(
     run_id: str, namespace_name: str, together: Together, shared: Mapping[str, Mapping[str, Any]]
 ) -> tuple[list[Manifest], dict[str, PlanPlace]]:
-    """What the members of a round share: who is in each gang, its keys, the Service by which they find each other.
+    """What the members of a round share: the members of each gang, its keys, the Service that names the pods.
 
-    `shared` has by name what all plans of a gang have in common. Also returned: where that lies.
+    `shared`: by name, what all plans of a gang share. Also returned: its place.
     """
     maps, places = gang_config_maps(run_id, namespace_name, shared)
     ports = [gang["port"] for gang in shared.values()]
@@ -536,11 +539,11 @@ def _container(
         "env": [{"name": name, "value": value} for name, value in {"HOME": STATE, **settings.environment}.items()],
         "resources": _resources(settings, asked, resource, gpus),
         "securityContext": _security(settings, asked),
-        # What a runner that could not even begin has to say.
+        # The output of a runner that failed before it began.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
             {"name": "given", "mountPath": GIVEN, "readOnly": True},
-            # The image's own is the same on all nodes: they would be one machine.
+            # The image's own is the same on all nodes, which would count as one machine.
             {"name": "given", "mountPath": "/etc/machine-id", "subPath": MACHINE_ID, "readOnly": True},
             {"name": "state", "mountPath": STATE},
             {"name": "models", "mountPath": MODELS},
@@ -560,7 +563,7 @@ def _resources(settings: PodSettings, asked: Mapping[str, Any], resource: str, g
             limits[name] = requests[name] = f"{asked[key]:g}" if name == "cpu" else str(asked[key])
     if resource:
         limits[resource] = str(gpus)
-    # What cannot be shared has one number for both.
+    # Extended resources need the same number for both.
     for name in {name for name in (*limits, *requests) if "/" in name}:
         limits[name] = requests[name] = limits.get(name, requests.get(name))
     return {"requests": requests, **({"limits": limits} if limits else {})}
@@ -578,16 +581,16 @@ def _security(settings: PodSettings, asked: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _gpu_count(resource: str, target: Target, plan: Mapping[str, Any]) -> int:
-    """The whole of it: what the node has; where that is nothing or not known, what was declared."""
+    """All of the node's accelerators; where none is known, the declared number."""
     if not resource:
         return 0
     count = (target.allocatable or {}).get(resource) or plan["accelerator"]["count"]
     if not count and target.allocatable is None:
         raise ManifestError(
-            f"{target.name}: nobody knows how many {resource} it has: set gpuval_gpu_count, or take the nodes from the "
-            "cluster's own inventory"
+            f"{target.name}: the number of {resource} is unknown: set gpuval_gpu_count, or use the cluster's own "
+            "inventory"
         )
-    return count or 1  # declared to have some, and none is there: the scheduler says so
+    return count or 1  # declared but absent: the scheduler reports it
 
 
 def _only(target: Target) -> dict[str, Any]:
@@ -606,7 +609,7 @@ def _given(run: Run, plan: Mapping[str, Any], place: PlanPlace) -> dict[str, Any
     if gang:
         members = run.gangs.get(gang["name"])
         if members is None:
-            raise ManifestError(f"{plan['node']}: nobody says who is in gang {gang['name']}, which its plan names")
+            raise ManifestError(f"{plan['node']}: the members of gang {gang['name']} in its plan are unknown")
         items = [{"key": members.key, "path": GANG_FILE}]
         of_gang = [{"configMap": {"name": members.config_map, "items": items}}, gangs.keys_source(run.run_id)]
     return {
@@ -639,7 +642,7 @@ def _claim_name(run_id: str, nfs: Mapping[str, Any]) -> str:
 
 
 def _shm(settings: PodSettings, stages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """One for all stages, as large as the one that asks for most."""
+    """One for all stages, of the largest size requested."""
     asked = [stage["container"].get("shm_bytes") for stage in stages]
     most = max((size for size in (settings.shm_bytes, *asked) if size), default=None)
     return {"medium": "Memory", **({"sizeLimit": str(most)} if most else {})}

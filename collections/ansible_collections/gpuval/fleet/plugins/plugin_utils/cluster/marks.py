@@ -114,7 +114,7 @@ def _taints(taints: list[dict[str, Any]], mark: Mark | None, asked: bool) -> lis
 
 def _shown(labels: Mapping[str, Any], notes: Mapping[str, Any], taints: Iterable[Mapping[str, Any]]) -> str:
     """What of a node is ours, as YAML."""
-    told = {
+    summary = {
         "labels": {key: value for key, value in labels.items() if value is not None},
         "annotations": {key: value for key, value in notes.items() if value is not None},
         "taints": [
@@ -123,7 +123,7 @@ def _shown(labels: Mapping[str, Any], notes: Mapping[str, Any], taints: Iterable
             if taint.get("key") == FAILED_TAINT
         ],
     }
-    return yaml.safe_dump({key: value for key, value in told.items() if value} or None, sort_keys=True)
+    return yaml.safe_dump({key: value for key, value in summary.items() if value} or None, sort_keys=True)
 
 
 def is_marked(node: Mapping[str, Any], run_id: str = "") -> bool:
@@ -152,7 +152,7 @@ def set_marks(cluster: Cluster, marks: Mapping[str, Mark | None], *, taint: bool
             try:
                 if not trial:
                     cluster.patch("Node", name, wanted.patch)
-            except Exists:  # somebody else changed it since it was read
+            except Exists:  # changed by another client since it was read
                 again.append(name)
             except Missing:
                 result.missing.append(name)

@@ -12,7 +12,7 @@ from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import is_s
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import names
 
 Thing = Mapping[str, Any]
-#: Of a Node: a list of hundreds of images says nothing.
+#: Left out of a Node: hundreds of images.
 _LEFT_OUT = ("images",)
 ATTEMPTS = 9
 
@@ -100,9 +100,9 @@ def _attempt(thing: Thing) -> str:
 
 def _line(event: Thing) -> str:
     about = event.get("involvedObject") or {}
-    told = " ".join(str(event.get("message") or "").split())
+    message = " ".join(str(event.get("message") or "").split())
     times = f" (x{event['count']})" if (event.get("count") or 1) > 1 else ""
-    return f"{_last_seen(event)} {about.get('kind')} {about.get('name')}: {event.get('reason')}{times}: {told}\n"
+    return f"{_last_seen(event)} {about.get('kind')} {about.get('name')}: {event.get('reason')}{times}: {message}\n"
 
 
 def _document(name: str, thing: Thing) -> Part:

@@ -49,19 +49,19 @@ _PCI_VENDORS = {f"{number:04x}": vendor for number, vendor in PCI_VENDORS.items(
 #: Node feature discovery by its default (class and vendor) or by vendor alone, as the vendors' operators set it up.
 _PCI = re.compile(r"feature\.node\.kubernetes\.io/pci-(?:(?:03|0b40|12)[0-9a-f]{0,2}_)?(10de|1002|1da3)\.present")
 _PLUGIN_HELP = {
-    "nvidia": "see the driver (nvidia-smi) and the device plugin on the node (kubectl get pods -A -o wide "
+    "nvidia": "check the driver (nvidia-smi) and the device plugin on the node (kubectl get pods -A -o wide "
     "--field-selector spec.nodeName={node} | grep nvidia, then its log)",
-    "amd": "see the driver (amd-smi) and the device plugin on the node (kubectl get pods -A -o wide "
+    "amd": "check the driver (amd-smi) and the device plugin on the node (kubectl get pods -A -o wide "
     "--field-selector spec.nodeName={node} | grep amdgpu, then its log)",
-    "gaudi": "see the driver (hl-smi) and the device plugin on the node (kubectl get pods -A -o wide "
+    "gaudi": "check the driver (hl-smi) and the device plugin on the node (kubectl get pods -A -o wide "
     "--field-selector spec.nodeName={node} | grep habanalabs, then its log)",
-    "": "see that driver and device plugin run on the node (kubectl get pods -A -o wide "
+    "": "check that driver and device plugin run on the node (kubectl get pods -A -o wide "
     "--field-selector spec.nodeName={node})",
 }
 
 
 def describe(node: Mapping[str, Any]) -> dict[str, Any]:
-    """A Node object without what nobody here reads (images, managed fields): a few hundred bytes to a few KiB."""
+    """A Node object without unused fields (images, managed fields): a few hundred bytes to a few KiB."""
     meta, spec, status = node.get("metadata") or {}, node.get("spec") or {}, node.get("status") or {}
     labels, info = dict(meta.get("labels") or {}), status.get("nodeInfo") or {}
     conditions = {
@@ -106,7 +106,7 @@ def describe(node: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Gpus:
-    """Whole GPUs of a node. `resource` and `vendor` are empty when nothing says what it has."""
+    """Whole GPUs of a node. `resource` and `vendor` are empty when unknown."""
 
     resource: str = ""
     vendor: str = ""
@@ -121,7 +121,7 @@ class Gpus:
 
 
 def gpus(description: Mapping[str, Any], settings: PodSettings, sku: str = "auto") -> Gpus:
-    """The GPUs that a node offers, by the resource that its pods ask for; of a node without any, the one it should."""
+    """The GPUs that a node offers, by the resource that its pods request; for a node without any, the expected one."""
     capacity, labels = description["capacity"], description["labels"]
     allocatable = {name: count(value) for name, value in description["allocatable"].items()}
     chosen = pod_settings.resource_of(settings, sku, allocatable)
@@ -152,7 +152,7 @@ def count(quantity: Any) -> int:
 
 
 def vendor_by_labels(labels: Mapping[str, str]) -> str:
-    """Whose GPU the labels say is in the node, whether its driver works or not; empty when they say nothing."""
+    """The GPU vendor by the node's labels, whether its driver works or not; empty when they name none."""
     for key, value in labels.items():
         found = _PCI.fullmatch(key)
         if found and value == "true":
@@ -227,11 +227,10 @@ def finding(
     expected_gpus: int | None = None,
     settings: PodSettings | None = None,
 ) -> Finding:
-    """Whether a pod of gpuval can be placed on the node: `reachable`, or the class that says why not.
+    """Whether a pod of gpuval can be placed on the node: `reachable`, or the class of the reason.
 
     `description` is None for a node that the cluster does not have; `settings` are those of `gpuval_pods`. A node that
-    offers fewer GPUs than expected is reachable, with a message: it works with those it has, and its facts
-    prove the rest.
+    offers fewer GPUs than expected is reachable, with a message: its facts are judged later.
     """
     if description is None:
         return _found(name, "node_missing", f"the cluster has no node {name}")
@@ -252,11 +251,11 @@ def finding(
 
 
 def _of_node(name: str, description: Mapping[str, Any], settings: PodSettings) -> Finding | None:
-    """What is wrong with the node whatever it is to do."""
+    """What is wrong with the node itself."""
     if description["deleting_since"]:
         return _found(name, "node_missing", f"it is being deleted since {description['deleting_since']}")
     if description["operating_system"] not in ("", "linux"):
-        return Finding("not_linux", f"it runs {description['operating_system']}", "take it out of the inventory")
+        return Finding("not_linux", f"it runs {description['operating_system']}", "remove it from the inventory")
     if not description["ready"]:
         return _found(name, "node_not_ready", _condition("Ready", description["conditions"].get("Ready")))
     for kind in PRESSURES:
@@ -267,18 +266,18 @@ def _of_node(name: str, description: Mapping[str, Any], settings: PodSettings) -
     if description["unschedulable"] and untolerated([cordon], settings.tolerations):
         others = [taint for taint in description["taints"] if taint["key"] not in _REPEATED]
         beside = f", and has the taint {', '.join(map(taint_text, others))}" if others else ""
-        return _found(name, "cordoned", f"it is cordoned: nothing new is scheduled on it{beside}")
+        return _found(name, "cordoned", f"it is cordoned: no pod is scheduled on it{beside}")
     if not description["hostname"]:
-        return _found(name, "wrong_hostname", f"it has no label {HOSTNAME}, by which a Job is pinned to it")
+        return _found(name, "wrong_hostname", f"it has no label {HOSTNAME}, which pins its Job")
     labels = description["labels"]
     lacking = [f"{key}={value}" for key, value in settings.node_selector.items() if labels.get(key) != value]
     if lacking:
-        return _found(name, "not_selected", f"it has not the label {', '.join(lacking)} of gpuval_pods.node_selector")
+        return _found(name, "not_selected", f"it lacks the label {', '.join(lacking)} of gpuval_pods.node_selector")
     return None
 
 
 def _of_gpus(name: str, description: Mapping[str, Any], have: Gpus, sku: str, expected: int | None) -> Finding | None:
-    """What is wrong with its GPUs. A node of which nobody says that it has any is taken for a CPU node."""
+    """What is wrong with its GPUs. A node without any sign of GPUs counts as a CPU node."""
     if expected == 0:
         return None
     vendor = have.vendor or vendor_by_labels(description["labels"])
@@ -291,19 +290,21 @@ def _of_gpus(name: str, description: Mapping[str, Any], have: Gpus, sku: str, ex
         if not (have.capacity or expected or sku != "auto" or vendor_by_labels(description["labels"])):
             return None
         if have.capacity:
-            told = f"none of its {have.capacity} {word} is healthy by the device plugin"
+            message = f"none of its {have.capacity} {word} is healthy by the device plugin"
         elif have.offered:
-            told = f"it offers 0 {word}: the device plugin is gone, or finds no GPU that works"
+            message = f"it offers 0 {word}: the device plugin is gone, or finds no working GPU"
         else:
-            told = f"it offers no {word}: no device plugin has registered on it (node created {description['created']})"
-        return Finding("no_gpu_resource", told, f"{help_text}, {AGAIN.replace('{node}', name)}")
+            message = (
+                f"it offers no {word}: no device plugin has registered on it (node created {description['created']})"
+            )
+        return Finding("no_gpu_resource", message, f"{help_text}, {AGAIN.replace('{node}', name)}")
     if have.replicas > 1:
-        told = f"the device plugin hands each of its GPUs to {have.replicas} pods: what is measured would be shared"
-        return _found(name, "gpus_partitioned", told)
+        message = f"the device plugin shares each of its GPUs among {have.replicas} pods, so results would not count"
+        return _found(name, "gpus_partitioned", message)
     if expected and have.allocatable < expected:
         of = f" (capacity {have.capacity})" if have.capacity != have.allocatable else ""
-        told = f"{have.allocatable} {word} allocatable{of}, {expected} expected"
-        return Finding(REACHABLE, told, f"{help_text}, {AGAIN.replace('{node}', name)}")
+        message = f"{have.allocatable} {word} allocatable{of}, {expected} expected"
+        return Finding(REACHABLE, message, f"{help_text}, {AGAIN.replace('{node}', name)}")
     return None
 
 
@@ -311,8 +312,8 @@ def _condition(kind: str, known: Mapping[str, str] | None) -> str:
     if known is None:
         return f"its kubelet never reported {kind}"
     since = f" since {known['since']}" if known["since"] else ""
-    told = ": ".join(text for text in (known["reason"], known["message"]) if text)
-    return f"{kind} is {known['status']}{since}" + (f": {told}" if told else "")
+    detail = ": ".join(text for text in (known["reason"], known["message"]) if text)
+    return f"{kind} is {known['status']}{since}" + (f": {detail}" if detail else "")
 
 
 def _found(name: str, state: str, message: str) -> Finding:

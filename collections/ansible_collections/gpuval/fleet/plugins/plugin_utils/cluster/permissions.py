@@ -1,4 +1,4 @@
-"""What gpuval asks of a cluster, held against the Role that allows it. Pure but for reading the Role's file."""
+"""The requests that gpuval makes to a cluster, and the Role that allows them. Pure but for reading the Role's file."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import yaml
 
 ROLE_FILE = Path(__file__).resolve().parents[3] / "roles" / "kubernetes" / "files" / "role.yml"
 
-#: The namespace that stands in the file.
+#: The namespace in the file.
 FILE_NAMESPACE = "gpuval"
-#: What binds the nodes' ClusterRole has no namespace: it is named after it, so that two namespaces have one each.
+#: The binding of the nodes' ClusterRole has the namespace in its name, so that two namespaces have one each.
 _NODES_BINDING = "gpuval-nodes-{}"
 
 
@@ -29,11 +29,11 @@ class Asked(NamedTuple):
         return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
 
 
-#: Every authenticated user may ask what he may do (ClusterRole system:basic-user).
+#: Allowed to every authenticated user (ClusterRole system:basic-user).
 REVIEW = Asked("create", "authorization.k8s.io", "selfsubjectrulesreviews")
 ACCESS_REVIEW = Asked("create", "authorization.k8s.io", "selfsubjectaccessreviews")
 
-#: What has no namespace, of all that gpuval asks for.
+#: Resources without a namespace, of those that gpuval uses.
 CLUSTER_SCOPED = frozenset({"nodes", "namespaces", "persistentvolumes"})
 
 
@@ -59,7 +59,7 @@ def printed(namespace: str) -> str:
     """The Role as it is shown, with its comments, for a namespace."""
     text = ROLE_FILE.read_text(encoding="utf-8")
     head, first, rest = text.partition("---\n")
-    # The comment above speaks of the file; what follows is YAML, in which only the namespace is another.
+    # The comment above is about the file; in the YAML after it only the namespace changes.
     for pattern in ("namespace: {}\n", f"name: {_NODES_BINDING}\n"):
         rest = rest.replace(pattern.format(FILE_NAMESPACE), pattern.format(namespace))
     return head + first + rest
@@ -73,7 +73,7 @@ def granted(roles: Iterable[Mapping[str, Any]]) -> set[Asked]:
             continue
         for asked in _spelled_out(role["rules"]):
             if role["kind"] == "Role" and asked.resource in CLUSTER_SCOPED:
-                continue  # a Role says nothing about what has no namespace
+                continue  # a Role does not cover objects without a namespace
             found.add(asked)
     return found
 
@@ -87,17 +87,17 @@ def _spelled_out(rules: Iterable[Mapping[str, Any]]) -> Iterator[Asked]:
 
 
 def not_granted(roles: Iterable[Mapping[str, Any]], asked: Iterable[Asked]) -> list[Asked]:
-    """What was asked and the roles do not allow."""
+    """Requests that the roles do not allow."""
     return sorted(set(asked) - granted(roles) - {REVIEW, ACCESS_REVIEW})
 
 
 def unused(roles: Iterable[Mapping[str, Any]], asked: Iterable[Asked]) -> list[Asked]:
-    """What the roles allow and nobody asked."""
+    """What the roles allow and no request used."""
     return sorted(granted(roles) - set(asked))
 
 
 def lacking(rules: Sequence[Mapping[str, Any]], needed: Iterable[Asked]) -> list[Asked]:
-    """What is needed and not in the rules that a cluster says hold for this user (they may have wildcards)."""
+    """Needed requests that the cluster's rules for this user do not allow (they may have wildcards)."""
     return sorted({asked for asked in needed if not any(_covers(rule, asked) for rule in rules)})
 
 
@@ -137,7 +137,7 @@ def explain(asked: Sequence[Asked], namespace: str) -> str:
 
 
 def needed(*, makes_namespace: bool = False, marks_nodes: bool = False, makes_volumes: bool = False) -> list[Asked]:
-    """Everything that a run and its clean ask of a cluster, as the Role's file has it."""
+    """All requests of a run and its clean, by the Role's file."""
     wanted = {
         "gpuval-controller": True,
         "gpuval-nodes": True,

@@ -1,4 +1,4 @@
-"""How plans get to the nodes of a cluster: a Job for each, made in its turn; the watch API says what becomes of it."""
+"""The placement on a cluster: a Job for each node, made in its turn; the watch API shows its progress."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.placement impor
 )
 
 FIRST_LIST_SECONDS = 60.0
-#: The last record of a stage may come to the store after the news that its pod has ended.
+#: The last record of a stage may arrive after the news that its pod ended.
 SETTLE_SECONDS = 6.0
-#: Longest time without a look at what only passing time changes.
+#: Longest interval between checks of time limits.
 TICK_SECONDS = 2.0
-#: How long a watch may be away before that is told.
+#: How long a watch may be interrupted before a warning.
 TROUBLE_SECONDS = 30.0
 MAX_ATTEMPTS = 2
 LOG_BYTES = 8 << 20
-#: From the end of a container's output, where its record is: a kubelet cuts what is longer than it was asked for there.
+#: Lines from the end of a container's output, where its record is: kubelets cut longer logs there.
 LOG_LINES = 2000
 
 
@@ -92,7 +92,7 @@ class ClusterPlacement(Placement):
         self._accept = accept
         self._round = gangs.round_of(folder)
         self._newcomers: joining.Newcomers | None = None
-        #: Nodes that are no hosts of the play, and whose variables each of them has.
+        #: Nodes that are no hosts of the play, and the host whose variables each has.
         self._like: dict[str, str] = {}
         self._streams: Streams | None = None
         self._nodes: dict[str, Mapping[str, Any]] = {}
@@ -103,17 +103,17 @@ class ClusterPlacement(Placement):
         self._gangs: dict[str, manifests.PlanPlace] = {}
         self._events: deque[Event] = deque()
         self._ended_at: dict[tuple[str, int], float] = {}
-        #: Stages that a pod that is over left open by no fault of their own, by node and attempt.
+        #: Stages that an ended pod left open through no fault of their own, by node and attempt.
         self._settled: dict[tuple[str, int], list[str]] = {}
-        #: What ended those attempts: what becomes of their Jobs later is this controller's doing.
+        #: The status that ended those attempts; later changes of their Jobs are made by this controller.
         self._closed: dict[tuple[str, int], PodStatus] = {}
-        #: Nodes of which there was news while their launch was not yet taken in.
+        #: Nodes that changed before the watch had handled their launch.
         self._unread: set[str] = set()
         self._looked_at = float("-inf")
-        #: How often in a row a node's output could not be read, and until when it is left alone for that.
+        #: Failed reads of a node's output in a row, and until when it is not read again.
         self._misses: dict[str, int] = {}
         self._unread_until: dict[str, float] = {}
-        self._told: dict[str, str] = {}
+        self._warned: dict[str, str] = {}
 
     @property
     def busy(self) -> bool:
@@ -122,7 +122,7 @@ class ClusterPlacement(Placement):
     # -- before the first launch
 
     def begin(self, views: Mapping[str, NodeView]) -> None:
-        """Learn what is in the cluster, and put there what all pods share."""
+        """Read the state of the cluster, and create what all pods share."""
         self._views = views
         for view in views.values():
             view.pulling = True
@@ -133,7 +133,7 @@ class ClusterPlacement(Placement):
             [("Job", selector), ("Pod", selector), ("Node", ""), ("Event", "", "involvedObject.kind!=Node")],
         )
         self._wait_for_lists()
-        self._take_up_joined()
+        self._readmit_joined()
         archives = launching.archives()
         code = manifests.code_config_map(
             self._run["run_id"], self._cluster.namespace, archives["runner"], archives["workloads"]
@@ -143,7 +143,7 @@ class ClusterPlacement(Placement):
         todo = [name for name in views if name in self.present and not views[name].complete]
         self._place_plans(todo)
         if self._round:
-            self._bring_together(todo)
+            self._share_in_round(todo)
         volumes = {
             volume["metadata"]["name"] + volume["kind"]: volume
             for name in todo
@@ -159,8 +159,8 @@ class ClusterPlacement(Placement):
     def _make(self, thing: Mapping[str, Any]) -> None:
         self._cluster.create(gangs.labelled(thing, self._round))
 
-    def _bring_together(self, todo: Iterable[str]) -> None:
-        """What the members of a round need of each other, before the first of them starts. Raises ClusterError."""
+    def _share_in_round(self, todo: Iterable[str]) -> None:
+        """Create what the members of a round share, before the first of them starts. Raises ClusterError."""
         orders = [self._known[name] for name in todo if name in self._known]
         if not orders:
             return
@@ -174,8 +174,8 @@ class ClusterPlacement(Placement):
         for thing in made:
             self._make(thing)
 
-    def _take_up_joined(self) -> None:
-        """Nodes that joined while another controller watched need not be hosts of this one's play."""
+    def _readmit_joined(self) -> None:
+        """Nodes that joined under an earlier controller may be missing among this play's hosts."""
         if self._accept is None:
             return
         self._newcomers = joining.Newcomers(self._accept, {*self._nodes, *self._views, *self.everyone})
@@ -204,7 +204,7 @@ class ClusterPlacement(Placement):
                 self._run["nodes"], lambda: self._described(hosts), lambda like: self._order(like).settings
             )
         except (ClusterError, plans.PlanError) as error:
-            self._say_once("joined", f"whether nodes that came up join the run is not known: {error}")
+            self._warn_once("joined", f"new nodes cannot be checked for joining the run: {error}")
             return {}
         for name, (like, expected) in found.items():
             self._admit(name, like)
@@ -216,7 +216,7 @@ class ClusterPlacement(Placement):
         self._pods.expect(view.name, view.stages)
 
     def _wait_for_lists(self) -> None:
-        """Until each kind was listed once: a node that is not among them is not there."""
+        """Wait until each kind was listed once: a node that is not listed does not exist."""
         deadline = time.monotonic() + FIRST_LIST_SECONDS
         missing = {"Job", "Pod", "Node", "Event"}
         while missing:
@@ -225,8 +225,10 @@ class ClusterPlacement(Placement):
                     missing.discard(kind)
                 self._fold_in(kind, change, thing)
             if missing and time.monotonic() > deadline:
-                told = "; ".join(why for _seconds, why in self._streams.trouble().values())
-                raise ClusterError(f"no list of {', '.join(sorted(missing))} within {FIRST_LIST_SECONDS:.0f} s: {told}")
+                causes = "; ".join(why for _seconds, why in self._streams.trouble().values())
+                raise ClusterError(
+                    f"no list of {', '.join(sorted(missing))} within {FIRST_LIST_SECONDS:.0f} s: {causes}"
+                )
 
     def _place_plans(self, chosen: Iterable[str]) -> None:
         """Plans of many nodes in few objects."""
@@ -251,7 +253,7 @@ class ClusterPlacement(Placement):
             path = self._folder.plan_file(name)
             if not path.exists():
                 run_folder.write_json(path, plans.kept(manifests.pod_plan(order.plan, order.settings)))
-            # As it was written: Ansible's own texts, with the line that each comes from, take several times the memory.
+            # Read back from JSON: Ansible's tagged texts take several times the memory.
             plan = plans.whole(self._folder.read_plan(name), self._run)
             self._known[name] = Order(plan, order.settings, order.sku)
         return self._known[name]
@@ -275,12 +277,12 @@ class ClusterPlacement(Placement):
         launch = launch_errors.described(launch)
         view.attempt_ended = False
         if launch["state"] not in LAUNCHED and known.get("state") in LAUNCHED and attempt > 1:
-            launch = self._not_again(view, launch)
+            launch = self._attempt_failed(view, launch)
         run_folder.write_json(self._folder.launch_file(view.name), launch)
         self._events.append(Ended(view.name, "launch", launch["state"] == "started", message=launch["message"]))
 
-    def _not_again(self, view: NodeView, launch: dict[str, Any]) -> dict[str, Any]:
-        """The launch of a further attempt that could not be made: the node's evidence is what the earlier one left."""
+    def _attempt_failed(self, view: NodeView, launch: dict[str, Any]) -> dict[str, Any]:
+        """A further attempt that could not be made: the node keeps the evidence of the earlier one."""
         reason = {key: launch[key] for key in ("class", "message", "remedy")}
         trouble = Trouble(reason["class"], reason["message"], reason["remedy"], final=True)
         key = (view.name, launch["attempt"])
@@ -295,7 +297,7 @@ class ClusterPlacement(Placement):
         order = self._order(name)
         status = self._pods.status(name, time.monotonic(), attempt)
         before = self._folder.read_launch(name).get("machine")
-        if status.job:  # of a controller before this one, or of who applied the rendered manifests
+        if status.job:  # of an earlier controller, or applied from rendered manifests
             return self._started(view, {**launch, "job": status.job, "machine": before}, order.plan)
         node = self._nodes.get(name)
         finding = nodes.finding_for(name, node, order.settings, order.sku, self._run["nodes"][name]["gpu_count"])
@@ -305,7 +307,7 @@ class ClusterPlacement(Placement):
         launch["machine"] = _machine(node)
         if attempt > 1:
             if before and before != launch["machine"]:
-                self._warn(f"{name}: another machine has this name now: all its stages are run again")
+                self._warn(f"{name}: another machine has this name now: all its stages run again")
                 launch["stages"] = list(view.stages)
             if order.settings.loses_models:
                 launch["stages"] = plans.with_needs(plan["stages"], launch["stages"])
@@ -353,35 +355,35 @@ class ClusterPlacement(Placement):
         return started if self._store.reachable else {**started, "store_reachable": False}
 
     def next_attempt(self, view: NodeView) -> Attempt | None:
-        """A node whose pod was evicted, lost or never started, by no fault of its stages, has one more turn.
+        """One more attempt for a node whose pod was evicted, lost or never started through no fault of its stages.
 
-        Not in a round of gangs: the others have gone on, or ended, without it.
+        None in a round of gangs: the other members continued or ended without it.
         """
         if self._round:
             return None
         attempt = view.launch.get("attempt", 1)
         status = self._closed.get((view.name, attempt))
         left = self._settled.get((view.name, attempt))
-        if status is None or not left or not _comes_again(status):
+        if status is None or not left or not _may_retry(status):
             return None
         order = self._order(view.name)
         expected_gpus = self._run["nodes"][view.name]["gpu_count"]
         if nodes.finding_for(view.name, self._nodes.get(view.name), order.settings, order.sku, expected_gpus):
-            return None  # it has its turn if it comes back while others are at work
+            return None  # retried if it returns while others are at work
         return Attempt(attempt + 1, [stage for stage in view.stages if stage in left])
 
     # -- what becomes of them
 
     def fetch(self, view: NodeView) -> None:
-        """Records from the output of the node's pod, for one that cannot reach the store."""
+        """Records from the output of the pod of a node that cannot reach the store."""
         result = self._from_output(view, view.launch.get("attempt", 1))
-        self._keep_records(view, {key: raw for key, raw in result.items() if self._taken(key, raw)})
+        self._keep_records(view, {key: raw for key, raw in result.items() if self._accepted(key, raw)})
         if result:
             self._events.append(NodeNews(view.name, records=result))
         self._events.append(Ended(view.name, "fetch"))
 
     def wait(self, seconds: float) -> list[Event]:
-        """News of the cluster, at most so long."""
+        """Events of launches and fetches, and news of the cluster."""
         until = time.monotonic() + max(0.0, seconds)
         while True:
             ended = list(self._events)
@@ -391,7 +393,7 @@ class ClusterPlacement(Placement):
             for event in self._streams.take(0.0 if ended or self._unread else max(0.0, min(until - now, TICK_SECONDS))):
                 touched |= self._fold_in(*event)
             now = time.monotonic()
-            if now - self._looked_at >= TICK_SECONDS:  # tolerances run out without any news
+            if now - self._looked_at >= TICK_SECONDS:  # limits pass without any event
                 touched, self._looked_at = set(self._views), now
             touched |= self._unread
             self._unread = {name for name in touched if name in self._views and self._views[name].busy}
@@ -399,7 +401,7 @@ class ClusterPlacement(Placement):
                 news = self._state(self._views[name], now)
                 if news:
                     ended.append(news)
-            self._tell_trouble()
+            self._warn_of_trouble()
             if ended or now >= until:
                 return ended
 
@@ -415,7 +417,7 @@ class ClusterPlacement(Placement):
         return self._pods.take(kind, change, thing, time.monotonic())
 
     def _state(self, view: NodeView, now: float) -> NodeNews | None:
-        """What the cluster says of a node that was launched, where that is new."""
+        """The news of a launched node; None without any."""
         if view.launch.get("state") not in LAUNCHED or view.busy:
             return None
         attempt = view.launch.get("attempt", 1)
@@ -435,7 +437,7 @@ class ClusterPlacement(Placement):
         return NodeNews(view.name, launch, records) if launch or records is not None or brought else None
 
     def _after(self, view: NodeView, status: PodStatus, now: float) -> dict[str, bytes] | None:
-        """The pod has ended and stages lack their last record: wait for it, then look at the output, then say why."""
+        """The pod ended and stages lack a final record: wait for it, then read the output, then record why."""
         key = (view.name, status.attempt)
         if key in self._settled:
             view.attempt_ended = True
@@ -444,7 +446,7 @@ class ClusterPlacement(Placement):
             return None
         view.attempt_ended = True
         records = self._from_output(view, status.attempt)
-        printed = {key: record for key, raw in records.items() if (record := self._taken(key, raw))}
+        printed = {key: record for key, raw in records.items() if (record := self._accepted(key, raw))}
         known = {**view.records, **{record["stage"]: record for record in printed.values()}}
         plan = self._order(view.name).plan
         if status.attempt > 1:
@@ -453,17 +455,19 @@ class ClusterPlacement(Placement):
         self._settled[key] = [*owed.cut_off, *owed.not_run]
         self._closed[key] = status
         made = owed.records
-        if status.trouble and status.trouble.evidence:  # else nothing is proven: the launch's contact says why
+        if (
+            status.trouble and status.trouble.evidence
+        ):  # otherwise nothing is proven; the launch's contact has the cause
             made = made + [pod_records.not_run_record(status, plan, stage, at) for stage in owed.not_run]
         for record in made:
             key_of = object_key(self._run["folder"], "records", record["stage"], view.name)
             printed[key_of], records[key_of] = record, json.dumps(record).encode()
         self._keep_records(view, {key_of: records[key_of] for key_of in printed})
-        self._let_go(view.name, status)
+        self._delete_waiting(view.name, status)
         return records
 
-    def _let_go(self, name: str, status: PodStatus) -> None:
-        """Delete a Job that has not ended by itself: one that waits for ever holds the node's GPUs."""
+    def _delete_waiting(self, name: str, status: PodStatus) -> None:
+        """Delete a Job that has not ended by itself: it would hold the node's GPUs."""
         if not status.job or (status.phase == ENDED and not status.held):
             return
         try:
@@ -472,9 +476,9 @@ class ClusterPlacement(Placement):
             self._warn(f"{name}: its Job {status.job} is left to wait: {error}")
 
     def finish(self) -> None:
-        """The watch is over. After a round of gangs its nodes are the next one's: what of it still waits is let go.
+        """After a round of gangs, delete its waiting Jobs: the nodes belong to the next round.
 
-        What a round of a search made is removed: there are as many as it has rounds, and all evidence is here.
+        The objects of a round of a search are removed, since a search has many rounds and the evidence is here.
         """
         if self._round is None:
             return
@@ -482,7 +486,7 @@ class ClusterPlacement(Placement):
         for view in self._views.values():
             status = self._pods.status(view.name, now, view.launch.get("attempt", 1))
             if status.held or not view.complete:  # what is complete ends by itself, once its log is in the store
-                self._let_go(view.name, status)
+                self._delete_waiting(view.name, status)
         if self._round.is_of_a_search:
             try:
                 for kind in cleaning.KINDS:
@@ -490,20 +494,20 @@ class ClusterPlacement(Placement):
             except ClusterError as error:
                 self._warn(f"what round {self._round.name} made is left for clean: {error}")
 
-    def _taken(self, key: str, raw: bytes) -> dict[str, Any] | None:
-        """The record that a pod printed, if it is one that the watch will take: anybody may print anything."""
+    def _accepted(self, key: str, raw: bytes) -> dict[str, Any] | None:
+        """The record that a pod printed, where it is valid: the output is untrusted."""
         return take_record(Evidence(), self._run, key, raw)
 
     def _keep_records(self, view: NodeView, records: Mapping[str, bytes]) -> None:
-        """Whoever reads the store later finds them too; the results have them in any case."""
+        """Put records into the store for later readers; the results have them in any case."""
         try:
             for key, raw in records.items():
                 self._store.client.put(key, raw, "application/json")
         except StoreError as error:
-            self._say_once(view.name, f"{view.name}: its plan and what its pod printed are not in the store: {error}")
+            self._warn_once(view.name, f"{view.name}: its plan and what its pod printed are not in the store: {error}")
 
     def unsettled(self) -> bool:
-        """Whether a runner said that it was told to end, and the cluster has still to say by whom."""
+        """Whether a runner was cancelled and the cluster has not reported the cause yet."""
         return any(self._is_unsettled(view) for view in self._views.values())
 
     def _is_unsettled(self, view: NodeView) -> bool:
@@ -516,7 +520,7 @@ class ClusterPlacement(Placement):
         return not status.done or bool(pod_records.cut_short(status, view.records))
 
     def _from_output(self, view: NodeView, attempt: int) -> dict[str, bytes]:
-        """By key: records that the pod printed and that are newer than what is known; its output becomes the logs."""
+        """By key, newer records that the pod printed; its output becomes the logs."""
         status = self._pods.status(view.name, time.monotonic(), attempt)
         found: dict[str, bytes] = {}
         if not status.pod:
@@ -534,8 +538,8 @@ class ClusterPlacement(Placement):
                 text = self._cluster.log(
                     status.pod, names.container_name(stage), limit_bytes=LOG_BYTES, tail_lines=LOG_LINES
                 )
-            except ClusterError as error:  # a kubelet that is away is asked less and less often: it holds up all nodes
-                self._say_once(view.name, f"{view.name}: the output of {stage} cannot be read: {error}")
+            except ClusterError as error:  # back off: an absent kubelet delays all nodes
+                self._warn_once(view.name, f"{view.name}: the output of {stage} cannot be read: {error}")
                 self._misses[view.name] = self._misses.get(view.name, 0) + 1
                 self._unread_until[view.name] = time.monotonic() + backoff(self._misses[view.name])
                 break
@@ -548,13 +552,13 @@ class ClusterPlacement(Placement):
         return found
 
     def _answers(self, name: str) -> bool:
-        """Whether the node's kubelet, which has the output, is believed to answer."""
+        """Whether the node's kubelet, which has the output, is ready."""
         node = self._nodes.get(name)
         conditions = (node or {}).get("status", {}).get("conditions") or ()
         return any(item.get("type") == "Ready" and item.get("status") == "True" for item in conditions)
 
     def _keep_logs(self, name: str, attempt: int, stages: Iterable[str]) -> None:
-        """The output of an attempt, under a name of its own: the next one's pod starts with an empty log."""
+        """Keep the output of an attempt under its own name: the next attempt starts with an empty log."""
         for stage in stages:
             log = self._folder.evidence_file(name, stage, "logs")
             kept = log.with_name(f"{stage}.attempt-{attempt}.log")
@@ -567,18 +571,18 @@ class ClusterPlacement(Placement):
             try:
                 raw = self._store.client.get(key, max_bytes=LOG_BYTES)
             except StoreError:
-                continue  # it was never brought to the store
+                continue  # it is not in the store
             _write_log(kept, raw[:LOG_BYTES].decode(errors="replace"))
 
-    def _tell_trouble(self) -> None:
-        """Nothing is lost by a watch that is away for a while; who waits wants to know why nothing happens."""
+    def _warn_of_trouble(self) -> None:
+        """Warn of interrupted watches; nothing is lost by them."""
         for kind, (seconds, why) in self._streams.trouble().items():
             if seconds > TROUBLE_SECONDS:
-                self._say_once(f"watch of {kind}", f"the cluster does not say what becomes of its {kind}s: {why}")
+                self._warn_once(f"watch of {kind}", f"no updates of {kind}s from the cluster: {why}")
 
-    def _say_once(self, name: str, line: str) -> None:
-        if self._told.get(name) != line:
-            self._told[name] = line
+    def _warn_once(self, name: str, line: str) -> None:
+        if self._warned.get(name) != line:
+            self._warned[name] = line
             self._warn(line)
 
     def close(self) -> None:
@@ -591,12 +595,12 @@ def _write_log(path: Path, text: str) -> None:
     run_folder.write_bytes(path, ("\n".join(lines) + "\n").encode())
 
 
-def _comes_again(status: PodStatus) -> bool:
-    """Whether its attempt ended by what another attempt may well be spared."""
+def _may_retry(status: PodStatus) -> bool:
+    """Whether its attempt ended for a cause that another attempt may avoid."""
     return status.done and status.attempt < MAX_ATTEMPTS and status.trouble is not None and status.trouble.again
 
 
 def _machine(node: Mapping[str, Any]) -> str:
-    """Which machine a Node object stands for: its name may be given to another one."""
+    """The machine of a Node object: another machine may get the node's name."""
     machine_id = ((node.get("status") or {}).get("nodeInfo") or {}).get("machineID")
     return str(machine_id or node["metadata"].get("uid") or "")

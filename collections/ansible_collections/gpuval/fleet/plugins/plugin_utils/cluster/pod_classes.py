@@ -1,7 +1,7 @@
-"""Which class a text of scheduler, kubelet or controllers has at the place where it was said. Pure.
+"""The class of a text of scheduler, kubelet or controllers, by where it was reported. Pure.
 
-The classes and their remedies are those of `classes.py`; beside them stand the few that only a pod's own state tells.
-Patterns are held against real texts of Kubernetes, containerd and the device plugins (tests/unit/cluster/test_pods.py).
+Classes and remedies are those of `classes.py`, and a few that depend on a pod's own state. Patterns are tested with
+real texts of Kubernetes, containerd and the device plugins (tests/unit/cluster/test_pods.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import classe
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_state import Node
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.launch_errors import LaunchClass, known_class
 
-#: The runtime could not give a container its accelerators: of all that keeps one from starting, this is the node's own.
+#: The runtime could not provide accelerators: the one start failure that speaks about the node.
 ACCELERATOR_RUNTIME = known_class(
     "accelerator_runtime",
     "repair driver and container toolkit of the node (nvidia-smi, rocm-smi or hl-smi on it; the pods of the device "
@@ -27,19 +27,19 @@ IMAGE_WITHOUT_PYTHON = known_class(
     "use an image that has Python 3.9 or newer, or name its interpreter in gpuval_pods.python",
     r"python[0-9.]*\W.{0,60}(?:executable file not found|no such file or directory)",
 )
-#: Classes that have no text of their own: the state of pod and Job tells them.
+#: Classes without a text of their own, by the state of pod and Job.
 CONTAINER_LOST = known_class(
-    "container_lost", "see in the node's journal why its containers vanished (a reboot, a restarted runtime)"
+    "container_lost", "check in the node's journal why its containers vanished (a reboot, a restarted runtime)"
 )
 CONTAINER_FAILED = known_class("container_failed", "read the log of the stage and the kernel log of the node")
-RUNNER_REFUSED = known_class("runner_refused", "read the log of the stage: the runner says what it was not given")
-NODE_REFUSED = known_class("node_refused", "the kubelet did not take the pod: mend what the message names")
-JOB_DELETED = known_class("job_deleted", "find out who deleted the Job (audit log, a clean of another controller)")
-NO_POD = known_class("no_pod", "see whether the cluster's Job controller is at work (kubectl describe job)")
+RUNNER_REFUSED = known_class("runner_refused", "read the log of the stage: the runner names the missing input")
+NODE_REFUSED = known_class("node_refused", "the kubelet rejected the pod: fix the cause named above")
+JOB_DELETED = known_class("job_deleted", "find the cause of the deletion (audit log, a clean of another controller)")
+NO_POD = known_class("no_pod", "check that the cluster's Job controller works (kubectl describe job)")
 NOT_STARTING = known_class(
-    "not_starting", "see what the kubelet waits for (kubectl describe pod, the kubelet's journal)"
+    "not_starting", "check what the kubelet waits for (kubectl describe pod, the kubelet's journal)"
 )
-SUSPENDED = known_class("suspended", "let the queue admit the Job, or take the namespace out of its care")
+SUSPENDED = known_class("suspended", "let the queue admit the Job, or exclude the namespace from the queue")
 
 OWN = {
     known.name: known
@@ -60,7 +60,7 @@ _TAINT = re.compile(r"taint(?:\(s\))? \{([^:}]*)")
 #: Since 1.34 the scheduler does not name the taint.
 _SOME_TAINT = re.compile(r"untolerated taint\(s\)(?! \{)")
 _COUNT = re.compile(r"^\d+ ")
-#: What the scheduler says of every node but the one that the pod is pinned to.
+#: Reasons for all nodes but the one that the pod is pinned to.
 _FOREIGN = re.compile(
     r"didn't match Pod's node affinity/selector|didn't satisfy plugin\(s\) \[[^\]]*NodeAffinity|didn't match PreFilter"
 )
@@ -86,12 +86,12 @@ def is_gpu_allocation(reason: str) -> bool:
 
 
 def image(reason: str, message: str) -> LaunchClass:
-    """Why a container's image is not there."""
+    """Why a container's image is missing."""
     return _first(IMAGE_NAMES, f"pull: {reason}: {message}") or named("image_pull")
 
 
 def start(message: str) -> LaunchClass:
-    """Why the container runtime did not bring a container to life."""
+    """Why the container runtime did not start a container."""
     for known in (ACCELERATOR_RUNTIME, IMAGE_WITHOUT_PYTHON):
         if known.pattern is not None and known.pattern.search(message):
             return known
@@ -136,7 +136,7 @@ def unschedulable(name: str, message: str, node: Node | None) -> tuple[LaunchCla
 
 def _scheduling(text: str) -> str:
     for pattern, name in (
-        (_LACKING, "gpus_taken"),
+        (_LACKING, "gpus_in_use"),
         (_HEALTH_TAINT, "node_not_ready"),
         (_PRESSURE_TAINT, "node_pressure"),
         (_CORDON, "cordoned"),

@@ -3,8 +3,8 @@
 What comes out is as untrusted as what a node uploads: it goes through ``evidence.take_record``.
 
 Which stage of a dead pod gets a record of the controller's: one whose container ended by a fault that speaks about the
-node (killed for want of memory, killed by a signal, an exit code without a word, accelerators that its runtime could
-not provide) is a ``crash``; one whose runner left its last word has the state that this names, without figures. A pod
+node (out of memory, a signal, an exit code without a report, accelerators that its runtime could not provide) is a
+``crash``; one whose runner left a termination report has the state that it names, without figures. A pod
 that was evicted, disstatus, deleted or lost with its node, one that never got its image or its place, and one that the
 deadline ended prove nothing: their stages stay as they are, and missing evidence makes the node INCOMPLETE.
 """
@@ -34,7 +34,7 @@ _MARKER = re.compile(r"-----(BEGIN|END) GPUVAL RECORD ([a-z][a-z0-9_]{0,31})----
 
 @dataclass(frozen=True)
 class Owed:
-    """What is known of the stages of a pod that is no more.
+    """What is known of the stages of an ended pod.
 
     records: documents of gpuval.record/1. cut_off: stages that were at work and whose end proves nothing. not_run:
     stages whose container never ran. Another attempt runs these two as well as those that retry.py names.
@@ -46,7 +46,7 @@ class Owed:
 
 
 def owed(status: PodStatus, plan: Mapping[str, Any], records: Mapping[str, Mapping[str, Any]], at: str) -> Owed:
-    """What a pod that is over leaves open. `records` by stage, as they were taken in; `at`: the time, RFC 3339 UTC."""
+    """What an ended pod leaves open. `records`: by stage, accepted so far; `at`: the time, RFC 3339 UTC."""
     found = Owed()
     if not status.done:
         return found
@@ -74,7 +74,7 @@ def owed(status: PodStatus, plan: Mapping[str, Any], records: Mapping[str, Mappi
 
 
 def cut_short(status: PodStatus, records: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Stages whose runner was told to end with its pod, and had the time to say so: that is no word about the node."""
+    """Stages that their runner cancelled because the pod ended: that proves nothing about the node."""
     if not (status.done and status.trouble and status.trouble.again):
         return []
     return [
@@ -92,9 +92,9 @@ def record_from_termination(
     at: str,
     before: Mapping[str, Any] | None = None,
 ) -> dict[str, Any] | None:
-    """The record that a stage's last word stands for; None without one. `before`: what the store has of the stage.
+    """The record by a stage's termination report; None without one. `before`: the stage's record in the store.
 
-    Success is only taken from a container that ended in peace: the last one says 1 when another stage failed.
+    Success counts only with exit code 0, or 1 for the last container when another stage failed.
     """
     report = termination_report(stage, container)
     if report is None or (report.state == "success" and container.exit_code not in (0, 1)):
@@ -104,7 +104,7 @@ def record_from_termination(
 
 
 def not_run_record(status: PodStatus, plan: Mapping[str, Any], stage: str, at: str) -> dict[str, Any]:
-    """The record of a stage that will not be run any more because its pod died before: skipped."""
+    """The record of a stage that will not run because its pod ended before: skipped."""
     why = status.trouble.message if status.trouble else "its pod ended"
     message = f"its container was not started: {why}; {_SOURCE}"
     return _record(None, plan, stage, status.attempt, at, None, "skipped", message, None, None)
@@ -168,7 +168,7 @@ def _crash(status, container, plan, stage, at, before):
     message = f"{trouble.message}; {_SOURCE}"
     tail = one_line(container.message, 300) if container and container.reason not in trouble.message else ""
     if tail and tail not in message:
-        message += f"; last words: {tail}"
+        message += f"; last output: {tail}"
     code = container.exit_code if container else None
     signal = container.signal if container else None
     return _record(container, plan, stage, status.attempt, at, before, "crash", message, code, signal)

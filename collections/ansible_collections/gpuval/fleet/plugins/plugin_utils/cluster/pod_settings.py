@@ -1,4 +1,4 @@
-"""What `gpuval_pods` asks of the pods of a run, checked and with its defaults. Pure."""
+"""The settings `gpuval_pods`, checked and with defaults; tolerations and GPU resources of pods. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 
-#: Taint that a failed node may be given; who validates again tolerates it.
+#: Taint of a failed node; pods of gpuval tolerate it.
 FAILED_TAINT = "gpuval.io/failed"
 RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu", "gaudi": "habana.ai/gaudi"}
 CPU = "cpu"
@@ -18,16 +18,16 @@ REQUESTS = {"cpu": "1", "memory": "2Gi"}
 NUMBERS = {"shm_bytes": int, "run_as_user": int, "deadline_slack_seconds": float}
 FLAGS = ("host_network", "privileged")
 _DNS_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
-#: Measuring nodes are not emptied by an autoscaler, and a mesh's proxy would outlive the work.
+#: No autoscaler drains a measuring node, and no mesh injects a proxy, which would outlive the work.
 ANNOTATIONS = {
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
     "karpenter.sh/do-not-disrupt": "true",
     "linkerd.io/inject": "disabled",
 }
 LABELS = {"sidecar.istio.io/inject": "false", "istio.io/dataplane-mode": "none"}
-#: By which RDMA may keep memory where it is.
+#: Lets RDMA pin memory.
 IPC_LOCK = "IPC_LOCK"
-#: What an SSH server of root needs, by which DeepSpeed's launcher starts the ranks; who takes root takes these.
+#: Needed by the SSH server of root, through which DeepSpeed's launcher starts the ranks.
 SSHD_CAPABILITIES = ("SETGID", "SETUID", "SYS_CHROOT")
 
 
@@ -37,7 +37,7 @@ class ManifestError(plans.PlanError):
 
 @dataclass(frozen=True)
 class PodSettings:
-    """`gpuval_pods` with its defaults. Sizes in bytes, times in seconds; empty and None are: not asked for."""
+    """`gpuval_pods` with its defaults. Sizes in bytes, times in seconds; empty and None: not set."""
 
     image: str = ""
     image_pull_policy: str = ""
@@ -71,30 +71,30 @@ class PodSettings:
 
 def parse(asked: Mapping[str, Any], queue: str = "") -> PodSettings:
     """Check `gpuval_pods`, and `gpuval_kueue_queue`. Raises ManifestError, which names the key."""
-    said = {
+    given = {
         key: _plain(value) for key, value in asked.items() if value is not None and (value != "" or key == "resource")
     }
     for key, kind in NUMBERS.items():
-        if isinstance(said.get(key), str):  # as templates leave them
+        if isinstance(given.get(key), str):  # as templates leave them
             try:
-                said[key] = kind(said[key])
+                given[key] = kind(given[key])
             except ValueError:
-                raise ManifestError(f"gpuval_pods.{key}: {said[key]!r} is not a number") from None
-    for part in (said, said.get("gang")):
+                raise ManifestError(f"gpuval_pods.{key}: {given[key]!r} is not a number") from None
+    for part in (given, given.get("gang")):
         for key in FLAGS if isinstance(part, dict) else ():
             if isinstance(part.get(key), str) and part[key].lower() in ("true", "false"):
                 part[key] = part[key].lower() == "true"
     try:
-        schemas.validate("pods", said, what="gpuval_pods")
+        schemas.validate("pods", given, what="gpuval_pods")
     except schemas.Invalid as error:
         raise ManifestError(str(error)) from error
     if queue and not _DNS_NAME.fullmatch(str(queue)):
         raise ManifestError(f"gpuval_kueue_queue: {queue!r} is no name of a LocalQueue (lower case, digits, - and .)")
-    return PodSettings(**said, queue=str(queue))
+    return PodSettings(**given, queue=str(queue))
 
 
 def for_gang(settings: PodSettings) -> PodSettings:
-    """The settings of a pod that works together with others: with `gpuval_pods.gang`, and no model to keep."""
+    """The settings of a pod in a gang: with `gpuval_pods.gang`, and without a model cache."""
     asked = settings.gang
     resources = {name: str(number) for name, number in asked.get("resources", {}).items()}
     capabilities = [*settings.capabilities, *asked.get("capabilities", [IPC_LOCK] if resources else [])]
@@ -111,7 +111,7 @@ def for_gang(settings: PodSettings) -> PodSettings:
 
 
 def resource_of(settings: PodSettings, sku: str, allocatable: Mapping[str, int] | None = None) -> str:
-    """Return the extended resource that the node's accelerators are; empty where it has none."""
+    """The extended resource of the node's accelerators; empty where it has none."""
     if settings.resource is not None:
         return settings.resource
     if sku == CPU:
@@ -122,13 +122,13 @@ def resource_of(settings: PodSettings, sku: str, allocatable: Mapping[str, int] 
 
 
 def tolerations(settings: PodSettings, resource: str) -> list[dict[str, Any]]:
-    """Return what a pod tolerates: what was asked, the taint that keeps others off the accelerators, and our own."""
+    """The tolerations of a pod: those of the settings, the taint of GPU nodes, and gpuval's own."""
     own = [key for key in (resource, FAILED_TAINT) if key]
     return [*(dict(item) for item in settings.tolerations), *({"key": key, "operator": "Exists"} for key in own)]
 
 
 def covers(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
-    """Whether a toleration lets a pod onto a node with this taint, by the rules of the scheduler."""
+    """Whether a toleration covers a taint, by the rules of the scheduler."""
     if toleration.get("effect") not in (None, "", taint.get("effect")):
         return False
     key, exists = toleration.get("key"), toleration.get("operator", "Equal") == "Exists"
@@ -138,7 +138,7 @@ def covers(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Plain containers: Ansible's own know where a text came from, and JSON and YAML need not."""
+    """Plain containers and texts instead of Ansible's tagged ones."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -82,7 +82,7 @@ def short(findings: Mapping[str, ssh_findings.Finding]) -> list[str]:
 
 
 def summary(findings: Mapping[str, ssh_findings.Finding], seconds: float) -> list[str]:
-    """What the operator is told: counts, then each class with its nodes, the first messages and the remedy."""
+    """The lines for the operator: counts, then each class with its nodes, the first messages and the remedy."""
     ready = sum(finding.state == ssh_findings.REACHABLE for finding in findings.values())
     rest = ssh_findings.summary(findings, seconds, Path())[1:]
     lines = [f"cluster: {ready} of {len(findings)} node(s) can be worked on, {seconds:.1f} s", *rest]

@@ -1,7 +1,7 @@
-"""What happens in a cluster, told without asking for each object: one list and one watch for each kind.
+"""Changes of a cluster's objects, by one list and one watch for each kind.
 
-Nothing is lost and nothing is told twice, whatever becomes of the connections: a watch goes on from the last resource
-version; where that is Gone, the kind is listed again and compared with what was told.
+No change is lost or reported twice when connections break: a watch resumes from the last resource version; where that
+is Gone, the kind is listed again and compared with what was reported.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import (
     trim,
 )
 
-#: The server ends a watch after so long; a new one is one request.
+#: The server ends a watch after this time; a new one is one request.
 WATCH_SECONDS = 900.0
 #: Bookmarks come each minute: a watch that is silent for longer is broken.
 SILENCE_SECONDS = 180.0
@@ -36,7 +36,7 @@ FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.2, 20.0
 SOON_SECONDS = 5.0
 STOP_SECONDS = 5.0
 
-#: So long a 401 or 403 is borne of a kind that was followed before: tokens are renewed, authorizers restart.
+#: How long 401 and 403 are retried for a kind that was watched before: tokens are renewed, authorizers restart.
 REFUSED_SECONDS = 60.0
 
 #: Answers that do not change by asking again.
@@ -44,7 +44,7 @@ _FINAL = (Forbidden, Refused, Missing, Exists)
 #: Kinds of which a server sends no bookmarks, whatever it is asked: their watches are silent when nothing happens.
 _NO_BOOKMARKS = frozenset({"Event"})
 
-Told = tuple[str, str, Manifest]
+Change = tuple[str, str, Manifest]
 
 
 @dataclass
@@ -52,23 +52,23 @@ class _Stream:
     kind: str
     selector: str = ""
     fields: str = ""
-    #: Objects that were told, by uid: their version and what a DELETED must say.
+    #: Objects that were reported, by uid: their version and what a DELETED needs.
     known: dict[str, Manifest] = field(default_factory=dict)
     version: str = ""
     watch: Watch | None = None
     thread: threading.Thread | None = None
-    #: Since when it cannot be followed, and why; one value, read by another thread.
+    #: Since when it cannot be followed, and why; one value, since another thread reads it.
     trouble: tuple[float, str] | None = None
-    #: How many changes were told.
-    told: int = 0
-    #: A watch was opened: all rules are there.
+    #: Number of changes reported.
+    changes: int = 0
+    #: A watch was opened, so no rule is missing.
     followed: bool = False
     #: Since when the answer is 401 or 403.
     refused_at: float | None = None
 
 
 class Streams:
-    """Follows kinds of objects from its making until ``stop``.
+    """Follows kinds of objects until ``stop``.
 
     `wanted`: (kind, label selector) or (kind, label selector, field selector), each kind once.
     """
@@ -85,7 +85,7 @@ class Streams:
         self._cluster = cluster
         self._watch_seconds, self._silence_seconds = watch_seconds, silence_seconds
         self._refused_seconds = refused_seconds
-        self._queue: queue.SimpleQueue[Told | ClusterError] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Change | ClusterError] = queue.SimpleQueue()
         self._stopped = threading.Event()
         self._lock = threading.Lock()
         self._streams = [_Stream(*one) for one in wanted]
@@ -101,30 +101,30 @@ class Streams:
     def __exit__(self, *exception: object) -> None:
         self.stop()
 
-    def take(self, timeout: float) -> list[Told]:
-        """What has happened since the last call: (kind, ADDED, MODIFIED, DELETED or SYNC, object).
+    def take(self, timeout: float) -> list[Change]:
+        """Changes since the last call: (kind, ADDED, MODIFIED, DELETED or SYNC, object).
 
-        Waits at most `timeout` seconds for the first; may be empty. SYNC says that all objects of a kind there are have
-        been told. A DELETED that was missed names the object only (name, namespace, uid, labels, annotations). Raises
-        ``Forbidden`` and other answers that stay as they are; what was told before comes first.
+        Waits at most `timeout` seconds for the first; may be empty. SYNC: all existing objects of a kind have been
+        reported. A DELETED found by a list has name, namespace, uid, labels and annotations only. Raises ``Forbidden``
+        and other final answers, after the changes before them.
         """
-        told: list[Told] = []
+        changes: list[Change] = []
         try:
             while True:
-                item = self._queue.get(timeout=timeout) if not told else self._queue.get_nowait()
+                item = self._queue.get(timeout=timeout) if not changes else self._queue.get_nowait()
                 if isinstance(item, ClusterError):
-                    if told:
-                        self._queue.put(item)  # comes next; its stream has ended and tells nothing more
-                        return told
+                    if changes:
+                        self._queue.put(item)  # raised by the next call; its stream has ended
+                        return changes
                     raise item
-                told.append(item)
+                changes.append(item)
         except queue.Empty:
-            return told
+            return changes
 
     def trouble(self) -> dict[str, tuple[float, str]]:
-        """Kinds that cannot be followed just now: for how many seconds, and why."""
+        """Kinds that cannot be followed now: for how many seconds, and why."""
         troubles = {one.kind: one.trouble for one in self._streams}
-        return {kind: (time.monotonic() - told[0], told[1]) for kind, told in troubles.items() if told}
+        return {kind: (time.monotonic() - found[0], found[1]) for kind, found in troubles.items() if found}
 
     def stop(self) -> None:
         """End the watches; returns after at most `STOP_SECONDS`."""
@@ -141,31 +141,31 @@ class Streams:
     # In the thread of a stream
 
     def _follow(self, stream: _Stream) -> None:
-        failures = 0  # in a row, none of which brought anything
+        failures = 0  # in a row, without any change
         while not self._stopped.is_set():
-            began, told = time.monotonic(), stream.told
+            began, before = time.monotonic(), stream.changes
             try:
                 if not stream.version:
                     self._list(stream)
                 self._watch(stream)
             except Gone:
                 stream.version = ""
-                failures += 1  # a server whose lists are too old for its watches is not to be flooded
+                failures += 1  # do not flood a server whose lists are too old for its watches
             except ClusterError as error:
                 if self._stopped.is_set():
                     return
                 if self._is_final(stream, error):
                     self._queue.put(error)
                     return
-                progress = stream.told > told or time.monotonic() - began >= SOON_SECONDS
+                progress = stream.changes > before or time.monotonic() - began >= SOON_SECONDS
                 failures = 1 if progress else failures + 1
-                if failures > 1:  # one connection that breaks is nothing to speak of
+                if failures > 1:  # a single broken connection is normal
                     stream.trouble = (stream.trouble[0] if stream.trouble else began, str(error))
             else:
-                failures = 0 if time.monotonic() - began >= SOON_SECONDS or stream.told > told else failures + 1
+                failures = 0 if time.monotonic() - began >= SOON_SECONDS or stream.changes > before else failures + 1
             if failures > 1:
                 seconds = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0 ** min(failures, 16))
-                self._stopped.wait(seconds * random.uniform(0.5, 1.0))  # noqa: S311  (watches come back one by one)
+                self._stopped.wait(seconds * random.uniform(0.5, 1.0))  # noqa: S311  (jitter)
 
     def _is_final(self, stream: _Stream, error: ClusterError) -> bool:
         """Whether asking again does not help."""
@@ -183,12 +183,12 @@ class Streams:
         for uid in [uid for uid in stream.known if uid not in there]:
             self._queue.put((stream.kind, "DELETED", stream.known.pop(uid)))
         for item in items:
-            self._tell(stream, item)
+            self._report(stream, item)
         stream.version = version
         self._queue.put((stream.kind, "SYNC", {"metadata": {"resourceVersion": version}}))
 
     def _watch(self, stream: _Stream) -> None:
-        # Not all at once: else they would end and begin together for ever.
+        # With jitter: otherwise all watches end and begin together.
         seconds = self._watch_seconds * random.uniform(0.8, 1.0)  # noqa: S311
         silence = seconds + 30.0
         if stream.kind not in _NO_BOOKMARKS:
@@ -215,25 +215,25 @@ class Streams:
     def _note(self, stream: _Stream, event: Mapping[str, Any]) -> None:
         name, item = event["type"], event["object"]
         if name == "ERROR":
-            said = str(item.get("message") or "the watch ended with an error")
+            message = str(item.get("message") or "the watch ended with an error")
             if item.get("code") == 410 or item.get("reason") in ("Expired", "Gone"):
-                raise Gone(said, 410)
-            raise ClusterError(said, int(item.get("code") or 0))
+                raise Gone(message, 410)
+            raise ClusterError(message, int(item.get("code") or 0))
         version = item["metadata"]["resourceVersion"]
         if name == "DELETED":
             if stream.known.pop(item["metadata"]["uid"], None) is not None:
-                stream.told += 1
+                stream.changes += 1
                 self._queue.put((stream.kind, "DELETED", trim(stream.kind, item)))
         elif name in ("ADDED", "MODIFIED"):
-            self._tell(stream, trim(stream.kind, item))
+            self._report(stream, trim(stream.kind, item))
         stream.version = version
 
-    def _tell(self, stream: _Stream, item: Manifest) -> None:
+    def _report(self, stream: _Stream, item: Manifest) -> None:
         meta = item["metadata"]
         known = stream.known.get(meta["uid"])
         if known and known["metadata"]["resourceVersion"] == meta["resourceVersion"]:
             return
         kept = ("name", "namespace", "uid", "labels", "annotations", "resourceVersion")
         stream.known[meta["uid"]] = {"metadata": {key: meta[key] for key in kept if key in meta}}
-        stream.told += 1
+        stream.changes += 1
         self._queue.put((stream.kind, "MODIFIED" if known else "ADDED", item))
