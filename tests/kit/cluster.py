@@ -214,7 +214,7 @@ class ClusterKit:
     def fault(self, node: str, fault: Fault) -> None:
         self.do(lambda: self.world.faults[node].append(fault))
 
-    def mend(self, node: str) -> None:
+    def repair(self, node: str) -> None:
         """Take the faults of a node away."""
         self.do(lambda: self.world.faults.pop(node, None))
 

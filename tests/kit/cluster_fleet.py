@@ -114,8 +114,8 @@ class Containers:
             time.sleep(UPLOAD_SECONDS)
             process.send_signal(strike)
         code = process.wait(STAGE_SECONDS)
-        said = termination.read_text() if termination.exists() else ""
-        return StageEnd(exit_code=code, log=output.read_text(errors="replace"), termination=said)
+        report = termination.read_text() if termination.exists() else ""
+        return StageEnd(exit_code=code, log=output.read_text(errors="replace"), termination=report)
 
 
 @dataclass

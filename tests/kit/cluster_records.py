@@ -47,18 +47,18 @@ class Records:
         record = self._record(run, state, began, now)
         log = f"{run.stage} attempt {run.attempt} starts\n{run.stage} attempt {run.attempt} ended: {state}\n"
         self._put(run, record, log)
-        said = {key: getattr(record, key) for key in ("stage", "state", "exit_code", "signal", "message")}
-        return StageEnd(record.exit_code or 0, log, json.dumps(said))
+        report = {key: getattr(record, key) for key in ("stage", "state", "exit_code", "signal", "message")}
+        return StageEnd(record.exit_code or 0, log, json.dumps(report))
 
     def _record(self, run: StageRun, state: str, began: datetime, ended: datetime | None = None) -> Record:
         plan = _plan(run)
         (stage,) = [stage for stage in plan["stages"] if stage["name"] == run.stage]
         record = Record(plan["run_id"], plan["node"], run.stage, stage["workload"], run.attempt, state)
-        record.command, record.image, record.started_at = stage["command"], stage["image"], _told(began)
+        record.command, record.image, record.started_at = stage["command"], stage["image"], _rfc3339(began)
         if ended:
-            record.finished_at, record.duration_seconds = _told(ended), (ended - began).total_seconds()
+            record.finished_at, record.duration_seconds = _rfc3339(ended), (ended - began).total_seconds()
             record.exit_code = 0 if state == "success" else 1
-            record.message = "" if state == "success" else "it was told to fail"
+            record.message = "" if state == "success" else "a simulated failure"
         return record
 
     def _put(self, run: StageRun, record: Record, log: str = "") -> None:
@@ -106,5 +106,5 @@ def _plan(run: StageRun) -> dict[str, Any]:
     raise KeyError("plan.json")
 
 
-def _told(at: datetime) -> str:
+def _rfc3339(at: datetime) -> str:
     return at.strftime("%Y-%m-%dT%H:%M:%SZ")

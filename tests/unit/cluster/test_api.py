@@ -722,7 +722,7 @@ class TestSimulation:
         kit.fault("node-001", Fault("image_pull", stage="training"))
         cluster.create(job())
         kit.wait(lambda: self.state(kit, "training").get("waiting", {}).get("reason") == "ImagePullBackOff")
-        kit.mend("node-001")
+        kit.repair("node-001")
         kit.wait(lambda: kit.all("Job")[0]["status"].get("succeeded") == 1)
 
     def test_deadline(self, kit, cluster):

@@ -187,7 +187,7 @@ def test_a_fault_that_mends_itself_in_time_is_borne(watched):
     watched.kit.fault(NODE, Fault("image_pull", times=1))
     watched.submit(NODE)
     watched.until(lambda status: status.trouble is not None, NODE)
-    watched.kit.mend(NODE)
+    watched.kit.repair(NODE)
     assert watched.done(NODE).trouble is None
 
 

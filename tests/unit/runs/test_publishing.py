@@ -32,8 +32,8 @@ LAUNCH = {
 def document(launch=LAUNCH, problems=(), **fields):
     run = make_run(["n", "m"], stages=["facts"])
     nodes = {
-        "n": publishing.NodeTold(PLAN, launch),
-        "m": publishing.NodeTold({"stages": []}, None, waits=True),
+        "n": publishing.NodeUpdate(PLAN, launch),
+        "m": publishing.NodeUpdate({"stages": []}, None, waits=True),
     }
     words = {"window": (0, 16), "silence_seconds": 90, "ended": False, **fields}
     return publishing.watch_document(run, nodes, list(problems), publishing.Times(1, 1), **words)

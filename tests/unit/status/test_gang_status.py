@@ -26,7 +26,7 @@ def put(store, key, document):
 
 def tell(store, run, *, ended):
     document = publishing.watch_document(
-        run, {name: publishing.NodeTold(PLAN, LAUNCH) for name in run["nodes"]}, [],
+        run, {name: publishing.NodeUpdate(PLAN, LAUNCH) for name in run["nodes"]}, [],
         publishing.Times(30, 30), window=(0, 0), silence_seconds=90, ended=ended,
     )  # fmt: skip
     publishing.put(store, run, publishing.RUN_FILE, run)

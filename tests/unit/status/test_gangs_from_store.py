@@ -51,7 +51,7 @@ def put(store, key, document):
 def tell(store, run, folder):
     """As the watch tells the store."""
     publishing.put(store, run, publishing.RUN_FILE, run)
-    nodes = {name: publishing.NodeTold({"stages": []}, folder.read_launch(name)) for name in run["nodes"]}
+    nodes = {name: publishing.NodeUpdate({"stages": []}, folder.read_launch(name)) for name in run["nodes"]}
     document = publishing.watch_document(
         run, nodes, [], publishing.Times(1, 1), window=(0, 0), silence_seconds=9, ended=True
     )

@@ -34,7 +34,7 @@ def known(nodes, *, launches=None, waits=(), window=0, ended=False, sign=4.0, pl
     launches = dict.fromkeys(nodes, STARTED) | (launches or {})
     watch = publishing.watch_document(
         run,
-        {name: publishing.NodeTold(plan, launches[name], name in waits) for name in nodes},
+        {name: publishing.NodeUpdate(plan, launches[name], name in waits) for name in nodes},
         [],
         publishing.Times(begun, begun),
         window=(window, 0),

@@ -74,7 +74,7 @@ def test_a_copy_has_what_its_store_has_and_what_was_refused_stays_known(store, t
             store.put(f"folder/records/{stage}/{node}.json", json.dumps(make_record(node, stage)).encode())
     store.put("folder/records/training/node-2.json", b"{}")
     publishing.put(store, run, publishing.RUN_FILE, run)
-    told = {node: publishing.NodeTold({"stages": []}, None) for node in run["nodes"]}
+    told = {node: publishing.NodeUpdate({"stages": []}, None) for node in run["nodes"]}
     watch = publishing.watch_document(
         run, told, [], publishing.Times(1, 1), window=(0, 0), silence_seconds=9, ended=True
     )

@@ -25,7 +25,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence impo
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.node_tasks import MOST_WORKERS, NodeTasks
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.node_tasks import MAX_WORKERS, NodeTasks
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess, object_key
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.reading import read_all
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import collecting
@@ -205,7 +205,7 @@ class ActionModule(RunAction):
 
     def _fetch(self, names, options, task_vars):
         """Ask the nodes themselves, side by side."""
-        tasks = NodeTasks(self, task_vars, min(context.CLIARGS.get("forks") or 5, MOST_WORKERS))
+        tasks = NodeTasks(self, task_vars, min(context.CLIARGS.get("forks") or 5, MAX_WORKERS))
         fetched = []
         try:
             for name in names:

@@ -70,7 +70,7 @@ class ActionModule(ControllerAction):
         run = self.own.read_run()
         if known.watch is None:
             launches, plans = self.own.read_launches(), self.own.read_plans()
-            told = {name: publishing.NodeTold(plans.get(name), launches.get(name)) for name in run["nodes"]}
+            told = {name: publishing.NodeUpdate(plans.get(name), launches.get(name)) for name in run["nodes"]}
             since = folder.seconds_since(run["created_at"])
             document = publishing.watch_document(
                 run,

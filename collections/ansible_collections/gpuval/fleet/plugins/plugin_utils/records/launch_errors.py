@@ -99,7 +99,7 @@ CLASSES = (
     ),
     known_class(
         "hung",
-        "the node takes connections and says nothing: look at its console, its memory and its disks",
+        "the node accepts TCP but sends no SSH banner: check sshd, its console, memory and disks",
         r"timed out during banner exchange",
     ),
     known_class(

@@ -37,7 +37,7 @@ _hidden = Redaction()
 
 
 @dataclass(frozen=True)
-class NodeTold:
+class NodeUpdate:
     """What is told of one node; `launch` is None before its first, `plan` before its plan was made."""
 
     plan: Mapping[str, Any] | None
@@ -55,7 +55,7 @@ class Times:
 
 def watch_document(
     run: Mapping[str, Any],
-    nodes: Mapping[str, NodeTold],
+    nodes: Mapping[str, NodeUpdate],
     problems: Sequence[Mapping[str, Any]],
     times: Times,
     *,

@@ -1,4 +1,4 @@
-"""What a probe of a node means: trust in its host key, what OpenSSH said, and the summary. Pure."""
+"""The result of probing a node: trust in its host key, the meaning of errors, and the summary. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.launch_errors
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.known_hosts import HostKey, Known, host_id, parse_key
 
 REACHABLE = "reachable"
-#: How a summary puts them in order; a state that is not here comes last.
+#: In the order of the summary; other states come last.
 STATES = (
     REACHABLE,
     "wrong_host_key",
@@ -40,19 +40,19 @@ SHOWN = 12
 
 @dataclass(frozen=True)
 class Finding:
-    """What became of the probe of one node."""
+    """The result of probing one node."""
 
     state: str
     message: str
     remedy: str = ""
     seconds: float = 0.0
-    #: Fingerprint of the key that the node showed.
+    #: Fingerprint of the key that the node presented.
     fingerprint: str = ""
-    #: The key was not known before, and is pinned now.
+    #: The key was unknown before, and is pinned now.
     new: bool = False
     #: Key lines to pin as (name, marker, key); not for the record.
     pins: tuple[tuple[str, str, HostKey], ...] = field(default=(), repr=False)
-    #: Names whose other pins are to go.
+    #: Names whose other pins are removed.
     replaced: tuple[str, ...] = field(default=(), repr=False)
 
     def document(self) -> dict[str, Any]:
@@ -132,19 +132,19 @@ def _words(value: str) -> list[str]:
 NOTHING = Known()
 SHOW_KEY = "ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub"
 CHANGED = (
-    "another machine answers at this address, or the node was installed again. Only if the fingerprint is that of the "
-    f"node ({SHOW_KEY}) forget the old one"
+    "another machine answers at this address, or the node was reinstalled. Only if the fingerprint is the node's own "
+    f"({SHOW_KEY}) forget the old one"
 )
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What is known of a node's host key before it is asked."""
+    """What is known of a node's host key before the probe."""
 
     pinned: Known = NOTHING
     #: From the operator's own known_hosts files.
     own: Known = NOTHING
-    #: The same for the plain name, which OpenSSH takes for a port of its own as well: it can prove, never refute.
+    #: The same for the name without a port, which OpenSSH accepts too: it can confirm a key, never reject one.
     plain: Known = NOTHING
     #: From the inventory: keys as in a .pub file, or SHA256 fingerprints.
     declared: tuple[str, ...] = ()
@@ -153,7 +153,7 @@ class Policy:
 
     @property
     def kinds(self) -> list[str]:
-        """Types of keys to ask the node for first."""
+        """Key types to request first."""
         if self.declared:
             return [text.split()[0] for text in self.declared if not text.startswith("SHA256:")]
         return [entry.key.kind for entry in self.pinned.keys or (*self.own.keys, *self.plain.keys)]
@@ -177,12 +177,10 @@ def check_declared(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def trust(shown: HostKey, policy: Policy, at: Where) -> Finding:
-    """Whether the key that a node showed is its own: a finding `reachable` so far, or why not."""
+    """Whether a presented host key is the node's own: the finding `reachable`, or why not."""
     revoked = [entry for known in (policy.pinned, policy.own) for entry in known.revoked if entry.key == shown]
     if revoked:
-        return _wrong(
-            shown, at, f"that is revoked in {revoked[0].place}", "the machine at this address is not to be used"
-        )
+        return _wrong(shown, at, f"that is revoked in {revoked[0].place}", "do not use the machine at this address")
     if policy.declared:
         return _by_declaration(shown, policy, at)
     for known in (policy.pinned, policy.own):
@@ -195,7 +193,7 @@ def trust(shown: HostKey, policy: Policy, at: Where) -> Finding:
             return _wrong(
                 shown,
                 at,
-                f"but {old.key.fingerprint} ({old.key.kind}) stands in {old.place}",
+                f"but {old.key.fingerprint} ({old.key.kind}) is in {old.place}",
                 f"{CHANGED} and accept the new key: {forget(at, old.file)}",
             )
     if any(entry.key == shown for entry in policy.plain.keys):
@@ -204,7 +202,7 @@ def trust(shown: HostKey, policy: Policy, at: Where) -> Finding:
         return Finding(REACHABLE, "", fingerprint=shown.fingerprint, new=True, pins=((at.name, "", shown),))
     return Finding(
         "unknown_host_key",
-        f"{at.address} shows the host key {shown.fingerprint} ({shown.kind}), which is not known",
+        f"{at.address} presents the unknown host key {shown.fingerprint} ({shown.kind})",
         f"compare the fingerprint on the node ({SHOW_KEY}) and declare it as "
         f"gpuval_host_keys of {at.node}, or log in once by hand (ssh {at.host}), or allow first contact with "
         "-e gpuval_accept_new_host_keys=true",
@@ -213,7 +211,7 @@ def trust(shown: HostKey, policy: Policy, at: Where) -> Finding:
 
 
 def forget(at: Where, file: Path) -> str:
-    """The command that makes a key unknown again."""
+    """The command that removes a key."""
     return shlex.join(["ssh-keygen", "-R", at.name, "-f", str(file)])
 
 
@@ -237,7 +235,7 @@ def _fingerprint(declared: str) -> str:
 def _wrong(shown: HostKey, at: Where, against: str, remedy: str) -> Finding:
     return Finding(
         "wrong_host_key",
-        f"{at.address} shows the host key {shown.fingerprint} ({shown.kind}), {against}",
+        f"{at.address} presents the host key {shown.fingerprint} ({shown.kind}), {against}",
         remedy,
         fingerprint=shown.fingerprint,
     )
@@ -247,7 +245,7 @@ def _wrong(shown: HostKey, at: Where, against: str, remedy: str) -> Finding:
 
 
 def of_socket_error(error: OSError, at: Where, seconds: float) -> Finding:
-    """Why no TCP connection came about."""
+    """Why the TCP connection failed."""
     if isinstance(error, socket.gaierror):
         return Finding(
             "unknown_name",
@@ -264,31 +262,31 @@ def of_socket_error(error: OSError, at: Where, seconds: float) -> Finding:
         return Finding(
             "timeout",
             f"{at.address} did not answer within {seconds:g} s",
-            "see that the node is powered on and the address right, and that no firewall drops the packets; "
-            "gpuval_probe_timeout_seconds gives it longer",
+            "check that the node is powered on, its address, and that no firewall drops the packets; "
+            "gpuval_probe_timeout_seconds sets the timeout",
         )
     if error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN):
         return Finding(
             "no_route",
-            f"{at.address} cannot be reached: {error.strerror}",
+            f"{at.address} is unreachable: {error.strerror}",
             "check the address, the cable, the switch port and the controller's routes to it",
         )
-    return Finding("ssh_error", f"{at.address}: {error.strerror or error}", "mend what the message names")
+    return Finding("ssh_error", f"{at.address}: {error.strerror or error}", "fix the cause named above")
 
 
 def hung(at: Where, seconds: float, doing: str) -> Finding:
     return Finding(
         "hung",
-        f"{at.address} takes connections, but {doing} within {seconds:g} s",
-        "it hangs or is overloaded, or sshd waits for something (a name server, a full disk): look at its console",
+        f"{at.address} accepts TCP but {doing} within {seconds:g} s",
+        "check sshd on the node by its console: it hangs, is overloaded, or waits (a name server, a full disk)",
     )
 
 
-def no_ssh(at: Where, said: bytes) -> Finding:
-    shown = one_line(said.decode(errors="replace"), 60)
+def no_ssh(at: Where, received: bytes) -> Finding:
+    shown = one_line(received.decode(errors="replace"), 60)
     return Finding(
         "no_ssh",
-        f"something else than an SSH server listens at {at.address}: it said {shown!r}",
+        f"{at.address} is no SSH server: it sends {shown!r}",
         "set ansible_port to the port of sshd",
     )
 
@@ -296,8 +294,8 @@ def no_ssh(at: Where, said: bytes) -> Finding:
 def closed(at: Where) -> Finding:
     return Finding(
         "refused",
-        f"{at.address} closed the connection before it said anything",
-        "sshd turns the controller away: look at MaxStartups, hosts.deny and the log of sshd on the node",
+        f"{at.address} closed the connection before an SSH banner",
+        "check MaxStartups, hosts.deny and the log of sshd on the node",
     )
 
 
@@ -317,39 +315,39 @@ _NOISE = re.compile(
 
 
 def of_ssh_output(stderr: str, at: Where, seconds: float) -> Finding:
-    """Why OpenSSH did not get in, from what it wrote. The host key was judged before, where it could be seen."""
+    """Why OpenSSH failed, from its stderr. The host key was judged before, where it was visible."""
     lines = [line.strip() for line in stderr.replace("\r", "\n").splitlines() if line.strip()]
-    told = [line for line in lines if not _NOISE.match(line)] or lines
-    last = one_line(told[-1] if told else "ssh ended without a word", 300)
+    errors = [line for line in lines if not _NOISE.match(line)] or lines
+    last = one_line(errors[-1] if errors else "ssh exited without output", 300)
     through = f" (through {at.proxy})" if at.proxy else ""
     if at.proxy and "timed out during banner exchange" in stderr:
         return Finding(
             "timeout",
-            f"{at.address}{through}: no SSH greeting within {seconds:g} s",
-            "see that the node is powered on, and that the jump host reaches it",
+            f"{at.address}{through}: no SSH banner within {seconds:g} s",
+            "check that the node is powered on, and that the jump host reaches it",
         )
     if at.proxy and "UNKNOWN port 65535" in stderr and "open failed" not in stderr:
         return Finding(
             "jump_host",
-            f"ssh did not get through {at.proxy}: {last}",
-            f"log in to the jump host by hand (ssh {at.proxy}), also for a new host key: only nodes' are pinned",
+            f"ssh failed at the jump host {at.proxy}: {last}",
+            f"log in to the jump host by hand (ssh {at.proxy}) to accept its host key: only those of nodes are pinned",
         )
     if re.search(r"timed out during banner exchange|banner line contains invalid", stderr):
-        return hung(at, seconds, "sent no SSH greeting")
+        return hung(at, seconds, "sends no SSH banner")
     known = classify("unreachable", stderr).name
-    if known in ("unreachable", "connection_lost") or known not in STATES:
+    if known not in STATES:
         known = "ssh_error"
     if known == "login_denied":
-        reasons = [line for line in told[:-1] if re.search(r"identity|UNPROTECTED|bad permissions|Load key", line)]
+        reasons = [line for line in errors[:-1] if re.search(r"identity|UNPROTECTED|bad permissions|Load key", line)]
         last = one_line("; ".join([*reasons, last]), 400)
         return replace(denied(at, last), message=f"{at.user}@{at.address}{through}: {last}")
     remedies = {
-        "booting": "wait until the node is up; one that stays so hangs in its boot (or has /etc/nologin)",
+        "booting": "wait until the node is up; if it stays so, check its boot (or /etc/nologin)",
         "refused": "start sshd on the node, or set ansible_port to the port it listens on",
-        "timeout": "see that the node is powered on and the address right, and that no firewall drops the packets",
+        "timeout": "check that the node is powered on, its address, and that no firewall drops the packets",
         "no_route": "check the address, the switch port and the routes to it",
-        "unknown_name": "set ansible_host to an address, or mend the name service",
-        "wrong_host_key": "another machine answers there, or the node was installed again: compare fingerprints",
+        "unknown_name": "set ansible_host to an address, or fix DNS",
+        "wrong_host_key": "another machine answers there, or the node was reinstalled: compare fingerprints",
         "unknown_host_key": "log in once by hand to accept the host key, or declare it as gpuval_host_keys",
     }
     return Finding(
@@ -363,7 +361,7 @@ def of_ssh_output(stderr: str, at: Where, seconds: float) -> Finding:
 
 
 def summary(findings: Mapping[str, Finding], seconds: float, pin_file: Path) -> list[str]:
-    """What the operator is told: counts, then each state with its nodes, the first message and the remedy."""
+    """The lines for the operator: counts, then each state with its nodes, first messages and remedies."""
     reachable = sum(finding.state == REACHABLE for finding in findings.values())
     lines = [f"probe: {reachable} of {len(findings)} node(s) reachable, {seconds:.1f} s"]
     groups: dict[str, list[str]] = {}

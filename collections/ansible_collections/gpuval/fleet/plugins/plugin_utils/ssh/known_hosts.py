@@ -19,7 +19,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import Gp
 CA, REVOKED = "@cert-authority", "@revoked"
 DEFAULT_PORT = 22
 LOCK_SECONDS = 15
-#: Names of inventory files that say nothing; their folder does.
+#: Generic names of inventory files; their folder's name is used instead.
 PLAIN_NAMES = frozenset({"hosts", "hosts.yml", "hosts.yaml", "hosts.ini", "hosts.json", "nodes.yml", "inventory.yml"})
 
 

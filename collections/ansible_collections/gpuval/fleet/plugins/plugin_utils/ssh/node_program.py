@@ -15,7 +15,7 @@ from typing import Any
 from ansible_collections.gpuval.fleet.plugins.module_utils.placement import ANSWER, OLDEST_PYTHON
 
 OLDEST = ".".join(map(str, OLDEST_PYTHON))
-SAID_CHARACTERS = 800
+OUTPUT_CHARACTERS = 800
 NOT_FOUND = 127
 
 #: Also an old Python takes it, so as to say that it is too old. The folder it begins in must not lend it modules.
@@ -72,18 +72,18 @@ def data(parameters: Mapping[str, Any], runner: bytes, workloads: bytes) -> byte
 
 
 def answer(code: int, output: str, errors: str, interpreter: str = "") -> dict[str, Any]:
-    """What the program said, as a module's result; ``failed`` with what else was said when it said nothing."""
+    """The program's answer as a module's result; ``failed`` with its output where there is no answer."""
     for line in reversed(output.splitlines()):
         _before, found, text = line.partition(ANSWER)
         if found:
             try:
-                told = json.loads(text)
+                result = json.loads(text)
             except ValueError:
                 break
-            if isinstance(told, dict):
-                return told
+            if isinstance(result, dict):
+                return result
             break
-    said = (errors.strip() or output.strip())[-SAID_CHARACTERS:] or "it said nothing"
+    detail = (errors.strip() or output.strip())[-OUTPUT_CHARACTERS:] or "no output"
     if code == NOT_FOUND and interpreter:
-        return {"failed": True, "msg": f"the module interpreter '{interpreter}' was not found on the node: {said}"}
-    return {"failed": True, "msg": f"the launch ended with exit code {code} on the node: {said}"}
+        return {"failed": True, "msg": f"the module interpreter '{interpreter}' was not found on the node: {detail}"}
+    return {"failed": True, "msg": f"the launch ended with exit code {code} on the node: {detail}"}

@@ -1,12 +1,11 @@
-"""Tasks on chosen nodes from within one action: some at once, each with a deadline, none waiting for another node's.
+"""Tasks on chosen nodes from within one action: several at once, each with a deadline, independent of each other.
 
-A strategy of Ansible starts a task on all hosts of a play and goes on when the slowest has ended, and it pays for
-every host that is to do nothing. Here the action that watches a run decides which node needs what, and has it done by
-Ansible's own worker processes, as a strategy would: with the host's variables, connection, become and interpreter.
+An Ansible strategy starts a task on all hosts of a play and waits for the slowest. Here the watch's action decides
+which node needs what, and runs it in Ansible's own worker processes, as a strategy does: with the host's variables,
+connection, become and interpreter.
 
-What is used of Ansible beyond its public interface, alike in ansible-core 2.19 to 2.21: `current_worker`,
-`WorkerProcess` with its arguments, and `VariableManager.get_vars`. tests/unit/ssh holds that against the
-installed one.
+Used of Ansible beyond its public interface, the same in ansible-core 2.19 to 2.21: `current_worker`, `WorkerProcess`
+with its arguments, and `VariableManager.get_vars`. tests/unit/ssh checks them in the installed version.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ from ansible.playbook.task import Task
 from ansible.utils.display import Display
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.parent_process import Parent
 
-#: A worker that did not end by itself at its deadline is ended this much later.
+#: A worker that still runs this long after its deadline is killed.
 SLACK_SECONDS = 10
-#: Each takes some 100 MB (much of it shared), and a controller with few cores gains nothing by more of them.
-MOST_WORKERS = 12
+#: Each takes some 100 MB (much of it shared); with few cores more of them bring nothing.
+MAX_WORKERS = 12
 END_SECONDS = 3.0
 
 display = Display()
@@ -87,7 +86,7 @@ class NodeTasks:
         }
 
     def submit(self, node: str, kind: str, file: Path, variables: Mapping[str, Any], seconds: float) -> None:
-        """Have the one task of a task file done on a node, with further variables, within so many seconds."""
+        """Run the one task of a task file on a node, with further variables, within so many seconds."""
         if file not in self._files:
             self._files[file] = self._worker._loader.load_from_file(str(file), cache="none", trusted_as_template=True)
         (definition,) = self._files[file]
@@ -96,7 +95,7 @@ class NodeTasks:
         self._start_waiting()
 
     def wait(self, seconds: float) -> list[Outcome]:
-        """Wait at most so long for tasks to end; returns those that have, at once when there are any."""
+        """Wait at most this long for tasks to end; returns those that ended, at once when there are any."""
         until = time.monotonic() + seconds
         while True:
             ended, self._not_begun = self._not_begun, []
@@ -109,12 +108,12 @@ class NodeTasks:
                 time.sleep(max(0.0, until - time.monotonic()))
 
     def use_interpreter(self, node: str, path: str) -> None:
-        """Spare further tasks on the node the search for its Python."""
+        """Let further tasks on the node use this Python."""
         host = self._variables._inventory.get_host(node)
         self._variables.set_host_facts(host, {"discovered_interpreter_python": path})
 
     def close(self) -> None:
-        """End what is still under way."""
+        """End running tasks."""
         self._waiting.clear()
         for running in self._running.values():
             _end(running.process)
@@ -127,8 +126,8 @@ class NodeTasks:
             try:
                 self._running[node] = self._start(node, kind, definition, seconds)
             except Exception as error:  # one node's variables, or no memory for a worker: the others go on
-                told = f"the controller could not begin it: {type(error).__name__}: {error}"
-                self._not_begun.append(Outcome(node, kind, failed=True, message=told))
+                message = f"the controller could not start the task: {type(error).__name__}: {error}"
+                self._not_begun.append(Outcome(node, kind, failed=True, message=message))
 
     def _start(self, node: str, kind: str, definition: dict[str, Any], seconds: float) -> _Running:
         host = self._variables._inventory.get_host(node)
@@ -177,7 +176,7 @@ class NodeTasks:
         return ended
 
     def _hear(self, node: str, running: _Running) -> bool:
-        """Take one message in; False when there will be no more."""
+        """Read one message; False after the last one."""
         try:
             kind, content = running.pipe.recv()
         except (EOFError, OSError):
@@ -194,12 +193,12 @@ class NodeTasks:
         running.pipe.close()
         _end(running.process)
         return running.outcome or Outcome(
-            node, running.kind, True, False, "the worker process of Ansible ended without a word: is memory short?"
+            node, running.kind, True, False, "the worker process of Ansible exited unexpectedly (out of memory?)"
         )
 
 
 def _end(process: Any) -> None:
-    """A worker that said all it has to say, or is late: first asked, with what it started, then killed."""
+    """End a worker that is done or late: terminate it, then kill it with its children."""
     process.join(0.5)
     if process.is_alive():
         process.terminate()
@@ -213,7 +212,7 @@ def _end(process: Any) -> None:
 
 
 class _Answers:
-    """What a worker takes for the queue to Ansible's main process: its words go to the action instead."""
+    """Replaces a worker's queue to Ansible's main process: its messages go to the action."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
@@ -222,17 +221,17 @@ class _Answers:
         self._pipe.send(("display", (method, words, options)))
 
     def send_callback(self, *_words: Any, **_options: Any) -> None:
-        """Callbacks tell of tasks of the play; the action tells of these itself."""
+        """Callbacks are for tasks of the play; the action reports these tasks itself."""
 
     def send_prompt(self, **_options: Any) -> None:
         raise AnsibleError("a node's task cannot ask a question: give passwords by -k, -K or variables")
 
     def send_task_result(self, *result: Any) -> None:
-        self._pipe.send(("result", _told(result)))
+        self._pipe.send(("result", _result_of(result)))
 
 
-def _told(result: tuple[Any, ...]) -> dict[str, Any]:
-    """What counts of a result: ansible-core up to 2.20 hands over one object, later ones host, task and result."""
+def _result_of(result: tuple[Any, ...]) -> dict[str, Any]:
+    """The used part of a result: ansible-core up to 2.20 hands over one object, later ones host, task and result."""
     data = result[0]._return_data if len(result) == 1 else result[2].as_result_dict()
     facts = data.get("ansible_facts") or {}
     kept = {name: data[name] for name in ("changed", "diff", "plan", "skipped") if name in data}

@@ -1,6 +1,9 @@
-"""Probing nodes over SSH: paramiko where a node is reached directly, OpenSSH itself through a proxy or a certificate.
+"""Probes nodes over SSH: TCP, banner, host key, login, the command `true`.
 
-Nothing here outlives `probe_all`: every connection is closed, every ssh is ended with what it started.
+paramiko handles nodes that are reached directly: a hundred logins cost seconds, and passwords work. OpenSSH handles
+what paramiko lacks: proxies, host certificates, and any login that paramiko cannot decide.
+
+Nothing outlives `probe_all`: every connection is closed, and every ssh ends with its children.
 """
 
 from __future__ import annotations
@@ -22,22 +25,22 @@ from pathlib import Path
 
 try:
     import paramiko
-except ImportError:  # a controller of local nodes may lack it; OpenSSH does all of it, slower
+except ImportError:  # a controller of local nodes may lack it; OpenSSH works for all nodes, slower
     paramiko = None
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import findings, known_hosts
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.findings import REACHABLE, Finding, Policy, Where
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.known_hosts import CA, HostKey, Known, Pins
 
-#: Nodes whose connection is awaited at once; of these, how many log in, and how many ssh run on the controller.
+#: Concurrent connections; of these, concurrent logins, and concurrent ssh processes.
 AT_ONCE, LOGINS, CLIENTS = 128, 16, 8
-#: A node that took the connection is slow rather than gone: it has this many times the connect timeout for each step.
+#: Each step after the TCP connection may take this multiple of the connect timeout.
 PATIENCE = 3
-#: A shell may be slow on a busy node; one that never comes would hold up Ansible's tasks on all nodes.
+#: Time limit of `true` after the login; a busy node starts a shell slowly.
 COMMAND_SECONDS = 30
-#: Public keys to offer; a server gives up on a client after six.
+#: Public keys to offer; servers disconnect after six.
 OFFERED = 5
 RSA = ("rsa-sha2-512", "rsa-sha2-256")
-#: Quick ones first; the login of a probe hides nothing that a recording of it would give away.
+#: Fast key exchange first: a probe transfers nothing that needs protection against later decryption.
 QUICK_KEX = ("curve25519-sha256@libssh.org",)
 
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
@@ -57,13 +60,13 @@ class Target:
     #: What Ansible puts on ssh's command line, in its order.
     options: tuple[str, ...] = ()
     password: str = ""
-    #: The private key comes from a variable: only Ansible has it.
+    #: The private key is in a variable, so only Ansible has it.
     key_in_variable: bool = False
     declared: tuple[str, ...] = ()
 
 
 class ProbeError(Exception):
-    """The probe ends here with this finding."""
+    """The probe ended with this finding."""
 
     def __init__(self, finding: Finding):
         super().__init__(finding.message)
@@ -104,7 +107,7 @@ class Prober:
             finding = self._probe(target)
         except ProbeError as failed:
             finding = failed.finding
-        except Exception as error:  # a node whose probe breaks must not take the others with it
+        except Exception as error:  # one failing probe must not end the others
             text = f"the probe itself failed: {type(error).__name__}: {error}"
             finding = Finding("ssh_error", text, f"try it by hand: ssh {target.host}")
         return replace(finding, seconds=time.monotonic() - began)
@@ -117,7 +120,7 @@ class Prober:
                 return self._by_openssh(target, at, policy)
         connection = self._connect(at)
         with contextlib.closing(connection):
-            await_greeting(connection, at, self.timeout * PATIENCE)
+            await_banner(connection, at, self.timeout * PATIENCE)
             with self._logins:
                 try:
                     return self._by_paramiko(connection, target, at, policy)
@@ -132,9 +135,9 @@ class Prober:
         with self._clients:
             done = run_ssh([target.executable, "-G", *target.options, target.host], 10)
         if done.code != 0:
-            told = findings.one_line(done.stderr.strip() or "no output", 300)
-            remedy = "mend ssh_config, or the ansible_ssh_*_args of this node"
-            raise ProbeError(Finding("ssh_error", f"ssh does not take its settings: {told}", remedy))
+            detail = findings.one_line(done.stderr.strip() or "no output", 300)
+            remedy = "fix ssh_config, or the ansible_ssh_*_args of this node"
+            raise ProbeError(Finding("ssh_error", f"ssh rejects its settings: {detail}", remedy))
         settings = findings.effective(done.stdout)
         self.settings.append(settings)
         return findings.where(target.node, settings)
@@ -153,7 +156,7 @@ class Prober:
         )
 
     def _own_entries(self, at: Where) -> list[known_hosts.Entry]:
-        """The operator's own known_hosts files, which hold for this node."""
+        """The operator's own known_hosts files for this node."""
         names = ("userknownhostsfile", "globalknownhostsfile")
         files = tuple(path for name in names for path in findings.key_files(at.settings, name))
         with self._lock:
@@ -163,7 +166,7 @@ class Prober:
 
     @staticmethod
     def _needs_openssh(at: Where, policy: Policy) -> bool:
-        """Whether the connection depends on something that paramiko does not have."""
+        """Whether the connection needs a feature that paramiko lacks."""
         for setting in ("bindaddress", "bindinterface"):
             if at.settings.get(setting, ("none",))[0] not in ("none", ""):
                 return True
@@ -193,7 +196,7 @@ class Prober:
         raise ProbeError(findings.of_socket_error(error, at, self.timeout))
 
     def _resolve(self, at: Where) -> list[tuple]:
-        """The addresses of a name; a name service that hangs is not waited for."""
+        """The addresses of a name, within the connect timeout."""
         family = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}.get(
             at.settings.get("addressfamily", ("any",))[0], 0
         )
@@ -229,14 +232,14 @@ class Prober:
             except (paramiko.SSHException, OSError) as error:
                 if not line.is_active() and "negotiation" not in str(error).lower():
                     raise UndecidedError from error
-                raise ProbeError(findings.hung(at, self.timeout * PATIENCE, "did not agree on keys")) from None
+                raise ProbeError(findings.hung(at, self.timeout * PATIENCE, "completes no key exchange")) from None
             finding = findings.trust(HostKey(shown.get_name(), shown.asbytes()), policy, at)
             if finding.state != REACHABLE:
                 if target.declared and finding.state == "wrong_host_key":
                     raise UndecidedError  # a declared fingerprint may be that of another of its keys
                 return finding
             if target.key_in_variable:
-                return replace(finding, message=f"{at.address} is itself; the login was not tried")
+                return replace(finding, message=f"{at.address} has the right host key; the login was not tried")
             try:
                 self._login(line, target, at)
             except ProbeError as failed:
@@ -244,7 +247,7 @@ class Prober:
             return replace(finding, message=f"{at.user}@{at.address}")
 
     def _login(self, line: paramiko.Transport, target: Target, at: Where) -> None:
-        """Log in and run nothing, as Ansible would begin. Whatever is not plain success is OpenSSH's to judge."""
+        """Log in and run `true`. Raises UndecidedError for anything but success or a refused password."""
         try:
             for key in _keys(at):
                 with contextlib.suppress(paramiko.AuthenticationException):
@@ -269,7 +272,7 @@ class Prober:
             channel.settimeout(COMMAND_SECONDS)
             channel.exec_command("true")
             if not channel.status_event.wait(COMMAND_SECONDS):
-                raise ProbeError(findings.hung(at, COMMAND_SECONDS, "a command did not end after the login"))
+                raise ProbeError(findings.hung(at, COMMAND_SECONDS, "runs no command after the login"))
             code = channel.recv_exit_status()
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise UndecidedError from error
@@ -279,16 +282,16 @@ class Prober:
     # --- by OpenSSH ---
 
     def _by_openssh(self, target: Target, at: Where, policy: Policy) -> Finding:
-        """Let ssh itself try. It writes the key that it sees into a file of its own."""
+        """Probe by ssh itself, which writes the presented key into a file of its own."""
         with tempfile.TemporaryDirectory(prefix="gpuval-probe-") as folder:
             file = Path(folder) / "known_hosts"
             if not policy.declared and policy.by_authority:
                 return self._with_authority(target, at, policy, file)
-            # first look at the key alone: no login is offered to a host that is not known to be the right one
+            # first the key without a login: credentials go only to a verified host
             first = self._ssh(target, at, file, "accept-new", login=False, kinds=policy.kinds)
             shown = [entry.key for entry in known_hosts.read([file])]
             if not shown and first.code is None:
-                return findings.hung(at, self.timeout * (PATIENCE + 1), "ssh did not get as far as its host key")
+                return findings.hung(at, self.timeout * (PATIENCE + 1), "presents no host key")
             if not shown:
                 return findings.of_ssh_output(first.stderr, at, self.timeout)
             finding = findings.trust(shown[0], policy, at)
@@ -297,7 +300,7 @@ class Prober:
             if finding.state != REACHABLE:
                 return finding
             if target.password or target.key_in_variable:
-                return replace(finding, message=f"{at.address} is itself; the login was not tried")
+                return replace(finding, message=f"{at.address} has the right host key; the login was not tried")
             done = self._ssh(target, at, file, "yes", kinds=[entry.key.kind for entry in known_hosts.read([file])])
             if done.code == 0:
                 return replace(finding, message=f"{at.user}@{at.address}")
@@ -329,10 +332,10 @@ class Prober:
 
     def _refused(self, done: Done, at: Where, finding: Finding) -> Finding:
         if done.code is None:
-            refused = findings.hung(at, self.timeout * PATIENCE, "the login did not end")
+            refused = findings.hung(at, self.timeout * PATIENCE, "completes no login")
         elif done.code != 255:
             words = findings.one_line(f"{done.stdout} {done.stderr}".strip(), 200) or "no reason given"
-            refused = findings.denied(at, f"the login works, but a command ends with status {done.code}: {words}")
+            refused = findings.denied(at, f"the login works, but a command exits with status {done.code}: {words}")
         else:
             refused = findings.of_ssh_output(done.stderr, at, self.timeout)
         return _with_pins(refused, finding)
@@ -370,7 +373,7 @@ class Prober:
 
 @dataclass(frozen=True)
 class Done:
-    """An ssh that ended; no code if it had to be ended."""
+    """A finished ssh; `code` is None if it was killed at its time limit."""
 
     code: int | None
     stdout: str
@@ -378,7 +381,7 @@ class Done:
 
 
 def run_ssh(command: list[str], seconds: float) -> Done:
-    """Run ssh in a session of its own, so that it cannot ask the terminal and its proxies end with it."""
+    """Run ssh in its own session, so that it cannot prompt on the terminal and its proxies end with it."""
     try:
         process = subprocess.Popen(
             command,
@@ -402,35 +405,35 @@ def run_ssh(command: list[str], seconds: float) -> Done:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        for stream in (process.stdout, process.stderr):
+        for stream in filter(None, (process.stdout, process.stderr)):
             stream.close()
     return Done(code, stdout, stderr)
 
 
-def await_greeting(connection: socket.socket, at: Where, seconds: float) -> None:
-    """Wait until the server's SSH greeting can be read, and leave it there. Raises ProbeError."""
+def await_banner(connection: socket.socket, at: Where, seconds: float) -> None:
+    """Wait until the server's SSH banner is readable, without reading it. Raises ProbeError."""
     deadline = time.monotonic() + seconds
-    said = b""
+    received = b""
     while True:
         connection.settimeout(max(0.01, deadline - time.monotonic()))
         try:
             peeked = connection.recv(512, socket.MSG_PEEK)
         except TimeoutError:
-            if said:
-                raise ProbeError(findings.no_ssh(at, said)) from None
-            raise ProbeError(findings.hung(at, seconds, "sent no SSH greeting")) from None
+            if received:
+                raise ProbeError(findings.no_ssh(at, received)) from None
+            raise ProbeError(findings.hung(at, seconds, "sends no SSH banner")) from None
         except OSError:
             raise ProbeError(findings.closed(at)) from None
         if not peeked:
             raise ProbeError(findings.closed(at))
         if any(line.startswith(b"SSH-") for line in peeked.splitlines()):
             return
-        grown, said = len(peeked) > len(said), peeked
-        if len(peeked) >= 512 or (said.startswith((b"HTTP/", b"220", b"\x15\x03", b"RFB "))):
-            raise ProbeError(findings.no_ssh(at, said))
-        if not grown:  # a greeting may follow other lines
+        grown, received = len(peeked) > len(received), peeked
+        if len(peeked) >= 512 or (received.startswith((b"HTTP/", b"220", b"\x15\x03", b"RFB "))):
+            raise ProbeError(findings.no_ssh(at, received))
+        if not grown:  # other lines may precede a banner
             if time.monotonic() > deadline - 0.5:
-                raise ProbeError(findings.no_ssh(at, said))
+                raise ProbeError(findings.no_ssh(at, received))
             time.sleep(0.1)
 
 
@@ -445,7 +448,7 @@ def transport(connection: socket.socket) -> Iterator[paramiko.Transport]:
 
 
 def _with_pins(refused: Finding, trusted: Finding) -> Finding:
-    """The host key was right although the login failed: pinned, so that the next contact is with the same machine."""
+    """The host key was verified although the login failed: it is pinned too."""
     return replace(
         refused, fingerprint=trusted.fingerprint, pins=trusted.pins, new=trusted.new, replaced=trusted.replaced
     )
@@ -505,9 +508,9 @@ def _agent(at: Where) -> Iterator[paramiko.PKey]:
 
 
 def kex_options(executable: str, settings: Iterable[Mapping[str, tuple[str, ...]]]) -> list[str]:
-    """Options that make connections cheap, where the operator left the choice of the key exchange to OpenSSH.
+    """Options for a fast key exchange, where the operator has not chosen one.
 
-    The default of OpenSSH costs 75 ms of CPU for each connection, curve25519 12 ms; the rest stays as fallback.
+    OpenSSH's default costs 75 ms of CPU for each connection, curve25519 12 ms; the others stay as fallback.
     """
     plain = findings.effective(run_ssh([executable, "-F", "none", "-G", "localhost"], 10).stdout)
     default = plain.get("kexalgorithms")
@@ -520,7 +523,7 @@ def kex_options(executable: str, settings: Iterable[Mapping[str, tuple[str, ...]
 
 
 def ssh_options(get: Callable[[str], object]) -> tuple[str, ...]:
-    """What Ansible's ssh connection puts on the command line, from its options; the host key's own excepted."""
+    """The command line of Ansible's ssh connection from its options, without those for host keys."""
     words: list[str] = shlex.split(str(get("ssh_args") or ""))
     if get("port") is not None:
         words += ["-o", f"Port={get('port')}"]

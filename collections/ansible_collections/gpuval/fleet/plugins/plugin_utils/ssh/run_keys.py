@@ -170,7 +170,7 @@ def node_files(run_id: str, node: str, keys: RunKeys, addresses: Mapping[str, li
 
 
 def authorized(public: str, run_id: str, addresses: Mapping[str, list[str]]) -> str:
-    """The line that lets the run's nodes in, and nobody else; it forwards nothing and has no terminal."""
+    """The authorized_keys line for the run's nodes only, without forwarding or terminal."""
     sources = list(dict.fromkeys(address for listed in addresses.values() for address in listed))
     return f'restrict,from="{",".join(sources)}" {public} gpuval-{run_id}\n'
 

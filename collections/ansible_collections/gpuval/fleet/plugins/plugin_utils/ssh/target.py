@@ -1,4 +1,4 @@
-"""From a host's variables to what is probed, and what a probe found to the pins."""
+"""The target of a probe from a host's variables, and pinning the host keys that it found."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def pin(pins: Pins, findings: Mapping[str, ssh_findings.Finding]) -> bool:
 def again(
     target: prober.Target, state_dir: str, sources: Iterable[str], *, timeout: float, accept_new: bool
 ) -> ssh_findings.Finding:
-    """Probe one node that was away: it may have come up, and its host key is not known yet. Raises ``HostKeyError``."""
+    """Probe a node again that was unreachable; its host key may be unknown yet. Raises ``HostKeyError``."""
     pins = Pins(pin_file(project_path(state_dir), sources))
     finding = prober.Prober(pins, timeout, accept_new).probe(target)
     if target.ssh:

@@ -18,14 +18,14 @@ def pin_file(state_dir: Path, sources: Iterable[str]) -> Path:
 
 
 def kex_file(pins: Path) -> Path:
-    """Beside the pins: what the last probe found out about quick key exchange."""
+    """The options for a fast key exchange that the last probe found."""
     return pins.with_name(f".{pins.name}.kex")
 
 
 def ssh_arguments(pins: Path, own: str) -> str:
-    """ssh_args of a connection: trust before what the operator has set, for the first value of an option counts.
+    """ssh_args of a connection: host key options before the operator's, since the first value of an option counts.
 
-    Before the first probe there are no pins, and ssh goes by the operator's own known_hosts. It always checks.
+    Before the first probe there are no pins, and ssh uses the operator's own known_hosts. It always checks.
     """
     words = ["-o", "StrictHostKeyChecking=yes"]
     if pins.is_file():

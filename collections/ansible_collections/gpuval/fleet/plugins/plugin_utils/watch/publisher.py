@@ -45,7 +45,7 @@ class WatchPublisher:
         watched = self._watched
         self._published_at = now
         nodes = {
-            view.name: publishing.NodeTold(view.plan, None if view.launch is UNKNOWN else view.launch, view.to_start)
+            view.name: publishing.NodeUpdate(view.plan, None if view.launch is UNKNOWN else view.launch, view.to_start)
             for view in watched.views.values()
         }
         document = publishing.watch_document(

@@ -11,7 +11,7 @@ from ansible import context
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Check
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.plans import PlanError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.node_tasks import MOST_WORKERS, NodeTasks
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.node_tasks import MAX_WORKERS, NodeTasks
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import NodeView
@@ -41,7 +41,7 @@ class SshPlacement(Placement):
         self.present = set(task_vars["ansible_play_hosts"])
         self.everyone = set(task_vars["ansible_play_hosts_all"])
         self._seconds, self._variables = seconds, dict(variables)
-        self._tasks = NodeTasks(action, task_vars, min(_forks(), MOST_WORKERS))
+        self._tasks = NodeTasks(action, task_vars, min(_forks(), MAX_WORKERS))
         #: Separate workers: a transfer takes minutes, mostly waiting, and must not delay launches and fetches.
         self._sends = NodeTasks(action, task_vars, transfers or _forks())
         #: Launches that wait for the node's images, with the time of their order and the seconds left then.
@@ -116,7 +116,7 @@ class SshWatcher:
     def plans(self) -> dict[str, str]:
         launching.warm_schema()
         names, plans, problems = self._task_vars["ansible_play_hosts"], {}, []
-        tasks = NodeTasks(self._action, self._task_vars, min(_forks(), MOST_WORKERS))
+        tasks = NodeTasks(self._action, self._task_vars, min(_forks(), MAX_WORKERS))
         try:
             for name in names:
                 tasks.submit(name, "launch", TASKS / "launch.yml", {"run_launch": {}}, SHOW_SECONDS)
