@@ -62,7 +62,7 @@ def test_no_word_of_the_list_is_used(place):
     ("line", "words"),
     [
         ("def last_told(self):", ["told"]),
-        ("class NodeUpdate:", ["told"]),
+        ("class NodeTold:", ["told"]),
         ("MAX_CROWDS = 3", ["crowds"]),
         ("the plan is let\n# go", ["is let go"]),
         ("understood; aforesaid; recommend", []),
