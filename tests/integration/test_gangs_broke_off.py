@@ -13,17 +13,17 @@ def test_the_run_is_judged_and_reported_although_its_gangs_broke_off(tmp_path):
         in_the_way.mkdir(parents=True)  # an error of the disk: the first file of the gangs cannot be written
         done = fleet.play("gpuval.fleet.validate", "-e", "gpuval_run_id=r1")
         assert done.code != 0
-        assert "the gangs broke off: " in done.told
+        assert "the gangs were aborted: " in done.told
         assert "FINAL ACCEPTANCE: INCOMPLETE" in done.output, done
         report = json.loads((fleet.run_folder / "report.json").read_text())
         for node in report["nodes"]:
             assert node["verdict"] == "INCOMPLETE"
             (state,) = [check for check in node["checks"] if check["name"] == "collective_state"]
-            assert state["reason"].startswith("the gangs broke off: "), state
+            assert state["reason"].startswith("the gangs were aborted: "), state
             assert "gang_limits.json" in state["reason"]
         assert (fleet.run_folder / "report.html").exists()
         watch = json.loads((fleet.store_data / fleet.run_id / "run_watch.json").read_text())
-        assert any(problem["reason"].startswith("the gangs broke off: ") for problem in watch["problems"])
+        assert any(problem["reason"].startswith("the gangs were aborted: ") for problem in watch["problems"])
 
         assert done.recap("node-1")["rescued"] == 1
 

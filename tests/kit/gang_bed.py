@@ -2,7 +2,7 @@
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import judging, keys, rounds
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.orchestrate import Gangs, Placed, Settings, Ways
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.orchestrate import GangContext, Gangs, Placed, Settings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
@@ -61,11 +61,11 @@ class Bed:
 
     def go(self):
         """A controller of its own each time, as after a death."""
-        ways = Ways(self.carry, self.judge, lambda _document: self.step(), self.said.append, self.address)
+        context = GangContext(self.carry, self.judge, lambda _document: self.step(), self.said.append, self.address)
         placed = {
             name: Placed(f"10.0.0.{place}", 1) for place, name in enumerate(self.gang.nodes, 1) if name in self.hosts
         }
-        return Gangs(self.folder, self.settings, ways).carry_out(placed, {})
+        return Gangs(self.folder, self.settings, context).run_all(placed, {})
 
     def step(self):
         self.happened += 1

@@ -107,7 +107,7 @@ def test_without_any_gang_nobody_is_accepted(tmp_path, stages):
     assert not bed.document["gangs"]
     assert bed.others() == {"INCOMPLETE"}
     reasons = {one["reason"] for node in report_of(bed)["nodes"] for one in node["checks"] if one["stage"] in stages}
-    assert any("no other node can work with it" in reason for reason in reasons)
+    assert any("no other node to form a gang with" in reason for reason in reasons)
 
 
 def test_a_candidate_without_its_gpus_is_what_it_was_declared(tmp_path):

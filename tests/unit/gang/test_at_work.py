@@ -27,8 +27,8 @@ def test_settings_are_those_of_the_options():
         ({"port": 0}, "gpuval_gang_port 0"),
         ({"port": 65535}, "gpuval_gang_port 65535"),  # the one after it is the gang's line
         ({"ssh_port": 70000}, "gpuval_gang_ssh_port 70000"),
-        ({"ssh_port": 29500}, "each another one"),
-        ({"ssh_port": 29501}, "each another one"),
+        ({"ssh_port": 29500}, "three different ports"),
+        ({"ssh_port": 29501}, "three different ports"),
         ({"round_seconds": 0.0}, "round_seconds 0"),
         ({"search_seconds": 500.0, "search_round_seconds": 506.0}, "_search_seconds 500: a search needs 1518"),
         ({"search_seconds": -1.0, "search_round_seconds": float("nan")}, "search_seconds -1, search_round_seconds nan"),

@@ -104,6 +104,6 @@ def test_the_words_of_what_failed_are_evidence_and_bounded():
 
 
 def test_a_node_whose_groups_never_begin_is_not_tested():
-    finding = carry("n3", Result("missing", message="the work had not begun: port 29501 cannot be used"))
+    finding = carry("n3", Result("missing", message="the work did not begin: port 29501 cannot be used"))
     assert finding.nodes.pop("n3") == "untested"
     assert set(finding.nodes.values()) == {"healthy"}

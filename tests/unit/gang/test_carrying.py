@@ -102,7 +102,7 @@ def test_without_a_search_the_gang_stays_open(tmp_path):
     bed.go()
     assert bed.round_names == ["all"]
     assert bed.others() == {"INCOMPLETE"}
-    assert any("gpuval_gang_search is off" in line for line in bed.said)
+    assert any("gpuval_gang_search is false" in line for line in bed.said)
 
 
 def test_fabric_that_is_asked_for_searches_without_a_complaint(tmp_path):
@@ -142,7 +142,7 @@ def test_a_search_that_ends_with_its_run_says_so(tmp_path):
     bed.closes_after = "search-01"
     bed.go()
     assert bed.carried == ["search-01"]
-    assert bed.document["findings"]["all"]["stopped"] == "the closing of the run by another command"
+    assert bed.document["findings"]["all"]["stopped"] == "the end of the run by another command"
 
 
 def racks(gang, size):
@@ -212,7 +212,7 @@ def test_a_round_that_cannot_be_made_leaves_a_report_behind_all_the_same(tmp_pat
     assert not bed.below("all").run_file.exists()
     report = bed.judge(bed.document)
     assert {node["verdict"] for node in report["nodes"]} == {"INCOMPLETE"}
-    assert any("never begun" in problem["reason"] for problem in report["fleet"]["problems"])
+    assert any("never began" in problem["reason"] for problem in report["fleet"]["problems"])
 
 
 def die_everywhere(tmp_path, make, every=1):
@@ -359,11 +359,11 @@ def test_a_search_by_another_network_is_not_clean(tmp_path):
     bed.go()
     schemas.validate("gangs", bed.document, what="gangs")
     (line,) = bed.document["findings"]["all"]["gang"]
-    assert line.startswith("not by the expected network: node-00")
+    assert line.startswith("not over the expected network: node-00")
     assert "node-002" in line and line.endswith("the collectives went by Socket, not by IB as declared")
     assert bed.others() == {"INCOMPLETE"}
     entries = [
         one for node in bed.judge(bed.document)["nodes"] for one in node["checks"] if one["name"] == "fabric_unclean"
     ]
     assert {one["verdict"] for one in entries} == {"missing"}
-    assert all("not by the expected network" in one["reason"] for one in entries)
+    assert all("not over the expected network" in one["reason"] for one in entries)

@@ -46,8 +46,8 @@ def test_by_rack_and_sku():
     ]
     formation = form(racks, group_by=("sku", "rack"))
     assert names(formation) == {"h200-r-0": ["node-0", "node-2"], "h200-r-1": ["node-1", "node-3"]}
-    told = "sku h100, rack R 0; gpuval_gang_group_by says what must be alike"
-    assert formation.left_out == {"node-9": f"no other node can work with it ({told})"}
+    labels = "sku h100, rack R 0; gpuval_gang_group_by selects the labels"
+    assert formation.left_out == {"node-9": f"no other node to form a gang with ({labels})"}
 
 
 def test_names_that_fold_together_stay_apart():
@@ -68,14 +68,16 @@ def test_most_decide():
 def test_without_a_majority_nobody_works():
     formation = form([node(1), node(2, software={"driver": "550.1"})])
     assert not formation.gangs
-    assert formation.left_out["node-1"] == ("no driver is that of most: its own is 580.159.04; bring all nodes to one")
+    assert formation.left_out["node-1"] == (
+        "no driver is on more than half of the nodes (here: 580.159.04); install the same on all nodes"
+    )
 
 
 def test_without_an_address_or_alone():
     formation = form([node(1, address=""), node(2)])
     assert formation.left_out == {
         "node-1": "it has no address for the others: set gpuval_gang_address",
-        "node-2": "no other node can work with it (sku h200)",
+        "node-2": "no other node to form a gang with (sku h200)",
     }
 
 

@@ -54,10 +54,10 @@ def test_one_that_the_inventory_lost_or_nobody_asked_for_is_left_out(tmp_path):
     hosts = {1: "node-001", 2: "node-002", 4: "node-004"}
     text, told = hostfile_of(tmp_path, hosts)
     assert text == "10.0.0.1 slots=1\n10.0.0.2 slots=1\n10.0.0.4 slots=1\n"
-    assert "node-003 is left out: it is no host of this command (inventory, gpuval_hosts, --limit)" in told
+    assert "node-003 is left out: not a host of this command (inventory, gpuval_hosts, --limit)" in told
     text, told = hostfile_of(tmp_path, hosts, "--limit", "node-001,node-004")
     assert text == "10.0.0.1 slots=1\n10.0.0.4 slots=1\n"
-    assert "node-002 is left out: it is no host of this command" in told
+    assert "node-002 is left out: not a host of this command" in told
 
 
 def test_whom_the_search_found_bad_is_not_in_it(tmp_path):

@@ -25,7 +25,7 @@ def opened(results, run_id, *, gangs=True):
 @pytest.mark.parametrize("name", ["all", "all-again", "search-01", "h200-rack-1", "gangs"])
 def test_what_a_round_is_called_is_no_runs_id(tmp_path, name):
     opened(tmp_path, "r")
-    with pytest.raises(folder.RunError, match=rf"'r\.{name}' is what a round of the gangs of run r is called"):
+    with pytest.raises(folder.RunError, match=rf"'r\.{name}' is also the id of a gang round of run r"):
         opened(tmp_path, f"r.{name}", gangs=False)
     assert rounds.run_id_of("r", name) == f"r.{name}"
 
@@ -33,7 +33,7 @@ def test_what_a_round_is_called_is_no_runs_id(tmp_path, name):
 @pytest.mark.parametrize("gangs", [True, False])
 def test_a_run_whose_rounds_would_be_called_as_a_run_that_is_there(tmp_path, gangs):
     opened(tmp_path, "r.all", gangs=gangs)
-    with pytest.raises(folder.RunError, match=r"'r': its gangs may have a round that is called as the run r\.all"):
+    with pytest.raises(folder.RunError, match=r"'r': a gang round would have the id of run r\.all"):
         opened(tmp_path, "r")
     opened(tmp_path, "r", gangs=False)
 
@@ -56,7 +56,7 @@ def test_without_gangs_every_id_is_fine(tmp_path):
 
 def test_a_damaged_run_may_have_rounds(tmp_path):
     folder.write_bytes(tmp_path / "r" / "run.json", b"{")
-    with pytest.raises(folder.RunError, match="is what a round"):
+    with pytest.raises(folder.RunError, match="is also the id of a gang round"):
         opened(tmp_path, "r.all", gangs=False)
 
 
@@ -70,7 +70,7 @@ def test_open_run_refuses_it_before_anything_is_written(tmp_path):
     assert not open_run(tmp_path, "one", hosts, alone=True)[0].failed
     done, _ = open_run(tmp_path, "one.all", hosts, alone=True)
     assert done.failed
-    assert "'one.all' is what a round of the gangs of run one is called" in done.text
+    assert "'one.all' is also the id of a gang round of run one" in done.text
     assert not (tmp_path / "one.all").exists()
     done, _ = open_run(tmp_path, "one", hosts, alone=True)
     assert not done.failed, done.text

@@ -44,14 +44,14 @@ def test_variables_are_those_of_the_nodes_vendor(sku, variables):
 
 
 def test_another_network_is_refused_with_those_that_there_are():
-    with pytest.raises(AnsibleFilterError, match="gpuval_network is myrinet: it is auto or one of efa, gib"):
+    with pytest.raises(AnsibleFilterError, match="gpuval_network myrinet is unknown: set auto, efa, gib"):
         network_names("myrinet")
 
 
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"name": "other"}, "belongs into other.yml"),
+        ({"name": "other"}, "rename it to other.yml"),
         ({"names": []}, "names"),
         ({"environment": [{"name": "x", "value": "1", "vendors": ["nvidia"], "reason": "r"}]}, "environment"),
         ({"environment": [{"name": "X", "value": 'a"b', "vendors": ["nvidia"], "reason": "r"}]}, "environment"),

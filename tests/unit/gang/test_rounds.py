@@ -181,7 +181,7 @@ def test_the_record_of_what_was_found():
         schemas.validate("record", made, what=node)
         counts[node] = {one["name"][7:-6]: one["value"] for one in made["metrics"] if one["value"]}
         counts[node].pop("search_rounds")
-        assert counts[node].pop("speed_untold", 0) == (nodes.get(node) == "healthy")
+        assert counts[node].pop("speed_unknown", 0) == (nodes.get(node) == "healthy")
     assert counts["node-1"] == {"bad": 1, "bad_link": 1}
     assert counts["node-2"] == {"suspect": 1}
     assert counts["node-3"] == {"bad_link": 1}

@@ -23,7 +23,7 @@ def result(size, usual):
 def test_another_size_than_that_of_most_is_no_answer(size, usual):
     found = result(size, usual)
     assert (found.state, found.bus_bytes_per_second, found.culprits) == ("missing", None, ())
-    assert "see who holds device memory" in found.message
+    assert "end the processes that occupy it" in found.message
 
 
 @pytest.mark.parametrize(("size", "usual"), [(USUAL_BYTES, USUAL_BYTES), (USUAL_BYTES, None), (None, USUAL_BYTES)])
@@ -58,7 +58,7 @@ def test_a_node_whose_memory_is_held_is_not_called_slow(tmp_path):
     assert bed.verdicts() == dict.fromkeys(bed.gang.nodes, "PASS") | {HELD: "INCOMPLETE"}
     (found,) = bed.document["findings"].values()
     assert found["nodes"][HELD] == "untested"
-    assert "1048576 bytes, than in most groups, 8589934592: see who holds" in " ".join(found["evidence"][HELD])
+    assert "measured at 1048576 bytes, most groups at 8589934592" in " ".join(found["evidence"][HELD])
 
 
 def test_another_controller_knows_the_sizes_of_rounds_before(tmp_path):

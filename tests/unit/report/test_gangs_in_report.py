@@ -76,7 +76,7 @@ def test_nodes_that_never_worked_together_though_there_are_several_are_told():
 
 
 def test_gangs_that_were_broken_off_or_never_formed_are_told():
-    assert "Gangs: not ended: their work was broken off" in report_of({**DOCUMENT, "ended_at": None})["summary"]
+    assert "Gangs: interrupted before their end" in report_of({**DOCUMENT, "ended_at": None})["summary"]
     assert "Gangs: none was formed" in report_of({**DOCUMENT, "gangs": {}, "findings": {}, "rounds": []})["summary"]
 
 

@@ -28,9 +28,9 @@ def states(folder):
 
 def test_it_is_the_reason_of_nodes_without_records_until_the_run_is_taken_up(tmp_path):
     folder = folder_of(tmp_path)
-    session.broke_off(folder, "the first error")
-    reason = session.broke_off(folder, "no space left on device\n" + "x" * 9000)
-    assert reason.startswith("the gangs broke off: no space left on device")
+    session.abort(folder, "the first error")
+    reason = session.abort(folder, "no space left on device\n" + "x" * 9000)
+    assert reason.startswith("the gangs were aborted: no space left on device")
     assert len(reason) < 500
     assert states(folder) == [reason] * 3
     session.begin(folder, session.Settings(search_seconds=77.0))
@@ -42,13 +42,13 @@ def test_who_was_left_out_keeps_the_reason_for_that(tmp_path):
     folder = folder_of(tmp_path)
     document.write(folder, {"schema": document.SCHEMA, "formed_at": "t", "gangs": {}, "left_out": {"b": "other driver"},
                         "alone": [], "rounds": [], "searches": {}, "findings": {}, "ended_at": None})  # fmt: skip
-    reason = session.broke_off(folder, "away")
+    reason = session.abort(folder, "away")
     assert states(folder) == [reason, "left out of the gangs: other driver", reason]
 
 
 def test_a_damaged_document_does_not_hide_the_error(tmp_path):
     folder = folder_of(tmp_path)
     run_folder.write_bytes(folder.gangs_file, b"{")
-    assert session.broke_off(folder, "it is damaged") in {
+    assert session.abort(folder, "it is damaged") in {
         one["reason"] for one in run_folder.read_json(folder.problems_file)
     }

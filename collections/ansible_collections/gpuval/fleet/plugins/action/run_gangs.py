@@ -20,13 +20,13 @@ class ActionModule(RunAction):
         limits = Limits.of({**options, **session.LIMITS})
         checks = criteria.load([*criteria.shipped_files(), *options["criteria"]])
         with WATCHERS[options["placement"]](self, options, task_vars, gangs=True) as watcher:
-            ways = session.ways(
+            context = session.context(
                 folder, access, checks, options, lambda below: watcher.watch(below, limits, checks), self._display
             )
-            ways.address = watcher.address
+            context.address = watcher.address
             settings = session.settings(options)
             session.begin(folder, settings)
-            gangs = Gangs(folder, settings, ways)
+            gangs = Gangs(folder, settings, context)
             placed = session.placed(gangs.run["nodes"], task_vars["ansible_play_hosts_all"], task_vars["hostvars"])
-            changed = gangs.carry_out(placed, session.properties(folder, gangs.run))
+            changed = gangs.run_all(placed, session.properties(folder, gangs.run))
         return {"changed": changed, **session.summary(gangs.document)}

@@ -18,7 +18,7 @@ class ActionModule(RunAction):
         """The nodes are judged and reported with this error as the reason."""
         if self.check_mode:
             return {"changed": False, "skipped": True}
-        reason = session.broke_off(self.folder(options), options["gang_error"] or "no message")
+        reason = session.abort(self.folder(options), options["gang_error"] or "no message")
         self._display.error(clean_text(f"{reason}. What there is of the run is judged and reported all the same."))
         return {"changed": True, "reason": reason, "msg": reason}
 

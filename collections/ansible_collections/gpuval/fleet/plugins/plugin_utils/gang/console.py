@@ -1,4 +1,4 @@
-"""What the console's block says of a run's gangs, from the report. Pure."""
+"""The lines on gangs in FINAL ACCEPTANCE, from the report. Pure."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some
 MAX_LINES = 4
 
 
-def lines(told: Mapping[str, Any], verdicts: Mapping[str, str]) -> list[str]:
-    """For the console's block, a few lines; ``verdicts``: by node, since one that fails has a line of its own."""
+def lines(section: Mapping[str, Any], verdicts: Mapping[str, str]) -> list[str]:
+    """A few lines. ``section``: the report's part on gangs; ``verdicts``: by node, as a FAIL has a line of its own."""
     found = []
-    if not told["formed"]:
+    if not section["formed"]:
         found.append("Gangs: none was formed")
-    # a node that its own stages decided against has its line already
-    left_out = {one["node"]: one["reason"] for one in told["left_out"] if verdicts.get(one["node"]) != "FAIL"}
+    # a node that failed its own stages has its own line
+    left_out = {one["node"]: one["reason"] for one in section["left_out"] if verdicts.get(one["node"]) != "FAIL"}
     for reason, nodes in _grouped(left_out)[:MAX_LINES]:
         found.append(f"Left out of the gangs: {some_of(nodes)}: {reason}")
-    if told["formed"] and told["ended_at"] is None:
-        found.append("Gangs: not ended: their work was broken off")
-    for one in told["findings"]:
+    if section["formed"] and section["ended_at"] is None:
+        found.append("Gangs: interrupted before their end")
+    for one in section["findings"]:
         counts = ", ".join(f"{count} {word}" for word, count in one["counts"].items() if count)
         rounds = f"{one['rounds']} round{'' if one['rounds'] == 1 else 's'}"
         found.append(f"Gang {one['gang']} searched in {rounds}: {counts}")
-        about = [line for line in one["sentences"] if not _of_a_node(line, verdicts)]
-        found += about[:MAX_LINES]
-        if len(about) > MAX_LINES:
-            found.append(f"... and {len(about) - MAX_LINES} more of gang {one['gang']}: see report.html")
+        others = [line for line in one["sentences"] if not _of_a_node(line, verdicts)]
+        found += others[:MAX_LINES]
+        if len(others) > MAX_LINES:
+            found.append(f"... and {len(others) - MAX_LINES} more of gang {one['gang']}: see report.html")
     return found
 
 
 def _of_a_node(line: str, verdicts: Mapping[str, str]) -> bool:
-    """``node-3 is bad: ...`` is told with the node, whose line is among the first. Others may be one of a hundred."""
+    """Whether the line is about a node that fails (``node-3 is bad: ...``), which has its own line above."""
     return verdicts.get(line.partition(" is ")[0]) == "FAIL"
 
 

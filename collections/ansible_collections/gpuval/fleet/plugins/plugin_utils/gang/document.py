@@ -1,5 +1,7 @@
-"""What became of a run's gangs, kept in ``results/<run_id>/gangs/gangs.json``: who works with whom, in which rounds,
-what the search found. A controller that is started again goes on by it, and the verdict reads it."""
+"""The gang document, ``results/<run_id>/gangs/gangs.json``: members, rounds and findings of a run's gangs.
+
+A restarted controller resumes from it, and the verdict reads it.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,14 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import Ru
 SCHEMA = "gpuval.gangs/1"
 FOLDER = "gangs"
 FILE = "gangs.json"
-#: Kinds of rounds: the gangs themselves, the search, the gangs again without those that were found bad.
+#: Kinds of rounds: the gangs, the search, and the gangs again without bad nodes.
 GANGS, SEARCH, AGAIN = "gangs", "search", "again"
-#: The stage of a node that a search has looked at.
+#: The stage of a node that a search covered.
 FABRIC = "fabric"
-#: What the search calls a node of which it is certain.
+#: The class of a node that the search is certain of.
 BAD = "bad"
-#: What begins the reason of nodes whose gangs ended by an error of the controller.
-BROKE_OFF = "the gangs broke off"
+#: Prefix of the reason where an error on the controller ended the gangs.
+ABORTED = "the gangs were aborted"
 
 
 def folder_of(run: RunFolder) -> Path:
@@ -38,7 +40,7 @@ def key_of(run: Mapping[str, Any]) -> str:
 
 
 def read(run: RunFolder) -> dict[str, Any] | None:
-    """The document; None for a run that has formed no gangs yet. Raises schemas.Invalid, or RunError."""
+    """The document; None for a run without gangs so far. Raises schemas.Invalid, or RunError."""
     try:
         document = run_folder.read_json(file_of(run))
     except FileNotFoundError:
@@ -55,22 +57,22 @@ def write(run: RunFolder, document: Mapping[str, Any]) -> None:
 
 
 def round_folder(run: RunFolder, name: str) -> RunFolder:
-    """A round is a run of its own below the run."""
+    """A round is a run of its own, in a folder of the run."""
     return RunFolder(folder_of(run) / name)
 
 
 def bad_nodes(document: Mapping[str, Any] | None) -> set[str]:
-    """Those that a search found bad."""
+    """Nodes that a search found bad."""
     findings = (document or {}).get("findings", {}).values()
     return {node for found in findings for node, known in found["nodes"].items() if known == BAD}
 
 
 def known_folders(run: RunFolder) -> list[RunFolder]:
-    """Those of all rounds that there are, whatever became of the document: what is cleaned is what is there."""
+    """Folders of all rounds on disk, whatever the document says: cleaning needs them all."""
     return [RunFolder(path) for path in sorted(folder_of(run).glob("*")) if path.is_dir()]
 
 
 def round_folders(run: RunFolder, document: Mapping[str, Any] | None) -> list[RunFolder]:
-    """Those of all rounds that have begun, in their order."""
+    """Folders of all rounds that have begun, in order."""
     folders = (round_folder(run, item["name"]) for item in (document or {}).get("rounds", ()))
     return [folder for folder in folders if folder.run_file.exists()]

@@ -1,4 +1,4 @@
-"""The evidence of a run's gangs, as the verdict takes it: stages of a node, from the last round that it was in."""
+"""The evidence of a run's gangs for the verdict: stages of each node, from its last round."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import Ru
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import object_key
 
 KINDS = ("records", "logs", "series")
-NOT_FORMED = "no gang was formed: the run ended before"
-NOBODY_ELSE = "no other node of the inventory has its SKU: there is nobody to do it with"
+NOT_FORMED = "no gang was formed before the run ended"
+ONLY_ONE = "no other node of the inventory has its SKU: a multi-node test needs two"
 JOINED_LATE = "in no gang: the node joined the run after gangs were formed"
 
 
 def expected(run: Mapping[str, Any], document: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The run with the stages of its gangs as stages of its nodes, and that of a search where there was one.
+    """The run with its gangs' stages as stages of its nodes, and the stage `fabric` of every node that was searched.
 
-    Of a node whose SKU no other of the inventory has nothing is expected, and ``exempt`` says why, by stage; unless
-    nobody is like another, since a run of gangs without any has shown nothing.
+    A node that is the only one with its SKU is exempt, with a reason by stage in ``exempt``. But if all nodes are the
+    only ones with their SKU, none is exempt: such a run has tested no gang.
     """
     alone = set(document["alone"]) if document and document["gangs"] else set()
     searched = {node for found in (document or {}).get("findings", {}).values() for node in found["nodes"]}
@@ -34,18 +34,18 @@ def expected(run: Mapping[str, Any], document: Mapping[str, Any] | None) -> dict
         fabric = [gang_document.FABRIC] if name in searched or gang_document.FABRIC in asked else []
         nodes[name] = {**node, "gang_stages": [*gang_stages, *fabric]}
         if name in alone:
-            nodes[name]["exempt"] = dict.fromkeys(node.get("gang_stages", ()), NOBODY_ELSE)
+            nodes[name]["exempt"] = dict.fromkeys(node.get("gang_stages", ()), ONLY_ONE)
         nodes[name]["stages"] = [*node["stages"], *gang_stages, *fabric]
     return {**run, "nodes": nodes}
 
 
 def last_rounds(document: Mapping[str, Any]) -> dict[str, str]:
-    """By node the round whose records count: of the gangs' rounds the last that it was in."""
+    """By node the round whose records count: its last one, searches apart."""
     return {node: places[-1] for node, places in _places(document).items()}
 
 
 def _places(document: Mapping[str, Any]) -> dict[str, list[str]]:
-    """By node the gangs' rounds that it was in, in their order; those of searches are none of them."""
+    """By node its rounds in order, without those of searches."""
     found: dict[str, list[str]] = {}
     for item in document["rounds"]:
         if item["kind"] != gang_document.SEARCH:
@@ -55,19 +55,19 @@ def _places(document: Mapping[str, Any]) -> dict[str, list[str]]:
     return found
 
 
-def _company(document: Mapping[str, Any], place: str, node: str) -> frozenset[str]:
-    """With whom a node was in a gang's round."""
+def _members(document: Mapping[str, Any], place: str, node: str) -> frozenset[str]:
+    """All members of the node's gang in a round."""
     (item,) = (item for item in document["rounds"] if item["name"] == place)
     return next(frozenset(nodes) for nodes in item["gangs"].values() if node in nodes)
 
 
 def take(evidence: Evidence, folder: RunFolder, run: Mapping[str, Any], document: Mapping[str, Any] | None) -> None:
-    """Put the records of gangs into the evidence, and say why there are none. ``run``: as ``expected`` made it."""
+    """Add the records of gangs to the evidence, and why records are missing. ``run``: as ``expected`` returns it."""
     if document is None:
-        told = {(problem["node"], problem["stage"]) for problem in evidence.problems}  # why, by who knows better
+        known = {(problem["node"], problem["stage"]) for problem in evidence.problems}  # with a better reason
         for name, node in run["nodes"].items():
             for stage in node.get("gang_stages", ()):
-                if (name, stage) not in told:
+                if (name, stage) not in known:
                     evidence.add_problem(NOT_FORMED, node=name, stage=stage)
         return
     places = _places(document)
@@ -91,12 +91,12 @@ def take(evidence: Evidence, folder: RunFolder, run: Mapping[str, Any], document
             continue
         if read[last] is None:
             for stage in stages:
-                evidence.add_problem(f"its round {last} was never begun", node=name, stage=stage)
+                evidence.add_problem(f"its round {last} never began", node=name, stage=stage)
             continue
         _take_round(evidence, read[last], name, stages)
-        company = _company(document, last, name) if earlier else frozenset()
+        members_then = _members(document, last, name) if earlier else frozenset()
         for place in reversed(earlier):
-            alike = _company(document, place, name) == company
+            alike = _members(document, place, name) == members_then
             _take_earlier(evidence, read[place], place, name, stages, alike=alike)
     for found in document["findings"].values():
         for name in found["nodes"]:
@@ -107,7 +107,7 @@ def take(evidence: Evidence, folder: RunFolder, run: Mapping[str, Any], document
 
 @dataclass(frozen=True)
 class _Round:
-    """What is read once for all members of a round; problems are those of its collection, by node."""
+    """Read once for all members of a round; ``problems``: of its collection, by node."""
 
     folder: RunFolder
     run: Mapping[str, Any]
@@ -115,7 +115,7 @@ class _Round:
 
     @classmethod
     def read(cls, folder: RunFolder) -> _Round | None:
-        """None for a round whose run.json was never written: the controller died, or could not."""
+        """None for a round without run.json: the controller ended before it was written."""
         if not folder.run_file.exists():
             return None
         by_node: dict[str | None, list[dict[str, Any]]] = {}
@@ -138,8 +138,8 @@ def _take_round(evidence: Evidence, of: _Round, name: str, stages: list[str]) ->
         if record is not None:
             evidence.records.setdefault(name, {})[stage] = record
         elif launch and launch.get("state") not in ("started", "finished"):
-            told = f"not started in its gang ({launch.get('state', 'unknown')}): {launch.get('message') or ''}"
-            evidence.add_problem(told, node=name, stage=stage)
+            reason = f"not started in its gang ({launch.get('state', 'unknown')}): {launch.get('message') or ''}"
+            evidence.add_problem(reason, node=name, stage=stage)
     for problem in of_round.problems:
         if problem["node"] == name:
             evidence.add_problem(problem["reason"], node=name, stage=problem["stage"])
@@ -148,25 +148,25 @@ def _take_round(evidence: Evidence, of: _Round, name: str, stages: list[str]) ->
 def _take_earlier(
     evidence: Evidence, of: _Round | None, place: str, name: str, stages: list[str], *, alike: bool
 ) -> None:
-    """Put a node's records of an earlier round before those of the last: some failures are never measured again.
+    """Put a node's records of an earlier round before those of the last one: some failures must not be measured again.
 
-    ``of_round`` tells such an attempt apart. With others than in the last round (``alike`` is false) it was another
-    measurement: to pass the next one is nothing flaky.
+    ``of_round`` marks such an attempt. With other members than in the last round (``alike`` is false) it was a
+    different measurement, and a pass after it is not flaky.
     """
     if of is None:
-        _withdraw(evidence, name, stages, f"nothing is left of the round {place}, which it was in before")
+        _withdraw(evidence, name, stages, f"nothing is left of its earlier round {place}")
         return
     before = Evidence()
     _take_round(before, of, name, stages)
-    told = before.records.get(name, {})
-    lacking = [stage for stage in stages if stage not in told]
+    known = before.records.get(name, {})
+    lacking = [stage for stage in stages if stage not in known]
     launch = of.folder.read_launch(name)
     state, contact = launch.get("state"), launch.get("contact")
-    if lacking and state is None:  # who was never launched has no record of any stage, and a lost one looks like that
-        _withdraw(evidence, name, lacking, f"nobody knows what it did in the round {place}: no launch, no record")
+    if lacking and state is None:  # never launched, or its records are lost
+        _withdraw(evidence, name, lacking, f"no launch and no record of its round {place}")
     elif lacking and state in ("started", "finished"):
         why = f": {contact['message']}" if contact else ""
-        _withdraw(evidence, name, lacking, f"no record of the round {place}, which it began{why}")
+        _withdraw(evidence, name, lacking, f"no record of the round {place}, which it started{why}")
     for stage, record in before.records.get(name, {}).items():
         last = evidence.records.get(name, {}).get(stage)
         if last is None:
@@ -178,7 +178,7 @@ def _take_earlier(
 
 
 def _withdraw(evidence: Evidence, name: str, stages: list[str], reason: str) -> None:
-    """Without what became of an earlier round the last one alone accepts nobody: a fault may have been there."""
+    """Without the outcome of an earlier round the last one is not enough: the earlier one may have shown a fault."""
     for stage in stages:
         if evidence.records.get(name, {}).pop(stage, None):
             evidence.add_problem(reason, node=name, stage=stage)
@@ -188,7 +188,7 @@ def of_searches(
     folder: RunFolder, document: Mapping[str, Any]
 ) -> tuple[dict[str, dict[str, Any]], list[tuple[Sequence[str], dict[str, str]]]]:
     """What the records of all searches tell beside speeds: by node its worst faults (``rounds.worst_faults``), and of
-    the groups that went by another network than the expected one members and what they said."""
+    each group over another network than expected its members and their messages."""
     found: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
     networks = []
     for item in document["rounds"]:
@@ -202,9 +202,9 @@ def of_searches(
             found.setdefault(name, []).append((item["name"], kept))
         strays = {name: one["message"] for name, one in of_round.items() if rounds.figure(one, rounds.OTHER_NETWORK)}
         for nodes in item["gangs"].values():
-            said = {name: strays[name] for name in nodes if name in strays}
-            if said:
-                networks.append((nodes, said))
+            reported = {name: strays[name] for name in nodes if name in strays}
+            if reported:
+                networks.append((nodes, reported))
     return {name: rounds.worst_faults(listed) for name, listed in found.items()}, networks
 
 
@@ -219,9 +219,9 @@ def records(folder: RunFolder, stage: str) -> dict[str, Mapping[str, Any]]:
 
 
 def lay_out(folder: RunFolder, run: Mapping[str, Any], document: Mapping[str, Any] | None) -> None:
-    """Put the evidence of gangs beside that of the nodes' own stages, where people and reports look for it.
+    """Put the evidence of gangs beside that of the nodes' own stages, where users and reports expect it.
 
-    What the last round of a node has not, or no search found, is taken away: it is of an earlier one, and not judged.
+    Files that neither the last round of a node nor a search has are removed: an earlier judgement left them.
     """
     last = last_rounds(document) if document else {}
     findings = document["findings"] if document else {}

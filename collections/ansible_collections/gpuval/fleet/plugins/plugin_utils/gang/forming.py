@@ -1,4 +1,4 @@
-"""Who works together: of the nodes that passed those that are alike, in gangs of a size; the others with a reason."""
+"""Form gangs: nodes that passed and are alike, in gangs of a given size; the others with a reason."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 
 LEAST = 2
 MAX_NAME = 40
-NOT_HERE = "it is no host of this command (inventory, gpuval_hosts, --limit)"
-JOINED = "it joined the run and is no host of this command: validate it with others of its kind in a run of their own"
+NOT_HERE = "not a host of this command (inventory, gpuval_hosts, --limit)"
+JOINED = "joined the run late and is not a host of this command: validate it with nodes of its kind in a new run"
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A node as it stands after its own stages.
+    """A node after its own stages.
 
-    ``software`` are versions that all members must have alike, by what they are of; an empty one is not known.
-    ``labels`` are of the inventory (rack, ...), with ``sku`` among them.
+    ``software``: versions that must be the same on all members, by component; an empty one is unknown. ``labels``: of
+    the inventory (rack, ...), with ``sku`` among them.
     """
 
     node: str
@@ -28,7 +28,7 @@ class Candidate:
     reason: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     software: Mapping[str, str] = field(default_factory=dict)
-    #: Whether what the labels say is known: declared, or told by facts that found what the node is to have.
+    #: Whether the SKU is certain: declared, or found by facts that saw working accelerators.
     proven: bool = True
 
 
@@ -42,7 +42,7 @@ class Gang:
 
 @dataclass
 class Formation:
-    """The gangs, and by node why one is in none."""
+    """The gangs, and by node why it is in none."""
 
     gangs: list[Gang] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
@@ -51,9 +51,8 @@ class Formation:
 def form(candidates: Sequence[Candidate], size: int = 0, group_by: Sequence[str] = ("sku",)) -> Formation:
     """Form gangs of ``size`` nodes (0: of all that are alike), each of nodes with the same labels of ``group_by``.
 
-    Raises ``ValueError`` for a size of 1 or less than 0. In a group those whose software is another than that of most
-    are left out by name; where no software has more than half of the nodes, nobody can say which is right, and the
-    group has no gang.
+    Raises ``ValueError`` for a size of 1 or below 0. Nodes with other software than most of their group are left out;
+    if no version has more than half of the nodes, it is unknown which is right, and the group has no gang.
     """
     if size < 0 or size == 1:
         raise ValueError(f"gangs of {size}: a gang has {LEAST} nodes or more; 0 takes all")
@@ -65,26 +64,26 @@ def form(candidates: Sequence[Candidate], size: int = 0, group_by: Sequence[str]
             formation.left_out[candidate.node] = reason
         else:
             groups.setdefault(tuple(candidate.labels.get(key, "") for key in group_by), []).append(candidate)
-    taken: set[str] = set()
+    names: set[str] = set()
     for key, group in groups.items():
         alike = _alike(group, formation)
-        for number, members in enumerate(_shared_out(alike, size), 1):
+        for number, members in enumerate(_portions(alike, size), 1):
             if len(members) < LEAST:
                 for member in members:
                     formation.left_out[member.node] = _alone(key, group_by)
                 continue
             words = [word for word, by in zip(key, group_by, strict=True) if word and (by != "sku" or len(groups) > 1)]
             several = [str(number)] if size and len(alike) > size else []
-            formation.gangs.append(Gang(_named([*words, *several], taken), tuple(members)))
+            formation.gangs.append(Gang(_unique_name([*words, *several], names), tuple(members)))
     return formation
 
 
 def alone(candidates: Sequence[Candidate], group_by: Sequence[str] = ("sku",)) -> list[str]:
-    """Nodes that no other one, fit or not, has the SKU of: they were never meant to work with others.
+    """Nodes that are the only ones with their SKU, whatever the verdicts: no multi-node test is expected of them.
 
-    Other labels exempt nobody: one that is missing or mistyped would accept a node of whose network nothing is known;
-    nor is anybody exempt where SKUs work together (``group_by`` without ``sku``). One that did not pass and whose SKU
-    nobody knows, since it was never reached or its accelerators do not work, may be like any: then nobody is alone.
+    Other labels exempt no node: with a missing or mistyped label a node would pass without any test of its network. Nor
+    is a node exempt where SKUs work together (``group_by`` without ``sku``), or while the SKU of a node that did not
+    pass is unknown (unreachable, or its accelerators do not work): it may be the same.
     """
     if "sku" not in group_by or any(one.verdict != "PASS" and not one.proven for one in candidates):
         return []
@@ -94,8 +93,8 @@ def alone(candidates: Sequence[Candidate], group_by: Sequence[str] = ("sku",)) -
 
 def _unfit(candidate: Candidate) -> str:
     if candidate.verdict != "PASS":
-        told = f": {candidate.reason}" if candidate.reason else ""
-        return f"its own stages ended {candidate.verdict}{told}"
+        reason = f": {candidate.reason}" if candidate.reason else ""
+        return f"its own stages ended {candidate.verdict}{reason}"
     if not candidate.address:
         return "it has no address for the others: set gpuval_gang_address"
     if candidate.slots < 1:
@@ -117,14 +116,14 @@ def _alike(group: Sequence[Candidate], formation: Formation) -> list[Candidate]:
             formation.left_out[candidate.node] = (
                 f"its {what} is {own}, {most} others have {common or 'an unknown one'}"
                 if most > others
-                else f"no {what} is that of most: its own is {own}; bring all nodes to one"
+                else f"no {what} is on more than half of the nodes (here: {own}); install the same on all nodes"
             )
         left = [candidate for candidate in left if candidate.node not in formation.left_out]
     return left
 
 
-def _shared_out(members: list[Candidate], size: int) -> list[list[Candidate]]:
-    """In portions of the size; what is left over at the end and too few for a gang joins the last."""
+def _portions(members: list[Candidate], size: int) -> list[list[Candidate]]:
+    """In portions of the size; a remainder that is too small for a gang joins the last portion."""
     if not size:
         return [members] if members else []
     portions = [members[start : start + size] for start in range(0, len(members), size)]
@@ -134,17 +133,17 @@ def _shared_out(members: list[Candidate], size: int) -> list[list[Candidate]]:
 
 
 def _alone(key: Sequence[str], group_by: Sequence[str]) -> str:
-    told = ", ".join(f"{by} {word}" if word else f"no label {by}" for by, word in zip(group_by, key, strict=True))
-    why = "; gpuval_gang_group_by says what must be alike" if any(by != "sku" for by in group_by) else ""
-    return f"no other node can work with it{f' ({told}{why})' if told else ''}"
+    labels = ", ".join(f"{by} {word}" if word else f"no label {by}" for by, word in zip(group_by, key, strict=True))
+    hint = "; gpuval_gang_group_by selects the labels" if any(by != "sku" for by in group_by) else ""
+    return f"no other node to form a gang with{f' ({labels}{hint})' if labels else ''}"
 
 
-def _named(words: Sequence[str], taken: set[str]) -> str:
-    """A name for files and keys, another one each time."""
+def _unique_name(words: Sequence[str], names: set[str]) -> str:
+    """A unique name for files and keys."""
     base = re.sub(r"[^a-z0-9-]+", "-", "-".join(words).lower()).strip("-")[:MAX_NAME].strip("-") or "all"
     name, number = base, 1
-    while name in taken:
+    while name in names:
         number += 1
         name = f"{base}-{number}"
-    taken.add(name)
+    names.add(name)
     return name

@@ -1,7 +1,6 @@
-"""Hostfiles that were written: one of an earlier gang is taken away, so that nobody starts work by it.
+"""Hostfiles: stale ones of earlier gangs are removed so that no job starts with them.
 
-`results/.hostfiles.json` has the path of each and the digest of its content: what somebody else wrote, or changed, is
-never touched.
+`results/.hostfiles.json` has the path and digest of each; other files, and changed ones, are never touched.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ MODE = 0o644
 
 
 def path_of(target: Path, gang: str, gangs: int) -> Path:
-    """Where the hostfile of a gang lies: at the target, or beside it under its own name where there are several."""
+    """Path of a gang's hostfile: the target, or with the gang's name appended if there are several gangs."""
     return target if gangs == 1 else target.with_name(f"{target.name}.{gang}")
 
 
 def stale(results: Path, target: Path, keep: Collection[Path] = ()) -> list[Path]:
-    """Files at the target, or beside it, that were written here for gangs other than these, and not changed since."""
+    """Unchanged hostfiles at or beside the target that belong to other gangs than these."""
     found = []
     for name, digest in _known(results).items():
         path = Path(name)
@@ -34,7 +33,7 @@ def stale(results: Path, target: Path, keep: Collection[Path] = ()) -> list[Path
 
 
 def write(results: Path, texts: Mapping[Path, str], gone: Collection[Path]) -> None:
-    """Take away what is stale first, then write; what was written is remembered before it is there."""
+    """Remove stale files, record the new digests, then write."""
     for path in gone:
         path.unlink(missing_ok=True)
     new = {str(path): _digest(text.encode()) for path, text in texts.items()}

@@ -1,6 +1,6 @@
-"""What the members of the gangs of one round need of each other: a token for their line, a pair of keys to log in with.
+"""Secrets of one round: a token for the members' control channel, and a pair of SSH keys.
 
-Made on the controller for each round, kept for its user alone, and sent with the launch. They never enter the store.
+Made on the controller for each round, readable by its user alone, sent with the launch. They never enter the store.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FILE = "gang_keys.json"
 
 
 def make(folder: RunFolder) -> None:
-    """Make them, unless they are there. Raises RunKeysError where the library for it is missing."""
+    """Make them unless they exist. Raises RunKeysError if the library for keys is missing."""
     place = folder.state / FILE
     if place.exists():
         return
@@ -34,7 +34,7 @@ def make(folder: RunFolder) -> None:
 
 
 def of(folder: RunFolder, node: str) -> dict[str, str]:
-    """The files for a node's `ssh` folder by name; none where it is part of no gang."""
+    """The files for a node's `ssh` folder by name; none for a node in no gang."""
     place = folder.state / FILE
     if not place.exists():
         return {}
@@ -45,11 +45,11 @@ def of(folder: RunFolder, node: str) -> dict[str, str]:
 
 
 def forget(folder: RunFolder) -> None:
-    """They open nothing once the round is over."""
+    """Delete them; they are useless once the round is over."""
     (folder.state / FILE).unlink(missing_ok=True)
 
 
 def forget_all(run: RunFolder) -> None:
-    """Those of all rounds of a run that is over."""
+    """Delete those of all rounds of a finished run."""
     for below in document.known_folders(run):
         forget(below)

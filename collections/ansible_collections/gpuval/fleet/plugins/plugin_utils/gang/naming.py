@@ -1,4 +1,4 @@
-"""Runs whose ids are those of rounds: `r.all` would be round `all` of run `r`, in folders, containers and Jobs."""
+"""Conflicts between ids of runs and of rounds: `r.all` is round `all` of run `r` in folders, containers and Jobs."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.rounds import run_id_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunError, RunFolder
 
-#: What a round may be called (``forming``, ``rounds.name_of``).
+#: Names of rounds (``forming``, ``rounds.name_of``).
 ROUND = re.compile(r"[a-z0-9-]+")
 
 
 def check(results: Path, run: Mapping[str, Any]) -> None:
-    """Refuse a new run that would be taken for a round of one that is known here, or whose rounds would be taken for
-    such a run. Ids with dots are fine otherwise. Raises RunError.
+    """Refuse a new run whose id equals that of a possible round of a known run, or the reverse.
+
+    Other ids with dots are fine. Raises RunError.
     """
     run_id = run["run_id"]
     for other in _could_own(run_id, _known(results)):
         raise RunError(
-            f"gpuval_run_id {run_id!r} is what a round of the gangs of run {other} is called, on the nodes and in the "
-            "cluster: give another one"
+            f"gpuval_run_id {run_id!r} is also the id of a gang round of run {other} on nodes and in the cluster: "
+            "choose another one"
         )
     if _has_gangs(run):
         for other in _known(results):
             if other != run_id and _is_round_of(other, run_id):
                 raise RunError(
-                    f"gpuval_run_id {run_id!r}: its gangs may have a round that is called as the run {other}, on the "
-                    "nodes and in the cluster: give another one"
+                    f"gpuval_run_id {run_id!r}: a gang round would have the id of run {other} on nodes and in the "
+                    "cluster: choose another one"
                 )
 
 
@@ -40,7 +41,7 @@ def _could_own(run_id: str, known: Mapping[str, Path]) -> Iterable[str]:
             try:
                 if _has_gangs(RunFolder(folder).read_run()):
                     yield other
-            except (RunError, schemas.Invalid):  # nobody knows whether it has rounds
+            except (RunError, schemas.Invalid):  # it may have rounds
                 yield other
 
 
@@ -55,6 +56,6 @@ def _has_gangs(run: Mapping[str, Any]) -> bool:
 
 
 def _known(results: Path) -> dict[str, Path]:
-    """Runs that were opened here, and copies of others' runs."""
+    """Runs of this controller, and copies of others' runs."""
     found = results.glob("*/run.json")
     return {path.parent.name: path.parent for path in sorted(found) if not path.parent.is_symlink()}

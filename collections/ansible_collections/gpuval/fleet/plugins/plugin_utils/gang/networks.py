@@ -1,7 +1,6 @@
-"""Networks between the nodes of a gang, as data: the environment of the workloads, and what NCCL's log has to say.
+"""Networks between nodes, as data: the environment of the workloads, and the names in NCCL's log.
 
-Nothing is guessed: with ``auto`` nothing is set, and sockets are only accepted where a node has no RDMA port,
-whatever its state.
+With ``auto`` nothing is set, and sockets are only accepted on nodes without any RDMA port, active or not.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import
 )
 
 AUTO = "auto"
-#: Whose variables are set where the inventory does not say whose accelerators the nodes have. NCCL and RCCL read the
-#: same names, and nobody else does.
+#: Vendors whose variables are set if the inventory does not declare a vendor: NCCL and RCCL read the same names, which
+#: no other library reads.
 USUAL_VENDORS = ("nvidia", "amd")
 
 
 class NetworkError(GpuvalError, ValueError):
-    """A network that is not known, or whose file cannot be used; the message says what to change."""
+    """An unknown network, or an unusable file; the message says what to change."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ def read(path: Path) -> Network:
     except (CriteriaError, schemas.Invalid) as error:
         raise NetworkError(str(error)) from error
     if document["name"] != path.stem:
-        raise NetworkError(f"{path}: holds the network {document['name']}, which belongs into {document['name']}.yml")
+        raise NetworkError(f"{path}: defines the network {document['name']}: rename it to {document['name']}.yml")
     variables = (Variable(one["name"], one["value"], tuple(one["vendors"])) for one in document["environment"])
     return Network(document["name"], tuple(document["names"]), tuple(variables))
 
@@ -69,7 +68,7 @@ def shipped() -> dict[str, Network]:
 
 
 def environment(name: str, sku: str = AUTO) -> dict[str, str]:
-    """What workloads on nodes of that SKU are told of a network; nothing for auto. Raises NetworkError."""
+    """Environment variables of workloads on nodes of that SKU; none for auto. Raises NetworkError."""
     network = _named(name)
     if network is None:
         return {}
@@ -78,7 +77,7 @@ def environment(name: str, sku: str = AUTO) -> dict[str, str]:
 
 
 def names(name: str) -> list[str]:
-    """What NCCL's log calls a network; empty for auto. Raises NetworkError."""
+    """Names of the network in NCCL's log; none for auto. Raises NetworkError."""
     network = _named(name)
     return list(network.names) if network else []
 
@@ -88,7 +87,7 @@ def _named(name: str) -> Network | None:
         return None
     known = shipped()
     if name not in known:
-        raise NetworkError(f"gpuval_network is {name}: it is auto or one of {', '.join(known)}")
+        raise NetworkError(f"gpuval_network {name} is unknown: set auto, {', '.join(known)}")
     return known[name]
 
 

@@ -1,7 +1,7 @@
-"""Gangs from their forming to their end: the rounds in their order, and the search where one was not right.
+"""Run gangs: form them, run their rounds, and search for the bad node or link of a gang that failed.
 
-Every step is written down before it is done, so that a controller that died goes on where it stood. How a round gets to
-its nodes is handed in.
+Every step is recorded before it is made, so that a restarted controller resumes there. The caller supplies the
+placement of a round on its nodes.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.parent_process i
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import evidence, forming, keys, rounds
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.forming import Candidate
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.findings import counts_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.localise import Limits, Search, Topology
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.topology import LEVELS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import sku_catalogue
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
 
-#: What of a node's versions all members of a gang must have alike.
-ALIKE = ("driver", "runtime", "vbios", "nic_firmware")
+#: Versions that must be the same on all members of a gang.
+SAME_VERSIONS = ("driver", "runtime", "vbios", "nic_firmware")
 CPU, AUTO = "cpu", "auto"
 MAX_REASON = 300
-#: Why a gang is searched that nobody complains of.
-ASKED = "asked for"
+#: The reason for the search of a gang without a failure.
+REQUESTED = "requested"
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How gangs are formed, and how long a round (seconds) and a search may take; a size of 0 is all that are alike."""
+    """How gangs are formed, and the seconds that a round and a search may take; size 0 is all nodes that are alike."""
 
     size: int = 0
     group_by: Sequence[str] = ("sku",)
@@ -41,31 +41,31 @@ class Settings:
     search_seconds: float = run_folder.SEARCH_SECONDS
     search_round_seconds: float = 180.0
     tapered: bool = False
-    #: What two good nodes reach together on the bus; 0 is not known.
+    #: Bus bandwidth of two good nodes; 0 is unknown.
     expected_bytes_per_second: float = 0.0
 
 
 @dataclass(frozen=True)
 class Placed:
-    """What the inventory says of a node: the address at which the others reach it, processes if it has no GPUs."""
+    """A node in the inventory: the address that other members use, and its processes if it has no GPUs."""
 
     address: str
     slots: int
 
 
 @dataclass
-class Ways:
-    """What a placement lends.
+class GangContext:
+    """What gangs need of their surroundings.
 
-    `carry` has a round done; `judge` gives the report on the evidence so far, without that of gangs where it is given
-    no document of them; `keep` tells the store of the document, `say` a person; `address` names a member by the
-    round's id. `repeatable` are the checks whose figures may be measured again.
+    `run_round` places a round on its nodes and waits for its end; `judge` returns the report on the evidence so far,
+    with that of gangs if it gets a gang document; `publish` puts the document into the store; `display` prints a line
+    for the user; `address` is a member's address in a round. `repeatable`: checks whose figures may be measured again.
     """
 
-    carry: Callable[[RunFolder], None]
+    run_round: Callable[[RunFolder], None]
     judge: Callable[[Mapping[str, Any] | None], Mapping[str, Any]]
-    keep: Callable[[Mapping[str, Any]], None]
-    say: Callable[[str], None]
+    publish: Callable[[Mapping[str, Any]], None]
+    display: Callable[[str], None]
     address: Callable[[str, Mapping[str, Any]], str] = lambda _run_id, member: member["address"]
     repeatable: Collection[str] = ()
 
@@ -73,49 +73,51 @@ class Ways:
 class Gangs:
     """The gangs of one run."""
 
-    def __init__(self, folder: RunFolder, settings: Settings, ways: Ways) -> None:
-        self.folder, self.settings, self.ways = folder, settings, ways
+    def __init__(self, folder: RunFolder, settings: Settings, context: GangContext) -> None:
+        self.folder, self.settings, self.context = folder, settings, context
         self.run = folder.read_run()
         self.document = gang_document.read(folder)
-        #: By round of a search and group the size in bytes that was measured.
+        #: By round of a search and group the measured size in bytes.
         self._sizes: dict[str, dict[str, float | None]] = {}
 
     @property
     def stages(self) -> list[str]:
-        """All that any node of the run is to do together with others, in their order."""
+        """The multi-node stages of the run, in order."""
         return list(
             dict.fromkeys(stage for node in self.run["nodes"].values() for stage in node.get("gang_stages", ()))
         )
 
-    def carry_out(self, placed: Mapping[str, Placed], properties: Mapping[str, Mapping[str, str]]) -> bool:
-        """Whether anything was done. ``properties``: versions of each node, by what they are of."""
+    def run_all(self, placed: Mapping[str, Placed], properties: Mapping[str, Mapping[str, str]]) -> bool:
+        """Run what is left; return whether anything was. ``properties``: versions of each node by component."""
         if not self.stages or (self.document and self.document["ended_at"]):
             return False
         if self.document is None:
             self._form(placed, properties)
         for node, reason in self.document["left_out"].items():
-            self.ways.say(f"{node} is left out of the gangs: {reason}")
+            self.context.display(f"{node} is in no gang: {reason}")
         every = {name: list(members) for name, members in self.document["gangs"].items()}
         work = [stage for stage in self.stages if stage != gang_document.FABRIC]
         if work:
             self._round(gang_document.GANGS, every, work, self.settings.round_seconds)
         unsound = self._unsound(every)
         if self._closed():
-            self.ways.say("the run was closed by another command: its gangs end here")
+            self.context.display("another command closed the run: its gangs end here")
         elif unsound and (self.document["searches"] or self.settings.search or gang_document.FABRIC in self.stages):
             found = self._search(unsound)
             if work and not self._closed():
                 self._round(gang_document.AGAIN, self._again(every, found, work), work, self.settings.round_seconds)
         elif unsound:
             for name, why in unsound.items():
-                self.ways.say(f"gang {name} is not right: {why}; nobody looks for the node (gpuval_gang_search is off)")
+                self.context.display(
+                    f"gang {name} failed: {why}; no search for the cause (gpuval_gang_search is false)"
+                )
         self.document["ended_at"] = run_folder.now()
         self._write()
         keys.forget_all(self.folder)
         return True
 
     def _form(self, placed: Mapping[str, Placed], properties: Mapping[str, Mapping[str, str]]) -> None:
-        report = self.ways.judge(None)
+        report = self.context.judge(None)
         nodes = {node["name"]: node for node in report["nodes"]}
         asked = [name for name, node in self.run["nodes"].items() if node.get("gang_stages")]
         unknown = Placed("", 1)
@@ -126,7 +128,7 @@ class Gangs:
         ]
         here = [one for one in candidates if one.node in placed]
         formation = forming.form(here, self.settings.size, self.settings.group_by)
-        for name in asked:  # nobody could start its part
+        for name in asked:  # not placed: its part cannot start
             if name not in placed:
                 joined = self.run["nodes"][name].get("joined_at")
                 formation.left_out[name] = forming.JOINED if joined else forming.NOT_HERE
@@ -151,29 +153,29 @@ class Gangs:
         self._write()
 
     def _unsound(self, every: Mapping[str, Sequence[Any]]) -> dict[str, str]:
-        """By gang why it is searched. A search that has begun stays one, whatever the rounds after it say by now."""
+        """By gang why it is searched. A search that has begun is continued, whatever later rounds show."""
         if gang_document.FABRIC in self.stages:
-            return dict.fromkeys(every, ASKED)
+            return dict.fromkeys(every, REQUESTED)
         begun, findings = self.document["searches"], self.document["findings"]
         if begun and all(name in findings for name in begun):
             return {name: findings[name]["why"] for name in begun}
-        complaints = self._complaints(self.ways.judge(self.document), self.stages) if every else {}
-        return {name: complaints.get(name, "it was not right when its search began") for name in begun} or complaints
+        complaints = self._complaints(self.context.judge(self.document), self.stages) if every else {}
+        return {name: complaints.get(name, "it had failed when its search began") for name in begun} or complaints
 
     def _again(
         self, every: Mapping[str, Sequence[Any]], findings: Mapping[str, Mapping[str, Any]], work: Sequence[str]
     ) -> dict[str, Sequence[Any]]:
-        """The gangs that run once more, each without whom it is to leave out.
+        """The gangs that run again, each without its implicated nodes.
 
-        One that was right, and that the search found nothing against, has no further round.
+        A gang that passed and has no finding has no further round.
         """
         for item in self.document["rounds"]:
-            if item["kind"] == gang_document.AGAIN:  # decided before this controller began
+            if item["kind"] == gang_document.AGAIN:  # an earlier controller decided
                 return {
                     name: [member for member in every[name] if member["node"] in nodes]
                     for name, nodes in item["gangs"].items()
                 }
-        report = self.ways.judge(self.document)
+        report = self.context.judge(self.document)
         nodes = {node["name"]: node for node in report["nodes"]}
         complaints = self._complaints(report, work)
         wanted = {}
@@ -184,16 +186,18 @@ class Gangs:
                 for node in members
                 if any(is_failed(one, [*work, gang_document.FABRIC]) for one in node["checks"])
             }
-            final = any(is_final(one, node, work, self.ways.repeatable) for node in members for one in node["checks"])
+            final = any(
+                is_final(one, node, work, self.context.repeatable) for node in members for one in node["checks"]
+            )
             left = rounds.again(every[name], found, condemned, once_more=name in complaints and not final)
             if len(left) == len(every[name]):
-                self.ways.say(f"gang {name}: nobody is to blame for {complaints[name]}; it runs once more")
+                self.context.display(f"gang {name}: no node implicated in {complaints[name]}; retrying once")
             if left:
                 wanted[name] = left
         return wanted
 
     def _complaints(self, report: Mapping[str, Any], stages: Sequence[str]) -> dict[str, str]:
-        """By gang what is not right with it, of required checks of these stages."""
+        """By gang its first failed or missing required check of these stages."""
         nodes, found = {node["name"]: node for node in report["nodes"]}, {}
         for name, members in self.document["gangs"].items():
             for member in members:
@@ -203,14 +207,14 @@ class Gangs:
         return found
 
     def _search(self, unsound: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
-        """Rounds of pairs in all gangs that are not right, until each search knows or may not go on."""
+        """Search all these gangs by rounds of small groups, until each search is conclusive or reaches a limit."""
         document, began = self.document, time.monotonic()
         if all(name in document["findings"] for name in unsound):
             return document["findings"]
         for name, why in unsound.items():
             if name not in document["searches"]:
-                told_why = "looking" if why == ASKED else f"it is not right: {why}; looking"
-                self.ways.say(f"gang {name}: {told_why} for the bad node or link, by pairs")
+                failure = "" if why == REQUESTED else f"failed: {why}; "
+                self.context.display(f"gang {name}: {failure}searching for a bad node or link by pairs")
                 document["searches"][name] = self._begin(name).to_json()
                 document["findings"].pop(name, None)
         began_at = run_folder.now()
@@ -241,10 +245,10 @@ class Gangs:
             document["searches"] = {name: search.to_json() for name, search in searches.items()}
             self._write()
             for name in wanted:
-                self.ways.say(told(name, searches[name]))
+                self.context.display(progress(name, searches[name]))
         else:
             limit = f"the limit of {self.settings.search_seconds:g} s"
-            cut = "the closing of the run by another command" if self._closed() else limit
+            cut = "the end of the run by another command" if self._closed() else limit
         faults, networks = evidence.of_searches(self.folder, document)
         for name, search in searches.items():
             found = search.finding().to_json()
@@ -257,12 +261,12 @@ class Gangs:
             found |= {"name": name, "why": unsound.get(name, ""), "began_at": began_at, "ended_at": run_folder.now()}
             document["findings"][name] = found
             for line in lines_of(found):
-                self.ways.say(f"gang {name}: {line}")
+                self.context.display(f"gang {name}: {line}")
         self._write()
         return document["findings"]
 
     def _usual_size(self, gang: str) -> float | None:
-        """At which size most groups of a gang's search were measured, in all its rounds so far."""
+        """The size at which most groups of a gang's search were measured so far."""
         for item in self.document["rounds"]:
             if item["kind"] == gang_document.SEARCH and item["ended_at"] and item["name"] not in self._sizes:
                 below = gang_document.round_folder(self.folder, item["name"])  # of an earlier controller
@@ -273,24 +277,21 @@ class Gangs:
         return rounds.usual_size(size for group, size in of_groups if group.rpartition(".")[0] == gang)
 
     def _number_of(self, groups: Mapping[str, Any]) -> int:
-        """Which of the search's rounds has these groups, begun or not; a number is never given twice."""
+        """The number of the search's round with these groups; numbers are unique."""
         past = [item for item in self.document["rounds"] if item["kind"] == gang_document.SEARCH]
         known = (number for number, item in enumerate(past, 1) if item["gangs"].keys() == groups.keys())
         return next(known, len(past) + 1)
 
     def _begin(self, name: str) -> Search:
         members = [member["node"] for member in self.document["gangs"][name]]
-        places = {}
-        for node in members:
-            labels = self.run["nodes"][node].get("labels", {})
-            places[node] = {kind: labels[kind] for kind in LEVELS if labels.get(kind)}
+        topology = Topology.of_labels({node: self.run["nodes"][node].get("labels", {}) for node in members})
         limits = Limits(
             deadline_seconds=self.settings.search_round_seconds,
             wall_seconds=self.settings.search_seconds,
             tapered=self.settings.tapered,
             floor_bytes_per_second=self.settings.expected_bytes_per_second or None,
         )
-        return Search.start(members, Topology.of(places), limits)
+        return Search.start(members, topology, limits)
 
     def _round(
         self,
@@ -300,7 +301,7 @@ class Gangs:
         seconds: float,
         number: int = 1,
     ) -> dict[str, Mapping[str, Any]]:
-        """Have a round done, unless it was; the records of its last stage by node, as its own run has them."""
+        """Run a round unless it is complete; return the records of its last stage by node."""
         if not gangs or self._closed():
             return {}
         name = rounds.name_of(kind, number, list(gangs))
@@ -312,12 +313,12 @@ class Gangs:
             self._write()
         below = gang_document.round_folder(self.folder, name)
         if entry["ended_at"] is None:
-            self._carry(below, name, gangs, stages, seconds)
+            self._run_round(below, name, gangs, stages, seconds)
             entry["ended_at"] = run_folder.now()
             self._write()
         return evidence.records(below, stages[-1])
 
-    def _carry(
+    def _run_round(
         self,
         below: RunFolder,
         name: str,
@@ -335,20 +336,20 @@ class Gangs:
                     ports=self.settings.ports,
                     seconds=seconds,
                     created_at=run_folder.now(),
-                    address=self.ways.address,
+                    address=self.context.address,
                 )
             )
-        if below.read_run()["finished_at"] is not None:  # this controller died between its end and the note of it
+        if below.read_run()["finished_at"] is not None:  # the controller ended before it recorded the end
             keys.forget(below)
             return
         keys.make(below)
-        count = sum(len(members) for members in gangs.values())
-        self.ways.say(f"round {name}: {count} nodes in {len(gangs)} gang(s), {', '.join(stages)}")
+        count = sum(map(len, gangs.values()))
+        self.context.display(f"round {name}: {count} nodes in {len(gangs)} gang(s), {', '.join(stages)}")
         try:
-            self.ways.carry(below)
-        except AbandonedError:  # the next controller takes the round up, and needs them
+            self.context.run_round(below)
+        except AbandonedError:  # the next controller resumes the round and needs the keys
             raise
-        except Exception:  # the gangs end by it
+        except Exception:  # the gangs end with this error
             keys.forget(below)
             raise
         run = below.read_run()
@@ -357,20 +358,20 @@ class Gangs:
         keys.forget(below)
 
     def _closed(self) -> bool:
-        """Whether another command has ended the run."""
+        """Whether another command ended the run."""
         return self.folder.read_run()["finished_at"] is not None
 
     def _write(self) -> None:
         gang_document.write(self.folder, self.document)
-        self.ways.keep(self.document)
+        self.context.publish(self.document)
 
 
 def candidate(node: Mapping[str, Any], placed: Placed, properties: Mapping[str, str]) -> Candidate:
-    """A node of the report as one that may be part of a gang; its own stages alone count."""
+    """A node of the report as a candidate for a gang, by its own stages alone."""
     is_cpu = node["accelerator"] == CPU
     gpus = len(node["identity"].get("gpus", ())) or counted(node)
     sku = node.get("catalogue_sku") or node["sku"]
-    if not has_accelerator(node):  # one whose driver is broken looks like a CPU
+    if not has_accelerator(node):  # a node with a broken driver looks like a CPU
         known = sku_catalogue.named(node["sku"])
         sku = known.name if known else node["sku"]
     return Candidate(
@@ -379,19 +380,19 @@ def candidate(node: Mapping[str, Any], placed: Placed, properties: Mapping[str, 
         address=placed.address,
         slots=placed.slots if is_cpu else gpus,
         reason=str(node["class"] or ""),
-        labels={**node["labels"], "sku": sku},  # one that is called so exempts nobody
-        software={what: properties[what] for what in ALIKE if properties.get(what)},
+        labels={**node["labels"], "sku": sku},  # a user's label "sku" does not count
+        software={what: properties[what] for what in SAME_VERSIONS if properties.get(what)},
         proven=node["sku"] != AUTO or has_accelerator(node),
     )
 
 
 def has_accelerator(node: Mapping[str, Any]) -> bool:
-    """Whether the node has the accelerators that it is to have, none among them."""
+    """Whether the node has the accelerators that it should have (none on a CPU)."""
     return any(check["name"] == "accelerator" and check["verdict"] == "pass" for check in node["checks"])
 
 
 def counted(node: Mapping[str, Any]) -> int:
-    """The GPUs that the facts count."""
+    """The number of GPUs in the facts."""
     figures = (item["value"] for item in node["metrics"].get("facts", ()) if item["name"] == "gpu_count")
     return int(next(figures, 0) or 0)
 
@@ -401,14 +402,14 @@ def is_open(check: Mapping[str, Any], stages: Sequence[str]) -> bool:
 
 
 def is_failed(check: Mapping[str, Any], stages: Sequence[str]) -> bool:
-    """Whether the node itself failed, by what it did in its gang."""
+    """Whether the node itself failed a required check of these stages."""
     return check["stage"] in stages and check["severity"] == "required" and check["verdict"] == "fail"
 
 
 def is_final(
     check: Mapping[str, Any], node: Mapping[str, Any], stages: Sequence[str], repeatable: Collection[str]
 ) -> bool:
-    """Whether a figure does not hold that may not be measured again; one that is missing may be."""
+    """Whether a figure failed that must not be measured again; a missing figure may be."""
     if not is_open(check, stages) or check["metric"] is None or check["name"] in repeatable:
         return False
     return any(item["name"] == check["metric"] for item in node["metrics"].get(check["stage"], ()))
@@ -417,20 +418,18 @@ def is_final(
 def sizes_of(
     groups: Mapping[str, Sequence[Mapping[str, Any]]], records: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, float | None]:
-    """By group of a round the size in bytes that its figures are of."""
+    """By group of a round the size in bytes of its figures."""
     return {group: rounds.size_of([one["node"] for one in members], records) for group, members in groups.items()}
 
 
-def told(name: str, search: Search) -> str:
-    """How a search stands, in a line."""
+def progress(name: str, search: Search) -> str:
+    """The state of a search in a line."""
     found = search.finding()
-    classes = {known: len(found.of_class(known)) for known in ("healthy", "bad", "suspect", "untested")}
-    counts = ", ".join(f"{count} {known}" for known, count in classes.items() if count)
-    return f"gang {name}: {counts} after {found.rounds} round(s) of the search"
+    return f"gang {name}: {counts_of(found.nodes)} after {found.rounds} round(s) of the search"
 
 
 def lines_of(found: Mapping[str, Any]) -> list[str]:
-    """What a search found, for people."""
+    """Findings of a search as lines of text."""
     lines = []
     for known in ("bad", "suspect", "untested"):
         for node, named in found["nodes"].items():
@@ -441,9 +440,9 @@ def lines_of(found: Mapping[str, Any]) -> list[str]:
             name = " - ".join(link)
             lines.append(f"the link {name} is {what}: {'; '.join(found['evidence'].get(name, []))}")
     links = {" - ".join(link) for link in (*found["bad_links"], *found["suspect_links"])}
-    for name, sentences in found["evidence"].items():  # what is left are boundaries: a rack, a switch
+    for name, sentences in found["evidence"].items():  # the rest are boundaries: a rack, a switch
         if name not in found["nodes"] and name not in links:
             lines.append(f"{name}: {'; '.join(sentences)}")
     lines += found["gang"]
-    speed = rounds.untold_speed(found)
-    return [*(lines or ["the search found nothing that is wrong with a node or a link"]), *([speed] if speed else [])]
+    speed = rounds.unknown_speed(found)
+    return [*(lines or ["the search found no bad node or link"]), *([speed] if speed else [])]

@@ -1,4 +1,4 @@
-"""What a report says of a run's gangs: who worked with whom, who was left out, what a search found; bounded. Pure."""
+"""The report's part on gangs: members, nodes left out, rounds, findings of searches; bounded. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import orchestrate
 
-#: A sentence of a search names measurements; what is more stands in gangs/gangs.json.
+#: Bounds; gangs/gangs.json has the rest.
 MAX_SENTENCES, MAX_CHARACTERS = 200, 600
 MAX_ROUNDS = 200
 CLASSES = ("healthy", "bad", "suspect", "untested")
@@ -16,9 +16,9 @@ MAX_REASON = 300
 
 
 def of_document(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The report's part (``gangs`` of ``fleet`` in gpuval.report/1) by what gangs.json says.
+    """The report's part (``gangs`` of ``fleet`` in gpuval.report/1), from gangs.json.
 
-    Nodes stand under ``node`` and ``names``, never as keys: a delivery puts their ids there.
+    Nodes are values of ``node`` and ``names``, never keys: a delivery replaces them by ids.
     """
     listed = document["rounds"]
     return {

@@ -1,4 +1,4 @@
-"""Rounds of gangs: what run.json of each says, and what its records mean to the search. Pure."""
+"""Rounds of gangs: their run.json, and the meaning of their records for the search. Pure."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.forming import L
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.statistics import Result
 
 MAX_RUN_ID = 63
-#: What of a search's sentences is told in a record.
+#: Bounds of a search's sentences in a record.
 MAX_LINES, MAX_LINE, MAX_SHOWN, MAX_NAMES = 4, 200, 1000, 3
-#: Of what a node's host checks found.
+#: Bounds of a node's host checks.
 MAX_PROBLEMS, MAX_PROBLEM = 3, 200
-#: Fewer nodes than these are told apart by right and wrong alone.
+#: Fewer nodes cannot be compared by speed.
 COMPARED = 3
-#: Of the faults of one node, by name and scope.
+#: Faults of one node, by name and scope.
 MAX_FIGURES = 1024
-#: By which figures of a search's records its groups are compared.
+#: Figures by which groups of a search are compared.
 BUS, LATENCY = "gang_all_reduce_bus_bytes_per_second", "gang_all_reduce_latency_seconds"
 ERRORS = "gang_collective_error_count"
 OTHER_NETWORK = "gang_network_unexpected_count"
-#: At which size; what fits into the free memory of the fullest device of a group.
+#: The size of the figures: what fits into the free memory of the fullest device of a group.
 LARGEST = "gang_collective_largest_bytes"
-#: A device's memory that somebody else holds; not a process that the kernel killed.
+#: Device memory that another process occupies; not a process that the kernel killed.
 NO_MEMORY = re.compile(
     r"OutOfMemoryError|ran out of device memory|(CUDA|HIP)( error| failure)?( \d+)?:? (error: )?'?out of memory",
     re.IGNORECASE,
 )
-#: Faults of a node that no round of a search may show: its record has the worst of all rounds.
+#: Faults that no round of a search may show: the node's record has the worst of all rounds.
 FAULTS = (
     "gpu_xid_critical_count",
     "kernel_xid_critical_count",
@@ -46,21 +46,21 @@ FAULTS = (
     "kernel_sxid_count",
     "kernel_ras_count",
 )
-#: Ends of a stage that say nothing of what it would have measured.
+#: States without any measurement.
 NOTHING_RAN = ("pending", "running", "skipped", "cancelled")
 HEALTHY, SUSPECT, UNTESTED = "healthy", "suspect", "untested"
 
 
 @dataclass(frozen=True)
 class Ports:
-    """PyTorch's rendezvous (the next one is the gang's line), and the members' SSH servers."""
+    """PyTorch's rendezvous (the next port is the control channel), and the members' SSH servers."""
 
     rendezvous: int
     ssh: int
 
 
 def run_id_of(run_id: str, name: str) -> str:
-    """The id of a round, which is a run of its own: folders, containers and pods are named by it."""
+    """The id of a round, which is a run of its own: folders, containers and pods have it in their names."""
     whole = f"{run_id}.{name}"
     if len(whole) <= MAX_RUN_ID:
         return whole
@@ -118,9 +118,9 @@ def round_run(
 
 
 def name_of(kind: str, number: int, gangs: Sequence[str]) -> str:
-    """The name of a round: of its gang where it has one, else of its kind; and its number among those of its kind.
+    """The name of a round: of its only gang, else of its kind, with the number of a search's round.
 
-    A gang that is called as a round of a search gives its name to none: two rounds would be one.
+    A gang named like a round of a search does not give its name to a round: names must be unique.
     """
     if kind == SEARCH:
         return f"{SEARCH}-{number:02}"
@@ -129,13 +129,13 @@ def name_of(kind: str, number: int, gangs: Sequence[str]) -> str:
 
 
 def size_of(members: Sequence[str], records: Mapping[str, Mapping[str, Any] | None]) -> float | None:
-    """The size in bytes that a group's figures are of; None where no member tells."""
+    """The size in bytes of a group's figures; None if no member reports it."""
     found = (figure(record, LARGEST) for node in members if (record := records.get(node)) is not None)
     return min((size for size in found if size), default=None)
 
 
 def usual_size(sizes: Iterable[float | None]) -> float | None:
-    """That of most groups, the larger one of two that are as frequent; None where none is known."""
+    """The most frequent size, the larger of two that are equally frequent; None if none is known."""
     counted = Counter(size for size in sizes if size)
     return max(counted, key=lambda size: (counted[size], size), default=None)
 
@@ -143,17 +143,16 @@ def usual_size(sizes: Iterable[float | None]) -> float | None:
 def result_of(
     members: Sequence[str], records: Mapping[str, Mapping[str, Any] | None], usual_bytes: float | None = None
 ) -> Result:
-    """What became of one group of a search, by its members' records of the stage; None or no record is no answer.
+    """The result of one group of a search, from its members' records of the stage; None or no record is no answer.
 
-    Nor is it one where the work had not begun: a port in use, other software, memory that somebody holds, a late launch
-    say nothing of the hardware. Nor where it was measured at another size than most groups of the search
-    (``usual_bytes``): such figures cannot be compared.
+    Work that did not begin is no answer either: an occupied port, other software, occupied device memory or a late
+    launch are no evidence about the hardware. Nor are figures at another size than most groups' (``usual_bytes``).
     """
     found = {node: records.get(node) for node in members}
     if any(record is None or record["state"] in NOTHING_RAN for record in found.values()):
         silent = [node for node, record in found.items() if record is None or record["finished_at"] is None]
-        told = f"nothing came of {', '.join(silent)}" if silent else "it did not run to its end"
-        return Result("missing", message=told, culprits=tuple(silent) if len(silent) < len(members) else ())
+        reason = f"no result from {', '.join(silent)}" if silent else "it did not finish"
+        return Result("missing", message=reason, culprits=tuple(silent) if len(silent) < len(members) else ())
     known = {node: record for node, record in found.items() if record is not None}
     states = {record["state"] for record in known.values()}
     message = next((record["message"] for record in known.values() if record["state"] != "success"), "")
@@ -161,14 +160,14 @@ def result_of(
         return Result("wrong", message=message)
     if states == {"success"}:
         unchecked = [node for node, record in known.items() if figure(record, ERRORS) is None]
-        if unchecked:  # to be right without saying so is no evidence
-            return Result("missing", message=f"{', '.join(unchecked)} did not say whether the elements were right")
+        if unchecked:
+            return Result("missing", message=f"{', '.join(unchecked)} did not report whether the elements are right")
         size = size_of(members, records)
         if size and usual_bytes and size != usual_bytes:
             return Result(
                 "missing",
-                message=f"another size fits into the free memory of the fullest device, {size:.0f} bytes, than in most "
-                f"groups, {usual_bytes:.0f}: see who holds device memory",
+                message=f"measured at {size:.0f} bytes, most groups at {usual_bytes:.0f}: free device memory "
+                "differs; end the processes that occupy it",
             )
         buses = [figure(record, BUS) for record in known.values()]
         waits = [figure(record, LATENCY) for record in known.values()]
@@ -179,14 +178,14 @@ def result_of(
         )
     absent = [node for node, record in known.items() if not has_joined(record)]
     if absent or any(NO_MEMORY.search(record["message"]) for record in known.values()):
-        told = f"the work had not begun: {message}" if absent else message
-        return Result("missing", message=told, culprits=tuple(absent) if len(absent) < len(members) else ())
+        reason = f"the work did not begin: {message}" if absent else message
+        return Result("missing", message=reason, culprits=tuple(absent) if len(absent) < len(members) else ())
     state = "timeout" if "timeout" in states else "crash"
     return Result(state, message=message, culprits=tuple(sorted(culprits(known, members))))
 
 
 def has_joined(record: Mapping[str, Any]) -> bool:
-    """Whether the member's program says that all had come together, alike, and the ranks were started."""
+    """Whether the member reports that all members joined with the same software, and that the ranks started."""
     gang = record["environment"].get("gang")
     return record["state"] == "success" or (isinstance(gang, Mapping) and gang.get("joined") is True)
 
@@ -196,29 +195,30 @@ def figure(record: Mapping[str, Any], name: str) -> float | None:
 
 
 def of_other_network(nodes: Mapping[str, str], groups: Iterable[tuple[Sequence[str], Mapping[str, str]]]) -> list[str]:
-    """Which of a gang's nodes (with their classes) went by another network than the expected one in its search, and
-    what one says of it. ``groups``: members, and what they said. A group with a node that is not healthy is that one's.
+    """A line on the nodes that used another network than expected in a search; none if there are none.
+
+    ``nodes``: classes; ``groups``: members, and messages by node. A group with a node that is not healthy is ignored.
     """
-    told: dict[str, str] = {}
-    for members, said in groups:
+    messages: dict[str, str] = {}
+    for members, reported in groups:
         if all(nodes.get(node) == HEALTHY for node in members):
-            told |= said
-    named = [node for node in nodes if node in told]
+            messages |= reported
+    named = [node for node in nodes if node in messages]
     if not named:
         return []
     names = some_of(named, MAX_NAMES)
-    return [f"not by the expected network: {names}: {one_line(told[named[0]], MAX_LINE)}"[:MAX_LINE]]
+    return [f"not over the expected network: {names}: {one_line(messages[named[0]], MAX_LINE)}"[:MAX_LINE]]
 
 
 def culprits(records: Mapping[str, Mapping[str, Any]], members: Sequence[str]) -> set[str]:
-    """Members that the gang's own programs hold for guilty: a word, no proof."""
-    told = set()
+    """Members that the gang's own programs name as the cause: a report, no proof."""
+    named = set()
     for record in records.values():
         gang = record["environment"].get("gang")
         name = gang.get("stopped_by") if isinstance(gang, Mapping) else None
         if name in members:
-            told.add(name)
-    return told
+            named.add(name)
+    return named
 
 
 def again(
@@ -228,11 +228,10 @@ def again(
     *,
     once_more: bool = False,
 ) -> list[Mapping[str, Any]]:
-    """Who of a gang is to run once more, after a search that found out whom to leave out; nobody where it did not.
+    """The members that run again after a search; none if the search does not explain why the gang failed.
 
-    Only healthy ones that failed nothing of their own (``condemned``); and only if that explains why the gang failed:
-    nothing else is wrong with links, boundaries or the gang as a whole. All of them where there is nobody to leave out
-    and what went wrong may be measured again (``once_more``).
+    Healthy nodes without a failure of their own (``condemned``), if no link, boundary or fault of the whole gang was
+    found. All members if none is implicated and the failed measurement may be repeated (``once_more``).
     """
     left = [
         member
@@ -245,7 +244,7 @@ def again(
 
 
 def of_all(found: Mapping[str, Any]) -> list[str]:
-    """What the search found that is no node's or link's own: racks, switches, the gang as a whole, no end; bounded."""
+    """Findings about no single node or link: racks, switches, the gang as a whole, an incomplete search; bounded."""
     lines = []
     for known in ("bad", "suspect"):
         for boundary in found[f"{known}_boundaries"]:
@@ -253,55 +252,55 @@ def of_all(found: Mapping[str, Any]) -> list[str]:
             lines.append(": ".join(filter(None, (f"{name} is {known}", "; ".join(found["evidence"].get(name, ()))))))
     lines += found["gang"]
     if found["stopped"]:
-        lines.append(f"the search was not done: it ended at {found['stopped']}")
+        lines.append(f"the search is incomplete: it stopped at {found['stopped']}")
     more = [f"and {len(lines) - MAX_LINES} more"] if len(lines) > MAX_LINES else []
     return [line[:MAX_LINE] for line in lines[:MAX_LINES]] + more
 
 
 def name_of_boundary(boundary: Any) -> str:
-    """As the evidence calls it (``rack r1 - r2 (across)``)."""
+    """Its name in the evidence (``rack r1 - r2 (between)``)."""
     if not isinstance(boundary, Mapping):
         return str(boundary)
     return f"{boundary['kind']} {' - '.join(boundary['names'])} ({boundary['scope']})"
 
 
-def untold_speed(found: Mapping[str, Any]) -> str:
-    """What a search could not tell: whether all are slow, since nodes are compared with each other alone. Empty where
-    it could."""
+def unknown_speed(found: Mapping[str, Any]) -> str:
+    """A warning that all nodes may be slow, since they are only compared with each other; empty if the expected speed
+    is known."""
     if found.get("expected_bytes_per_second"):
         return ""
     count, bus = len(found["nodes"]), found.get("centre_bytes_per_second")
-    compared = "have no third one to be compared with" if count < COMPARED else "were compared with each other alone"
-    reached = f"they reach {bus / 1e9:.3g} GB/s on the bus" if bus else "how fast they are was not measured"
+    compared = "have no third node to compare with" if count < COMPARED else "were compared with each other only"
+    reached = f"they reach {bus / 1e9:.3g} GB/s on the bus" if bus else "their speed was not measured"
     return (
-        f"{count} nodes {compared}: {reached}, and nobody can tell whether that is slow "
-        "(gpuval_gang_expected_bytes_per_second says what is expected)"
+        f"{count} nodes {compared}: {reached}; whether that is slow is unknown: "
+        "set gpuval_gang_expected_bytes_per_second"
     )
 
 
 def sentence(node: str, found: Mapping[str, Any]) -> str:
-    """What the search says of a node, with links and boundaries that it is part of."""
+    """The search's sentences on a node, its links and boundaries."""
     lines = [*found["evidence"].get(node, [])]
-    for name, told in found["evidence"].items():
-        if name != node and node in name and node in name.split():  # the first is quick: there may be thousands
-            lines += [f"link {name}: {line}" for line in told]
+    for name, reasons in found["evidence"].items():
+        if name != node and node in name and node in name.split():  # the first test is quick: there may be thousands
+            lines += [f"link {name}: {line}" for line in reasons]
     return "; ".join(lines)
 
 
 def fabric_record(run: Mapping[str, Any], node: str, found: Mapping[str, Any], at: str) -> dict[str, Any]:
-    """The record (``gpuval.record/1``) of what the search found of one node; the controller is its author."""
+    """The record (``gpuval.record/1``) of the search's findings on one node, written by the controller."""
     known = found["nodes"].get(node, UNTESTED)
     bad_links = [link for link in found["bad_links"] if node in link]
     suspect_links = [link for link in found["suspect_links"] if node in link]
     whole = of_all(found)
     faults = found.get("faults", {}).get(node, {"figures": [], "absent": {}, "rounds": []})
-    speed = untold_speed(found) if known == HEALTHY else ""
-    told = [sentence(node, found)[:MAX_SHOWN], *whole, speed]
+    speed = unknown_speed(found) if known == HEALTHY else ""
+    lines = [sentence(node, found)[:MAX_SHOWN], *whole, speed]
     problems = faults.get("host_checks")
     if problems and (known != HEALTHY or bad_links or suspect_links):
-        told.insert(1, f"its host checks: {'; '.join(problems)}")
+        lines.insert(1, f"its host checks: {'; '.join(problems)}")
     if faults["rounds"]:
-        told.append(f"faults in {some_of(faults['rounds'], MAX_LINES)}")
+        lines.append(f"faults in {some_of(faults['rounds'], MAX_LINES)}")
     metrics = [{"name": name, "value": value, "unit": "count", "scope": scope}
                for name, scope, value in faults["figures"]]  # fmt: skip
     counts = {
@@ -311,7 +310,7 @@ def fabric_record(run: Mapping[str, Any], node: str, found: Mapping[str, Any], a
         "fabric_bad_link_count": len(bad_links),
         "fabric_suspect_link_count": len(suspect_links),
         "fabric_unclean_count": int(bool(whole or suspect_links)),
-        "fabric_speed_untold_count": int(bool(speed)),
+        "fabric_speed_unknown_count": int(bool(speed)),
         "fabric_search_rounds_count": found["rounds"],
     }
     return {
@@ -322,7 +321,7 @@ def fabric_record(run: Mapping[str, Any], node: str, found: Mapping[str, Any], a
         "workload": FABRIC,
         "attempt": 1,
         "state": "success",
-        "message": ": ".join(filter(None, (known, "; ".join(filter(None, told))))),
+        "message": ": ".join(filter(None, (known, "; ".join(filter(None, lines))))),
         "started_at": found["began_at"],
         "updated_at": at,
         "finished_at": at,
@@ -347,14 +346,14 @@ def fabric_record(run: Mapping[str, Any], node: str, found: Mapping[str, Any], a
 
 
 def worst_faults(records: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
-    """Of one node's records of a search, by the name of their round, the worst figure of each fault and scope.
+    """The worst figure of each fault and scope in one node's records of a search, given by the name of the round.
 
-    ``figures`` are name, scope and value, None for what is no number; one that a round does not have is in none, unless
-    another round has a fault. ``absent`` are reasons that a node has for not having one, ``rounds`` those with faults,
-    ``host_checks`` what was found in the last round in which anything was.
+    ``figures``: name, scope and value, None if it is no number. A figure that some round lacks is omitted, unless
+    another round has a fault. ``absent``: reasons for missing figures; ``rounds``: those with faults; ``host_checks``:
+    problems of the last round that had any.
     """
     seen: dict[tuple[str, str], list[Any]] = {}
-    told_in: dict[tuple[str, str], set[str]] = {}
+    seen_in: dict[tuple[str, str], set[str]] = {}
     absent: dict[str, str] = {}
     rounds: list[str] = []
     ran: set[str] = set()
@@ -366,30 +365,30 @@ def worst_faults(records: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, 
             if item["name"] in FAULTS:
                 key = (item["name"], item["scope"])
                 seen.setdefault(key, []).append(item["value"])
-                told_in.setdefault(key, set()).add(place)
+                seen_in.setdefault(key, set()).add(place)
                 faulty = faulty or bool(item["value"])
         if faulty:
             rounds.append(place)
-        if record["state"] in NOTHING_RAN:  # it need not have a figure; a fault that it has is one
+        if record["state"] in NOTHING_RAN:  # it may lack figures; a fault counts all the same
             continue
         ran.add(place)
         telemetry = record["environment"].get("telemetry")
-        told = telemetry.get("absent") if isinstance(telemetry, Mapping) else None
-        for what, why in told.items() if isinstance(told, Mapping) else ():
+        reasons = telemetry.get("absent") if isinstance(telemetry, Mapping) else None
+        for what, why in reasons.items() if isinstance(reasons, Mapping) else ():
             if what == "kernel_log" or what in FAULTS:
                 absent[what] = str(why)[:MAX_LINE]
     figures = []
     for (name, scope), values in seen.items():
         numbers = [value for value in values if value is not None]
-        if not any(numbers) and not ran <= told_in[name, scope]:
+        if not any(numbers) and not ran <= seen_in[name, scope]:
             continue
         figures.append([name, scope, max(numbers) if any(numbers) or len(numbers) == len(values) else None])
-    figures.sort(key=lambda figure: figure[2] == 0)  # what a node sends is cut off at its end
+    figures.sort(key=lambda figure: figure[2] == 0)  # the end of a long list is cut off
     return {"figures": figures[:MAX_FIGURES], "absent": absent, "rounds": rounds, "host_checks": problems}
 
 
 def problems_of(record: Mapping[str, Any]) -> list[str]:
-    """What the host checks of a record found; a few, none of them long."""
+    """Problems that a record's host checks found; bounded."""
     checked = record["environment"].get("host_checks")
     listed = checked.get("problems") if isinstance(checked, Mapping) else None
     return [one_line(str(one), MAX_PROBLEM) for one in listed[:MAX_PROBLEMS]] if isinstance(listed, list) else []

@@ -1,4 +1,4 @@
-"""What actions that carry gangs out have in common: options, what the inventory says of nodes, how they are judged."""
+"""What actions on gangs share: their settings, the nodes of the inventory, the context, aborting."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import on
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import evidence
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.judging import report_on
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.orchestrate import Placed, Settings, Ways
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.orchestrate import GangContext, Placed, Settings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.rounds import Ports
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import baseline, judging
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.analysis import properties as analysed
@@ -25,7 +25,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunError, RunFolder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess
 
-#: All members work at one time, and nothing is tried again behind the others' backs.
+#: All members work at the same time, so no node is held back and no attempt is repeated for one node.
 LIMITS = {"retries": 0, "max_nodes_at_once": 0}
 MAX_MESSAGE = 240
 
@@ -33,23 +33,23 @@ MAX_MESSAGE = 240
 def settings(options: Mapping[str, Any]) -> Settings:
     """From options of the documentation fragments `gangs` and `gang_members`. Raises RunError."""
     if options["size"] < 0 or options["size"] == 1:
-        raise RunError(f"gpuval_gang_size {options['size']}: a gang has two nodes or more; 0 takes all that are alike")
+        raise RunError(f"gpuval_gang_size {options['size']}: use 2 or more, or 0 for all nodes that are alike")
     port, ssh_port = options["port"], options["ssh_port"]
     if not 1 <= port <= 65534 or not 1 <= ssh_port <= 65535 or ssh_port in (port, port + 1):
         raise RunError(
-            f"gpuval_gang_port {port}, gpuval_gang_ssh_port {ssh_port}: members need the first, the one after it, and "
-            "the second, each another one of 1 to 65535"
+            f"gpuval_gang_port {port}, gpuval_gang_ssh_port {ssh_port}: members use the first, the one after it and "
+            "the second; set three different ports of 1 to 65535"
         )
     seconds = ("round_seconds", "search_seconds", "search_round_seconds")
     wrong = [f"{name} {options[name]:g}" for name in seconds if not options[name] > 0]
     if wrong:
-        raise RunError(f"{', '.join(wrong)}: times of gangs are above 0 seconds")
+        raise RunError(f"{', '.join(wrong)}: set more than 0 seconds")
     short = run_folder.search_too_short(options["search_seconds"], options["search_round_seconds"])
     if short and options["search"]:
         raise RunError(short)
     expected = options["expected_bytes_per_second"]
     if not 0 <= expected < float("inf"):
-        raise RunError(f"gpuval_gang_expected_bytes_per_second {expected:g}: a speed in bytes/s; 0 is not known")
+        raise RunError(f"gpuval_gang_expected_bytes_per_second {expected:g}: set a speed in bytes/s, or 0 if unknown")
     return Settings(
         size=options["size"],
         group_by=tuple(options["group_by"]),
@@ -64,18 +64,18 @@ def settings(options: Mapping[str, Any]) -> Settings:
 
 
 def begin(folder: RunFolder, settings: Settings) -> None:
-    """Before anything else: how long this may take, for other commands; and no word of an earlier controller's end."""
+    """Record the time limit for other commands, and remove the reasons of an aborted earlier attempt."""
     run_folder.write_json(folder.gang_limits_file, {"search_seconds": settings.search_seconds})
     if folder.problems_file.exists():
         known = run_folder.read_json(folder.problems_file)
-        kept = [problem for problem in known if not problem["reason"].startswith(gang_document.BROKE_OFF)]
+        kept = [problem for problem in known if not problem["reason"].startswith(gang_document.ABORTED)]
         if kept != known:
             run_folder.write_json(folder.problems_file, kept)
 
 
-def broke_off(folder: RunFolder, message: str) -> str:
-    """Record why gangs ended by an error: it is the reason of every stage that has no record. Returns the reason."""
-    reason = f"{gang_document.BROKE_OFF}: {one_line(message, MAX_MESSAGE)}"
+def abort(folder: RunFolder, message: str) -> str:
+    """Record the error that ended the gangs as the reason of every stage without a record. Returns the reason."""
+    reason = f"{gang_document.ABORTED}: {one_line(message, MAX_MESSAGE)}"
     run = folder.read_run()
     try:
         document = gang_document.read(folder)
@@ -90,16 +90,15 @@ def broke_off(folder: RunFolder, message: str) -> str:
             if place is None or not gang_document.round_folder(folder, place).evidence_file(name, stage).exists():
                 problems.append({"node": name, "stage": stage, "reason": reason})
     known = run_folder.read_json(folder.problems_file) if folder.problems_file.exists() else []
-    earlier = [problem for problem in known if not problem["reason"].startswith(gang_document.BROKE_OFF)]
+    earlier = [problem for problem in known if not problem["reason"].startswith(gang_document.ABORTED)]
     run_folder.write_json(folder.problems_file, [*problems, *earlier])
     return reason
 
 
 def placed(nodes: Mapping[str, Any], hosts: Collection[str], hostvars: Mapping[str, Any]) -> dict[str, Placed]:
-    """At which address the others reach each node, and its processes where it has no GPUs. Raises RunError.
+    """Address of each node for other members, and its processes if it has no GPUs. Raises RunError.
 
-    Nothing of nodes that are none of the play's ``hosts``: Ansible's hostvars know nothing of those that the inventory
-    has lost.
+    Nodes that are not among the play's ``hosts`` are omitted: Ansible has no hostvars of nodes that left the inventory.
     """
     found = {}
     known = set(hosts)
@@ -107,7 +106,7 @@ def placed(nodes: Mapping[str, Any], hosts: Collection[str], hostvars: Mapping[s
         if name not in known:
             continue
         values = hostvars[name]
-        in_cluster = (values.get("kubernetes_node") or {}).get("addresses") or {}  # its name need not resolve
+        in_cluster = (values.get("kubernetes_node") or {}).get("addresses") or {}  # its name may not resolve
         own = in_cluster.get("InternalIP") or values.get("ansible_host") or name
         addresses = values.get("ssh_keys_addresses") or [own]
         first = addresses if isinstance(addresses, str) else addresses[0]
@@ -120,7 +119,7 @@ def placed(nodes: Mapping[str, Any], hosts: Collection[str], hostvars: Mapping[s
 
 
 def properties(folder: RunFolder, run: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """The versions of each node by its facts."""
+    """The versions of each node from its facts."""
     records = judging.read_evidence(folder, run).records
     return {name: analysed.of_node({}, records.get(name, {}).get(FACTS)) for name in run["nodes"]}
 
@@ -128,7 +127,7 @@ def properties(folder: RunFolder, run: Mapping[str, Any]) -> dict[str, dict[str,
 def judge_of(
     folder: RunFolder, checks: Sequence[Check], options: Mapping[str, Any]
 ) -> Callable[[Mapping[str, Any] | None], dict[str, Any]]:
-    """A function that judges the run as it stands. The options hold criteria and baseline."""
+    """A function that judges the run's evidence so far. The options hold criteria and baseline."""
     _files, held, _remarks = applied_criteria.judged_by(folder, options["criteria"], options["baseline"])
     baseline_read = baseline.read(Path(held)) if held else None
 
@@ -146,35 +145,35 @@ def judge_of(
     return judge
 
 
-def ways(
+def context(
     folder: RunFolder,
     access: StoreAccess,
     checks: Sequence[Check],
     options: Mapping[str, Any],
-    carry: Callable[[RunFolder], None],
+    run_round: Callable[[RunFolder], None],
     display: Any,
-) -> Ways:
-    """How gangs are judged and told of; ``carry`` is the placement's. The options hold criteria and baseline."""
+) -> GangContext:
+    """The context of gangs; ``run_round`` is the placement's. The options hold criteria and baseline."""
 
-    def keep(document: Mapping[str, Any]) -> None:
+    def publish(document: Mapping[str, Any]) -> None:
         try:
             access.store().put(
                 gang_document.key_of(folder.read_run()), json.dumps(document).encode(), "application/json"
             )
         except StoreError as error:
-            display.warning(f"the store does not know of the gangs yet: {error}")
+            display.warning(f"gangs.json is not in the store yet: {error}")
 
-    return Ways(
-        carry=carry,
+    return GangContext(
+        run_round=run_round,
         judge=judge_of(folder, checks, options),
-        keep=keep,
-        say=display.display,
+        publish=publish,
+        display=display.display,
         repeatable={check.name for check in checks if check.retry},
     )
 
 
 def summary(document: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What the task returns."""
+    """The task's result."""
     if document is None:
         return {"gangs": {}, "left_out": {}, "rounds": [], "msg": "no gangs"}
     return {

@@ -72,7 +72,7 @@ def _launches(store: Store, run: dict[str, Any], folder: run_folder.RunFolder) -
         else:
             run_folder.write_json(path, node["launch"])
     known = run_folder.read_json(folder.problems_file) if folder.problems_file.exists() else []
-    known = [problem for problem in known if not problem["reason"].startswith((UNREAD, gang_document.BROKE_OFF))]
+    known = [problem for problem in known if not problem["reason"].startswith((UNREAD, gang_document.ABORTED))]
     theirs = document["problems"]
     run_folder.write_json(folder.problems_file, [*theirs, *(problem for problem in known if problem not in theirs)])
 

@@ -66,7 +66,7 @@ def deviation(residuals: Sequence[float], expected: float, means: int = 1, tunin
     """The noise of one measurement, robustly, from residuals about so many means.
 
     The median of few residuals is itself noisy and mostly too low. So of few, all but the farthest count, and the
-    noise is never taken to be less than expected.
+    noise is never below the expected noise.
     """
     count, prior = len(residuals), tuning.prior
     if count >= tuning.many_residuals:
