@@ -6,6 +6,7 @@ PYTHON ?= python3
 
 VENV := .venv
 NODE_VENV := .venv-node
+COLLECTION := collections/ansible_collections/gpuval/fleet
 BIN := $(CURDIR)/$(VENV)/bin
 PLAY := $(BIN)/ansible-playbook -i $(INVENTORY)
 
@@ -128,10 +129,12 @@ test: $(VENV)/.tests $(NODE_VENV)/.gangs ## Run the quick tests, some of every p
 test-all: $(VENV)/.tests $(NODE_VENV)/.gangs ## Run all tests (ARGS="-m slow": those that `make test` leaves out)
 	$(PYTEST) -n 3 $(ARGS)
 
-lint: $(VENV)/.tests ## Check style and structure: ruff, import-linter, yamllint, ansible-lint, validate-modules
+lint: $(VENV)/.tests ## Check style and structure: ruff, import-linter, mypy, yamllint, ansible-lint, validate-modules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	PYTHONPATH=collections:collections/ansible_collections/gpuval/fleet/node $(BIN)/lint-imports --no-cache
+	PYTHONPATH=collections:$(COLLECTION)/node $(BIN)/lint-imports --no-cache
+	MYPYPATH=collections $(BIN)/mypy $(COLLECTION)/plugins/plugin_utils
+	MYPYPATH=$(COLLECTION)/node $(BIN)/mypy $(COLLECTION)/node/gpuval_runner $(COLLECTION)/node/gpuval_workloads
 	$(BIN)/yamllint --strict .
 	$(BIN)/ansible-lint --offline
 	$(BIN)/python tests/validate_modules.py
@@ -151,7 +154,7 @@ bundle: $(VENV)/.ready ## Pack wheels, collections, images, model and source for
 	$(PLAY) gpuval.fleet.bundle $(if $(BUNDLE),-e bundle_output=$(abspath $(BUNDLE))) $(ARGS)
 
 build-collection: $(VENV)/.ready ## Build the collection's archive into dist/
-	$(BIN)/ansible-galaxy collection build --force --output-path dist collections/ansible_collections/gpuval/fleet
+	$(BIN)/ansible-galaxy collection build --force --output-path dist $(COLLECTION)
 
 $(VENV)/.ready: requirements/controller.txt
 	$(PYTHON) -m venv $(VENV)

@@ -102,4 +102,4 @@ def test_a_node_that_dies_is_named_and_the_others_are_freed(fleet):
     lost = fleet.verdict("node-2")
     assert (lost["verdict"], lost["class"]) == ("INCOMPLETE", "lost_contact"), lost
     (state,) = [check for check in lost["checks"] if check["name"] == "deepspeed_state"]
-    assert "the node could not be asked (lost_contact): lost contact: " in state["reason"], state
+    assert "the node was unreachable (lost_contact): lost contact: " in state["reason"], state

@@ -70,7 +70,7 @@ def test_a_lost_contact_explains_missing_records_but_no_bad_ones():
     _report, node = judged(launch, {"facts": facts_record("bad")})
     assert (node["verdict"], node["class"]) == ("INCOMPLETE", "lost_contact")
     (state,) = [check for check in node["checks"] if check["name"] == "training_state"]
-    assert "the node could not be asked (lost_contact): the connection broke off" in state["reason"]
+    assert "the node was unreachable (lost_contact): the connection broke off" in state["reason"]
     assert "restarted" in state["remedy"]
     records = {"facts": facts_record("bad"), "training": make_record("bad", state="crash", message="out of memory")}
     assert judged(launch, records)[1]["class"] == "training_crash"

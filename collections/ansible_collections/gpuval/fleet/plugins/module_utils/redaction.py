@@ -8,6 +8,7 @@ from __future__ import annotations
 import configparser
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
@@ -52,13 +53,13 @@ def _unsigned(url):
 class Redaction:
     """Hides secrets: `known` ones wherever they stand, also URL-encoded, and what the patterns find."""
 
-    def __init__(self, known=()):
+    def __init__(self, known: Iterable[str] = ()) -> None:
         wanted = {
             form for secret in known if len(secret) >= SHORTEST_SECRET for form in (secret, quote(secret, safe=""))
         }
         self._known = sorted(wanted, key=len, reverse=True)
 
-    def __call__(self, text):
+    def __call__(self, text: str) -> str:
         for secret in self._known:
             text = text.replace(secret, HIDDEN)
         for pattern, instead in _PATTERNS:

@@ -91,6 +91,11 @@ class Entry:
         return f"{self.etag} {self.size} {self.modified.isoformat()}"
 
 
+#: Store.list hides the built-in one in annotations.
+Entries = list[Entry]
+Names = list[str]
+
+
 class Store:
     """A bucket, with only the operations gpuval needs."""
 
@@ -164,7 +169,7 @@ class Store:
             for item in page.get("Contents", ()):
                 yield _entry(item)
 
-    def listing(self, prefix: str) -> tuple[list[Entry], datetime | None]:
+    def listing(self, prefix: str) -> tuple[Entries, datetime | None]:
         """All objects under `prefix`, in key order, and what time the store has: their times are by its clock, not by
         ours. None where it does not say."""
         entries, moment = [], None
@@ -173,7 +178,7 @@ class Store:
             moment = _date(page) or moment
         return entries, moment
 
-    def level(self, prefix: str = "") -> tuple[list[str], list[Entry]]:
+    def level(self, prefix: str = "") -> tuple[Names, Entries]:
         """What lies directly under `prefix`, which is empty or ends in a slash: folders, as prefixes, and objects."""
         folders, entries = [], []
         for page in self._pages(Prefix=prefix, Delimiter="/"):

@@ -15,7 +15,7 @@ class ControllerAction(ActionBase):
 
     _requires_connection = False
 
-    def run(self, tmp=None, task_vars=None):
+    def run(self, tmp: Any = None, task_vars: Any = None) -> dict[str, Any]:
         result = super().run(tmp, task_vars)
         _checked, options = self.validate_argument_spec(argument_spec(type(self).__module__.rpartition(".")[2]))
         try:

@@ -15,13 +15,14 @@ def values_of(action: Any, node: str, task_vars: Mapping[str, Any]) -> Mapping[s
     if worker is None:
         raise AnsibleActionFail("gpuval reads nodes' variables within a worker process of ansible-playbook only")
     manager = worker._variable_manager
-    return manager.get_vars(
+    values: Mapping[str, Any] = manager.get_vars(
         play=action._task.get_play(),
         host=manager._inventory.get_host(node),
         task=action._task,
         _hosts=task_vars["ansible_play_hosts"],
         _hosts_all=task_vars["ansible_play_hosts_all"],
     )
+    return values
 
 
 def templar_of(action: Any, values: Mapping[str, Any]) -> Any:

@@ -1,28 +1,30 @@
-"""Documents held against the JSON Schemas of the collection."""
+"""Documents validated against the JSON Schemas of the collection."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 import json
-import re
-from collections.abc import Iterator
+import math
 from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import quick_schema
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
 
 try:
-    from jsonschema import Draft202012Validator
-    from jsonschema.exceptions import ValidationError, best_match
-    from jsonschema.validators import extend
+    import jsonschema_rs
 except ImportError as error:
     raise AnsibleError(
-        "the Python that runs Ansible lacks the package jsonschema: run 'make setup', or install it beside ansible-core"
+        "the Python that runs Ansible lacks the package jsonschema-rs: run 'make setup', or install it beside "
+        "ansible-core"
     ) from error
 
 SCHEMA_DIRECTORY = Path(__file__).resolve().parents[3] / "schemas"
+#: These tell only that no alternative fits; an error of another keyword tells more.
+_ALTERNATIVES = ("anyOf", "oneOf")
+#: So many errors are compared to find the one that tells most: a document from outside may have a million.
+MAX_ERRORS = 100
 
 
 class Invalid(GpuvalError, ValueError):  # noqa: N818  (what the document is)
@@ -35,43 +37,34 @@ class Invalid(GpuvalError, ValueError):  # noqa: N818  (what the document is)
         super().__init__(f"{what}: {place}: {problem}" if place else f"{what}: {problem}")
 
 
-@functools.cache
-def _compiled(pattern: str) -> re.Pattern[str]:
-    """JSON Schema patterns are ECMA 262: digits are ASCII and ``$`` is the very end, not before a line feed."""
-    if pattern.endswith("$") and not pattern.endswith(r"\$"):
-        pattern = pattern[:-1] + r"\Z"
-    return re.compile(pattern, re.ASCII)
-
-
-def _pattern(_validator: Any, pattern: str, instance: Any, _schema: Any) -> Iterator[ValidationError]:
-    if isinstance(instance, str) and not _compiled(pattern).search(instance):
-        yield ValidationError(f"{instance[:80]!r} does not have the form {pattern}")
-
-
-_Validator = extend(Draft202012Validator, {"pattern": _pattern})
+def schema(name: str) -> dict[str, Any]:
+    """The document ``schemas/<name>.schema.json``."""
+    found: dict[str, Any] = json.loads((SCHEMA_DIRECTORY / f"{name}.schema.json").read_text(encoding="utf-8"))
+    return found
 
 
 @functools.cache
-def quick(name: str) -> quick_schema.Test:
-    """A test that says True of most documents that follow the schema, and of no others."""
-    return quick_schema.compiled(validator(name).schema, _compiled)
-
-
-@functools.cache
-def validator(name: str) -> Any:
-    """The compiled validator of ``schemas/<name>.schema.json``."""
-    return _Validator(json.loads((SCHEMA_DIRECTORY / f"{name}.schema.json").read_text(encoding="utf-8")))
+def validator(name: str) -> jsonschema_rs.Draft202012Validator:
+    return jsonschema_rs.Draft202012Validator(schema(name))
 
 
 def validate(name: str, document: Any, *, what: str) -> None:
-    """Raise Invalid, which says where and why, unless ``document`` follows the schema ``name``."""
-    if quick(name)(document):
-        return
-    error = best_match(validator(name).iter_errors(document))
-    if error is not None:
-        raise Invalid(what, tuple(error.absolute_path), _shortened(error.message))
+    """Raise Invalid, with the place and the reason, unless ``document`` follows the schema ``name``."""
+    known = validator(name)
+    try:
+        if known.is_valid(document):
+            return
+        errors = list(itertools.islice(known.iter_errors(document), MAX_ERRORS))
+    except ValueError as error:  # what JSON does not have: a key that is no text, a date of YAML
+        raise Invalid(what, (), str(error)) from error
+    best = min(errors, key=lambda one: (len(one.instance_path), one.schema_path[-1] in _ALTERNATIVES))
+    path = tuple(best.instance_path)
+    value = functools.reduce(lambda inner, key: inner[key], path, document)
+    if isinstance(value, float) and not math.isfinite(value):  # JSON has no such number
+        raise Invalid(what, path, "a number must be finite")
+    raise Invalid(what, path, _shortened(best.message))
 
 
 def _shortened(message: str, limit: int = 300) -> str:
-    """The end of a jsonschema message says what is wrong; its start repeats the whole value."""
+    """The end of a message tells what is wrong; its start repeats the whole value."""
     return message if len(message) <= limit else f"{message[:60]} ... {message[-(limit - 65) :]}"

@@ -45,7 +45,9 @@ class Baseline:
     def title(self) -> str:
         return f"{self.document['name']} version {self.document['version']}"
 
-    def find(self, check: Check, sku: str, gpus: Any, workload: str, setup: Mapping[str, str]) -> Mapping | None:
+    def find(
+        self, check: Check, sku: str, gpus: Any, workload: str, setup: Mapping[str, str]
+    ) -> Mapping[str, Any] | None:
         """The figure that the check's node is held against; of several that with the most nodes."""
         fitting = [
             one

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -70,7 +71,8 @@ def _by_identity(baseline: Baseline) -> dict[tuple[str, ...], Mapping[str, Any]]
 
 def _error(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
     """The standard error of the difference of two medians."""
-    return MEDIAN_ERROR * sum(figure["deviation"] ** 2 / figure["nodes"] for figure in (one, other)) ** 0.5
+    variance: float = sum(figure["deviation"] ** 2 / figure["nodes"] for figure in (one, other))
+    return MEDIAN_ERROR * math.sqrt(variance)
 
 
 def _identity(figure: Mapping[str, Any]) -> tuple[str, ...]:

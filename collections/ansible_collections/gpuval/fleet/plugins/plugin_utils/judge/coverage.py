@@ -38,22 +38,22 @@ def compare(
     reported: Mapping[str, Iterable[str]], checks: Iterable[Check], informational: Iterable[Informational] = ()
 ) -> Coverage:
     """The gaps between what stages report (stage -> names of metrics and fingerprints) and what checks look at."""
-    reported = {stage: set(names) for stage, names in reported.items()}
+    known = {stage: set(names) for stage, names in reported.items()}
     checks = list(checks)
     looked_at: dict[str, set[str]] = defaultdict(set)
     for check in checks:
         looked_at[check.stage] |= needed(check)
-    patterns = {stage: _patterns(stage, informational) for stage in reported}
+    patterns = {stage: _patterns(stage, informational) for stage in known}
     unjudged = {
         f"{stage}/{name}"
-        for stage, names in reported.items()
+        for stage, names in known.items()
         for name in names - looked_at[stage]
         if not any(pattern.fullmatch(name) for pattern in patterns[stage])
     }
     unreported = {
         f"{check.name} ({check.stage}/{name})"
         for check in checks
-        for name in needed(check) - reported.get(check.stage, set())
+        for name in needed(check) - known.get(check.stage, set())
     }
     return Coverage(tuple(sorted(unjudged)), tuple(sorted(unreported)))
 

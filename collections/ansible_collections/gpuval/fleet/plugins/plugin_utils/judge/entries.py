@@ -141,7 +141,7 @@ def _outside(check: Check, subject: Subject) -> tuple[str, str] | None:
     return ("skipped", f"applies to {wanted}, this node has {subject.gpus}") if wanted else None
 
 
-def _other_gpu_count(applies: Applies, gpus: int | None) -> str:
+def _other_gpu_count(applies: Applies, gpus: float | None) -> str:
     """How many GPUs the check is for, where the node has another or an unknown number; empty where it fits."""
     if applies.gpu_count and gpus not in applies.gpu_count:
         return f"{_any_of([str(count) for count in applies.gpu_count])} GPUs"

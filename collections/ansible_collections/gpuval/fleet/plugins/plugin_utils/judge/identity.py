@@ -30,28 +30,28 @@ _USELESS_IDENTITY = frozenset(
 )
 
 
-def find_twins(run: Mapping[str, Any], evidence: Evidence) -> dict[str, Twins]:
+def find_twins(run: Mapping[str, Any], evidence: Evidence) -> Mapping[str, Twins]:
     """Node -> the other nodes of the run that are the same machine, each with the reasons."""
     owners: dict[tuple[str, str], list[str]] = defaultdict(list)
     for name, expected in run["nodes"].items():
         facts = evidence.records.get(name, {}).get(FACTS) if FACTS in expected["stages"] else None
         for key in identity_values(facts):
             owners[key].append(name)
-    twins: dict[str, Twins] = defaultdict(lambda: defaultdict(list))
+    twins: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for (what, value), names in owners.items():
         for name in names if len(names) > 1 else ():
             for other in names:
                 if other != name:
                     twins[name][other].append(f"{SAME}{what} {value}")
     for name, launch in evidence.launches.items():
-        other = launch.get("twin")
-        # A machine that worked under both names is told by its facts; here one of the two names has nothing else.
-        if not isinstance(other, str) or other == name or not {other, name} <= run["nodes"].keys():
+        twin = launch.get("twin")
+        # The facts tell a machine that worked under both names; here one of the two names has nothing else.
+        if not isinstance(twin, str) or twin == name or not {twin, name} <= run["nodes"].keys():
             continue
         if _began(run, name, evidence):
             continue
-        for one, its_twin in ((name, other), (other, name)):
-            twins[one][its_twin].append(f"is the same machine: it was in the run as {other} when launched as {name}")
+        for one, its_twin in ((name, twin), (twin, name)):
+            twins[one][its_twin].append(f"is the same machine: it was in the run as {twin} when launched as {name}")
     return twins
 
 

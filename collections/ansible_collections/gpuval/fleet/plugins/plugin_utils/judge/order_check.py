@@ -17,23 +17,25 @@ def checks(subject: Subject, has_facts: bool, models: Sequence[str]) -> list[Ent
     if subject.sku == sku_catalogue.CPU or (has_facts and subject.accelerator not in GPU_VENDORS):
         return []  # the accelerator's own check says what there is to say
     ordered = sku_catalogue.named(subject.sku)
-    told = ", ".join(sorted(set(models))[:8])
-    fields: dict[str, Any] = {"value": told or None, "expected": f"sku {subject.sku}"}
-    sources = {"source": "gpuval_sku of the inventory, and the models that the facts tell"}
+    models_text = ", ".join(sorted(set(models))[:8])
+    fields: dict[str, Any] = {"value": models_text or None, "expected": f"sku {subject.sku}"}
+    sources = {"source": "gpuval_sku of the inventory, and the models that the facts report"}
     if not models:
-        reason = "no facts tell the models of the GPUs"
-        remedy = "let the facts stage run and succeed; see what the vendor's tool says of the GPUs"
+        reason = "no facts report the models of the GPUs"
+        remedy = "let the facts stage run and succeed; check the GPUs with the vendor's tool"
         return [own_entry("sku", FACTS, "identity", "missing", reason=reason, remedy=remedy, **fields, **sources)]
     found = next((sku for sku in sku_catalogue.shipped() if sku.name == subject.catalogue_sku), None)
     hinted = sku_catalogue.hinted(subject.sku) if ordered is None else None
-    if (ordered is not None and found is not ordered) or (found and hinted and found is not hinted):
-        ordered = ordered or hinted
-        reason = f"{ordered.title} was ordered, the facts tell {told}"
+    expected = ordered or (hinted if found else None)
+    if expected is not None and found is not expected:
+        reason = f"{expected.title} was ordered, the facts report {models_text}"
         remedy = "the wrong machine was delivered, or gpuval_sku is wrong: compare with the order"
         return [own_entry("sku", FACTS, "identity", "fail", reason=reason, remedy=remedy, **fields, **sources)]
     if found is None:
         several = len({sku.name if sku else None for sku in map(sku_catalogue.of_model, models)}) > 1
-        reason = f"{'several models' if several else 'not in the catalogue'}: {told}; held against the general criteria"
+        reason = (
+            f"{'several models' if several else 'not in the catalogue'}: {models_text}; only the general criteria apply"
+        )
         if several and subject.sku in (sku_catalogue.AUTO, *GPU_VENDORS):
             remedy = (
                 "see which GPU is not the one that was ordered; a mixed machine that was ordered so has a name of its "
@@ -42,8 +44,8 @@ def checks(subject: Subject, has_facts: bool, models: Sequence[str]) -> list[Ent
             return [own_entry("sku", FACTS, "identity", "fail", reason=reason, remedy=remedy, **fields, **sources)]
         verdict = "warn" if several else "skipped"
         return [own_entry("sku", FACTS, "identity", verdict, severity="advisory", reason=reason, **fields, **sources)]
-    said = own_entry("sku", FACTS, "identity", "pass", reason=f"{told}: {found.title}", **fields, **sources)
-    return [said, *_node_size_check(subject, found, ordered=ordered is not None)]
+    entry = own_entry("sku", FACTS, "identity", "pass", reason=f"{models_text}: {found.title}", **fields, **sources)
+    return [entry, *_node_size_check(subject, found, ordered=ordered is not None)]
 
 
 def _node_size_check(subject: Subject, sku: sku_catalogue.Sku, *, ordered: bool) -> list[Entry]:

@@ -24,16 +24,16 @@ _OPEN_STATES = ("missing", "pending", "running")
 
 _AGAIN = "then validate again with --limit {node}"
 _LATE = "raise gpuval_deadline_seconds, " + _AGAIN
-_NOT_DELIVERED = f"see that the image is right and can be had: mend what the message names, {_AGAIN}"
+_NOT_DELIVERED = f"check that the image exists and can be pulled: fix the cause named above, {_AGAIN}"
 _OF_GANG = (
-    "mend what the message and the search for the bad node or link name, then validate again with others of its kind: "
+    "fix what the message and the search for the bad node or link name, then validate again with others of its kind: "
     "with --limit alone a node is in no gang"
 )
 _STATE_REMEDY = {
-    "failure": f"read nodes/{{node}}/{{stage}}.log, mend what the message names, {_AGAIN}",
+    "failure": f"read nodes/{{node}}/{{stage}}.log, fix the cause named above, {_AGAIN}",
     "crash": f"read the end of nodes/{{node}}/{{stage}}.log and the kernel log of the node, {_AGAIN}",
     "timeout": "see in nodes/{node}/{stage}.log where it stopped; a healthy but slow node needs a longer time limit",
-    "skipped": f"mend the stage that it waited for, {_AGAIN}",
+    "skipped": f"fix the stage that it waited for, {_AGAIN}",
     "cancelled": "validate again with --limit {node}",
     "pending": f"the run ended before the stage began: {_LATE}",
     "running": f"the run ended before the stage did: {_LATE}",
@@ -94,15 +94,15 @@ def state_check(
         reason = message if state == "success" else f"{state}: {message}" if message else state
     verdict = "pass" if state == "success" else "fail" if state in FAILED_STATES else "missing"
     remedy = "" if verdict == "pass" else _STATE_REMEDY[state].format(node=name, stage=stage)
-    if verdict == "fail" and of_gang:  # the first to break off is often innocent: the search says who is not
+    if record and verdict == "fail" and of_gang:  # the first to fail is often healthy
         verdict, reason = "missing", f"{gang_of(record) or 'a gang'}: {reason}"
     if verdict == "missing" and of_gang:
         remedy = _OF_GANG
-    if stage == IMAGE and state == "crash" and record["environment"].get("fault") == DELIVERY:
-        verdict, remedy = "missing", _NOT_DELIVERED.format(node=name)  # says nothing about the node
+    if record and stage == IMAGE and state == "crash" and record["environment"].get("fault") == DELIVERY:
+        verdict, remedy = "missing", _NOT_DELIVERED.format(node=name)  # no evidence about the node
     if contact and explains(contact, state):
-        told = "its pod ended" if contact.get("pod") else "the node could not be asked"
-        reason += f"; {told} ({contact['class']}): {contact['message']}"
+        why = "its pod ended" if contact.get("pod") else "the node was unreachable"
+        reason += f"; {why} ({contact['class']}): {contact['message']}"
         remedy = str(contact["remedy"]).replace("{node}", name)
     return own_entry(
         f"{stage}_state", stage, "state", verdict, value=state, expected="success", reason=reason, remedy=remedy

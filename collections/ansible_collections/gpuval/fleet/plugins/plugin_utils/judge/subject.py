@@ -21,7 +21,8 @@ class Subject:
     sku: str
     accelerator: str
     declared_gpus: int | None
-    detected_gpus: int | None
+    #: As reported: a node may report 7.5, which no check accepts.
+    detected_gpus: float | None
     records: Mapping[str, Mapping[str, Any]]
     #: SKU of the catalogue by the facts.
     catalogue_sku: str | None = None
@@ -47,6 +48,6 @@ class Subject:
         return {self.sku} if self.catalogue_sku is None else {self.sku, self.catalogue_sku}
 
     @property
-    def gpus(self) -> int | None:
+    def gpus(self) -> float | None:
         """GPUs that must take part: those declared, else those that the facts found."""
         return self.detected_gpus if self.declared_gpus is None else self.declared_gpus

@@ -101,8 +101,8 @@ def judge(
         "nodes": nodes,
         "fleet": {"checks": context.fleet, "problems": _problems(run, evidence)},
     }
-    for check in context.fleet:
-        check["reason"] = one_line(check["reason"], 600)
+    for entry in context.fleet:
+        entry["reason"] = one_line(entry["reason"], 600)
     informational = criteria.informational if isinstance(criteria, Criteria) else ()
     gaps = coverage.of_report(nodes, criteria, informational)
     if not gaps.complete:
@@ -145,15 +145,16 @@ def node_class(checks: Sequence[Entry], contacts: Mapping[str, Mapping[str, Any]
     if check is None:
         return "nothing_proven"
     if check["kind"] == "launch":
-        return check["value"]
+        return str(check["value"])
     if check["kind"] == "state" and check["stage"]:
         fault = launch_errors.classify("", check["reason"]).name if check["verdict"] == "fail" else ""
         if fault in _STAGE_CLASSES:
             return fault
         contact = contacts.get(check["stage"])
-        lost = contact and check["verdict"] == "missing" and explains(contact, check["value"])
-        return one_line(contact["class"], 40) if lost else f"{check['stage']}_{check['value']}"
-    return "same_machine_twice" if check["name"] == "identity" else check["name"]
+        if contact and check["verdict"] == "missing" and explains(contact, check["value"]):
+            return one_line(contact["class"], 40)
+        return f"{check['stage']}_{check['value']}"
+    return "same_machine_twice" if check["name"] == "identity" else str(check["name"])
 
 
 def headline(node: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -208,8 +209,8 @@ def judge_node(
                 checks.extend(_entries(check, subject, context))
     checks += [exempt_check(stage, reason) for stage, reason in expected.get("exempt", {}).items()]
     _withhold(checks, criteria)
-    for check in checks:
-        check["reason"] = one_line(check["reason"], 600)
+    for entry in checks:
+        entry["reason"] = one_line(entry["reason"], 600)
     failed = {check["stage"] for check in checks if check["severity"] == "required" and check["verdict"] == "fail"}
     stages = [_stage(stage, records.get(stage), failed=stage in failed) for stage in expected["stages"]]
     verdict = node_verdict(checks)

@@ -50,7 +50,7 @@ class Evidence:
     """
 
     records: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
-    launches: dict[str, dict[str, str]] = field(default_factory=dict)
+    launches: dict[str, dict[str, Any]] = field(default_factory=dict)
     problems: list[dict[str, str | None]] = field(default_factory=list)
     contacts: dict[str, dict[str, Mapping[str, Any] | None]] = field(default_factory=dict)
 
@@ -87,7 +87,7 @@ def accept_record(
     raw: bytes, *, run_id: str, node: str, stage: str, max_bytes: int = MAX_RECORD_BYTES
 ) -> dict[str, Any]:
     """The record in ``raw``, checked and with its text cleaned; raises Refused."""
-    record = _load(raw, max_bytes)
+    record: dict[str, Any] = _load(raw, max_bytes)
     _check_record_schema(record)
     _check_identity(record, run_id=run_id, node=node, stage=stage)
     for earlier in record["attempts"]:
@@ -96,14 +96,15 @@ def accept_record(
             raise Refused("an earlier attempt carries attempts of its own")
         if earlier["attempt"] > record["attempt"]:  # the same where a stage was cut off and run again
             raise Refused(f"attempt {earlier['attempt']} is listed as earlier than attempt {record['attempt']}")
-    return _cleaned(record)
+    cleaned: dict[str, Any] = _cleaned(record)
+    return cleaned
 
 
 def accept_series(
     raw: bytes, *, run_id: str, node: str, stage: str, max_bytes: int = MAX_SERIES_BYTES
 ) -> dict[str, Any]:
     """The series document in ``raw``, checked and with its text cleaned; raises Refused."""
-    document = _load(raw, max_bytes)
+    document: dict[str, Any] = _load(raw, max_bytes)
     try:
         schemas.validate("series", document, what="series")
     except schemas.Invalid as error:
@@ -112,7 +113,8 @@ def accept_series(
     for curve in document["series"]:
         if len(curve["x"]) != len(curve["y"]):
             raise Refused(f"series {curve['name']}: {len(curve['x'])} x values and {len(curve['y'])} y values")
-    return _cleaned(document)
+    cleaned: dict[str, Any] = _cleaned(document)
+    return cleaned
 
 
 def take_record(evidence: Evidence, run: Mapping[str, Any], key: str, raw: bytes) -> dict[str, Any] | None:

@@ -113,7 +113,7 @@ class RunFolder:
 
     def read_run(self) -> dict[str, Any]:
         try:
-            run = json.loads(self.run_file.read_text())
+            run: dict[str, Any] = json.loads(self.run_file.read_text())
         except FileNotFoundError:
             raise RunError(f"no run in {self.path}: run `make validate` first, or give -e gpuval_run_id=") from None
         except ValueError as error:
@@ -127,11 +127,12 @@ class RunFolder:
 
     def read_plan(self, node: str) -> dict[str, Any]:
         try:
-            return json.loads(self.plan_file(node).read_text())
+            plan: dict[str, Any] = json.loads(self.plan_file(node).read_text())
         except (FileNotFoundError, ValueError) as error:
             raise RunError(
                 f"the plan of {node} is missing or damaged ({error}): validate again under a new run id"
             ) from error
+        return plan
 
     def read_plans(self) -> dict[str, dict[str, Any]]:
         return {path.stem: json.loads(path.read_text()) for path in sorted((self.state / "plans").glob("*.json"))}
@@ -140,7 +141,8 @@ class RunFolder:
         """When the run's deadline began to count: for a node with its plan, which follows upon opening and preloading,
         and later still for nodes that join."""
         joined = (node["joined_at"] for node in run["nodes"].values() if node.get("joined_at"))
-        return max([run["created_at"], *joined, *(plan["created_at"] for plan in self.read_plans().values())])
+        times: list[str] = [run["created_at"], *joined, *(plan["created_at"] for plan in self.read_plans().values())]
+        return max(times)
 
     def read_launch(self, node: str) -> dict[str, Any]:
         """What is known of the node's last launch; nothing before the first."""
@@ -161,7 +163,7 @@ class RunFolder:
 def read_report(folder: RunFolder) -> dict[str, Any]:
     path = folder.path / "report.json"
     try:
-        report = report_file.read(path)
+        report: dict[str, Any] = report_file.read(path)
     except FileNotFoundError:
         raise RunError(f"{path} is missing: the run was not judged yet, `make report` does it") from None
     except ValueError as error:
@@ -214,7 +216,7 @@ def goes_on(folder: RunFolder, run: Mapping[str, Any]) -> bool:
     """
     if run["finished_at"] is not None:
         return False
-    left = run["deadline_seconds"] - seconds_since(folder.begun_at(run))
+    left: float = run["deadline_seconds"] - seconds_since(folder.begun_at(run))
     if left > 0 or not any(node.get("gang_stages") for node in run["nodes"].values()):
         return left > 0
     for path in folder.gangs_file.parent.glob("*/run.json"):

@@ -10,7 +10,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,7 +90,7 @@ def parse(text: str, name: str) -> dict[str, str]:
     suffix = Path(name).suffix.lower()
     first = next((line for line in text.splitlines() if line.strip() and not _is_comment(line)), "")
     if suffix in (".yml", ".yaml", ".json") or first.lstrip().startswith(("{", "[", "---")):
-        entries = _document(text, name)
+        entries: Iterable[tuple[str, str]] = _document(text, name)
     elif suffix not in (".csv", ".tsv") and "|" in text:
         entries = _rows(_table(text), name)
     else:
@@ -101,7 +101,9 @@ def parse(text: str, name: str) -> dict[str, str]:
 def checked(entries: Iterable[tuple[str, str]], what: str) -> dict[str, str]:
     """The entries as a mapping: every worker once, every id once and safe as the name of a file. Raises NodeIdsError,
     which names all that is wrong."""
-    problems, ids, owners = [], {}, {}
+    problems: list[str] = []
+    ids: dict[str, str] = {}
+    owners: dict[str, str] = {}
     for worker, identity in entries:
         if not worker:
             problems.append(f"the id {identity!r} has no worker")
@@ -239,7 +241,7 @@ def _document(text: str, name: str) -> list[tuple[str, str]]:
         raise NodeIdsError(f"{name} cannot be read as YAML or JSON: {' '.join(str(error).split())[:200]}") from None
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _once(pairs: list[tuple[str, Any]]) -> dict[Any, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
@@ -257,13 +259,12 @@ class _Loader(yaml.BaseLoader):
             raise NodeIdsError("aliases (*name) are not taken in a mapping of node ids")
         return super().compose_node(parent, index)
 
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[str, Any]:
-        return _once(
-            [(self.construct_object(key, True), self.construct_object(value, True)) for key, value in node.value]
-        )
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
+        pairs = [(self.construct_object(key, True), self.construct_object(value, True)) for key, value in node.value]
+        return _once(pairs)
 
 
-def _make_mapping(loader: _Loader, node: Any) -> dict[str, Any]:
+def _make_mapping(loader: _Loader, node: Any) -> dict[Hashable, Any]:
     return loader.construct_mapping(node)
 
 

@@ -94,7 +94,8 @@ def gang_problems(values: Mapping[str, Any], known: Declared, search_round_secon
     elif seconds is not None and (short := folder.search_too_short(seconds, search_round_seconds)):
         told.append(short)
     expected = values.get("gpuval_gang_expected_bytes_per_second", 0)
-    if isinstance(expected, int | float | str) and _number(expected) is not None and _number(expected) < 0:
+    speed = _number(expected) if isinstance(expected, int | float | str) else None
+    if speed is not None and speed < 0:
         told.append(f"gpuval_gang_expected_bytes_per_second {expected}: a speed in bytes/s; 0 is not known")
     return told
 

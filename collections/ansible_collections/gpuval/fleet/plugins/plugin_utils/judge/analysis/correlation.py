@@ -11,8 +11,9 @@ import itertools
 import random
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.analysis import ranks
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.analysis.distribution import Key, Samples, node_medians
@@ -78,7 +79,7 @@ def correlate(samples: Samples) -> Correlated:
 def _of_stage(keys: Sequence[Key], samples: Samples) -> Iterator[Pair]:
     figures = {key: dict(_by_place(key, samples)) for key in keys}
     figures = {key: values for key, values in figures.items() if len({place[0] for place in values}) >= MIN_NODES}
-    by_scope: dict[str, dict[Key, dict[Hashable, float]]] = defaultdict(dict)
+    by_scope: dict[str, dict[Key, dict[tuple[int, str], float]]] = defaultdict(dict)
     for key, values in itertools.islice(figures.items(), MAX_FIGURES):
         by_scope[key.scope][key] = values
     for scope, its in by_scope.items():
@@ -97,8 +98,13 @@ def _by_place(key: Key, samples: Samples) -> Iterator[tuple[tuple[int, str], flo
         yield place, value
 
 
-def _pairs(figures: Mapping[Key, Mapping], over: str, node_of, wanted) -> Iterator[Pair]:
-    """Over the places that told every figure which most places told."""
+def _pairs(
+    figures: Mapping[Key, Mapping[Any, float]],
+    over: str,
+    node_of: Callable[[Any], Hashable],
+    wanted: Callable[[Key, Key], bool],
+) -> Iterator[Pair]:
+    """Over the places that report every figure which most places report."""
     if len(figures) < 2:
         return
     told_by_most = TOLD_BY * max(map(len, figures.values()))

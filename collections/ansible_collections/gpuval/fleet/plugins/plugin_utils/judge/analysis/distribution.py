@@ -137,7 +137,7 @@ def _has_facts(node: Mapping[str, Any]) -> bool:
 
 
 def _sku(node: Mapping[str, Any]) -> str:
-    return node.get("catalogue_sku") or node["accelerator"]
+    return str(node.get("catalogue_sku") or node["accelerator"])
 
 
 def _gpus(node: Mapping[str, Any]) -> int:

@@ -16,8 +16,9 @@ LABEL = "label "
 def of_node(labels: Mapping[str, str], facts: Mapping[str, Any] | None) -> dict[str, str]:
     """By property its value; a label that is called as a version is keeps its kind before its name."""
     found = {}
-    for name, version in KINDS.items() if facts else ():
-        texts = sorted(set(environment.texts(facts["environment"], version.path)))
+    reported = {} if facts is None else facts["environment"]
+    for name, version in KINDS.items():
+        texts = sorted(set(environment.texts(reported, version.path)))
         if texts:
             found[name] = one_line(", ".join(texts), MAX_TEXT)
     for name, value in labels.items():

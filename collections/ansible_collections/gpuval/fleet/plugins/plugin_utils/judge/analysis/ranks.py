@@ -77,7 +77,8 @@ def centred(values: Sequence[float]) -> list[float] | None:
 
 def spearman(one: Sequence[float], other: Sequence[float]) -> float:
     """Rho of two that ``centred`` made."""
-    return max(-1.0, min(1.0, sum(map(operator.mul, one, other))))
+    product: float = sum(map(operator.mul, one, other))
+    return max(-1.0, min(1.0, product))
 
 
 def spearman_p(rho: float, count: int) -> float:

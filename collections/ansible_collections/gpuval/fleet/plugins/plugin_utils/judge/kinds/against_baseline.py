@@ -105,8 +105,12 @@ def _results(
     places = figure["places"] if check.same_part else {"": [figure["median"], figure["deviation"]]}
     try:
         groups = {
-            place: Peers(*(units.to_float(units.convert(one, figure["unit"], unit)) for one in pair), figure["nodes"])
-            for place, pair in places.items()
+            place: Peers(
+                units.to_float(units.convert(median, figure["unit"], unit)),
+                units.to_float(units.convert(deviation, figure["unit"], unit)),
+                figure["nodes"],
+            )
+            for place, (median, deviation) in places.items()
         }
     except units.UnitError as error:
         reason = f"{check.metric} of the baseline: {error}"

@@ -48,7 +48,7 @@ class LimitKind(MetricKind):
             except units.UnitError as error:
                 return PartResult(part, None, value, metric["unit"], f"{check.metric}: {error}")
             convert = units.exact
-        shown = value if number is value else units.to_float(number)
+        shown: float = value if unit == metric["unit"] else units.to_float(number)
         margin = self.margin(check, target, number, convert)
         limit = self.nearest(check, target, number, convert)
         order = (number > limit) - (number < limit)
@@ -98,8 +98,8 @@ class Within(LimitKind):
         return min(number - convert(low), convert(high) - number)
 
     def nearest(self, check: Check, target: float, number: Number, convert: Convert) -> Number:
-        low, high = (convert(bound) for bound in _bounds(check))
-        return low if number < low else high
+        low, high = _bounds(check)
+        return convert(low) if number < convert(low) else convert(high)
 
     def reason(self, check: Check, value: float, unit: str, target: float, *, order: int, passed: bool) -> str:
         text = units.human(value, unit)
@@ -122,7 +122,8 @@ class Equal(LimitKind):
         return set() if isinstance(check.value, str) else super().metrics(check)
 
     def margin(self, check: Check, target: float, number: Number, convert: Convert) -> Number:
-        return -abs(number - convert(target))
+        difference = number - convert(target)
+        return -difference if difference > 0 else difference
 
     def results(
         self, check: Check, target: Target, subject: Subject, record: Mapping[str, Any]

@@ -65,8 +65,8 @@ class Outlier(MetricKind):
         if value is None:
             return PartResult(part, False, None, unit, f"{check.metric} is not a number")
         if group is None:
-            reason = f"fewer than {peer_statistics.MIN_PARTS} figures, or a median of 0, to compare"
-            return PartResult(part, None, value, unit, reason)
+            why = f"fewer than {peer_statistics.MIN_PARTS} figures, or a median of 0, to compare"
+            return PartResult(part, None, value, unit, why)
         passed = not group.is_outlier(value, check.max_below, check.max_above, check.deviations)
         reason = functools.partial(_reason, check, value, unit, group)
         return PartResult(part, passed, value, unit, reason, -group.badness(value, check.max_below, check.max_above))

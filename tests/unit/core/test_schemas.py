@@ -1,12 +1,13 @@
-"""The quick test of a document against the validator: it says yes to no document that breaks its schema."""
+"""Documents that follow their schema pass, and what is wrong with others is named by path, whatever its type."""
 
 import copy
-import json
+import datetime
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import quick_schema, schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 
 from tests.kit.builders import facts_record, healthy, judge, make_record, make_run, training_metrics
 
@@ -23,8 +24,12 @@ DOCUMENTS = {
 WRONG = [None, True, 0, -1, 1.5, 10**9, "", "a b", "x" * 5000, "node\n", [], [None], {}, {"x": 1}]
 
 
-def valid(name, document):
-    return not list(schemas.validator(name).iter_errors(document))
+def is_valid(name, document):
+    try:
+        schemas.validate(name, document, what="it")
+    except schemas.Invalid:
+        return False
+    return True
 
 
 def places(value, path=()):
@@ -35,18 +40,18 @@ def places(value, path=()):
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_right_documents_are_seen_at_once(name):
-    assert valid(name, DOCUMENTS[name])
-    assert schemas.quick(name)(DOCUMENTS[name])
+def test_right_documents_pass(name):
+    assert is_valid(name, DOCUMENTS[name])
 
 
-def test_records_of_facts_are_seen_at_once():
-    assert schemas.quick("record")(facts_record())
+def test_records_of_facts_pass():
+    assert is_valid("record", facts_record())
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(st.data())
-def test_what_passes_at_once_is_valid(data):
+def test_what_passes_follows_its_schema(data):
+    """Another implementation of JSON Schema finds nothing wrong; it lets ``$`` match before a line feed."""
     name = data.draw(st.sampled_from(sorted(DOCUMENTS)))
     document = copy.deepcopy(DOCUMENTS[name])
     for _ in range(data.draw(st.integers(1, 2))):
@@ -61,29 +66,23 @@ def test_what_passes_at_once_is_valid(data):
             del parent[path[-1]]
         elif isinstance(parent, dict):
             parent["more"] = 1
-    if schemas.quick(name)(document):
-        assert valid(name, document)
+    if is_valid(name, document):
+        assert not list(Draft202012Validator(schemas.schema(name)).iter_errors(document))
 
 
-@pytest.mark.parametrize(
-    ("schema", "value"),
-    [
-        ({"not": {"type": "string"}}, 1),
-        ({"type": "string", "format": "date"}, "x"),
-        ({"type": "array", "uniqueItems": True}, []),
-        ({"enum": ["a"], "type": "string"}, "a"),
-        ({"$ref": "#/$defs/gone"}, 1),
-        ({"minimum": 3}, 5),
-        (False, 1),
-    ],
-)
-def test_what_is_not_understood_is_left_to_the_validator(schema, value):
-    assert not quick_schema.compiled(schema, schemas._compiled)(value)
+@pytest.mark.parametrize("key", [1, datetime.date(2026, 11, 2)])
+def test_what_json_does_not_have_is_invalid(key):
+    assert not is_valid("run", {**RUN, key: 1})
+    assert not is_valid("run", {**RUN, "bucket": key})
 
 
-def test_wrong_documents_are_told_as_ever():
-    document = json.loads(json.dumps(DOCUMENTS["report"]))
-    document["nodes"][1]["checks"][2]["severity"] = "lethal"
-    with pytest.raises(schemas.Invalid) as told:
-        schemas.validate("report", document, what="report.json")
-    assert told.value.path == ("nodes", 1, "checks", 2, "severity")
+def test_a_pattern_ends_at_the_very_end_and_has_ascii_digits():
+    for node in ("node\n", "node\u0663"):
+        assert not is_valid("record", {**make_record(), "node": node})
+
+
+def test_the_place_and_the_reason_are_named():
+    broken = make_record(metrics=training_metrics())
+    del broken["metrics"][1]["unit"]
+    with pytest.raises(schemas.Invalid, match=r'^it: metrics\[1\]: "unit" is a required property$'):
+        schemas.validate("record", broken, what="it")
