@@ -230,7 +230,7 @@ class TestLogs:
 
     def test_a_kubelet_that_does_not_answer(self, kit, cluster, pod, monkeypatch):
         async def slow(*args):
-            await asyncio.sleep(1.5)
+            await asyncio.sleep(30)
             return aiohttp.web.Response()
 
         monkeypatch.setattr(type(kit.server), "_answer", slow)
@@ -238,7 +238,7 @@ class TestLogs:
         began = time.monotonic()
         with pytest.raises(ClusterError, match=f"kubelet of the node of {pod} does not answer"):
             cluster.log(pod, "facts")
-        assert time.monotonic() - began < 1.4
+        assert time.monotonic() - began < 20
 
     def test_no_such_container(self, cluster, pod):
         with pytest.raises(Refused, match="not valid for pod"):
@@ -275,7 +275,7 @@ class TestRetries:
             pytest.raises(ClusterError, match=r"http://127\.0\.0\.1:\d+ does not answer.*kubeconfig"),
         ):
             cluster.create(config_map())
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 30
 
     def test_an_object_whose_answer_was_lost_is_made_once(self, kit, cluster):
         kit.lose_answers(1)
@@ -479,9 +479,12 @@ class TestLogin:
         path = tmp_path / "tls"
         path.write_text(json.dumps(config), encoding="utf-8")
         began = time.monotonic()
-        with Cluster(Access(str(path))) as cluster, pytest.raises(ClusterError, match="does not answer"):
+        with (
+            Cluster(Access(str(path)), deadline_seconds=120) as cluster,
+            pytest.raises(ClusterError, match="does not answer"),
+        ):
             cluster.list("Pod")
-        assert time.monotonic() - began < 2  # waiting would not help
+        assert time.monotonic() - began < 60  # waiting would not help
 
     def test_a_certificate_of_somebody_else(self, kit, tmp_path):
         files = CertificateFiles(tmp_path / "certificates")

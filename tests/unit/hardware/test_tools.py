@@ -21,7 +21,7 @@ def test_a_hanging_tool_and_its_children_are_ended(machine):
     machine.tool("hang", f"sleep 600 & echo $! > '{machine}/child'; wait")
     started = time.monotonic()
     result = tools.toolbox(str(machine))("hang", timeout=0.5)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 60
     assert result.timed_out
     assert result.returncode is None
     assert "did not answer within 0.5 s" in result.complaint
@@ -40,10 +40,10 @@ def _running(pid):
 
 
 def test_a_child_that_keeps_the_pipe_does_not_hold_us(machine):
-    machine.tool("daemon", "sleep 3 & echo started")
+    machine.tool("daemon", "sleep 60 & echo started")
     started = time.monotonic()
-    result = tools.toolbox(str(machine))("daemon", timeout=20)
-    assert time.monotonic() - started < 2.5
+    result = tools.toolbox(str(machine))("daemon", timeout=120)
+    assert time.monotonic() - started < 30
     assert (result.stdout, result.returncode) == ("started\n", 0)
 
 

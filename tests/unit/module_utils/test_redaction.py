@@ -76,9 +76,9 @@ def test_json_stays_json():
 
 @pytest.mark.parametrize("piece", ["a", "a.", "://", "token ", "secret=", "-----BEGIN ", "https://a?", '"', "Bearer "])
 def test_long_lines_cost_no_more_than_their_length(piece):
-    begun = time.monotonic()
+    begun = time.process_time()
     Redaction()(piece * (1_000_000 // len(piece)))
-    assert time.monotonic() - begun < 10
+    assert time.process_time() - begun < 10
 
 
 def test_the_secrets_of_a_run_are_found(tmp_path):

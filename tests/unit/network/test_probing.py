@@ -95,7 +95,7 @@ def test_nothing_waits_for_what_hangs():
     begin = time.monotonic()
     done = in_parallel({"quick": lambda: 1, "slow": lambda: time.sleep(30)}, 0.5)
     assert done == {"quick": 1}
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 20
     assert in_parallel({}, 1) == {}
     assert in_parallel({number: functools.partial(int, number) for number in range(100)}, 5, at_once=4) == {
         number: number for number in range(100)
@@ -138,7 +138,7 @@ def service():
             if self.path == "/stuck":
                 self.wfile.write(b"x" * 100_000)
                 self.wfile.flush()
-                time.sleep(3)
+                time.sleep(30)
                 return
             self.wfile.write(b"x" * 3_000_000)
 
@@ -167,7 +167,7 @@ def test_a_service_is_read_within_bounds(service):
 def test_a_service_that_stalls_speaks_no_tls_or_is_away_is_named(service):
     begin = time.monotonic()
     assert "came to a stop" in probe({"url": f"http://127.0.0.1:{service}/stuck"})["message"]
-    assert time.monotonic() - begin < 2.5
+    assert time.monotonic() - begin < 20
     assert probe({"url": f"https://127.0.0.1:{service}/"})["state"] == "tls"
     assert probe({"address": f"127.0.0.1:{free_port()}"})["message"].endswith("closed")
     assert probe({"url": "https://no-such-name.invalid/"})["state"] == "name"

@@ -143,7 +143,7 @@ def test_a_store_that_refuses_does_not_change_the_outcome(node, store, answer):
     node.put_plan(stage("a"))
     begun = time.monotonic()
     assert node.call("run").returncode == 0
-    assert time.monotonic() - begun < 12
+    assert time.monotonic() - begun < 60
     assert sorted(node.ask("status")["not_uploaded"]) == ["logs/a", "records/a"]
     assert node.ask("status")["store_reachable"] is False
 

