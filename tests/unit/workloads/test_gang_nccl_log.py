@@ -57,7 +57,7 @@ def test_what_is_told_is_bounded_and_of_one_line_each(tmp_path, environ, capsys)
     assert len(text) < nccl_log.MAX_LOGS * (nccl_log.END_BYTES * 2) + nccl_log.MAX_TROUBLES * nccl_log.MAX_LINE
     assert "\x1b" not in text and "\r" not in text and "\u2028" not in text
     assert all(line.startswith("nccl.node1.") for line in text.splitlines()[:-1])
-    assert text.endswith("4 more logs of NCCL are not told\n")
+    assert text.endswith("4 more logs of NCCL are not shown\n")
 
 
 def test_of_a_huge_log_begin_and_end_are_looked_at(tmp_path, environ, capsys, monkeypatch):

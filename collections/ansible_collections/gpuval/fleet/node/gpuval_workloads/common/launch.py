@@ -111,7 +111,7 @@ def take_failure(result: Result, directory: Path) -> None:
     """Raise ``WorkloadFailure`` in the words of the rank that failed first, with the figures so far; if one did."""
     failure = first_failure(directory)
     if failure is not None:
-        _take_over(result, _partial_result())
+        _adopt(result, _partial_result())
         raise WorkloadFailure(failure["message"])
 
 
@@ -120,7 +120,7 @@ def take_outcome(result: Result, directory: Path) -> None:
     outcome = directory / OUTCOME_FILE
     if not outcome.exists():
         raise WorkloadCrash("all ranks ended with exit code 0 but the first left no outcome")
-    _take_over(result, Result.from_json(outcome.read_text(encoding="utf-8")))
+    _adopt(result, Result.from_json(outcome.read_text(encoding="utf-8")))
 
 
 def rank_environment(environ: Mapping[str, str], accelerator: Accelerator, processes: int) -> dict[str, str]:
@@ -235,6 +235,6 @@ def _partial_result() -> Result:
     return Result.from_json(path.read_text(encoding="utf-8")) if path.is_file() else Result()
 
 
-def _take_over(result: Result, other: Result) -> None:
+def _adopt(result: Result, other: Result) -> None:
     for name, value in vars(other).items():
         setattr(result, name, value)
