@@ -76,6 +76,21 @@ def test_what_json_does_not_have_is_invalid(key):
     assert not is_valid("run", {**RUN, "bucket": key})
 
 
+class Text(str):
+    """As Ansible's strings, which know their origin."""
+
+
+class Number(int):
+    pass
+
+
+def test_values_of_subclasses_are_judged_as_what_they_are():
+    run = {Text(key): value for key, value in RUN.items()}
+    assert is_valid("run", {**run, "bucket": Text("b"), "deadline_seconds": Number(7200)})
+    assert not is_valid("run", {**run, "bucket": Number(3)})
+    assert not is_valid("run", {**run, Text("more"): 1})
+
+
 def test_a_pattern_ends_at_the_very_end_and_has_ascii_digits():
     for node in ("node\n", "node\u0663"):
         assert not is_valid("record", {**make_record(), "node": node})

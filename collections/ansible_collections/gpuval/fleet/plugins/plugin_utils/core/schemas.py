@@ -6,6 +6,7 @@ import functools
 import itertools
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,19 +51,40 @@ def validator(name: str) -> jsonschema_rs.Draft202012Validator:
 
 def validate(name: str, document: Any, *, what: str) -> None:
     """Raise Invalid, with the place and the reason, unless ``document`` follows the schema ``name``."""
-    known = validator(name)
     try:
-        if known.is_valid(document):
-            return
-        errors = list(itertools.islice(known.iter_errors(document), MAX_ERRORS))
-    except ValueError as error:  # what JSON does not have: a key that is no text, a date of YAML
-        raise Invalid(what, (), str(error)) from error
+        errors = _errors(name, document)
+    except ValueError:  # values of Ansible's own types, or what JSON does not have: a number as key, a date of YAML
+        try:
+            errors = _errors(name, _plain(document))
+        except ValueError as error:
+            raise Invalid(what, (), str(error)) from error
+    if not errors:
+        return
     best = min(errors, key=lambda one: (len(one.instance_path), one.schema_path[-1] in _ALTERNATIVES))
     path = tuple(best.instance_path)
     value = functools.reduce(lambda inner, key: inner[key], path, document)
     if isinstance(value, float) and not math.isfinite(value):  # JSON has no such number
         raise Invalid(what, path, "a number must be finite")
     raise Invalid(what, path, _shortened(best.message))
+
+
+def _errors(name: str, document: Any) -> list[jsonschema_rs.ValidationError]:
+    """The first errors. Raises ValueError for a value whose type is none of JSON's, subclasses included."""
+    known = validator(name)
+    return [] if known.is_valid(document) else list(itertools.islice(known.iter_errors(document), MAX_ERRORS))
+
+
+def _plain(value: Any) -> Any:
+    """The value with those of subclasses, such as Ansible's strings that know their origin, as built-in ones."""
+    if isinstance(value, Mapping):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return int(value) if isinstance(value, int) else float(value)
+    return value
 
 
 def _shortened(message: str, limit: int = 300) -> str:
