@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from ansible.errors import AnsibleActionFail
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import cleaning
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.options import access_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
 
@@ -13,13 +12,10 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import Co
 class ActionModule(ControllerAction):
     def work(self, options, task_vars):
         run_ids, trial = options["run_ids"], self.check_mode
-        try:
-            with Cluster(access_of(options)) as cluster:
-                cleaned = cleaning.clean(
-                    cluster, run_ids, options["deadline_seconds"], trial=trial, volumes=options["volumes"]
-                )
-        except ClusterError as error:
-            raise AnsibleActionFail(str(error)) from None
+        with Cluster(access_of(options)) as cluster:
+            cleaned = cleaning.clean(
+                cluster, run_ids, options["deadline_seconds"], trial=trial, volumes=options["volumes"]
+            )
         lines = cleaning.lines(run_ids, cleaned, options["namespace"], trial=trial)
         self._display.display("\n".join(lines))
         before = "".join(f"{kind} {name}\n" for kind, found in cleaned.removed.items() for name in found)

@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from ansible.errors import AnsibleActionFail
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import marks
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterError, Missing
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, Missing
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.options import access_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
@@ -18,22 +17,19 @@ INCOMPLETE = "INCOMPLETE"
 
 class ActionModule(RunAction):
     def work(self, options, task_vars):
-        try:
-            with Cluster(access_of(options)) as cluster:
-                before = {node["metadata"]["name"]: node for node in cluster.list("Node")[0]}
-                if options["state"] == "absent":
-                    done = marks.remove_marks(cluster, options["nodes"], options["run_id"], trial=self.check_mode)
-                    noted = self._note(cluster, before, dict.fromkeys(done.changes, frozenset()))
-                    still = {}
-                else:
-                    wanted, left = self._wanted(options, before)
-                    noted = self._note(cluster, before, {name: left[name] for name in left if left[name]})
-                    done = marks.set_marks(cluster, wanted, taint=options["taint"], trial=self.check_mode)
-                    settled = {name: left[name] for name in left if not left[name] and name not in done.busy}
-                    noted += self._note(cluster, before, settled)
-                    still = {name: sorted(left[name]) for name in done.kept}
-        except ClusterError as error:
-            raise AnsibleActionFail(str(error)) from None
+        with Cluster(access_of(options)) as cluster:
+            before = {node["metadata"]["name"]: node for node in cluster.list("Node")[0]}
+            if options["state"] == "absent":
+                done = marks.remove_marks(cluster, options["nodes"], options["run_id"], trial=self.check_mode)
+                noted = self._note(cluster, before, dict.fromkeys(done.changes, frozenset()))
+                still = {}
+            else:
+                wanted, left = self._wanted(options, before)
+                noted = self._note(cluster, before, {name: left[name] for name in left if left[name]})
+                done = marks.set_marks(cluster, wanted, taint=options["taint"], trial=self.check_mode)
+                settled = {name: left[name] for name in left if not left[name] and name not in done.busy}
+                noted += self._note(cluster, before, settled)
+                still = {name: sorted(left[name]) for name in done.kept}
         message = f"{len(done.changes)} node(s) {'would be ' if self.check_mode else ''}changed"
         if done.missing:
             message += f"; not in the cluster: {', '.join(done.missing)}"
