@@ -34,13 +34,12 @@ def test_llama_learns(tmp_path):
     assert tokens == pytest.approx(2 * 16 * 128 / ended.metric("training_step_p50_seconds", "rank:0"), rel=0.5)
 
 
-def test_resnet18_learns_within_its_seconds(tmp_path):
-    arguments = ("--model", "resnet18", "--seconds", "4", "--batch-size", "8", "--processes", "2")
+def test_resnet18_learns(tmp_path):
+    arguments = ("--model", "resnet18", "--steps", "12", "--batch-size", "8", "--processes", "2")
     ended = TorchWorkload(tmp_path, MODULE, *arguments).end()
     assert ended.code == 0, ended.err
     assert ended.metric("training_loss_last") < ended.metric("training_loss_first")
     assert ended.metric("training_samples_per_second") > 0
-    assert ended.metric("training_duration_seconds") > 3
     assert ended.result["environment"]["data"] == "generated images of 10 classes"
 
 
