@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 from gpuval_workloads.common.stall import Beat
-from gpuval_workloads.gang.line import Line
+from gpuval_workloads.gang.control_channel import ControlChannel
 from gpuval_workloads.gang.members import Gang, Member
 
 TOKEN = "a token"
@@ -37,7 +37,9 @@ class Party:
     def __init__(self, port, index, limits, count=3, token=TOKEN):
         self.stops, self.ticks, self.index = [], 0, index
         self.is_still = False
-        self.line = Line(gang(port, index, count), token, limits, self.beats, self.stops.append, {"brings": index})
+        self.line = ControlChannel(
+            gang(port, index, count), token, limits, self.beats, self.stops.append, {"brings": index}
+        )
 
     def beats(self):
         if not self.is_still:

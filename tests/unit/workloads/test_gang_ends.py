@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from gpuval_workloads.gang.line import CAUSE, Limits, Line, StoppedError
+from gpuval_workloads.gang.control_channel import CAUSE, ControlChannel, Limits, StoppedError
 
 from tests.kit.gang_channel import Party, free_port, gang, until
 from tests.kit.torch_server import TorchProcess
@@ -96,7 +96,7 @@ def line_of(port, index, stops, count=2):
     """Another member, of which there is the line alone."""
     party = Party(0, index, Limits())
     bring = {"torch": torch.__version__, "host": None}
-    return Line(gang(port, index, count), TOKEN, Limits(), party.beats, stops.append, bring)
+    return ControlChannel(gang(port, index, count), TOKEN, Limits(), party.beats, stops.append, bring)
 
 
 def test_a_stop_before_the_ranks_begin_ends_the_leader_with_its_last_word(tmp_path):

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("torch")
 
 from gpuval_workloads.common.result import Result
-from gpuval_workloads.gang import collectives, line
+from gpuval_workloads.gang import collectives, control_channel
 from gpuval_workloads.gang.config import CollectivesConfig, parse_arguments
 
 from tests.kit.gang_channel import free_port, gang
@@ -80,22 +80,22 @@ def test_all_are_asked_where_none_is_named():
     assert (result.metric("gang_collectives_count"), result.metric("gang_collectives_left_out_count")) == (0, 0)
 
 
-@pytest.mark.parametrize("text", [None, 3, "", "####", "eJwDAAAAAAE=", line._packed(["x" * 5000])])
+@pytest.mark.parametrize("text", [None, 3, "", "####", "eJwDAAAAAAE=", control_channel._packed(["x" * 5000])])
 def test_what_all_have_brought_is_bounded_and_checked(text):
-    with pytest.raises(line._BrokenError, match="cannot be read"):
-        line._unpacked(text, 1000)
+    with pytest.raises(control_channel._BrokenError, match="are invalid"):
+        control_channel._unpacked(text, 1000)
 
 
 def test_many_members_may_bring_much():
     """Together more than a line of one member holds."""
     count, port = 24, free_port()
-    brought = [secrets.token_hex(line.MAX_BROUGHT // 2 - 100) for _ in range(count)]
-    limits = line.Limits(join_seconds=30, silence_seconds=20)
+    brought = [secrets.token_hex(control_channel.MAX_BROUGHT // 2 - 100) for _ in range(count)]
+    limits = control_channel.Limits(join_seconds=30, silence_seconds=20)
     lines = [
-        line.Line(gang(port, index, count), "t", limits, dict, lambda _stop: None, brought[index])
+        control_channel.ControlChannel(gang(port, index, count), "t", limits, dict, lambda _stop: None, brought[index])
         for index in range(count)
     ]
-    assert len(line._packed(brought)) > line.MAX_LINE
+    assert len(control_channel._packed(brought)) > control_channel.MAX_LINE
     for one in lines:
         one.__enter__()
     try:

@@ -262,4 +262,4 @@ def test_each_member_has_what_its_own_rank_printed_also_when_the_leader_dies(tmp
                 with suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
             process.wait()
-    assert "node-1 (127.0.0.1), which leads, was lost" in logs[1].read_text()
+    assert "node-1 (127.0.0.1), the leader, was lost" in logs[1].read_text()

@@ -28,7 +28,7 @@ from gpuval_workloads.gang import (
     transport,
     zero,
 )
-from gpuval_workloads.gang.line import Stop
+from gpuval_workloads.gang.control_channel import Stop
 
 from tests.kit.needs import lacking
 from tests.kit.workload_process import NODE

@@ -1,4 +1,4 @@
-"""A member's program: come together with the others, run this node's ranks, end when any of them is lost."""
+"""The program of a gang's member: join the others, run this node's ranks, end when any member is lost."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ from ..diagnostics import nccl_log
 from . import collectives, mpi, processes, wrong
 from .collectives import NODES_VARIABLE
 from .config import RANKS, CollectivesConfig, Config, parse_arguments
+from .control_channel import CAUSE, SHARED, ControlChannel, Limits, StoppedError
 from .forwarding import Forwarder
 from .host.checks import HostChecks
 from .launching import (
@@ -51,28 +52,27 @@ from .launching import (
     put,
     torchrun_place,
 )
-from .line import CAUSE, SHARED, Limits, Line, StoppedError
 from .members import Gang, from_environment
 from .network import interface_of, own_address
+from .progress import ProgressPrinter, progress
 from .ssh_server import SshServer, client_options, known_hosts, own_key, passed, user
-from .telling import Teller, standing
 
 TOKEN_VARIABLE = "GPUVAL_GANG_TOKEN"  # noqa: S105 - its name
 KEYS_VARIABLE = "GPUVAL_GANG_KEYS"
 #: Networks that need no RDMA device.
 OVER_TCP = ("Socket", "gloo")
-OUTSIDE = "was ended from outside, by a time limit or by somebody who cancelled it"
+OUTSIDE = "was ended from outside: time limit, or the run was cancelled"
 FAREWELL_SECONDS = 60.0
-#: For the last word of who is ended by a signal: KILL comes 10 s after it.
+#: For the last message of a member that a signal ends: KILL follows after 10 s.
 OUTSIDE_SECONDS = 7.0
-#: Torchrun's ranks have ended by then; a wait inside of PyTorch, for others that do not come, hears no signal.
+#: Torchrun's ranks have ended by then; a wait for other ranks inside PyTorch ignores signals.
 HARD_SECONDS = 30.0
 LOGOUT_SECONDS = 10.0
 POLL_SECONDS = 0.2
 
 
-class NobodysError(WorkloadCrash):
-    """All members end for this reason, which accuses none of them."""
+class SharedError(WorkloadCrash):
+    """The reason for which all members end; none of them is at fault."""
 
 
 def main(result: Result) -> None:
@@ -84,7 +84,7 @@ def main(result: Result) -> None:
         raise WorkloadFailure(str(error)) from None
     accelerator = choose_accelerator()
     if accelerator.is_gpu and gang.own.slots > accelerator.count:
-        raise WorkloadFailure(f"the gang counts on {gang.own.slots} GPUs here, PyTorch sees {accelerator.count}")
+        raise WorkloadFailure(f"the gang expects {gang.own.slots} GPUs here, PyTorch sees {accelerator.count}")
     described = {
         "name": gang.name,
         "nodes": len(gang.members),
@@ -112,24 +112,24 @@ def main(result: Result) -> None:
             _take_part(result, config, gang, accelerator, folder, arguments, checks, described)
         except StoppedError as error:
             result.environment["gang"] = {**described, "stopped_by": error.stop.node}
-            raise WorkloadCrash(_told(f"the gang has ended: {error}", result, checks)) from None
+            raise WorkloadCrash(_explained(f"the gang has ended: {error}", result, checks)) from None
         except (WorkloadFailure, WorkloadCrash) as error:
             result.environment["gang"] = described
-            raise type(error)(_told(str(error), result, checks)) from None
+            raise type(error)(_explained(str(error), result, checks)) from None
         except BaseException:  # by a signal, or by a defect
             collectives.tell_of_failure(result)
             with suppress(OSError):
                 result.write()
             raise
-        told = dict(result.environment)
+        environment = dict(result.environment)
         take_outcome(result, folder)
-        result.environment.update(told, gang=described)
+        result.environment.update(environment, gang=described)
         checks.end()
         checks.add_to(result)
 
 
-def _told(message: str, result: Result, checks: HostChecks) -> str:
-    """Leave what NCCL's log and the host checks tell in the result, and return the message with the worst of these."""
+def _explained(message: str, result: Result, checks: HostChecks) -> str:
+    """Add NCCL's log and the host checks to the result; return the message with their worst findings."""
     collectives.tell_of_failure(result)
     checks.end()
     checks.add_to(result)
@@ -140,13 +140,13 @@ def _told(message: str, result: Result, checks: HostChecks) -> str:
 def _environment(
     environ: Mapping[str, str], gang: Gang, accelerator: Accelerator, folder: Path, address: str
 ) -> dict[str, str]:
-    """What the ranks are told; what is set already stays, but for where they leave their notes."""
+    """Environment of the ranks; existing values stay, except for the folder of their notes."""
     defaults = {
         "OMP_NUM_THREADS": str(max(1, available_cores() // gang.own.slots)),
         "DS_ACCELERATOR": accelerator.kind,  # DeepSpeed would take what it finds
     }
     interface = interface_of(address)
-    is_own_name = address != gang.own.address  # many a host calls itself 127.0.1.1, where nobody else reaches it
+    is_own_name = address != gang.own.address  # often a host's own name is 127.0.1.1, unreachable for others
     if interface and not (is_own_name and interface == "lo"):
         defaults["GLOO_SOCKET_IFNAME"] = interface
         if accelerator.kind == "cuda":
@@ -180,31 +180,33 @@ def _take_part(
         bring["host"] = checks.begin(stack)
         stopper = Stopper(work.stop)
         token = _token(os.environ)
-        line = stack.enter_context(Line(gang, token, limits, lambda: beats_of(folder, gang), stopper, bring))
-        signal.signal(signal.SIGTERM, _end_by_signal)  # without a word this member would be one that was lost
+        channel = stack.enter_context(
+            ControlChannel(gang, token, limits, lambda: beats_of(folder, gang), stopper, bring)
+        )
+        signal.signal(signal.SIGTERM, _end_by_signal)  # else this member would count as lost
         try:
-            brought = line.join()
+            brought = channel.join()
             print(f"all {len(gang.members)} members have joined", flush=True)
-            stack.enter_context(Teller(work.standing))
+            stack.enter_context(ProgressPrinter(work.progress))
             _compare(gang, brought, config)
             described["joined"] = True
             result.environment["gang"] = described
-            result.write()  # who is killed now has taken part
+            result.write()  # a member that is killed from here on has joined
             checks.ask([theirs.get("host") for theirs in brought])
             work.run(brought, arguments, stopper)
-            line.end(None, FAREWELL_SECONDS)
+            channel.end(None, FAREWELL_SECONDS)
         except (WorkloadFailure, WorkloadCrash, SystemExit) as error:
-            own = first_failure(folder)  # what a rank said itself says more than that it ended
+            own = first_failure(folder)  # a rank's own message explains more than its exit
             stop = stopper.stop if isinstance(error, (StallError, SystemExit)) else None
             if isinstance(error, SystemExit) and not stop:
                 wrong.add_to(result)
                 with suppress(OSError):
-                    result.write()  # before the last word: KILL may come soon after it
+                    result.write()  # before the last message: KILL may follow soon
                 with suppress(StoppedError):
-                    line.end(OUTSIDE, OUTSIDE_SECONDS, weight=CAUSE, node=None)
+                    channel.end(OUTSIDE, OUTSIDE_SECONDS, weight=CAUSE, node=None)
                 raise
             try:
-                _say_end(line, gang, error, own)
+                _report_end(channel, gang, error, own)
             except StoppedError as stopped:
                 stop = stopped.stop
             if own and stop:
@@ -213,31 +215,31 @@ def _take_part(
             if stop:
                 raise StoppedError(stop) from None
             raise
-        result.environment.update(work.told)
+        result.environment.update(work.environment)
 
 
 def _end_by_signal(number: int, _frame: object) -> None:
     raise SystemExit(128 + number)
 
 
-def _say_end(line: Line, gang: Gang, error: BaseException, own: Mapping | None) -> None:
-    """Tell why this member ends, and of whom: ``own`` is what the rank that failed first here left of it.
+def _report_end(channel: ControlChannel, gang: Gang, error: BaseException, own: Mapping | None) -> None:
+    """Report why this member ends and which node is at fault; ``own``: the note of the rank that failed first here.
 
-    All ranks raise a failure that is about one of them: its node is meant, nobody's where it is about several nodes'.
+    If all ranks raise a failure about one of them, its node is at fault; none if it is about ranks of several nodes.
     """
     if own:
         about = {gang.members[gang.owner(rank)[0]].node for rank in own["about"]}
-        line.end(own["message"], FAREWELL_SECONDS, weight=CAUSE, node=about.pop() if len(about) == 1 else None)
-    elif isinstance(error, NobodysError):
-        line.end(str(error), FAREWELL_SECONDS, weight=SHARED)
+        channel.end(own["message"], FAREWELL_SECONDS, weight=CAUSE, node=about.pop() if len(about) == 1 else None)
+    elif isinstance(error, SharedError):
+        channel.end(str(error), FAREWELL_SECONDS, weight=SHARED)
     elif isinstance(error, (KilledError, WorkloadFailure)):
-        line.end(str(error), FAREWELL_SECONDS, weight=CAUSE)
+        channel.end(str(error), FAREWELL_SECONDS, weight=CAUSE)
     else:
-        line.end(str(error), FAREWELL_SECONDS)
+        channel.end(str(error), FAREWELL_SECONDS)
 
 
 def _check_port(gang: Gang) -> None:
-    """Raise ``WorkloadFailure`` where somebody has the port of the rendezvous: the ranks would break off over it."""
+    """Raise ``WorkloadFailure`` if the port of the rendezvous is occupied: the ranks would fail unclearly."""
     if not gang.is_leader:
         return
     try:
@@ -246,13 +248,13 @@ def _check_port(gang: Gang) -> None:
             one.bind(("", gang.port))  # as PyTorch does
     except OSError as error:
         raise WorkloadFailure(
-            f"port {gang.port} of {gang.own.node}, at which the ranks are to meet, cannot be used: {error.strerror}; "
-            "see who has it (ss -ltnp), or set gpuval_gang_port"
+            f"port {gang.port} of {gang.own.node}, the rendezvous of the ranks, cannot be used: {error.strerror}; "
+            "find the process (ss -ltnp), or set gpuval_gang_port"
         ) from None
 
 
 def _token(environ: Mapping[str, str]) -> str:
-    """The secret of the gang, which keeps others off its line. Raises ``WorkloadFailure`` where it has none."""
+    """The secret of the gang's control channel. Raises ``WorkloadFailure`` if there is none."""
     if environ.get(TOKEN_VARIABLE):
         return environ[TOKEN_VARIABLE]
     path = _keys(environ) / "token"
@@ -267,12 +269,12 @@ def _keys(environ: Mapping[str, str]) -> Path:
 
 
 def _compare(gang: Gang, brought: list[dict], config: Config) -> None:
-    """Raise ``NobodysError`` where a member has other software than the leader, or has it elsewhere."""
+    """Raise ``SharedError`` if a member has other software than the leader, or has it at another path."""
     same = ["torch"] + (["python"] if config.launcher == "deepspeed" else [])
     for member, theirs in zip(gang.members, brought):
         for what in same:
             if theirs[what] != brought[0][what]:
-                raise NobodysError(
+                raise SharedError(
                     f"{member.node} has {what} {theirs[what]}, {gang.leader.node} has {brought[0][what]}: a gang needs "
                     "the same everywhere"
                 )
@@ -281,7 +283,7 @@ def _compare(gang: Gang, brought: list[dict], config: Config) -> None:
 class _ByTorchrun:
     """torchrun on every member."""
 
-    told: Mapping[str, str] = {}
+    environment: Mapping[str, str] = {}
 
     def __init__(self, gang: Gang, accelerator: Accelerator, folder: Path, module: str, result: Result) -> None:
         self._gang, self._accelerator, self._folder, self._module = gang, accelerator, folder, module
@@ -295,8 +297,8 @@ class _ByTorchrun:
         os.kill(os.getpid(), signal.SIGTERM)
         threading.Thread(target=self._end_hard, name="end of the gang", daemon=True).start()
 
-    def standing(self) -> str:
-        return standing(beats_of(self._folder, self._gang), self._gang.own.slots)
+    def progress(self) -> str:
+        return progress(beats_of(self._folder, self._gang), self._gang.own.slots)
 
     def run(self, _brought: list[dict], arguments: list[str], stopper: Stopper) -> None:
         place, self._stopper = torchrun_place(self._gang), stopper
@@ -307,24 +309,26 @@ class _ByTorchrun:
             signal.signal(signal.SIGTERM, _end_by_signal)  # torchrun has put its own there
 
     def _end_hard(self) -> None:
-        """End the program where torchrun does not: the line has said its last word, and the ranks die with it."""
+        """End the program if torchrun does not: the last message was sent, and the ranks end with this process."""
         stop = self._stopper.stop
         if stop is None or self._returned.wait(HARD_SECONDS):
             return
         self._result.environment["gang"]["stopped_by"] = stop.node
         wrong.add_to(self._result)
         own = first_failure(self._folder)
-        told = f"{own['message']}; the gang has ended: {stop.message}" if own else f"the gang has ended: {stop.message}"
+        reason = (
+            f"{own['message']}; the gang has ended: {stop.message}" if own else f"the gang has ended: {stop.message}"
+        )
         with suppress(OSError):
             self._result.write()
-        print(f"crash: {told}", file=sys.stderr, flush=True)
+        print(f"crash: {reason}", file=sys.stderr, flush=True)
         os._exit(EXIT_CRASH)
 
 
 class _OverSsh:
     """DeepSpeed's launcher on the leader; the others keep an SSH server, and wait."""
 
-    told: Mapping[str, str] = {}
+    environment: Mapping[str, str] = {}
 
     def __init__(self, gang: Gang, folder: Path, module: str) -> None:
         self._gang, self._folder, self._module = gang, folder, module
@@ -348,7 +352,7 @@ class _OverSsh:
             ) from None
         given, kept_back = passed(os.environ, TOKEN_VARIABLE)
         if kept_back:
-            print(f"not given to ranks over SSH, for quotes and the like: {', '.join(kept_back)}", flush=True)
+            print(f"not passed to ranks over SSH because of quotes or line ends: {', '.join(kept_back)}", flush=True)
         server = SshServer(self._gang, self._folder / "ssh", key, given)
         stack.callback(processes.end_all)
         self.server = stack.enter_context(server)
@@ -358,8 +362,8 @@ class _OverSsh:
         if self._launcher:
             self._launcher.end()
 
-    def standing(self) -> str:
-        return standing(beats_of(self._folder, self._gang), self._gang.own.slots)
+    def progress(self) -> str:
+        return progress(beats_of(self._folder, self._gang), self._gang.own.slots)
 
     def run(self, brought: list[dict], arguments: list[str], stopper: Stopper) -> None:
         if self._gang.is_leader:
@@ -375,7 +379,7 @@ class _OverSsh:
                     raise StallError(stopper.stop.message)
 
     def _is_over(self) -> bool:
-        """Whether all is done here. Raises ``KilledError`` for a rank that is gone without a word, else as it said."""
+        """Whether all is done here. Raises ``KilledError`` for a rank that ended unexpectedly, else its own error."""
         code = self._launcher.poll() if self._launcher else 0
         if (self._folder / OUTCOME_FILE).exists():  # all nodes have theirs when the first rank ends
             if code:
@@ -397,9 +401,9 @@ class _OverSsh:
 
 
 class _ByMpi:
-    """nccl-tests by mpirun on the leader, where all members have them; what it found goes to all over SSH.
+    """nccl-tests by mpirun on the leader, if all members have them; the leader sends the results to all over SSH.
 
-    Where they gave no answer that counts, ``otherwise`` measures, unless nothing else was asked for.
+    If they give no valid answer, ``otherwise`` measures, unless only nccl-tests were requested.
     """
 
     OTHERWISE_FILE = "otherwise.txt"
@@ -413,7 +417,7 @@ class _ByMpi:
         self._bench: mpi.Bench | None = None
         self._begun = time.monotonic()
         self._tools: mpi.Tools | None = None
-        self.told: dict[str, str] = {"tool": "nccl-tests"}
+        self.environment: dict[str, str] = {"tool": "nccl-tests"}
 
     def begin(self, stack: ExitStack) -> dict:
         self._tools, why = mpi.find(os.environ, self._config.only)
@@ -427,7 +431,7 @@ class _ByMpi:
                 if self._over_ssh is self._otherwise or self._config.tool == "nccl-tests":
                     raise
                 self._tools, why = None, str(error)
-        return {**brings, "tools": self._tools and self._tools.told(), "no_tools": why}
+        return {**brings, "tools": self._tools and self._tools.to_json(), "no_tools": why}
 
     def stop(self) -> None:
         if self._active is not self:
@@ -435,9 +439,9 @@ class _ByMpi:
         elif self._bench:
             self._bench.end()
 
-    def standing(self) -> str:
+    def progress(self) -> str:
         if self._active is not self:
-            return self._active.standing()
+            return self._active.progress()
         seconds = time.monotonic() - self._begun  # which has an end: each program is stopped at its deadline
         return f"{self._gang.leader.node} is at nccl-tests for {seconds:.0f} s"
 
@@ -449,18 +453,18 @@ class _ByMpi:
         if not why:
             return
         if self._config.tool == "nccl-tests":
-            raise NobodysError(f"nccl-tests gave no answer: {why}")
+            raise SharedError(f"nccl-tests gave no answer: {why}")
         print(f"torch measures, not nccl-tests: {why}", flush=True)
-        self.told.update(tool="torch", no_nccl_tests=why)
+        self.environment.update(tool="torch", no_nccl_tests=why)
         if self._over_ssh is not self._otherwise:
-            if self._over_ssh.server:  # the leader waits to hear that its word has come
+            if self._over_ssh.server:  # the leader waits for the end of the transfer
                 processes.wait_until_childless(self._over_ssh.server.pid, LOGOUT_SECONDS)
-            processes.end_all()  # a rank that hung would keep its GPU
+            processes.end_all()  # a rank that hangs would keep its GPU
         self._active = self._otherwise
         self._otherwise.run(brought, arguments, stopper)
 
     def _lead(self, brought: list[dict], stopper: Stopper) -> str:
-        """Measure and tell the others; return why there is no answer."""
+        """Measure and send the results to the others; return why there is no answer."""
         key = own_key(_keys(os.environ) / "id_ed25519", self._folder)
         options = client_options(key, self._folder / "known_hosts")
         host_keys = [theirs["host_key"] for theirs in brought]
@@ -473,7 +477,7 @@ class _ByMpi:
         name, text = (OUTCOME_FILE, found.to_json()) if found else (self.OTHERWISE_FILE, why)
         missed = mpi.deliver(self._gang, options, user(), RANK_DIRECTORY_VARIABLE, name, text)
         if missed:
-            raise WorkloadFailure(f"{', '.join(missed[:10])} cannot be told over SSH what nccl-tests found")
+            raise WorkloadFailure(f"{', '.join(missed[:10])} cannot be reached over SSH with the results of nccl-tests")
         if found:
             self._complete(found)
         return why
@@ -485,13 +489,13 @@ class _ByMpi:
                 self._complete(Result.from_json(outcome.read_text(encoding="utf-8")))
                 return ""
             if otherwise.exists():
-                return otherwise.read_text(encoding="utf-8", errors="replace") or "it did not say why"
+                return otherwise.read_text(encoding="utf-8", errors="replace") or "no reason given"
             if stopper.stop:
                 raise StallError(stopper.stop.message)
             time.sleep(POLL_SECONDS)
 
     def _complete(self, found: Result) -> None:
-        """With what this node's own log tells."""
+        """Add what this node's own log contains."""
         collectives.complete(found, self._config, self._accelerator, len(self._gang.members), self._gang.own.slots)
         (self._folder / OUTCOME_FILE).write_text(found.to_json(), encoding="utf-8")
 

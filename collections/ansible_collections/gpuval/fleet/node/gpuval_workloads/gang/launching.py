@@ -15,7 +15,7 @@ from pathlib import Path
 from ..common.launch import RANK_DIRECTORY_VARIABLE, StallError
 from ..common.result import WorkloadFailure
 from ..common.stall import BEAT_FILE, Beat, process_state, read_beat
-from .line import Stop
+from .control_channel import Stop
 from .members import Gang
 from .ssh_server import client_options, known_hosts
 from .texts import template
@@ -77,7 +77,7 @@ def beats_of(directory: Path, gang: Gang) -> dict[int, tuple[Beat, str]]:
 
 
 def torchrun_place(gang: Gang) -> list[str]:
-    """What torchrun is told of the gang: a static rendezvous at the leader, every member with its place."""
+    """Torchrun's arguments for the gang: a static rendezvous at the leader, every member with its rank."""
     return [
         f"--nnodes={len(gang.members)}",
         f"--node-rank={gang.index}",
@@ -98,7 +98,7 @@ def environment_file() -> str:
 
 
 def put(path: Path, text: str) -> None:
-    """Write a file that a launcher reads, and print it: the folder is gone when somebody asks what it was told."""
+    """Write a file that a launcher reads, and print it, as the folder is deleted at the end."""
     path.write_text(text, encoding="utf-8")
     print(f"{path.name}:\n{text}", flush=True)
 

@@ -51,7 +51,7 @@ class Tools:
     mpirun: str
     programs: Mapping[str, str]
 
-    def told(self) -> dict:
+    def to_json(self) -> dict:
         """As a member tells it to the others: all have to have the same."""
         return {"mpirun": self.mpirun, "programs": dict(self.programs)}
 
@@ -92,10 +92,10 @@ def is_for_mpi(path: Path) -> bool:
 
 def is_open_mpi(mpirun: Path) -> bool:
     with suppress(OSError, subprocess.TimeoutExpired):
-        told = subprocess.run(
+        version = subprocess.run(
             [str(mpirun), "--version"], capture_output=True, text=True, timeout=VERSION_SECONDS, check=False
         )
-        return "Open MPI" in told.stdout or "OpenRTE" in told.stdout
+        return "Open MPI" in version.stdout or "OpenRTE" in version.stdout
     return False
 
 
@@ -275,7 +275,7 @@ def result_of(answers: Mapping[str, Answer], gang: Gang) -> tuple[Result | None,
 
 
 def deliver(gang: Gang, ssh_options: Sequence[str], user: str, variable: str, name: str, text: str) -> list[str]:
-    """Write a file into the folder that ``variable`` names on every other member; return whom it did not reach."""
+    """Write a file into the folder that ``variable`` names on every other member; return nodes not reached."""
     place = shlex.quote(f"/{name}")
     script = f'umask 077; cat > "${variable}"{place}.part && mv "${variable}"{place}.part "${variable}"{place}'
     sending = {}

@@ -11,7 +11,16 @@ import pytest
 
 pytest.importorskip("torch")
 
-from gpuval_workloads.gang.line import CAUSE, EFFECT, SHARED, Beginning, Limits, Line, Stop, StoppedError
+from gpuval_workloads.gang.control_channel import (
+    CAUSE,
+    EFFECT,
+    SHARED,
+    Beginning,
+    ControlChannel,
+    Limits,
+    Stop,
+    StoppedError,
+)
 from gpuval_workloads.gang.members import Gang, Member
 
 from tests.kit.gang_channel import TOKEN, Party, free_port, gang, until
@@ -136,7 +145,7 @@ def test_a_port_that_is_taken_is_told(parties):
         taken.listen()
         stops = []
         with (
-            Line(gang(port, 0), TOKEN, QUICK, dict, stops.append) as line,
+            ControlChannel(gang(port, 0), TOKEN, QUICK, dict, stops.append) as line,
             pytest.raises(StoppedError, match="cannot be used"),
         ):
             line.join()
@@ -301,10 +310,12 @@ def test_a_leader_with_a_name_is_found_at_any_of_its_addresses():
     port, together = free_port(), ThreadPoolExecutor(2)
     others = Member("node-2", "127.0.0.2", 1)
     lines = [
-        Line(Gang("all", (Member("node-1", address, 1), others), index, port, 3022), TOKEN, QUICK, dict, lambda _: None)
+        ControlChannel(
+            Gang("all", (Member("node-1", address, 1), others), index, port, 3022), TOKEN, QUICK, dict, lambda _: None
+        )
         for index, address in ((0, "localhost"), (1, "127.0.0.9"))
     ]
     with lines[0], lines[1], together:
-        list(together.map(Line.join, lines))
+        list(together.map(ControlChannel.join, lines))
         list(together.map(lambda line: line.end(None, 5), lines))
     assert [line.stopped for line in lines] == [None, None]

@@ -15,21 +15,21 @@ pytest.importorskip("torch")
 from gpuval_runner.descendants import MARKER_VARIABLE, belonging, snapshot
 from gpuval_runner.supervise import Hooks, ProcessSpec, supervise
 from gpuval_workloads.common.stall import Beat
-from gpuval_workloads.gang import telling
+from gpuval_workloads.gang import progress
 
 from tests.kit.gang_channel import free_port
 from tests.kit.torch_server import ROOT
 from tests.kit.workload_process import NODE
 
 QUIET_SECONDS = 12.0
-#: The member's program; it tells every ``sys.argv[1]`` seconds.
+#: The member's program; it prints every ``sys.argv[1]`` seconds.
 MEMBER = """
 import sys
 from gpuval_workloads.common.result import run_workload
-from gpuval_workloads.gang import __main__ as program, telling
+from gpuval_workloads.gang import __main__ as program, progress
 from tests.kit.torch_server import fork_ranks
 fork_ranks()
-telling.TELL_SECONDS = float(sys.argv.pop(1))
+progress.PRINT_SECONDS = float(sys.argv.pop(1))
 sys.exit(run_workload(program.main))
 """
 
@@ -38,17 +38,17 @@ def beats(*counts):
     return {place: (Beat(9, 1, ticks, 0, "", False, 0.0, done), "S") for place, (ticks, done) in enumerate(counts)}
 
 
-def test_the_last_rank_is_what_is_told():
-    assert telling.standing({}, 2) == "0 of 2 ranks have begun"
-    assert telling.standing(beats((5, 0)), 2) == "1 of 2 ranks have begun"
-    before = telling.standing(beats((5, 0), (9, 0)), 2)
+def test_progress_is_that_of_the_slowest_rank():
+    assert progress.progress({}, 2) == "0 of 2 ranks have begun"
+    assert progress.progress(beats((5, 0)), 2) == "1 of 2 ranks have begun"
+    before = progress.progress(beats((5, 0), (9, 0)), 2)
     assert before.endswith("the last one has counted 5 steps of progress")
-    assert telling.standing(beats((5, 0), (70, 0)), 2) == before
-    assert telling.standing(beats((5, 3), (9, 4)), 2) == f"{before}, its device 3"
+    assert progress.progress(beats((5, 0), (70, 0)), 2) == before
+    assert progress.progress(beats((5, 3), (9, 4)), 2) == f"{before}, its device 3"
 
 
-def test_what_does_not_change_is_not_said_again(monkeypatch, capsys):
-    monkeypatch.setattr(telling, "TELL_SECONDS", 0.01)
+def test_unchanged_progress_is_printed_once(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "PRINT_SECONDS", 0.01)
     texts = iter(["one", "one", "two", "two", "one"])
     done = threading.Event()
 
@@ -56,7 +56,7 @@ def test_what_does_not_change_is_not_said_again(monkeypatch, capsys):
         text = next(texts, "")
         return text if text else done.set() or "one"
 
-    with telling.Teller(tell):
+    with progress.ProgressPrinter(tell):
         assert done.wait(10)
     assert capsys.readouterr().out.split() == ["one", "two", "one"]
 
@@ -68,7 +68,7 @@ def members(folder, tell_seconds, seconds, meanwhile=lambda _members: None):
     for index in (0, 1):
         own = folder / f"{index}"
         own.mkdir()
-        marker = f"telling-{os.getpid()}-{time.monotonic_ns()}/n{index}/s/1"
+        marker = f"progress-{os.getpid()}-{time.monotonic_ns()}/n{index}/s/1"
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("GPUVAL_")},
             MARKER_VARIABLE: marker, "PYTHONPATH": f"{NODE}:{ROOT}", "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu",

@@ -1,10 +1,9 @@
-"""The line between the members of a gang: all begin together, and when one is lost, all others end and know its name.
+"""The control channel of a gang: all members begin together, and when one is lost, all others end and report its name.
 
-Every member keeps one TCP connection to the leader and says once a second where its ranks stand; the leader says so
-back. Who says nothing for a while, closes the connection, or tells of its own end ends the gang: the leader tells
-everybody why. A member that loses the leader ends by itself. Messages are JSON, a line each. Who knows the gang's
-token may join: a greeting is signed with it (HMAC), so that what it brings, the key of the member's SSH server, can be
-trusted.
+Every member keeps one TCP connection to the leader and sends a heartbeat with the progress of its ranks once a second;
+the leader answers. A missing heartbeat, a closed connection or a member's error ends the gang, and the leader sends
+the reason to all. A member that loses the leader ends by itself. Messages are JSON, one per line. A greeting is
+signed with the gang's token (HMAC), so that what it contains, the key of the member's SSH server, can be trusted.
 """
 
 from __future__ import annotations
@@ -31,18 +30,18 @@ from .loops import run_to_end
 from .members import Gang
 
 BEAT_SECONDS = 1.0
-#: When a member breaks off, others do so too within moments, and one that lost its power says nothing: who was it?
+#: When one member fails, others fail within moments. So long the leader waits to find the first cause.
 GRACE_SECONDS = 5.0
 QUIET_BEATS = 4
 RETRY_SECONDS = 1.0
-#: For the others to hear the last word: who closes a connection while something comes in may take it back.
+#: For the others to receive the last message: closing a connection with unread input may discard it.
 LAST_WORD_SECONDS = 5.0
-#: Whose end is believed first: who knows the cause, who was brought down, all by the same word.
+#: Weight of a failure: the member knows the cause, it failed as a consequence, all fail for the same reason.
 CAUSE, EFFECT, SHARED = range(3)
-#: At fault is the member that says so.
+#: The member that reports it is at fault.
 OWN = ""
 MAX_LINE = 1 << 20
-#: What one member brings may be so long; the leader tells everybody what all have brought.
+#: Bytes of one member's greeting; the leader sends all greetings to all.
 MAX_BROUGHT = 64 << 10
 #: Open files beside the members' connections.
 OTHER_FILES = 256
@@ -53,7 +52,7 @@ Beats = Callable[[], Mapping[int, tuple[Beat, str]]]
 
 @dataclass(frozen=True)
 class Limits:
-    """How long is waited, in seconds: until all have joined, for a member that says nothing, for a rank that stands."""
+    """Time limits in seconds: until all have joined, for a member without a heartbeat, for a rank without progress."""
 
     join_seconds: float = 300.0
     silence_seconds: float = 20.0
@@ -69,9 +68,9 @@ class Stop:
 
 
 class Beginning:
-    """Which members' ranks do not begin while those of others have. Pure: it is told what was seen, and for how long.
+    """Which members' ranks do not start while those of others have. Pure.
 
-    A rank that never wrote a heartbeat is none that stands still: nobody else would see it.
+    A rank without a first heartbeat is not a stalled one: no other check would see it.
     """
 
     def __init__(self, slots: Sequence[int], limit_seconds: float) -> None:
@@ -79,19 +78,18 @@ class Beginning:
         self._count, self._waited = 0, 0.0
 
     def look(self, begun: Sequence[int], seconds: float) -> list[int]:
-        """Take in how many ranks of each member have begun; return who is late: nothing new for the limit, and others
-        have begun."""
+        """Add the number of started ranks of each member; return the members that are late: others have started, and
+        none has for the time limit."""
         self._waited = self._waited + seconds if sum(begun) == self._count else 0.0
         self._count = sum(begun)
         late = [index for index, (count, slots) in enumerate(zip(begun, self._slots)) if count < slots]
         return late if self._waited >= self._limit and len(late) < len(self._slots) else []
 
 
-class Line:
-    """This member's end of it. Enter it, ``join``, work, ``end``.
+class ControlChannel:
+    """This member's end of the channel. Enter it, ``join``, work, ``end``.
 
-    ``on_stop`` is called once, from another thread, when the gang ends early through somebody else or is to end since a
-    rank stands still.
+    ``on_stop`` is called once, from another thread, when another member ends the gang early, or a rank stalls.
     """
 
     def __init__(
@@ -109,9 +107,9 @@ class Line:
         self._joined, self._over, self._left = threading.Event(), threading.Event(), threading.Event()
         self._max_line = MAX_LINE + MAX_BROUGHT * len(gang.members)
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="line of the gang", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="gang control channel", daemon=True)
 
-    def __enter__(self) -> Line:
+    def __enter__(self) -> ControlChannel:
         self._thread.start()
         return self
 
@@ -128,7 +126,7 @@ class Line:
         return self._stop
 
     def join(self) -> list[Any]:
-        """Wait until all are there; return what each has brought, in the members' order. Raises ``StoppedError``."""
+        """Wait until all have joined; return the content of their greetings, in order. Raises ``StoppedError``."""
         self._joined.wait(self._limits.join_seconds + 2 * self._limits.silence_seconds)
         if self._stop:
             raise StoppedError(self._stop)
@@ -137,18 +135,18 @@ class Line:
         return [self._brought[index] for index in range(len(self._gang.members))]
 
     def end(self, message: str | None, seconds: float, *, weight: int = EFFECT, node: str | None = OWN) -> None:
-        """Tell that this member is done (None) or broke off, and wait until all are done, at most so long.
+        """Report that this member is done (None) or failed, and wait until all are done, at most so many seconds.
 
-        ``weight`` is CAUSE where it knows that it was not brought down by another, SHARED where all members end by the
-        same word, and nobody is at fault. ``node`` is the member at fault where it is not this one, None for nobody.
-        Raises ``StoppedError`` where another, or nobody, has ended the gang.
+        ``weight``: CAUSE if the failure is not a consequence of another member's, SHARED if all members end for the
+        same reason and none is at fault. ``node``: the member at fault if it is not this one, None for no member.
+        Raises ``StoppedError`` if the gang ended for another reason than this member.
         """
         if not self._loop.is_closed():
-            asyncio.run_coroutine_threadsafe(self._tell_end(message, weight, node), self._loop)
+            asyncio.run_coroutine_threadsafe(self._send_end(message, weight, node), self._loop)
         if not self._over.wait(seconds) and message is None and self._gang.is_leader and not self._stop:
-            said = asyncio.run_coroutine_threadsafe(self._say_last({"kind": "over"}), self._loop)
-            with suppress(concurrent.futures.TimeoutError):  # who is late has lost nobody when the leader leaves
-                said.result(2 * LAST_WORD_SECONDS)
+            sent = asyncio.run_coroutine_threadsafe(self._send_last({"kind": "over"}), self._loop)
+            with suppress(concurrent.futures.TimeoutError):  # a late member must not count the leader as lost
+                sent.result(2 * LAST_WORD_SECONDS)
         if self._stop and self._stop.node != self._gang.own.node:
             raise StoppedError(self._stop)
 
@@ -180,7 +178,7 @@ class Line:
                 await asyncio.sleep(0.1)
             if not self._stop and not self._broken:
                 brought = [self._brought[index] for index in range(len(self._gang.members))]
-                await self._say_all({"kind": "go", "brought": _packed(brought)})
+                await self._send_all({"kind": "go", "brought": _packed(brought)})
                 self._joined.set()
             await self._watch()
 
@@ -190,8 +188,8 @@ class Line:
         port = self._gang.line_port
         return Stop(
             absent[0].node if len(absent) == 1 else None,
-            f"{names} did not join within {self._limits.join_seconds:g} s: see whether the stage began there, and "
-            f"whether port {port} of {self._gang.leader.address} can be reached from there",
+            f"{names} did not join within {self._limits.join_seconds:g} s: check that the stage started there, and "
+            f"that port {port} of {self._gang.leader.address} is reachable from there",
         )
 
     async def _watch(self) -> None:
@@ -199,39 +197,37 @@ class Line:
         beginning = Beginning([member.slots for member in self._gang.members], self._limits.stall_seconds)
         while True:
             if self._stop:
-                await self._say_last({"kind": "stop", "node": self._stop.node, "message": self._stop.message})
+                await self._send_last({"kind": "stop", "node": self._stop.node, "message": self._stop.message})
                 return
             have_all_ended = len(self._ended) == len(self._gang.members)
             if have_all_ended and not self._broken:
-                await self._say_last({"kind": "over"})
+                await self._send_last({"kind": "over"})
                 return
             if have_all_ended:
                 self._end_with(self._culprit(time.monotonic()))
                 continue
             await asyncio.sleep(BEAT_SECONDS)
-            await self._say_all({"kind": "beat"})
+            await self._send_all({"kind": "beat"})
             now = time.monotonic()
             seconds, last = min(now - last, 2 * BEAT_SECONDS), now
             for index, heard in self._heard.items():
                 if index not in self._ended and now - heard > self._limits.silence_seconds:
                     member = self._gang.members[index]
-                    self._end_with(
-                        Stop(member.node, f"{_name(member)} was lost: it has said nothing for {now - heard:.0f} s")
-                    )
+                    self._end_with(Stop(member.node, f"{_name(member)} was lost: no heartbeat for {now - heard:.0f} s"))
             if self._broken and now - self._broken[0][1] >= GRACE_SECONDS:
                 self._end_with(self._culprit(now))
             elif not self._stop and not self._ended:
                 self._look(watch, beginning, seconds)
 
     def _culprit(self, now: float) -> Stop:
-        """Of those that broke off within moments: who was killed or lost, else who has gone silent, else the first."""
+        """Of members that failed within moments: the one killed or lost, else one without heartbeat, else the first."""
         weight, _, stop = min(self._broken, key=lambda one: one[:2])
         silent = [
             i for i, heard in self._heard.items() if i not in self._ended and now - heard > QUIET_BEATS * BEAT_SECONDS
         ]
         if weight == EFFECT and silent:
             member = self._gang.members[silent[0]]
-            return Stop(member.node, f"{_name(member)} was lost: it has said nothing since the others broke off")
+            return Stop(member.node, f"{_name(member)} was lost: no heartbeat since the others failed")
         return stop
 
     def _look(self, watch: Watch, beginning: Beginning, seconds: float) -> None:
@@ -243,7 +239,7 @@ class Line:
             return
         for index, theirs in self._theirs.items():
             first = self._gang.first_rank(index)
-            beats.update({first + place: told for place, told in theirs.items()})
+            beats.update({first + place: beat for place, beat in theirs.items()})
         found = watch.look(beats, seconds)
         if found:
             rank, words = found
@@ -257,31 +253,31 @@ class Line:
         return Stop(
             members[0].node if len(members) == 1 else None,
             f"{names}: ranks have not begun there, {self._limits.stall_seconds:g} s after the last one elsewhere did: "
-            "see whether they can be started there (SSH by launcher deepspeed), whether Python's packages can be read "
-            "and the scratch directory has room, and whether "
-            f" port {self._gang.port} of {self._gang.leader.address} can be reached from there",
+            "check that they can start there (SSH with launcher deepspeed), that Python's packages are readable, that "
+            "the scratch directory has free space, and that "
+            f"port {self._gang.port} of {self._gang.leader.address} is reachable from there",
         )
 
     async def _receive(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         index = None
         try:
             nonce = secrets.token_hex(16)
-            await _say(writer, {"kind": "nonce", "nonce": nonce})
-            index, bring = self._greeted(await _hear(reader, self._limits.silence_seconds), nonce)
+            await _send(writer, {"kind": "nonce", "nonce": nonce})
+            index, bring = self._greeted(await _read(reader, self._limits.silence_seconds), nonce)
             self._writers[index], self._heard[index], self._brought[index] = writer, time.monotonic(), bring
             while True:
-                message = await _hear(reader, None)
+                message = await _read(reader, None)
                 self._heard[index] = time.monotonic()
                 if message["kind"] == "beat":
                     self._theirs[index] = {int(place): (Beat(**beat), state) for place, beat, state in message["beats"]}
                 elif message["kind"] == "end":
-                    self._take_end(index, message)
+                    self._add_end(index, message)
         except _BrokenError as error:
             if index is not None and index not in self._ended and not self._over.is_set():
                 member = self._gang.members[index]
                 self._broke(CAUSE, Stop(member.node, f"{_name(member)} was lost: {error}"))
         except asyncio.CancelledError:
-            pass  # the line is being left; asyncio of Python 3.11 would print it
+            pass  # this member is leaving; asyncio of Python 3.11 would print it
         finally:
             writer.close()
             self._writers.pop(index, None)
@@ -293,10 +289,10 @@ class Line:
         index, bring = message.get("index"), message.get("bring")
         good = isinstance(index, int) and 0 < index < len(self._gang.members) and index not in self._brought
         if not good or not hmac.compare_digest(self._sign(nonce, index, bring), str(message.get("signature"))):
-            raise _BrokenError("a greeting that is none of a member's")
+            raise _BrokenError("the greeting is not from a member of the gang")
         return index, bring
 
-    def _take_end(self, index: int, message: Mapping[str, Any]) -> None:
+    def _add_end(self, index: int, message: Mapping[str, Any]) -> None:
         self._ended[index] = dict(message)
         if message["message"] is not None:
             own, weight, node = self._gang.members[index], message.get("weight"), message.get("node")
@@ -304,21 +300,21 @@ class Line:
                 self._broke(SHARED, Stop(None, str(message["message"])))
                 return
             member = own if node == OWN else next((one for one in self._gang.members if one.node == node), None)
-            told = f"{_name(member or own)}: {message['message']}"
-            self._broke(CAUSE if weight == CAUSE else EFFECT, Stop(member.node if member else None, told))
+            reason = f"{_name(member or own)}: {message['message']}"
+            self._broke(CAUSE if weight == CAUSE else EFFECT, Stop(member.node if member else None, reason))
 
-    async def _say_all(self, message: Mapping[str, Any]) -> None:
+    async def _send_all(self, message: Mapping[str, Any]) -> None:
         line = _line(message)
 
-        async def say(writer: asyncio.StreamWriter) -> None:
-            with suppress(_BrokenError, asyncio.TimeoutError):  # who does not listen is lost soon enough
+        async def send(writer: asyncio.StreamWriter) -> None:
+            with suppress(_BrokenError, asyncio.TimeoutError):  # a member that does not receive will be lost soon
                 await asyncio.wait_for(_write(writer, line), BEAT_SECONDS * 5)
 
-        await asyncio.gather(*map(say, list(self._writers.values())))
+        await asyncio.gather(*map(send, list(self._writers.values())))
 
-    async def _say_last(self, message: Mapping[str, Any]) -> None:
-        """Say it, and wait until the others, who hear it, have closed their connections."""
-        await self._say_all(message)
+    async def _send_last(self, message: Mapping[str, Any]) -> None:
+        """Send it, and wait until the others have received it and closed their connections."""
+        await self._send_all(message)
         self._over.set()
         deadline = time.monotonic() + LAST_WORD_SECONDS
         while self._writers and time.monotonic() < deadline:
@@ -326,7 +322,7 @@ class Line:
         for writer in self._writers.values():
             writer.transport.abort()
 
-    # Everybody else.
+    # The other members.
 
     async def _follow(self) -> None:
         begun, leader = time.monotonic(), self._gang.leader
@@ -339,37 +335,37 @@ class Line:
             except OSError as error:
                 if time.monotonic() - begun > self._limits.join_seconds:
                     port = self._gang.line_port
-                    why = f"{_name(leader)}, which leads, cannot be reached at port {port}: {error.strerror}"
+                    why = f"{_name(leader)}, the leader, is unreachable at port {port}: {error.strerror}"
                     self._end_with(Stop(leader.node, why))
                     return
                 await asyncio.sleep(RETRY_SECONDS)
         self._writers[0] = writer
         try:
-            nonce = (await _hear(reader, self._limits.silence_seconds))["nonce"]
+            nonce = (await _read(reader, self._limits.silence_seconds))["nonce"]
             signature = self._sign(nonce, self._gang.index, self._bring)
             hello = {"kind": "hello", "index": self._gang.index, "bring": self._bring, "signature": signature}
-            await _say(writer, hello)
-            telling = self._loop.create_task(self._tell(writer))
+            await _send(writer, hello)
+            beating = self._loop.create_task(self._beat(writer))
             is_last = False
             while not is_last:
                 patience = 0.0 if self._joined.is_set() else self._limits.join_seconds
-                is_last = self._take(await _hear(reader, patience + self._limits.silence_seconds))
-            telling.cancel()
+                is_last = self._take(await _read(reader, patience + self._limits.silence_seconds))
+            beating.cancel()
         except _BrokenError as error:
             if not self._over.is_set():
-                self._end_with(Stop(leader.node, f"{_name(leader)}, which leads, was lost: {error}"))
+                self._end_with(Stop(leader.node, f"{_name(leader)}, the leader, was lost: {error}"))
         finally:
             writer.close()
 
-    async def _tell(self, writer: asyncio.StreamWriter) -> None:
+    async def _beat(self, writer: asyncio.StreamWriter) -> None:
         while True:
             beats = [[place, vars(beat), state] for place, (beat, state) in self._beats().items()]
             with suppress(_BrokenError):  # the reader sees it too
-                await _say(writer, {"kind": "beat", "beats": beats})
+                await _send(writer, {"kind": "beat", "beats": beats})
             await asyncio.sleep(BEAT_SECONDS)
 
     def _take(self, message: Mapping[str, Any]) -> bool:
-        """Take in what the leader says; whether it was the last."""
+        """Process a message of the leader; return whether it was the last."""
         if message["kind"] == "go":
             self._brought = dict(enumerate(_unpacked(message["brought"], self._max_line)))
             self._joined.set()
@@ -379,15 +375,15 @@ class Line:
             self._over.set()
         return message["kind"] in ("stop", "over")
 
-    # Both.
+    # All members.
 
-    async def _tell_end(self, message: str | None, weight: int, node: str | None) -> None:
-        told = {"kind": "end", "message": message, "weight": weight, "node": node}
+    async def _send_end(self, message: str | None, weight: int, node: str | None) -> None:
+        report = {"kind": "end", "message": message, "weight": weight, "node": node}
         if self._gang.is_leader:
-            self._take_end(0, told)
+            self._add_end(0, report)
         elif 0 in self._writers:
             with suppress(_BrokenError):
-                await _say(self._writers[0], told)
+                await _send(self._writers[0], report)
 
     def _end_with(self, stop: Stop) -> None:
         if self._stop is None:
@@ -412,7 +408,7 @@ class StoppedError(Exception):
 
 
 class _BrokenError(Exception):
-    """The other side is gone, or says what makes no sense."""
+    """The other side is gone, or sent an invalid message."""
 
 
 def _name(member) -> str:
@@ -424,20 +420,20 @@ def _line(message: Mapping[str, Any]) -> bytes:
 
 
 def _packed(brought: Any) -> str:
-    """What all have brought, which is much alike, for a line to each of them."""
+    """All greetings in compressed form: they are much alike."""
     return base64.b64encode(zlib.compress(json.dumps(brought).encode())).decode()
 
 
 def _unpacked(text: Any, max_bytes: int) -> Any:
     try:
         data = zlib.decompressobj().decompress(base64.b64decode(text), max_bytes)
-        return json.loads(data)  # what was cut off at the limit is no JSON
+        return json.loads(data)  # JSON that was cut at the limit is invalid
     except (TypeError, ValueError, zlib.error) as error:
-        raise _BrokenError(f"what the members have brought cannot be read: {error}") from None
+        raise _BrokenError(f"the members' greetings are invalid: {error}") from None
 
 
 def _allow_files(wanted: int) -> None:
-    """Raise the number of files that this process may open, as far as it may: one is the connection of a member."""
+    """Raise the limit of open files as far as allowed: each member's connection is one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < most:
@@ -445,7 +441,7 @@ def _allow_files(wanted: int) -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-async def _say(writer: asyncio.StreamWriter, message: Mapping[str, Any]) -> None:
+async def _send(writer: asyncio.StreamWriter, message: Mapping[str, Any]) -> None:
     await _write(writer, _line(message))
 
 
@@ -457,16 +453,16 @@ async def _write(writer: asyncio.StreamWriter, line: bytes) -> None:
         raise _BrokenError(str(error) or type(error).__name__) from None
 
 
-async def _hear(reader: asyncio.StreamReader, seconds: float | None) -> dict[str, Any]:
+async def _read(reader: asyncio.StreamReader, seconds: float | None) -> dict[str, Any]:
     try:
         line = await asyncio.wait_for(reader.readline(), seconds)
         message = json.loads(line) if line else None
     except asyncio.TimeoutError:
-        raise _BrokenError(f"nothing was heard for {seconds:g} s") from None
+        raise _BrokenError(f"no message for {seconds:g} s") from None
     except (OSError, ValueError) as error:
         raise _BrokenError(str(error) or type(error).__name__) from None
     if message is None:
         raise _BrokenError("the connection was closed")
     if not isinstance(message, dict) or not isinstance(message.get("kind"), str):
-        raise _BrokenError("what it says is no message")
+        raise _BrokenError("it sent an invalid message")
     return message
