@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.vendors import G
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Applies, Check
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import Subject
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import environment
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.documents import Record
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import UNFINISHED
 
 MAX_PARTS = 1_000_000
@@ -126,7 +127,8 @@ def _outside(check: Check, subject: Subject) -> tuple[str, str] | None:
         return "skipped", f"applies to the profile {_any_of(applies.profile)}, this is {subject.profile}"
     if applies.sku and subject.skus.isdisjoint(applies.sku):
         return "skipped", f"applies to {_any_of(applies.sku)}, this is {subject.catalogue_sku or subject.sku}"
-    workload = subject.records.get(check.stage, {}).get("workload")
+    record = subject.records.get(check.stage)
+    workload = record["workload"] if record else None
     if applies.workload and workload is not None and workload not in applies.workload:
         return "skipped", f"applies to the workload {_any_of(applies.workload)}, this is {workload}"
     if applies.accelerator:
@@ -185,7 +187,7 @@ def not_to_judge(check: Check, subject: Subject, expected: str) -> list[Entry]:
     return []
 
 
-def _is_single(check: Check, subject: Subject, record: Mapping[str, Any]) -> bool:
+def _is_single(check: Check, subject: Subject, record: Record) -> bool:
     """Whether the stage counted no links, and the node has no two GPUs that could have one."""
     counted = {metric["value"] for metric in subject.metrics(record, check.parts_from or "", "node")}
     return counted == {0} and subject.gpus in (0, 1)
@@ -199,7 +201,7 @@ EXCUSE = re.compile(
 )
 
 
-def excused(check: Check, entries: list[Entry], record: Mapping[str, Any]) -> list[Entry]:
+def excused(check: Check, entries: list[Entry], record: Record) -> list[Entry]:
     """What is missing is advice where the record tells why the node cannot have it; what failed stays as it is."""
     why = [text for path in check.excused_by for text in environment.texts(record["environment"], path)]
     if why and all(EXCUSE.search(text) for text in why):
@@ -210,7 +212,7 @@ def excused(check: Check, entries: list[Entry], record: Mapping[str, Any]) -> li
     return entries
 
 
-def with_gang(check: Check, entries: list[Entry], record: Mapping[str, Any]) -> list[Entry]:
+def with_gang(check: Check, entries: list[Entry], record: Record) -> list[Entry]:
     """A figure of a whole gang implicates no member: where it fails, evidence is missing for each of them."""
     message = " ".join(str(record["message"]).split())[:MAX_MESSAGE] if check.tells_message else ""
     for entry in entries:
@@ -225,7 +227,7 @@ def with_gang(check: Check, entries: list[Entry], record: Mapping[str, Any]) -> 
     return entries
 
 
-def gang_of(record: Mapping[str, Any]) -> str:
+def gang_of(record: Record) -> str:
     """The gang of a record in words, empty without one; the environment of a record is not trusted."""
     gang = record["environment"].get("gang")
     name = gang.get("name") if isinstance(gang, dict) else None
@@ -236,9 +238,7 @@ def gang_of(record: Mapping[str, Any]) -> str:
     return f"gang {name[:MAX_GANG_NAME]}{count}"
 
 
-def lacking(
-    check: Check, subject: Subject, record: Mapping[str, Any], reported: Collection[str]
-) -> tuple[str, str] | None:
+def lacking(check: Check, subject: Subject, record: Record, reported: Collection[str]) -> tuple[str, str] | None:
     """The first part that did not report the check's metric, and why that counts."""
     if check.scope == "node":
         return None if reported else ("node", f"{check.stage} reported no {check.metric}")
@@ -254,7 +254,7 @@ def lacking(
     return absent[0], f"no {check.metric} of {some_of(absent, MAX_NAMED_PARTS)} ({count} expected)"
 
 
-def expected_parts(check: Check, subject: Subject, record: Mapping[str, Any]) -> tuple[int | None, str]:
+def expected_parts(check: Check, subject: Subject, record: Record) -> tuple[int | None, str]:
     """How many parts must report; else None, and why that is unknown."""
     if check.parts_from is not None:
         found = subject.metrics(record, check.parts_from, "node")

@@ -8,6 +8,7 @@ from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import FACTS
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.documents import Record
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
 
 MAX_GPUS_SHOWN = 64
@@ -60,7 +61,7 @@ def _began(run: Mapping[str, Any], name: str, evidence: Evidence) -> bool:
     return any(records[stage]["started_at"] is not None for stage in run["nodes"][name]["stages"] if stage in records)
 
 
-def identity_values(facts: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+def identity_values(facts: Record | None) -> list[tuple[str, str]]:
     identity = identity_of(facts)
     pairs = [("machine id", identity.get("machine_id")), ("serial", identity.get("serial"))]
     pairs += [("GPU UUID", uuid) for uuid in identity.get("gpu_uuids", [])]
@@ -73,7 +74,7 @@ def is_useless(value: str) -> bool:
     return value in _USELESS_IDENTITY or len(set(value.replace("-", ""))) <= 1  # 00000000-0000-..., xxxxxxxx
 
 
-def identity_of(facts: Mapping[str, Any] | None) -> dict[str, Any]:
+def identity_of(facts: Record | None) -> dict[str, Any]:
     """What tells the machine and its GPUs apart, from the environment of the facts, whose form nothing guarantees."""
     if facts is None:
         return {}
@@ -109,6 +110,6 @@ def _gpu(position: int, gpu: Mapping[str, Any]) -> dict[str, Any]:
     return shown
 
 
-def models_of(facts: Mapping[str, Any] | None) -> list[str]:
+def models_of(facts: Record | None) -> list[str]:
     """What the GPUs of the node are called, one for each that the facts list with a name."""
     return [gpu["model"] for gpu in identity_of(facts).get("gpus", []) if "model" in gpu]

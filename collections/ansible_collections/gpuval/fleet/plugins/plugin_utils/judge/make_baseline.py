@@ -17,6 +17,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.baseline import
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_groups import as_wide_as_all
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_samples import LEAST, MOST, is_part_of, values_at
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import Subject
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.documents import Record
 
 #: Units of speed; counts, temperatures and losses are judged by limits of their own.
 _SPEEDS = ("bytes/s", "TFLOP/s", "seconds", "tokens/s", "samples/s", "images/s", "requests/s")
@@ -71,7 +72,7 @@ def make(
     return document
 
 
-def _gather(subject: Subject, stage: str, record: Mapping[str, Any], gathered: dict[_Key, _Gathered]) -> None:
+def _gather(subject: Subject, stage: str, record: Record, gathered: dict[_Key, _Gathered]) -> None:
     if record["state"] != "success":
         return
     found = [(path, values_at(record, [path])[0][0]) for path in SETUPS]

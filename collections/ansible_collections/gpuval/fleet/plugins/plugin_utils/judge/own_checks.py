@@ -14,6 +14,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.identity import
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import FACTS, Subject
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subjects import count_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.documents import Problem, Record
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import FAILED_STATES, LAUNCHED
 
 IMAGE = "image"
@@ -41,7 +42,7 @@ _STATE_REMEDY = {
 }
 
 
-def launch_check(name: str, launch: Mapping[str, Any] | None, records: Mapping[str, Mapping[str, Any]]) -> Entry:
+def launch_check(name: str, launch: Mapping[str, Any] | None, records: Mapping[str, Record]) -> Entry:
     """A record of work that began proves the launch, whatever became of the connection that made it."""
     state = str(launch.get("state", "unknown")) if launch else "never started"
     began = any(record["started_at"] is not None for record in records.values())
@@ -75,8 +76,8 @@ def exempt_check(stage: str, reason: str) -> Entry:
 def state_check(
     name: str,
     stage: str,
-    record: Mapping[str, Any] | None,
-    problems: Sequence[Mapping[str, Any]],
+    record: Record | None,
+    problems: Sequence[Problem],
     contact: Mapping[str, Any] | None = None,
     *,
     of_gang: bool = False,
@@ -114,7 +115,7 @@ def explains(contact: Mapping[str, Any], state: str) -> bool:
     return state in _OPEN_STATES or (state == "cancelled" and bool(contact.get("pod")))
 
 
-def accelerator_check(subject: Subject, facts: Mapping[str, Any] | None) -> Entry:
+def accelerator_check(subject: Subject, facts: Record | None) -> Entry:
     """A CPU stands in for a GPU only where the inventory says cpu, or where there is no GPU hardware at all."""
     declared = f"sku {subject.sku}"
     if subject.sku != "auto" and subject.declared_gpus:
@@ -145,7 +146,7 @@ def accelerator_check(subject: Subject, facts: Mapping[str, Any] | None) -> Entr
     return own_entry("accelerator", FACTS, "identity", "pass", reason="a CPU node: no GPU hardware", **fields)
 
 
-def identity_checks(facts: Mapping[str, Any] | None, twins: Twins) -> list[Entry]:
+def identity_checks(facts: Record | None, twins: Twins) -> list[Entry]:
     if not twins and not identity_values(facts):
         if facts is None:
             return []

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.vendors import GPU_VENDORS
@@ -23,6 +22,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.entries import 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_groups import GroupKey
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import Subject
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import environment
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.documents import Record
 
 FINGERPRINT = "fingerprints."
 #: No hardware has figures beyond these, in any unit; their ratios would not be numbers.
@@ -34,7 +34,7 @@ class PeerSample:
     """What one node reported: by part its figure in the unit of the check, and the spread of its repeats."""
 
     subject: Subject
-    record: Mapping[str, Any]
+    record: Record
     group: GroupKey
     alike: GroupKey
     figures: Sequence[tuple[str, float]]
@@ -86,7 +86,7 @@ def too_few_parts(check: Check, subject: Subject, expected: str) -> list[Entry]:
     return [entry_of(check, "skipped", "node", reason=reason, expected=expected)]
 
 
-def group_key(subject: Subject, record: Mapping[str, Any], paths: Iterable[str]) -> tuple[GroupKey, list[str]]:
+def group_key(subject: Subject, record: Record, paths: Iterable[str]) -> tuple[GroupKey, list[str]]:
     """What nodes must share to be compared, and what of it the node does not report."""
     unreported = []
     if subject.accelerator in GPU_VENDORS:
@@ -99,7 +99,7 @@ def group_key(subject: Subject, record: Mapping[str, Any], paths: Iterable[str])
     return (subject.kind, count, record["workload"], *values), [*unreported, *more]
 
 
-def values_at(record: Mapping[str, Any], paths: Iterable[str]) -> tuple[GroupKey, list[str]]:
+def values_at(record: Record, paths: Iterable[str]) -> tuple[GroupKey, list[str]]:
     """The values at paths of the environment, or of fingerprints; and the paths without any."""
     values, unreported = [], []
     for path in paths:
@@ -113,9 +113,7 @@ def values_at(record: Mapping[str, Any], paths: Iterable[str]) -> tuple[GroupKey
     return tuple(values), unreported
 
 
-def figures_of(
-    check: Check, subject: Subject, record: Mapping[str, Any]
-) -> tuple[list[tuple[str, float]], list[PartResult]]:
+def figures_of(check: Check, subject: Subject, record: Record) -> tuple[list[tuple[str, float]], list[PartResult]]:
     """By part its figure in the unit of the check, and the parts without a valid one: one figure for each part, and
     none of a part that the node cannot have."""
     figures: list[tuple[str, float]] = []
@@ -168,9 +166,7 @@ def _part_order(figure: tuple[str, float]) -> tuple[int, str, float]:
     return len(figure[0]), figure[0], figure[1]
 
 
-def _spreads(
-    check: Check, subject: Subject, record: Mapping[str, Any], parts: set[str]
-) -> tuple[list[float], list[PartResult]]:
+def _spreads(check: Check, subject: Subject, record: Record, parts: set[str]) -> tuple[list[float], list[PartResult]]:
     """The spreads of the repeats, and the parts that do not report theirs."""
     if check.spread_from is None:
         return [], []

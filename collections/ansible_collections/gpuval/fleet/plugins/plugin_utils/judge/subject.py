@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.documents import Metric, Record
 
 #: The stage that reports what a node is.
 FACTS = "facts"
-
-Metric = Mapping[str, Any]
 
 
 @dataclass
@@ -23,14 +22,14 @@ class Subject:
     declared_gpus: int | None
     #: As reported: a node may report 7.5, which no check accepts.
     detected_gpus: float | None
-    records: Mapping[str, Mapping[str, Any]]
+    records: Mapping[str, Record]
     #: SKU of the catalogue by the facts.
     catalogue_sku: str | None = None
     #: What nodes must share to be compared: the catalogue's SKU, else the models of the GPUs.
     kind: str = ""
     _indexes: dict[int, dict[str, list[Metric]]] = field(default_factory=dict)
 
-    def metrics(self, record: Mapping[str, Any], name: str, scope: str) -> list[Metric]:
+    def metrics(self, record: Record, name: str, scope: str) -> list[Metric]:
         """The metrics of that name in that kind of scope."""
         index = self._indexes.get(id(record))
         if index is None:

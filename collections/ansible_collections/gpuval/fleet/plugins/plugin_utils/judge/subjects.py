@@ -9,6 +9,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.vendors import G
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import sku_catalogue
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.identity import models_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import FACTS, Subject
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.documents import Record
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
 
 
@@ -46,7 +47,7 @@ def _declared(sku: str) -> str:
     return known.name if known else sku
 
 
-def _accelerator(sku: str, facts: Mapping[str, Any] | None) -> str:
+def _accelerator(sku: str, facts: Record | None) -> str:
     if sku == "cpu":
         return "cpu"
     accelerator = facts["environment"].get("accelerator") if facts else None
@@ -54,7 +55,7 @@ def _accelerator(sku: str, facts: Mapping[str, Any] | None) -> str:
     return vendor if vendor == "cpu" or vendor in GPU_VENDORS else "unknown"
 
 
-def count_of(record: Mapping[str, Any] | None, name: str) -> int | float | None:
+def count_of(record: Record | None, name: str) -> int | float | None:
     """A count that the node reported; None when it reported none, or several that disagree."""
     metrics = record["metrics"] if record else []
     values = {metric["value"] for metric in metrics if metric["name"] == name and metric["scope"] == "node"}

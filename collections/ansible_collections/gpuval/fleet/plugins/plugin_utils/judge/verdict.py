@@ -42,6 +42,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_groups imp
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import FACTS, Subject
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subjects import subject_of, subjects_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.documents import Problem, Record
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
 
 #: Faults of the node that are more specific than the stage that met them first.
@@ -260,7 +261,7 @@ def failed_criteria(node: Mapping[str, Any], criteria: Sequence[Check]) -> list[
     return [check for check in criteria if check.name in failed and check.stage in stages]
 
 
-def _stage(name: str, record: Mapping[str, Any] | None, *, failed: bool) -> dict[str, Any]:
+def _stage(name: str, record: Record | None, *, failed: bool) -> dict[str, Any]:
     if record is None:
         return {
             "name": name, "workload": None, "state": "missing", "message": "", "attempt": None, "flaky": False,
@@ -283,7 +284,7 @@ def _stage(name: str, record: Mapping[str, Any] | None, *, failed: bool) -> dict
     }
 
 
-def _problems_of(name: str, stages: Sequence[str], evidence: Evidence) -> list[dict[str, Any]]:
+def _problems_of(name: str, stages: Sequence[str], evidence: Evidence) -> list[Problem]:
     problems = [_problem(problem) for problem in evidence.problems if problem["node"] == name]
     for stage in evidence.records.get(name, {}):
         if stage not in stages:
@@ -292,7 +293,7 @@ def _problems_of(name: str, stages: Sequence[str], evidence: Evidence) -> list[d
     return problems
 
 
-def _problems(run: Mapping[str, Any], evidence: Evidence) -> list[dict[str, Any]]:
+def _problems(run: Mapping[str, Any], evidence: Evidence) -> list[Problem]:
     problems = [_problem(problem) for problem in evidence.problems]
     for name in sorted(evidence.records.keys() - run["nodes"].keys()):
         problems.append(
@@ -305,7 +306,7 @@ def _problems(run: Mapping[str, Any], evidence: Evidence) -> list[dict[str, Any]
     return sorted(problems, key=lambda one: (one["node"] or "", one["stage"] or "", one["reason"]))
 
 
-def _problem(problem: Mapping[str, Any]) -> dict[str, Any]:
+def _problem(problem: Problem) -> Problem:
     return {
         "node": one_line(problem["node"], 253) if problem["node"] else None,
         "stage": one_line(problem["stage"], 40) if problem["stage"] else None,

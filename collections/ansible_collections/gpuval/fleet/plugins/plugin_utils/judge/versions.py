@@ -10,6 +10,7 @@ from typing import Any
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.entries import Entry, own_entry
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import environment
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.documents import Record
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def declared(value: Any) -> dict[str, list[str]]:
     return found
 
 
-def checks(wanted: Mapping[str, list[str]], facts: Mapping[str, Any] | None, stage: str) -> list[Entry]:
+def checks(wanted: Mapping[str, list[str]], facts: Record | None, stage: str) -> list[Entry]:
     """The entries of every declared version; a part with another version has one of its own."""
     found: list[Entry] = []
     for kind, texts in wanted.items():
@@ -79,7 +80,7 @@ def checks(wanted: Mapping[str, list[str]], facts: Mapping[str, Any] | None, sta
     return found
 
 
-def _checks(kind: str, version: Version, texts: list[str], facts: Mapping[str, Any] | None, stage: str) -> list[Entry]:
+def _checks(kind: str, version: Version, texts: list[str], facts: Record | None, stage: str) -> list[Entry]:
     expected = " or ".join(texts)
 
     def entry(verdict: str, reason: str, part: str = "node", value: str | None = None) -> Entry:

@@ -19,6 +19,7 @@ from typing import Any
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import NODE_NAME, clean_text, one_line, safe_name
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.documents import Problem, Record
 
 __all__ = ["Evidence", "Refused", "accept_record", "accept_series", "gather", "parse_key", "safe_name", "take_record"]
 
@@ -49,9 +50,9 @@ class Evidence:
     contacts: by node and stage of gangs why its round could not ask the node (None: it could).
     """
 
-    records: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    records: dict[str, dict[str, Record]] = field(default_factory=dict)
     launches: dict[str, dict[str, Any]] = field(default_factory=dict)
-    problems: list[dict[str, str | None]] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
     contacts: dict[str, dict[str, Mapping[str, Any] | None]] = field(default_factory=dict)
 
     def contact_of(self, node: str, stage: str) -> Mapping[str, Any] | None:
@@ -60,7 +61,7 @@ class Evidence:
         return of_rounds[stage] if stage in of_rounds else (self.launches.get(node) or {}).get("contact")
 
     def add_problem(self, reason: str, *, node: str | None = None, stage: str | None = None) -> None:
-        problem = {"node": node, "stage": stage, "reason": one_line(reason)}
+        problem: Problem = {"node": node, "stage": stage, "reason": one_line(reason)}
         if problem not in self.problems:
             self.problems.append(problem)
 
@@ -83,9 +84,7 @@ def parse_key(folder: str, key: str) -> tuple[str, str, str] | None:
     return kind, stage, node
 
 
-def accept_record(
-    raw: bytes, *, run_id: str, node: str, stage: str, max_bytes: int = MAX_RECORD_BYTES
-) -> dict[str, Any]:
+def accept_record(raw: bytes, *, run_id: str, node: str, stage: str, max_bytes: int = MAX_RECORD_BYTES) -> Record:
     """The record in ``raw``, checked and with its text cleaned; raises Refused."""
     record: dict[str, Any] = _load(raw, max_bytes)
     _check_record_schema(record)
@@ -96,7 +95,7 @@ def accept_record(
             raise Refused("an earlier attempt carries attempts of its own")
         if earlier["attempt"] > record["attempt"]:  # the same where a stage was cut off and run again
             raise Refused(f"attempt {earlier['attempt']} is listed as earlier than attempt {record['attempt']}")
-    cleaned: dict[str, Any] = _cleaned(record)
+    cleaned: Record = _cleaned(record)
     return cleaned
 
 
@@ -117,7 +116,7 @@ def accept_series(
     return cleaned
 
 
-def take_record(evidence: Evidence, run: Mapping[str, Any], key: str, raw: bytes) -> dict[str, Any] | None:
+def take_record(evidence: Evidence, run: Mapping[str, Any], key: str, raw: bytes) -> Record | None:
     """Put the record found under ``key`` into ``evidence``; what is refused becomes a problem and None is returned."""
     place = parse_key(run["folder"], key)
     if place is None or place[0] != "records":

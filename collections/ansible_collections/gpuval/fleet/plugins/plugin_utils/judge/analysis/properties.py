@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.versions import KINDS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import environment
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.documents import Record
 
 MAX_TEXT = 120
 LABEL = "label "
 
 
-def of_node(labels: Mapping[str, str], facts: Mapping[str, Any] | None) -> dict[str, str]:
+def of_node(labels: Mapping[str, str], facts: Record | None) -> dict[str, str]:
     """By property its value; a label that is called as a version is keeps its kind before its name."""
     found = {}
     reported = {} if facts is None else facts["environment"]

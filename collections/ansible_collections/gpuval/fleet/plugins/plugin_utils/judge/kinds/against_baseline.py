@@ -36,6 +36,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_statistics
     widened,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import Subject
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.documents import Record
 
 #: A baseline of fewer nodes fails no node: it is advice.
 LEAST_NODES = 8
@@ -97,7 +98,7 @@ class AgainstBaseline(Kind):
 
 
 def _results(
-    check: Check, subject: Subject, record: Mapping[str, Any], figure: Mapping[str, Any], baseline: Baseline
+    check: Check, subject: Subject, record: Record, figure: Mapping[str, Any], baseline: Baseline
 ) -> list[PartResult]:
     """Every part that reported, against the figure of the baseline."""
     figures, results = figures_of(check, subject, record)

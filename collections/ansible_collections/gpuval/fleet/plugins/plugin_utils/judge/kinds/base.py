@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,7 +24,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.entries import 
     with_gang,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_groups import PeerHistory
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import Metric, Subject
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import Subject
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.documents import Metric, Record
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import UNFINISHED
 
 #: A number, or the text of a fingerprint; None where the kind needs none.
@@ -115,7 +116,7 @@ class MetricKind(Kind):
         return []
 
     def results(
-        self, check: Check, target: Target, subject: Subject, record: Mapping[str, Any]
+        self, check: Check, target: Target, subject: Subject, record: Record
     ) -> tuple[list[PartResult], tuple[str, str] | None]:
         """Every part that reported, judged; and the first part that did not, with the reason."""
         metrics = subject.metrics(record, check.metric, check.scope)
@@ -124,11 +125,11 @@ class MetricKind(Kind):
 
     @abstractmethod
     def judge_parts(
-        self, check: Check, target: Target, metrics: Sequence[Metric], subject: Subject, record: Mapping[str, Any]
+        self, check: Check, target: Target, metrics: Sequence[Metric], subject: Subject, record: Record
     ) -> list[PartResult]: ...
 
 
-def earlier_failures(check: Check, record: Mapping[str, Any], results: Any) -> Iterator[PartResult]:
+def earlier_failures(check: Check, record: Record, results: Any) -> Iterator[PartResult]:
     """What failed in an earlier attempt and may not be measured again: it stays failed.
 
     ``results`` judges the parts of one attempt.

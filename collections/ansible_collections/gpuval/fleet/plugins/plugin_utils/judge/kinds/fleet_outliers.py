@@ -18,7 +18,6 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
@@ -51,6 +50,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_statistics
     majority,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import Subject
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.documents import Record
 
 #: SKU, number of GPUs and workload are the first parts of a group's key; the values of ``group_by`` come after.
 _KIND = 3
@@ -266,7 +266,7 @@ class _Comparison:
         return [*failed, *([worst] if worst is not None else [])]
 
     def _earlier(self, sample: PeerSample, group: PeerGroup) -> list[PartResult]:
-        def results(attempt: Mapping[str, Any]) -> list[PartResult]:
+        def results(attempt: Record) -> list[PartResult]:
             figures, settled = figures_of(self.check, sample.subject, attempt)
             then = replace(sample, record=attempt, figures=figures, spreads=(), settled=settled, unknown=())
             return [*settled, *self._beside(then, group)]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import functools
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Check
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.entries import PartResult
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds.base import MetricKind, Target
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import Metric, Subject
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import Subject
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.documents import Metric, Record
 
 Number = float | Fraction
 #: Makes a limit comparable with a figure: as it is, or exact where the figure was converted.
@@ -29,7 +29,7 @@ class LimitKind(MetricKind):
         return convert(target)
 
     def judge_parts(
-        self, check: Check, target: Target, metrics: Sequence[Metric], subject: Subject, record: Mapping[str, Any]
+        self, check: Check, target: Target, metrics: Sequence[Metric], subject: Subject, record: Record
     ) -> list[PartResult]:
         # the schema lets no text through but for equal; within has no target
         limit = 0.0 if target is None or isinstance(target, str) else target
@@ -126,7 +126,7 @@ class Equal(LimitKind):
         return -difference if difference > 0 else difference
 
     def results(
-        self, check: Check, target: Target, subject: Subject, record: Mapping[str, Any]
+        self, check: Check, target: Target, subject: Subject, record: Record
     ) -> tuple[list[PartResult], tuple[str, str] | None]:
         if not isinstance(target, str):
             return super().results(check, target, subject, record)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import peer_statistics
@@ -20,7 +19,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds.base impo
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_samples import too_few_parts
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_statistics import Peers
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import Metric, Subject
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import Subject
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.documents import Metric, Record
 
 
 class Outlier(MetricKind):
@@ -50,7 +50,7 @@ class Outlier(MetricKind):
         return too_few_parts(check, subject, expected)
 
     def judge_parts(
-        self, check: Check, target: Target, metrics: Sequence[Metric], subject: Subject, record: Mapping[str, Any]
+        self, check: Check, target: Target, metrics: Sequence[Metric], subject: Subject, record: Record
     ) -> list[PartResult]:
         """Every part against the median of all; a part that is no number fails, and is no peer."""
         units_seen = {metric["unit"] for metric in metrics if metric["value"] is not None}

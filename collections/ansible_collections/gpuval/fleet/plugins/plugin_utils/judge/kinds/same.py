@@ -8,9 +8,8 @@ instead of failed. Removing one node's value never makes that node PASS: a missi
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Check
@@ -26,6 +25,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_statistics
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import Subject
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.versions import part_of
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import environment
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.documents import Record
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import UNFINISHED
 
 NOT_REPORTED = "not reported"
@@ -164,7 +164,7 @@ def _undecided(check: Check) -> str:
     return "missing" if check.required else "fail"
 
 
-def _value(check: Check, record: Mapping[str, Any]) -> str | None:
+def _value(check: Check, record: Record) -> str | None:
     """A fingerprint; or the value at the path, where a missing one is a value too (a device that is gone)."""
     if check.path is None:
         value: str | None = record["fingerprints"].get(check.metric)

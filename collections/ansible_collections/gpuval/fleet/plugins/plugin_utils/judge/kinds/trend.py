@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Check
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.entries import PartResult
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds.base import MetricKind, Target
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import Metric, Subject
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import Subject
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.documents import Metric, Record
 
 
 class Trend(MetricKind):
@@ -20,14 +20,14 @@ class Trend(MetricKind):
         return f"{check.direction} by at least {change} from {check.baseline_metric}"
 
     def results(
-        self, check: Check, target: Target, subject: Subject, record: Mapping[str, Any]
+        self, check: Check, target: Target, subject: Subject, record: Record
     ) -> tuple[list[PartResult], tuple[str, str] | None]:
         if record["state"] not in ("success", "failure"):
             return [], ("node", f"{check.stage} ended in {record['state']} before its last figure")
         return super().results(check, target, subject, record)
 
     def judge_parts(
-        self, check: Check, target: Target, metrics: Sequence[Metric], subject: Subject, record: Mapping[str, Any]
+        self, check: Check, target: Target, metrics: Sequence[Metric], subject: Subject, record: Record
     ) -> list[PartResult]:
         starts = subject.metrics(record, check.baseline_metric or "", check.scope)
         return [self._judge(check, metric, starts) for metric in metrics]
@@ -36,13 +36,13 @@ class Trend(MetricKind):
         part, value, unit = metric["scope"], metric["value"], metric["unit"]
         if value is None:
             return PartResult(part, False, None, unit, f"{check.metric} is not a number")
-        own = [self._change(check, metric, start) for start in starts if start["scope"] == part]
+        own = [self._change(check, metric, value, start) for start in starts if start["scope"] == part]
         if not own:
             return PartResult(part, None, value, unit, f"{check.stage} reported no {check.baseline_metric}")
         return min(own, key=lambda one: (one.passed is not False, one.passed is not None, one.margin))
 
-    def _change(self, check: Check, metric: Metric, start: Metric) -> PartResult:
-        part, value, unit = metric["scope"], metric["value"], metric["unit"]
+    def _change(self, check: Check, metric: Metric, value: float, start: Metric) -> PartResult:
+        part, unit = metric["scope"], metric["unit"]
         if start["value"] is None:
             return PartResult(part, False, value, unit, f"{check.baseline_metric} is not a number")
         try:

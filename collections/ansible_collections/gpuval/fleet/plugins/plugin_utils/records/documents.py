@@ -1,0 +1,51 @@
+"""Documents that come from nodes, once they were checked: what a record and a metric hold."""
+
+from __future__ import annotations
+
+from typing import Any, NotRequired, TypedDict
+
+
+class Metric(TypedDict):
+    """One figure of a part: node, gpu:3, rank:0 or link:name. None is a figure that is not a number."""
+
+    name: str
+    value: float | None
+    unit: str
+    scope: str
+
+
+class Record(TypedDict):
+    """gpuval.record/1: one stage on one node; ``attempts`` are the earlier ones, whole."""
+
+    schema: str
+    run_id: str
+    node: str
+    stage: str
+    workload: str
+    attempt: int
+    state: str
+    message: str
+    started_at: str | None
+    updated_at: str
+    finished_at: str | None
+    duration_seconds: float | None
+    command: list[str]
+    image: str | None
+    exit_code: int | None
+    signal: str | None
+    metrics: list[Metric]
+    fingerprints: dict[str, str]
+    environment: dict[str, Any]
+    artifacts: list[dict[str, Any]]
+    attempts: list[Record]
+    #: Of an earlier attempt of a gang: the round that it was in, and whether the gang had other members.
+    of_round: NotRequired[str]
+    regrouped: NotRequired[bool]
+
+
+class Problem(TypedDict):
+    """Why a document, or a whole stage, is no evidence; node and stage where they are known."""
+
+    node: str | None
+    stage: str | None
+    reason: str
