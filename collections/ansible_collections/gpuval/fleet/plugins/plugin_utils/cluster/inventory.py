@@ -68,7 +68,8 @@ def fleet(
     }
     sku = {name: ordered.get(name) or nodes.sku_of(description, skus or {}) for name, description in chosen.items()}
     counted = _counted(chosen, sku)
-    hosts, group_variables = [], {}
+    hosts: list[Any] = []
+    group_variables: dict[str, dict[str, Any]] = {}
     for name in (*listed, *joining):
         description, node = chosen.get(name), listed.get(name)
         groups = list(node.groups) if node else []

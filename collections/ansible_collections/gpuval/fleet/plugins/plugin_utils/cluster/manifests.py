@@ -406,7 +406,8 @@ def everything(
 ) -> list[Manifest]:
     """All objects of a run, or of a round of gangs (`together`), in the order in which they are to be applied."""
     made = code_config_map(run_id, namespace_name, code.runner, code.workloads)
-    shared, members = [], {}
+    shared: list[Manifest] = []
+    members: dict[str, PlanPlace] = {}
     if together:
         found = {item.plan["gang"]["name"]: item.plan["gang"] for item in placements if item.plan.get("gang")}
         common = {name: plans.of_gang(gang) for name, gang in found.items()}
@@ -565,7 +566,7 @@ def _resources(settings: PodSettings, asked: Mapping[str, Any], resource: str, g
         limits[resource] = str(gpus)
     # Extended resources need the same number for both.
     for name in {name for name in (*limits, *requests) if "/" in name}:
-        limits[name] = requests[name] = limits.get(name, requests.get(name))
+        limits[name] = requests[name] = limits[name] if name in limits else requests[name]
     return {"requests": requests, **({"limits": limits} if limits else {})}
 
 

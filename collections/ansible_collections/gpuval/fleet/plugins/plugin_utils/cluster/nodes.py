@@ -317,7 +317,8 @@ def _condition(kind: str, known: Mapping[str, str] | None) -> str:
 
 
 def _found(name: str, state: str, message: str) -> Finding:
-    return Finding(state, one_line(message, 500), classes.named(state).remedy.replace("{node}", name))
+    known = classes.named(state)
+    return Finding(state, one_line(message, 500), known.remedy.replace("{node}", name) if known else "")
 
 
 def finding_for(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections import deque
@@ -94,7 +95,7 @@ class ClusterPlacement(Placement):
         self._newcomers: joining.Newcomers | None = None
         #: Nodes that are no hosts of the play, and the host whose variables each has.
         self._like: dict[str, str] = {}
-        self._streams: Streams | None = None
+        self._open = contextlib.ExitStack()
         self._nodes: dict[str, Mapping[str, Any]] = {}
         self._views: Mapping[str, NodeView] = {}
         self._known: dict[str, Order] = {}
@@ -128,10 +129,8 @@ class ClusterPlacement(Placement):
             view.pulling = True
             self._pods.expect(view.name, view.stages)
         selector = names.run_selector(self._run["run_id"])
-        self._streams = Streams(
-            self._cluster,
-            [("Job", selector), ("Pod", selector), ("Node", ""), ("Event", "", "involvedObject.kind!=Node")],
-        )
+        kinds = [("Job", selector), ("Pod", selector), ("Node", ""), ("Event", "", "involvedObject.kind!=Node")]
+        self._streams = self._open.enter_context(Streams(self._cluster, kinds))
         self._wait_for_lists()
         self._readmit_joined()
         archives = launching.archives()
@@ -162,7 +161,7 @@ class ClusterPlacement(Placement):
     def _share_in_round(self, todo: Iterable[str]) -> None:
         """Create what the members of a round share, before the first of them starts. Raises ClusterError."""
         orders = [self._known[name] for name in todo if name in self._known]
-        if not orders:
+        if not orders or self._round is None:
             return
         together = manifests.Together(self._round, keys.of(self._folder, orders[0].plan["node"]))
         try:
@@ -266,7 +265,7 @@ class ClusterPlacement(Placement):
         attempt, stages = wanted.number, list(wanted.stages)
         if known.get("attempt", 1) > attempt:  # a controller that resumes the run starts at 1 again
             attempt, stages = known["attempt"], known["stages"]
-        launch = {"node": view.name, "attempt": attempt, "stages": stages, "at": run_folder.now()}
+        launch: dict[str, Any] = {"node": view.name, "attempt": attempt, "stages": stages, "at": run_folder.now()}
         try:
             launch = self._made(view, launch, seconds)
         except ClusterError as error:
@@ -301,8 +300,8 @@ class ClusterPlacement(Placement):
             return self._started(view, {**launch, "job": status.job, "machine": before}, order.plan)
         node = self._nodes.get(name)
         finding = nodes.finding_for(name, node, order.settings, order.sku, self._run["nodes"][name]["gpu_count"])
-        if finding:
-            return {**launch, "state": "unreachable", **finding}
+        if finding or node is None:
+            return {**launch, "state": "unreachable", **(finding or {})}
         plan = order.plan
         launch["machine"] = _machine(node)
         if attempt > 1:
@@ -586,8 +585,7 @@ class ClusterPlacement(Placement):
             self._warn(line)
 
     def close(self) -> None:
-        if self._streams is not None:
-            self._streams.stop()
+        self._open.close()
 
 
 def _write_log(path: Path, text: str) -> None:

@@ -80,8 +80,8 @@ def parse(asked: Mapping[str, Any], queue: str = "") -> PodSettings:
                 given[key] = kind(given[key])
             except ValueError:
                 raise ManifestError(f"gpuval_pods.{key}: {given[key]!r} is not a number") from None
-    for part in (given, given.get("gang")):
-        for key in FLAGS if isinstance(part, dict) else ():
+    for part in (part for part in (given, given.get("gang")) if isinstance(part, dict)):
+        for key in FLAGS:
             if isinstance(part.get(key), str) and part[key].lower() in ("true", "false"):
                 part[key] = part[key].lower() == "true"
     try:

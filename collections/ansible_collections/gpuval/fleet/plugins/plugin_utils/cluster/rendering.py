@@ -14,7 +14,10 @@ _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9./-]*")
 _WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
 
 
-class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):
+_Base: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+
+class _Dumper(_Base):
     """Writes texts in quotes, unless they are plain words."""
 
     def ignore_aliases(self, _data: Any) -> bool:

@@ -88,7 +88,7 @@ class Streams:
         self._queue: queue.SimpleQueue[Change | ClusterError] = queue.SimpleQueue()
         self._stopped = threading.Event()
         self._lock = threading.Lock()
-        self._streams = [_Stream(*one) for one in wanted]
+        self._streams = [_Stream(one[0], one[1], one[2] if len(one) > 2 else "") for one in wanted]
         for stream in self._streams:
             stream.thread = threading.Thread(
                 target=self._follow, args=(stream,), name=f"watch-{stream.kind}", daemon=True

@@ -151,7 +151,7 @@ class Known:
 def lookup(entries: Iterable[Entry], host: str, port: int, alias: str = "") -> Known:
     """What the entries say of a host. An alias (HostKeyAlias) is used as it is, without a port."""
     name = alias.lower() if alias else host_id(host, port)
-    found = {"": [], CA: [], REVOKED: []}
+    found: dict[str, list[Entry]] = {"": [], CA: [], REVOKED: []}
     for entry in entries:
         if matches(entry.patterns, name) or (entry.marker == REVOKED and entry.patterns == "*"):
             found[entry.marker].append(entry)

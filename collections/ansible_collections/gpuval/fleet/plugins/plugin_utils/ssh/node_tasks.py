@@ -160,7 +160,7 @@ class NodeTasks:
         return _Running(process, reader, kind, time.monotonic() + seconds + SLACK_SECONDS, seconds)
 
     def _collect(self, seconds: float) -> list[Outcome]:
-        by_pipe = {running.pipe: node for node, running in self._running.items()}
+        by_pipe: dict[Any, str] = {running.pipe: node for node, running in self._running.items()}
         ended = []
         for pipe in wait(list(by_pipe), timeout=seconds) if by_pipe else ():
             node = by_pipe[pipe]

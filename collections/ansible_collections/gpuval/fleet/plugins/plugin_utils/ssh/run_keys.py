@@ -117,7 +117,7 @@ def resolve(wanted: Mapping[str, list[str]]) -> dict[str, list[str]]:
         except (OSError, UnicodeError) as error:
             failed[node] = f"{name}: {getattr(error, 'strerror', None) or error}"
             return
-        found[node] += [entry[4][0] for entry in entries]
+        found[node] += [str(entry[4][0]) for entry in entries]
 
     names = [(node, name) for node, all_names in wanted.items() for name in all_names]
     threads = []

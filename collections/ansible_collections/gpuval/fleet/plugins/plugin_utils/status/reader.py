@@ -157,7 +157,9 @@ class StatusReader:
             return
         for key, entry in wanted.items():
             place = parse_key(self._folder, key)
-            known = summary["records"].get(f"{place[1]}/{place[2]}") if place else None
+            if place is None:
+                continue
+            known = summary["records"].get(f"{place[1]}/{place[2]}")
             if known is None or known["stamp"] != entry.stamp or not self._expected(place[1], place[2]):
                 continue
             brief_fields = {name: value for name, value in known.items() if name != "stamp"}

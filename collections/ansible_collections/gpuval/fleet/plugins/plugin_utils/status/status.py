@@ -127,7 +127,7 @@ class Status:
         """Its controller's watch has ended; it may still collect and judge."""
         watch = self.known.watch
         ages = [age for age in (self.heartbeat_age or 0.0, self.gangs_age) if age is not None]
-        return bool(watch) and watch["state"] == "ended" and min(ages) < JUDGING_SECONDS
+        return watch is not None and watch["state"] == "ended" and min(ages) < JUDGING_SECONDS
 
     @property
     def gangs_age(self) -> float | None:
@@ -188,7 +188,7 @@ def status_of(known: Known) -> Status:
         run_seconds=run_seconds,
         left=left,
         end=end,
-        watched=bool(watch) and watch["state"] == "watching" and passed < UNWATCHED_SECONDS,
+        watched=watch is not None and watch["state"] == "watching" and passed < UNWATCHED_SECONDS,
         heartbeat_age=passed if watch else None,
         round=status_of(known.round) if known.round is not None else None,
     )
@@ -331,10 +331,10 @@ def _ahead(
 
 def _in_turn(nodes: Sequence[NodeStatus], places: int) -> list[NodeStatus]:
     """The nodes, with the expected ends of waiting ones after those at work: `places` at once, 0 is all."""
-    working = [node for node in nodes if node.state in ("running", "silent", "failed") and node.ahead is not None]
+    working = [node.ahead for node in nodes if node.state in ("running", "silent", "failed") and node.ahead]
     hidden = sum(node.state == "silent" or (node.state == "running" and node.ahead is None) for node in nodes)
-    free = sorted(node.ahead.seconds for node in working)
-    exact = all(node.ahead.exact for node in working)
+    free = sorted(ahead.seconds for ahead in working)
+    exact = all(ahead.exact for ahead in working)
     if places:  # a silent node keeps its place for an unknown time
         free = free + [0.0] * max(0, places - len(free) - hidden)
     heapq.heapify(free)
