@@ -128,10 +128,10 @@ def test_a_driver_that_hangs_holds_nobody_up(trees):
     begun = time.monotonic()
     _, second, third = together(trees)
     assert time.monotonic() - begun < 60
-    assert "this host did not tell of rdma, pcie, acs, counters in time" in second.message
+    assert "this host did not report rdma, pcie, acs, counters in time" in second.message
     assert "rdma_active_ports_count" not in figures(second) and "gang_nics_count" not in figures(second)
     assert figures(second)["gang_peers_unreached_count"] == 0
-    assert "node-2 told nothing of rdma_ports, rdma_gids, gang_nic_pcie, rdma_firmware" in third.message
+    assert "node-2 did not report rdma_ports, rdma_gids, gang_nic_pcie, rdma_firmware" in third.message
 
 
 def test_a_member_that_cannot_be_reached_is_named(trees):

@@ -1,4 +1,4 @@
-"""What the work of a gang is told."""
+"""Settings of the work of a gang."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a gang went by the network that it was to go by: a fall-back to sockets works, slowly, and says nothing."""
+"""Whether a gang went by the network that it was to go by: a fall-back to sockets is slow and silent."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def rdma_ports(folder: Path = SYSFS) -> dict[str, str]:
 
 
 def without_driver(folder: Path | None = None) -> list[str]:
-    """The addresses of InfiniBand controllers on PCI that no RDMA driver has taken up."""
+    """The addresses of InfiniBand controllers on PCI that no RDMA driver uses."""
     found = []
     for path in sorted((folder or PCI).glob("*/class")):
         with suppress(OSError):

@@ -39,7 +39,8 @@ def resolved(address: str, seconds: float) -> str:
 def own_address(gang: Gang, seconds: float) -> str:
     """Return this member's IP address.
 
-    Many a host calls itself 127.0.1.1, where nobody else reaches it: that is where it sends to another member from.
+    Many a host calls itself 127.0.1.1, where no other host reaches it: then it is the address that it sends from to
+    another member.
     Raises ``WorkloadCrash`` as :func:`resolved`.
     """
     found = resolved(gang.own.address, seconds)

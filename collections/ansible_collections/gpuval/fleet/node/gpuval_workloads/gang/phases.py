@@ -1,4 +1,4 @@
-"""One training among several of a gang: so many seconds of steps, taken by all ranks together, and what they say."""
+"""One training among several of a gang: so many seconds of steps by all ranks together, and their figures."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def train(name: str, ranks: Ranks, step: Step, seconds: float) -> Phase:
 
     All ranks do so at once, and the node's first one keeps word of it: it is no failure that may be measured again.
     """
-    phase, recent, told = Phase(name), 0.0, time.perf_counter()
+    phase, recent, reported = Phase(name), 0.0, time.perf_counter()
     _window(phase, ranks, step, 1)  # the very first may build kernels
     _window(phase, ranks, step, WARMUP_STEPS - 1)
     phase.steps.clear()
@@ -65,17 +65,17 @@ def train(name: str, ranks: Ranks, step: Step, seconds: float) -> Phase:
         before = phase.seconds
         _window(phase, ranks, step, count)
         recent = (phase.seconds - before) / count
-        if time.perf_counter() - told > PROGRESS_SECONDS:
-            told = time.perf_counter()
+        if time.perf_counter() - reported > PROGRESS_SECONDS:
+            reported = time.perf_counter()
             ranks.say(f"{name}: step {len(phase.losses)}  loss {phase.losses[-1]:.4f}  {recent:.3f} s a step")
 
 
 def agree(ranks: Ranks, number: int) -> int:
     """Return rank 0's number on every rank."""
     ranks.tick()
-    told = torch.tensor([number], device=ranks.device)
-    dist.broadcast(told, src=0)
-    return int(told)
+    agreed = torch.tensor([number], device=ranks.device)
+    dist.broadcast(agreed, src=0)
+    return int(agreed)
 
 
 def _window(phase: Phase, ranks: Ranks, step: Step, count: int) -> None:
@@ -100,6 +100,8 @@ def _window(phase: Phase, ranks: Ranks, step: Step, count: int) -> None:
         which = f"rank {first[0]}" if len(first) == 1 else f"{len(first)} ranks at once, {first[0]} among them"
         # through gradients it comes to all that train together
         where = f"{which}: run the diagnostics and fingerprint stages on {'their node' if is_one_node else 'all nodes'}"
-        told = f"{phase.name}: the loss is not finite from step {len(phase.losses) + number + 1} on, first on {where}"
-        raise WorkloadFailure(told, first)
+        message = (
+            f"{phase.name}: the loss is not finite from step {len(phase.losses) + number + 1} on, first on {where}"
+        )
+        raise WorkloadFailure(message, first)
     phase.losses += by_rank.mean(dim=0).tolist()

@@ -22,7 +22,7 @@ START_SECONDS = 15.0
 LOGIN_SECONDS = 15
 #: With what the password of a locked user begins in /etc/shadow (Linux).
 LOCKED = "!"
-#: What sshd and the shell set for whoever logs in.
+#: What sshd and the shell set for the user that logs in.
 OF_THE_LOGIN = ("USER", "LOGNAME", "SHELL", "MAIL", "TERM", "_", "PWD", "OLDPWD", "SHLVL")
 
 _CONFIGURATION = """\
@@ -88,7 +88,7 @@ class SshServer:
                 self.__exit__()
                 raise WorkloadFailure(
                     f"the SSH server for DeepSpeed at {own.address} port {self._gang.ssh_port} {why}; see the log "
-                    "above. Choose another port where it is taken, or launcher torchrun, which needs none"
+                    "above. Choose another port if it is in use, or launcher torchrun, which needs none"
                 )
             time.sleep(0.1)
         return self
@@ -120,7 +120,7 @@ def user() -> str:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
         raise WorkloadFailure(
-            f"user {os.geteuid()} has no line in /etc/passwd here, and SSH takes nobody without: use an image that has "
+            f"user {os.geteuid()} has no line in /etc/passwd here, which SSH requires: use an image that has "
             "one, or launcher torchrun, which needs none"
         ) from None
 
@@ -128,7 +128,7 @@ def user() -> str:
 def check_not_locked(name: str, shadow: Path = Path("/etc/shadow")) -> None:
     """Raise ``WorkloadFailure`` where sshd takes no key of a user: without PAM it refuses one who is locked.
 
-    Who may not read the file runs an sshd that may not either, and locks out nobody.
+    A user that may not read the file runs an sshd that may not either, which locks no user out.
     """
     try:
         lines = shadow.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -175,7 +175,7 @@ def known_hosts(gang: Gang, host_keys: Sequence[str]) -> str:
 
 
 def client_options(key: Path, known: Path) -> list[str]:
-    """What ssh is told: this key, these hosts and no others, no questions."""
+    """Options of ssh: this key, these hosts and no others, no questions."""
     options = {
         "UserKnownHostsFile": str(known),
         "GlobalKnownHostsFile": "/dev/null",

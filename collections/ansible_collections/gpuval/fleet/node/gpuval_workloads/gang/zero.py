@@ -27,7 +27,7 @@ def version() -> str:
 
 
 def configuration(task: Task, stage: int) -> dict:
-    """What DeepSpeed is told."""
+    """The configuration of DeepSpeed."""
     is_bf16 = next(task.model.parameters()).dtype == torch.bfloat16
     batch = task.environment["batch_size_per_process"]
     text = template(TEMPLATE).substitute(batch=batch, stage=stage, bf16=json.dumps(is_bf16))
@@ -40,14 +40,14 @@ def engine(task: Task, stage: int, optimizer: torch.optim.Optimizer, ranks: Rank
 
     if not ranks.accelerator.is_gpu:  # a kernel for ranks of one machine, which would be compiled here and now
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    told = configuration(task, stage)
-    ranks.say(f"{TEMPLATE}: {json.dumps(told)}")
+    settings = configuration(task, stage)
+    ranks.say(f"{TEMPLATE}: {json.dumps(settings)}")
     deepspeed.init_distributed(dist_backend=ranks.accelerator.backend, auto_mpi_discovery=False, verbose=False)
     made, *_ = deepspeed.initialize(
         model=task.model,
         optimizer=optimizer,
         model_parameters=task.model.parameters(),
-        config=told,
+        config=settings,
         dist_init_required=False,
     )
     return made

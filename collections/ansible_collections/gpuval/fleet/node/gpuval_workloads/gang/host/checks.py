@@ -46,9 +46,9 @@ class HostChecks:
     def ask(self, brought: Sequence[Any]) -> None:
         """Ask the others, and say what is odd; ``brought`` is what each member returned from ``begin``, in order."""
         with self._part("ask"):
-            told = [each if isinstance(each, Mapping) else {} for each in brought]
-            self._fingerprints = [_texts(each.get("same")) for each in told]
-            peers = [self._peer(i, each.get("port")) for i, each in enumerate(told) if i != self._gang.index]
+            described = [each if isinstance(each, Mapping) else {} for each in brought]
+            self._fingerprints = [_texts(each.get("same")) for each in described]
+            peers = [self._peer(i, each.get("port")) for i, each in enumerate(described) if i != self._gang.index]
             self._answers = self._mesh.ask([peer for peer in peers if peer], ASK_SECONDS)
         print(f"host checks took {self._seconds:.1f} s", flush=True)
         with self._part("problems"):
@@ -82,8 +82,8 @@ class HostChecks:
     def explain(self, message: str) -> str:
         """A message of failure with what the checks have found, if anything."""
         with self._part("explain"):
-            said = findings.sentence(self.problems())
-            return f"{message}; {said}" if said else message
+            found = findings.sentence(self.problems())
+            return f"{message}; {found}" if found else message
         return message
 
     def add_to(self, result: Result) -> None:
@@ -119,7 +119,7 @@ class HostChecks:
 
     @contextmanager
     def _part(self, name: str):
-        """Whatever goes wrong with a check is told in the result, and stops nothing."""
+        """What goes wrong with a check is reported in the result, and stops nothing."""
         begun = time.monotonic()
         try:
             yield
@@ -132,9 +132,9 @@ class HostChecks:
 
 def _texts(value: Any) -> dict[str, str]:
     """What another member says that it has, of bounded size."""
-    told = value if isinstance(value, Mapping) else {}
+    texts = value if isinstance(value, Mapping) else {}
     return {
         name: t[: local.MOST_TEXT]
         for name in findings.ALIKE
-        if isinstance(t := told.get(name), str) and t.isprintable()
+        if isinstance(t := texts.get(name), str) and t.isprintable()
     }

@@ -1,4 +1,4 @@
-"""What is wrong with a host, or between it and the others, in words for whoever looks for the cause."""
+"""What is wrong with a host, or between it and the others, as sentences for the operator."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def of_ports(found: Local) -> list[str]:
     waiting = [p for p in found.ports if p.physical_state == rdma.LINK_UP and p.state in ("INIT", "ARMED")]
     if waiting:
         names = _names(f"{port.name} is {port.state}" for port in waiting)
-        return [f"{names}: the link is up, but nobody has made the port active; see whether a subnet manager runs"]
+        return [f"{names}: the link is up, but the port is not active: check that a subnet manager runs"]
     if not any(port.is_active for port in found.ports):
         names = _names(f"{p.name} is {p.state} ({p.physical_state})" for p in found.ports)
         return [f"no RDMA port is active: {names}"]
@@ -37,20 +37,20 @@ def of_ports(found: Local) -> list[str]:
 
 
 def of_access(found: Local, expects_rdma: bool) -> list[str]:
-    """What keeps the ranks from the devices; that there are none is told where they are counted on."""
+    """What keeps the ranks from the devices; missing devices are reported where they are required."""
     if not found.devices:
         if expects_rdma and "rdma" in found.looked:
             return ["no RDMA device is seen here: see whether its driver is loaded, and whether a container has it"]
         return []
     used = {port.device for port in found.ports if port.is_active} or {device.name for device in found.devices}
-    said = []
+    odd = []
     if used <= set(found.closed):
         names = _names(sorted(used))
-        said.append(f"/dev/infiniband has no file here that opens {names}: give the devices to the container")
+        odd.append(f"/dev/infiniband has no file here that opens {names}: give the devices to the container")
     limit = found.locked_limit_bytes
     if limit is not None and limit < LOCKED_BYTES:
-        said.append(f"{limit} bytes of memory may be locked, RDMA needs more: set the limit memlock to unlimited")
-    return said
+        odd.append(f"{limit} bytes of memory may be locked, RDMA needs more: set the limit memlock to unlimited")
+    return odd
 
 
 def of_pcie(found: Local) -> list[str]:
@@ -72,8 +72,8 @@ def of_members(gang: Gang, fingerprints: Sequence[Mapping[str, str]]) -> list[st
     """What is not the same on all that tell it; where most agree, who differs."""
     found: list[str] = []
     silent: dict[str, list[str]] = {}
-    told = {name for each in fingerprints for name in each}
-    for what in (name for name in ALIKE if name in told):
+    known = {name for each in fingerprints for name in each}
+    for what in (name for name in ALIKE if name in known):
         values = {m.node: each[what] for m, each in zip(gang.members, fingerprints) if what in each}
         for member in gang.members[: len(fingerprints)]:
             if member.node not in values:
@@ -84,7 +84,7 @@ def of_members(gang: Gang, fingerprints: Sequence[Mapping[str, str]]) -> list[st
         most = 2 * count > len(values)
         names = _names(f"{node} has {value}" for node, value in values.items() if not most or value != common)
         found.append(f"{what}: {names}" + (f", the other {count} have {common}" if most else ""))
-    return found + [f"{node} told nothing of {', '.join(what)}" for node, what in list(silent.items())[:MOST_NAMES]]
+    return found + [f"{node} did not report {', '.join(what)}" for node, what in list(silent.items())[:MOST_NAMES]]
 
 
 def of_peers(gang: Gang, answers: Mapping[int, mesh.Answer]) -> list[str]:
@@ -105,30 +105,30 @@ def of_peers(gang: Gang, answers: Mapping[int, mesh.Answer]) -> list[str]:
 def of_paths(gang: Gang, found: Local, answers: Mapping[int, mesh.Answer]) -> list[str]:
     tight = narrow(gang, found, answers)
     names = _names(f"{node} ({size} of {own} bytes)" for node, (size, own) in tight.items())
-    said = [f"packets of the interface's MTU do not get through to {names}"] if tight else []
+    odd = [f"packets of the interface's MTU do not get through to {names}"] if tight else []
     none = {node: way.problem for node, way in found.ways.items() if way.problem}
     if none:
-        said.append("no route to " + _names(f"{node}: {why}" for node, why in none.items()))
+        odd.append("no route to " + _names(f"{node}: {why}" for node, why in none.items()))
     other = by_other_interface(found)
     if other:
         names = _names(f"{node} by {found.ways[node].interface}" for node in other)
-        said.append(f"most members are reached by {found.interface}, {names}")
-    return said
+        odd.append(f"most members are reached by {found.interface}, {names}")
+    return odd
 
 
 def of_routes(gang: Gang, found: Local) -> list[str]:
     """Members behind a gateway, where others are not; and those who see this host at another address."""
-    said = []
+    odd = []
     behind = [node for node, way in found.ways.items() if way.gateway]
     if 0 < len(behind) < len(found.ways):
-        said.append(f"{_names(behind)} can be reached through a gateway only, unlike the others")
+        odd.append(f"{_names(behind)} can be reached through a gateway only, unlike the others")
     own = gang.own.address
     if is_ip(own):
         other = {n: w.source for n, w in found.ways.items() if w.source not in (None, own) and not w.is_local}
         if other:
             names = _names(f"{source} to {node}" for node, source in other.items())
-            said.append(f"{gang.own.node} sends from another address than {own}: {names}")
-    return said
+            odd.append(f"{gang.own.node} sends from another address than {own}: {names}")
+    return odd
 
 
 def of_clock(gang: Gang, answers: Mapping[int, mesh.Answer]) -> list[str]:
@@ -156,22 +156,22 @@ def of_counters(moved: Mapping[str, rdma.Moved]) -> list[str]:
 
 def of_unknown(found: Local) -> list[str]:
     late = [name for name, why in found.unknown.items() if "within" in why]
-    said = []
+    odd = []
     if "routes" in late:
         late.remove("routes")
-        said.append("the ways to the others were not found in time: see whether their names are known here")
+        odd.append("the routes to the others were not found in time: check that their names resolve here")
     if late:
-        said.append(f"this host did not tell of {_names(late)} in time: see whether a driver hangs (dmesg)")
-    return said
+        odd.append(f"this host did not report {_names(late)} in time: check whether a driver hangs (dmesg)")
+    return odd
 
 
 def sentence(problems: Sequence[str]) -> str:
     """The worst of them in one sentence; empty without any."""
     if not problems:
         return ""
-    told = [p if len(p) <= MOST_LETTERS else f"{p[: MOST_LETTERS - 3]}..." for p in problems[:MOST_IN_A_SENTENCE]]
-    more = len(problems) - len(told)
-    return "host checks: " + "; ".join(told) + (f"; {more} more in host_checks" if more else "")
+    shown = [p if len(p) <= MOST_LETTERS else f"{p[: MOST_LETTERS - 3]}..." for p in problems[:MOST_IN_A_SENTENCE]]
+    more = len(problems) - len(shown)
+    return "host checks: " + "; ".join(shown) + (f"; {more} more in host_checks" if more else "")
 
 
 def _names(texts) -> str:

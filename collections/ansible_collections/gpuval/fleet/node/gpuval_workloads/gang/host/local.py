@@ -75,7 +75,7 @@ _NOTHING = Local()
 
 
 def look(gang: Gang, sysfs: Sysfs, seconds: float) -> Local:
-    """All of it, or what was found within so many seconds: neither a driver nor a name server holds anybody up."""
+    """All of it, or what was found within so many seconds: a driver or name server that hangs delays nothing."""
     groups: tuple[dict[str, Callable[[Local], None]], ...] = (
         {"routes": lambda part: part.ways.update(ways(gang, sysfs))},
         {

@@ -53,7 +53,7 @@ class Peer:
 
 @dataclass
 class Answer:
-    """What a peer said; None is what was not measured. ``state`` and ``ssh`` are OK, or what was in the way."""
+    """The answer of a peer; None is what was not measured. ``state`` and ``ssh`` are OK, or the obstacle."""
 
     state: str = LATE
     round_trip_seconds: float | None = None
@@ -64,7 +64,7 @@ class Answer:
 
 
 class Mesh:
-    """This member's listener, and its questions. Enter it before the others are told of ``port``."""
+    """This member's listener, and its questions. Enter it before the others get ``port``."""
 
     def __init__(self, gang: str, index: int, address: str) -> None:
         self._gang, self._index, self._address = gang, index, address
@@ -111,7 +111,7 @@ class Mesh:
                 await self._loop.create_datagram_endpoint(_Echo, (host, port))
             except OSError as error:
                 self.problem = f"{self._address} port {port} cannot be listened at: {error.strerror or error}"
-                if server:  # somebody has the UDP port of the same number
+                if server:  # the UDP port of the same number is in use
                     server.close()
                 continue
             self.port, self.problem = port, ""
@@ -124,8 +124,8 @@ class Mesh:
             for _ in range(MOST_LINES):
                 if not await asyncio.wait_for(reader.readline(), ANSWER_SECONDS):
                     break
-                said = {"gang": self._gang, "index": self._index, "clock": time.time()}
-                writer.write(json.dumps(said).encode() + b"\n")
+                own = {"gang": self._gang, "index": self._index, "clock": time.time()}
+                writer.write(json.dumps(own).encode() + b"\n")
                 await writer.drain()
         except (OSError, ValueError, asyncio.TimeoutError, asyncio.CancelledError):
             pass  # a stranger, one that went away, or this end is being left
@@ -173,16 +173,16 @@ class Mesh:
             writer.write(b"?\n")
             line = await asyncio.wait_for(reader.readline(), ANSWER_SECONDS)
             trip = time.perf_counter() - begun
-            said = json.loads(line) if line else None
-            if not isinstance(said, dict) or not isinstance(said.get("clock"), (int, float)):
+            answered = json.loads(line) if line else None
+            if not isinstance(answered, dict) or not isinstance(answered.get("clock"), (int, float)):
                 return "something else answers there"
-            if (said.get("gang"), said.get("index")) != (self._gang, index):
+            if (answered.get("gang"), answered.get("index")) != (self._gang, index):
                 return "another member answers there"
-            if not math.isfinite(said["clock"]):
+            if not math.isfinite(answered["clock"]):
                 return "it tells no time"
             if answer.round_trip_seconds is None or trip < answer.round_trip_seconds:
                 answer.round_trip_seconds = trip
-                answer.clock_offset_seconds = said["clock"] - (sent + trip / 2)
+                answer.clock_offset_seconds = answered["clock"] - (sent + trip / 2)
                 answer.clock_error_seconds = trip / 2
         return OK
 
@@ -217,7 +217,7 @@ async def path_mtu(loop: asyncio.AbstractEventLoop, address: str, port: int, mos
 
 
 async def _came(loop: asyncio.AbstractEventLoop, probing: socket.socket, sizes: set[int], version: int) -> set[int]:
-    """Which of these sizes were told to have come; asked again what was not, since packets may be lost by chance."""
+    """Which of these sizes were confirmed; the others are sent again, since packets may be lost by chance."""
     came: set[int] = set()
     for wait in WAITS:
         for size in sizes - came:

@@ -62,7 +62,7 @@ class Link:
 
 
 def link(sysfs: Sysfs, address: str) -> Link | None:
-    """The link of a device; None where nobody tells, as of virtual functions."""
+    """The link of a device; None where it is unknown, as for virtual functions."""
     own = _lanes(sysfs, f"{DEVICES}/{address}")
     if own is None:
         return None
@@ -110,7 +110,7 @@ def bridges_between(one: Sequence[str], other: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Acs:
-    """The bridges between NICs and GPUs: all, those that redirect, those that nobody may look at."""
+    """The bridges between NICs and GPUs: all, those that redirect, those that may not be read."""
 
     looked_at: tuple[str, ...]
     redirecting: tuple[str, ...]

@@ -63,7 +63,7 @@ class Gid:
 
 @dataclass(frozen=True)
 class Port:
-    """A port of a device; ``rate_bits_per_second`` says nothing while it is not active."""
+    """A port of a device; ``rate_bits_per_second`` is meaningless while it is not active."""
 
     device: str
     number: int
@@ -172,7 +172,7 @@ class Moved:
     """What a port's counters did while the gang worked."""
 
     counts: dict[str, int]
-    #: Those that were as high as they go, so that they cannot tell; and those that somebody set back meanwhile.
+    #: Counters at their maximum, which show nothing; and those that were reset meanwhile.
     full: tuple[str, ...] = ()
     reset: tuple[str, ...] = ()
 

@@ -73,12 +73,12 @@ def add_others(result: Result, gang: Gang, found: Local, answers: Mapping[int, m
 
 
 def by_other_interface(found: Local) -> list[str]:
-    """The members to whom this host sends by another interface than to most."""
+    """The members that this host sends to by another interface than to most."""
     return [name for name, way in found.ways.items() if way.interface not in (None, found.interface)]
 
 
 def narrow(gang: Gang, found: Local, answers: Mapping[int, mesh.Answer]) -> dict[str, tuple[int, int]]:
-    """The members to whom packets of the interface's size do not get: the size that does, and the interface's."""
+    """The members that packets of the interface's size do not reach: the size that does, and the interface's."""
     odd = {}
     for index, answer in answers.items():
         node = gang.members[index].node
@@ -92,14 +92,14 @@ def narrow(gang: Gang, found: Local, answers: Mapping[int, mesh.Answer]) -> dict
 def clock_skew(answers: Mapping[int, mesh.Answer]) -> tuple[float, float] | None:
     """By how much this host's clock is ahead of the members' median, and how wrong that can be, in seconds.
 
-    Of three members and more, the one whose clock is off is so; of two, nobody can say which it is.
+    Of three members and more, the one whose clock is off is so; of two, it cannot be decided.
     """
-    told = [a for a in answers.values() if a.clock_offset_seconds is not None and a.clock_error_seconds is not None]
-    if not told:
+    timed = [a for a in answers.values() if a.clock_offset_seconds is not None and a.clock_error_seconds is not None]
+    if not timed:
         return None
-    offsets = [answer.clock_offset_seconds for answer in told]
-    middle = offsets[0] if len(told) == 1 else median([0.0, *offsets])
-    return -middle, median([answer.clock_error_seconds for answer in told])
+    offsets = [answer.clock_offset_seconds for answer in timed]
+    middle = offsets[0] if len(timed) == 1 else median([0.0, *offsets])
+    return -middle, median([answer.clock_error_seconds for answer in timed])
 
 
 def described(gang: Gang, found: Local, answers: Mapping[int, mesh.Answer]) -> dict[str, Any]:
@@ -122,9 +122,9 @@ def described(gang: Gang, found: Local, answers: Mapping[int, mesh.Answer]) -> d
 
 
 def _peer(gang: Gang, found: Local, answers: Mapping[int, mesh.Answer], index: int) -> dict[str, Any]:
-    told = vars(answers.get(index, mesh.Answer()))
+    answer = vars(answers.get(index, mesh.Answer()))
     way = found.ways.get(gang.members[index].node)
-    return {key: value for key, value in {**told, **(vars(way) if way else {})}.items() if value not in (None, "")}
+    return {key: value for key, value in {**answer, **(vars(way) if way else {})}.items() if value not in (None, "")}
 
 
 def _device(device: rdma.Device) -> dict[str, Any]:

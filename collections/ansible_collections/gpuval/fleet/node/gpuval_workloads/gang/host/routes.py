@@ -53,8 +53,8 @@ def addresses() -> list[tuple[int, ipaddress.IPv4Interface | ipaddress.IPv6Inter
                     raise OSError("the kernel does not tell its addresses")
                 if kind == _NEW_ADDRESS:
                     _, prefix, _, _, interface = _HELD.unpack_from(message)
-                    told = _attributes(message[_HELD.size :])
-                    packed = told.get(_OWN_ADDRESS) or told.get(_ADDRESS, b"")  # the latter may be the peer's
+                    held = _attributes(message[_HELD.size :])
+                    packed = held.get(_OWN_ADDRESS) or held.get(_ADDRESS, b"")  # the latter may be the peer's
                     if len(packed) in (4, 16):
                         found.append((interface, ipaddress.ip_interface((packed, prefix))))
 
