@@ -266,7 +266,9 @@ def _open_links(explanation: Explanation) -> None:
     """Pairs that are low although both nodes are fine: a bad link, chance, or an intermittent node."""
     tuning, margin = explanation.tuning, explanation.setting.margin
     many = len(explanation.measurements) >= tuning.many_measurements
-    bound = max(margin, tuning.link_deviations * explanation.sigma)
+    noisier = max(0.0, explanation.sigma / explanation.noise.expected - 1) if many else 0.0
+    deviations = min(tuning.max_link_deviations, tuning.link_deviations + tuning.link_noise_deviations * noisier)
+    bound = max(margin, deviations * explanation.sigma)
     bounds = {"pair": bound, "link": margin, "control": 2 * bound, "vouch": 2 * bound if many else bound}
     implicated = set(explanation.implicated)
     found: dict[Link, list[int]] = {}

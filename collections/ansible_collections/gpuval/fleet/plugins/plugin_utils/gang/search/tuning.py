@@ -51,7 +51,11 @@ class Tuning:
     link_score: float = 4.5
     #: Standard deviations: one result this low (and beyond the margin) is measured again.
     link_deviations: float = 2.2
-    #: Measurements: from so many on some are low by chance, and a node's extra results must be twice as low.
+    #: Standard deviations: added for each time that the noise exceeds the expected noise, and the most in all. Without
+    #: them, large noisy gangs spend their rounds on links that are low by chance.
+    link_noise_deviations: float = 1.6
+    max_link_deviations: float = 2.7
+    #: Measurements: from so many on the line above applies, and a node's extra results must be twice as low.
     many_measurements: int = 100
     #: Fresh failures in a row: a link that fails does so every time, an intermittent node rarely.
     link_failures: int = 3
