@@ -114,7 +114,7 @@ def _serve(requests: socket.socket) -> None:
     importlib.import_module("torch._dynamo")  # the optimizers import it
     importlib.import_module("torch.distributed.run")
     fork_ranks()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that wait for the programs
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # those that wait for a program are not waited for
     while True:
         data, files, _, _ = socket.recv_fds(requests, MAX_REQUEST_BYTES, 3)
         if not data:

@@ -65,10 +65,10 @@ def test_where_evidence_is_missing_nothing_is_settled(whole):
 
 
 def test_a_stage_that_lacked_evidence_has_to_end_well():
-    told = [check("deepspeed", "deepspeed_state")]
-    crashed = node("PASS", *told, stages=[{"name": "deepspeed", "state": "crash"}])
+    checks = [check("deepspeed", "deepspeed_state")]
+    crashed = node("PASS", *checks, stages=[{"name": "deepspeed", "state": "crash"}])
     assert decide(["deepspeed/"], crashed) == (True, ["deepspeed/"])
-    assert decide(["deepspeed/"], node("PASS", *told), whole=False) == (False, [])
+    assert decide(["deepspeed/"], node("PASS", *checks), whole=False) == (False, [])
 
 
 def test_a_check_that_was_skipped_settles_nothing_in_a_part_of_the_nodes():
@@ -88,7 +88,7 @@ def test_a_mark_that_does_not_say_why_goes_with_a_whole_run_alone():
     assert decide(None, PAIRS, whole=True) == (False, [])
 
 
-def test_many_are_told_by_stage_and_damaged_ones_are_unknown():
+def test_many_are_shown_by_stage_and_damaged_ones_are_unknown():
     many = node("FAIL", *(check("training", f"check_{number}", "fail") for number in range(500)))
     assert decide(None, many, failed=False)[1] == ["training/"]
     assert failed_checks.parse("x" * 40_000) is failed_checks.parse("") is None
@@ -159,4 +159,4 @@ def test_a_mark_of_a_search_stays_through_quick_and_goes_with_fabric(project):
     act(project, state="absent")
     assert bears() == (None, None, [])
     mark(project, pairs, narrowed_by=["stages"], profile="custom", run_id="pairs")
-    assert bears() == (None, None, []), "stages were left out, of which its PASS says nothing"
+    assert bears() == (None, None, []), "stages were left out, which its PASS does not cover"

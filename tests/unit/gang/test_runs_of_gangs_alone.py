@@ -1,4 +1,4 @@
-"""Playbooks of gangs alone need two hosts, and accept no node; a hostfile has whom a run accepted, and says how far."""
+"""Playbooks of gangs alone need two hosts and accept no node; a hostfile has the nodes accepted, and the conditions."""
 
 import json
 
@@ -59,7 +59,7 @@ def test_who_joins_a_run_of_gangs_alone_narrows_it():
     assert folder.merge(make_run(), wanted)[0]["narrowed_by"] == ["stages"]
 
 
-def test_whoever_is_at_the_end_of_a_bad_link_is_in_no_hostfile(tmp_path):
+def test_a_node_at_the_end_of_a_bad_link_is_in_no_hostfile(tmp_path):
     gang = build(8, 1, rack=0, noise=0.0)
     gang.links[frozenset(("node-002", "node-003"))] = Fault("slow", 0.4)
     bed = Bed(tmp_path, gang, stages=["fabric"])

@@ -125,6 +125,6 @@ def test_many_nodes_have_longer_to_come_together(found):
 
 
 def test_a_run_with_other_stages_of_gangs_is_none_of_the_profile(found):
-    """Without what the profile asks of gangs nobody is accepted in its name, and no mark of it is taken off."""
+    """Without what the profile asks of gangs no node is accepted in its name, and no mark of it is removed."""
     assert found["few_nodes"]["opened_as"] == "standard"
     assert found["no_gangs"]["opened_as"] == found["other_gangs"]["opened_as"] == "custom"

@@ -171,7 +171,7 @@ def test_kubeconfig_of_the_environment(tmp_path, kit, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"selector": "no=such"}, "no node that matches 'no=such'"),
         ({"kubeconfig": "/no/such/file"}, "/no/such/file"),
@@ -182,9 +182,9 @@ def test_kubeconfig_of_the_environment(tmp_path, kit, monkeypatch):
         ({"skus": {"h200": "H200"}}, "skus.h200 maps"),
     ],
 )
-def test_what_cannot_be_read_stops_everything(tmp_path, kit, options, told):
+def test_what_cannot_be_read_stops_everything(tmp_path, kit, options, message):
     put(kit, h200("gpu-1"))
-    assert told in Read(inventory(tmp_path / "inventory", kit, **options)).error
+    assert message in Read(inventory(tmp_path / "inventory", kit, **options)).error
 
 
 def test_a_missing_rule_is_named(tmp_path, kit):

@@ -33,7 +33,7 @@ def test_every_criterion_has_a_metric_that_its_stage_reports():
     assert {check.stage for check in checks} <= REPORTED.keys()
 
 
-def test_what_is_informational_is_reported_by_somebody():
+def test_what_is_informational_is_reported_by_some_stage():
     """A pattern that fits nothing is left over from a metric that is gone."""
     for one in SHIPPED.informational:
         names = ANYWHERE if one.stage == coverage.ANY else {*REPORTED.get(one.stage, ()), *ANYWHERE}
@@ -42,12 +42,12 @@ def test_what_is_informational_is_reported_by_somebody():
             assert len(known) < len(names), one
 
 
-def told(result):
+def names_of(result):
     return {metric["name"] for metric in result["metrics"]}
 
 
 def test_facts_of_this_machine_are_covered():
-    names = told(facts_result())
+    names = names_of(facts_result())
     assert names <= set(REPORTED["facts"])
     assert coverage.compare({"facts": names}, SHIPPED, SHIPPED.informational).unjudged == ()
 
@@ -65,7 +65,7 @@ def test_what_a_cpu_node_reports_is_covered(tmp_path, stage, arguments):
     pytest.importorskip("torch")
     ended = TorchWorkload(tmp_path, f"gpuval_workloads.{stage}", *arguments).end()
     assert ended.code == 0, ended.err
-    names = told(ended.result)
+    names = names_of(ended.result)
     assert names - ANYWHERE <= set(REPORTED[stage]) | {name for name in names if name.startswith("diagnostics_")}
     assert coverage.compare({stage: names}, SHIPPED, SHIPPED.informational).unjudged == ()
     run = make_run(stages=["facts", stage])

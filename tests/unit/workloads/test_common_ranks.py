@@ -59,7 +59,7 @@ begun = threading.Event()
 threading.Thread(target=work, daemon=True).start()
 begun.wait(30)
 atexit.register(print, "ended in order")
-print("all is told")
+print("all is reported")
 leave(3)
 """
 
@@ -72,9 +72,9 @@ Cuda failure 2 'out of memory'"""
 
 
 def test_what_nccl_met_last_is_kept():
-    said = ranks._words(RuntimeError(NCCL))
-    assert said.startswith("NCCL error in: ") and said.endswith("; Cuda failure 2 'out of memory'")
-    assert ranks.is_out_of_memory(RuntimeError(NCCL)) and NO_MEMORY.search(said)
+    text = ranks._words(RuntimeError(NCCL))
+    assert text.startswith("NCCL error in: ") and text.endswith("; Cuda failure 2 'out of memory'")
+    assert ranks.is_out_of_memory(RuntimeError(NCCL)) and NO_MEMORY.search(text)
     other = ranks._words(RuntimeError(NCCL.replace("Cuda failure 2 'out of memory'", "socketPoll: closed by peer")))
     assert other.endswith("unhandled cuda error (run with NCCL_DEBUG=INFO); socketPoll: closed by peer")
 
@@ -85,7 +85,7 @@ def test_a_thread_within_pytorch_does_not_turn_an_end_into_a_crash():
         [sys.executable, "-c", BUSY], env={**os.environ, "PYTHONPATH": str(NODE)}, capture_output=True, text=True,
         timeout=60, check=False,
     )  # fmt: skip
-    assert (done.returncode, done.stdout, done.stderr) == (3, "all is told\nended in order\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (3, "all is reported\nended in order\n", "")
 
 
 def test_what_else_an_exception_says_is_left_out_and_all_is_bounded():

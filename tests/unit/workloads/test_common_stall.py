@@ -168,7 +168,7 @@ def test_marks_are_counted_up_to_the_first_not_passed(count):
         assert sum(mark.asked for mark in marks) <= 6
 
 
-def test_the_device_is_told_over_all_lists_of_marks(tmp_path):
+def test_the_device_is_reported_over_all_lists_of_marks(tmp_path):
     selected = []
     progress = Progress(tmp_path / "beat-0.json")
     assert progress.device_done() == 0
@@ -196,7 +196,7 @@ def test_a_heartbeat_tells_of_a_lost_device_without_ending(tmp_path):
     assert seen.device_done == 0
 
 
-def test_a_thread_that_moves_is_told_from_one_that_stands():
+def test_a_moving_thread_is_distinguished_from_a_standing_one():
     release = threading.Event()
     thread = threading.Thread(target=release.wait, args=(20,))
     thread.start()
@@ -407,7 +407,7 @@ def test_a_full_gpu_that_refuses_the_question_is_named_too(full_gpu, tmp_path):
         ("CUDA error: an illegal memory access was encountered", False),
     ],
 )
-def test_a_full_gpu_by_whoever_says_so(words, is_full):
+def test_a_full_gpu_by_any_layers_message(words, is_full):
     pytest.importorskip("torch")
     from gpuval_workloads.common.ranks import is_out_of_memory
 

@@ -486,13 +486,13 @@ def test_a_block_counts_when_the_device_has_done_it_and_gives_its_events_meanwhi
 
 def test_slow_work_is_repeated_one_by_one_and_less_often(alone, monkeypatch):
     monkeypatch.setattr(measure, "REPORT_SECONDS", 0.1)
-    told = []
-    timing = Meter(alone, lambda: told.append(1)).time(lambda: time.sleep(0.05), 0.01, together=False)
+    reports = []
+    timing = Meter(alone, lambda: reports.append(1)).time(lambda: time.sleep(0.05), 0.01, together=False)
     assert len(timing.laps) == measure.LEAST_SLOW_LAPS
-    assert len(told) == 2 + len(timing.laps)
+    assert len(reports) == 2 + len(timing.laps)
 
 
-def test_what_goes_on_for_long_is_told_of_by_the_first_rank(alone, monkeypatch, capsys):
+def test_what_goes_on_for_long_is_reported_by_the_first_rank(alone, monkeypatch, capsys):
     monkeypatch.setattr(progress, "REPORT_SECONDS", 0.05)
     for rank, least in ((0, 3), (1, 0)):
         reporter = progress.ProgressReporter(Ranks(rank, 2, CPU))
@@ -514,20 +514,20 @@ def test_what_goes_on_for_long_is_told_of_by_the_first_rank(alone, monkeypatch, 
         assert all(line.startswith("another: ") and line.endswith(" s of about 0 s") for line in more)
 
 
-def test_beside_work_with_a_deadline_it_is_told_no_longer_than_that(monkeypatch):
+def test_beside_work_with_a_deadline_it_is_reported_no_longer_than_that(monkeypatch):
     monkeypatch.setattr(progress, "REPORT_SECONDS", 0.02)
-    told = []
-    with progress.keep_reporting(lambda: told.append(1), 0.2):
+    reports = []
+    with progress.keep_reporting(lambda: reports.append(1), 0.2):
         time.sleep(0.6)
-        count = len(told)
+        count = len(reports)
         time.sleep(0.2)
     assert 2 <= count <= 11
-    assert len(told) == count
+    assert len(reports) == count
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_a_slow_disk_is_told_of(alone, monkeypatch, tmp_path, is_there):
-    told = []
+def test_a_slow_disk_is_reported(alone, monkeypatch, tmp_path, is_there):
+    reports = []
 
     def measured(directory, seconds, size):
         time.sleep(0.3)
@@ -537,9 +537,9 @@ def test_a_slow_disk_is_told_of(alone, monkeypatch, tmp_path, is_there):
     monkeypatch.setattr(host.fio, "run", measured)
     monkeypatch.setattr(host, "DISK_BYTES", 2**24)
     monkeypatch.setenv("GPUVAL_WORK_DIR", str(tmp_path))
-    found = host.disk(alone, 1.0, lambda: told.append(1))
+    found = host.disk(alone, 1.0, lambda: reports.append(1))
     assert len(found.figures) == 2
-    assert len(told) >= 5
+    assert len(reports) >= 5
 
 
 def test_the_result_is_written_after_each_part(alone, monkeypatch, tmp_path):
@@ -614,24 +614,24 @@ vm:757:771 [0] NCCL INFO Channel 23/0 : 0[0] -> 1[1] via {way}
 
 
 @pytest.mark.parametrize(
-    ("way", "told"), [("P2P/CUMEM", "P2P"), ("P2P/direct pointer", "P2P"), ("SHM/direct/direct", "SHM")]
+    ("way", "transport"), [("P2P/CUMEM", "P2P"), ("P2P/direct pointer", "P2P"), ("SHM/direct/direct", "SHM")]
 )
-def test_the_way_between_gpus_is_read_from_the_log(way, told):
+def test_the_way_between_gpus_is_read_from_the_log(way, transport):
     assert nccl_log.fingerprints(NCCL.format(way=way)) == {
-        "diagnostics_transport": told,
+        "diagnostics_transport": transport,
         "diagnostics_nvls": "off",
     }
     assert nccl_log.version(NCCL) == "2.28.9+cuda13.0"
 
 
-def test_several_ways_and_multicast_are_told():
+def test_several_ways_and_multicast_are_reported():
     # NCCL 2.28 src/transport/net.cc and nvls.cc
     more = (
         "h:1:2 [0] NCCL INFO Channel 01/0 : 3[3] -> 0[0] [send] via NET/Socket/0\n"
         "h:1:2 [0] NCCL INFO NVLS comm 0x55 headRank 0\n"
     )
-    told = nccl_log.fingerprints(NCCL.format(way="P2P/CUMEM") + more)
-    assert told == {"diagnostics_transport": "NET+P2P", "diagnostics_nvls": "on"}
+    found = nccl_log.fingerprints(NCCL.format(way="P2P/CUMEM") + more)
+    assert found == {"diagnostics_transport": "NET+P2P", "diagnostics_nvls": "on"}
     assert nccl_log.transports(more.splitlines()) == {"NET": {(3, 0)}}
     assert nccl_log.fingerprints("nothing of the kind") == {}
 

@@ -79,7 +79,7 @@ def test_all_alike_but_far_from_float64_are_all_wrong(error):
     assert "loss is off from float64 by" in judgement.findings[0].text
 
 
-def test_nobody_agrees_with_itself():
+def test_no_part_agrees_with_itself():
     judgement = judge(SECTION, parts([(BAD, 1), (GOOD, 1)], [(GOOD, 1), (WORSE, 1)]))
     assert judgement.right == GOOD
     assert [finding.count for finding in judgement.findings] == [2, 2]

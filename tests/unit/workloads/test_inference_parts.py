@@ -73,7 +73,7 @@ def test_a_failed_request_adds_nothing_but_a_failure():
     assert figures["inference_itl_p50_seconds"] == pytest.approx(0.2)
 
 
-def test_what_nobody_measured_is_absent():
+def test_what_was_not_measured_is_absent():
     names = {name for name, _, _ in Tally().metrics(0.0)}
     assert "inference_ttft_p50_seconds" not in names
     assert "inference_tokens_per_second" not in names
@@ -137,7 +137,7 @@ def test_vllm_spreads_over_all_gpus(monkeypatch):
     ("kind", "command", "words"),
     [("command", None, "--server-command"), ("vllm", None, "vllm cannot be imported"), ("auto", None, "pip install")],
 )
-def test_what_is_not_installed_is_said_with_the_remedy(monkeypatch, kind, command, words):
+def test_what_is_not_installed_is_reported_with_the_remedy(monkeypatch, kind, command, words):
     monkeypatch.setattr(servers, "_is_importable", lambda package: False)
     with pytest.raises(WorkloadFailure, match=words):
         servers.choose(kind, command, (), CPU)

@@ -94,7 +94,7 @@ def test_no_rank_outlives_the_parent(tmp_path, number, code):
         time.sleep(0.05)
 
 
-def test_a_missing_gpu_is_said_and_no_cpu_stands_in(tmp_path):
+def test_a_missing_gpu_is_reported_and_no_cpu_stands_in(tmp_path):
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
     ended = TorchWorkload(tmp_path, MODULE, "--steps", "2", GPUVAL_ACCELERATOR="nvidia", GPUVAL_GPU_COUNT="8").end()

@@ -103,7 +103,7 @@ def put_fio(folder, script):
         "fio: engine libaio not loadable",
     ],
 )
-def test_where_the_page_cache_cannot_be_passed_by_it_is_said(tmp_path, monkeypatch, complaint):
+def test_where_the_page_cache_cannot_be_passed_by_it_is_reported(tmp_path, monkeypatch, complaint):
     script = f"""case "$*" in *direct=1*) echo "{complaint}"; exit 1;; esac
 case "$*" in *rw=read*) sed 's/"write" :/"x" :/; s/"read" :/"y" :/; s/"x" :/"read" :/' "$DATA/fio3_write.json";;
 *) cat "$DATA/fio3_write.json";; esac"""

@@ -104,7 +104,7 @@ def test_carriage_returns_and_colours_change_nothing(name, says, verdict):
 
 
 @CASES
-def test_a_cut_off_output_never_passes_unless_what_is_missing_says_nothing(name, says, verdict):
+def test_a_cut_off_output_never_passes_unless_what_is_missing_is_of_no_account(name, says, verdict):
     text = golden(name)
     step = max(1, len(text) // 1200)
     passed = [end for end in range(0, len(text), step) if says(text[:end]).verdict == PASS]
@@ -307,11 +307,11 @@ def test_dcgm_names_the_gpu_that_failed(name, says, scope, words):
     assert named(answer)["dcgm_failed_count", "node"] == 1
 
 
-def test_the_numbers_of_dcgm_errors_are_told():
+def test_the_numbers_of_dcgm_errors_are_reported():
     assert "(DCGM error 95)" in dcgm_of_eight(golden("dcgm4_level2_failed.json")).faults[0].text
 
 
-def test_a_warning_of_dcgm_is_told_and_is_no_failure():
+def test_a_warning_of_dcgm_is_reported_and_is_no_failure():
     answer = dcgm_of_eight(golden("dcgm4_level2_warning.json"))
     (note,) = answer.notes
     assert note.startswith("gpu:0: software: Persistence Mode")

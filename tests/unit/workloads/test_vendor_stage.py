@@ -149,7 +149,7 @@ def test_gpus_too_slow_for_the_largest_size_are_measured_at_a_smaller_one(tmp_pa
     assert ended.metric("nccl_tests_broadcast_largest_bytes") == 2**30
 
 
-def test_a_gpu_fewer_than_declared_is_told_in_the_words_of_the_tool(tmp_path, bin_folder):
+def test_a_gpu_fewer_than_declared_is_reported_in_the_words_of_the_tool(tmp_path, bin_folder):
     put(bin_folder, "all_reduce_perf", "echo 'Invalid number of GPUs: 8 requested but only 7 were found.' >&2; exit 3")
     ended = run(tmp_path, "--seconds", "20").end()
     assert ended.metric("vendor_tools_failed_count") == 1
@@ -185,10 +185,10 @@ def test_a_tool_that_gives_no_answer_is_no_pass(tmp_path, bin_folder, monkeypatc
     assert len(ended.out) < 3_000_000
 
 
-@pytest.mark.parametrize("said", ["to the host engine", "to the specified host: localhost"])
-def test_dcgm_without_its_host_engine_is_left_out(tmp_path, bin_folder, said):
+@pytest.mark.parametrize("words", ["to the host engine", "to the specified host: localhost"])
+def test_dcgm_without_its_host_engine_is_left_out(tmp_path, bin_folder, words):
     """Where an image has dcgmi alone, the node is no worse for it."""
-    put(bin_folder, "dcgmi", f"echo 'Error: unable to establish a connection {said}'; exit 255")
+    put(bin_folder, "dcgmi", f"echo 'Error: unable to establish a connection {words}'; exit 255")
     ended = run(tmp_path, "--seconds", "20").end()
     assert ended.metric("vendor_tools_failed_count") == ended.metric("vendor_tools_run_count") == 0
     assert ended.metric("vendor_tools_left_out_count") == 1
@@ -317,7 +317,7 @@ def test_folders_given_come_before_path_and_only_executables_count(tmp_path):
     assert found.find("rvs") is None
 
 
-# Running somebody else's program
+# Running another user's program
 
 
 def test_a_program_that_cannot_be_started_says_why(tmp_path):
@@ -337,10 +337,10 @@ def test_of_too_much_output_the_beginning_and_the_end_are_kept():
 
 def test_a_silent_program_is_reported_on(monkeypatch):
     monkeypatch.setattr(command, "QUIET_SECONDS", 0.3)
-    said = []
-    command.run(["sleep", "1.2"], 20, say=said.append)
-    assert len(said) >= 2
-    assert said[0].startswith("still runs")
+    words = []
+    command.run(["sleep", "1.2"], 20, say=words.append)
+    assert len(words) >= 2
+    assert words[0].startswith("still runs")
 
 
 def test_what_a_program_leaves_in_its_group_ends_with_it(tmp_path):
