@@ -19,7 +19,7 @@ description:
     O(label_groups), by which nodes join a run that is open (C(gpuval_accept_new_nodes)).
   - Groups are those of O(group), O(label_groups), C(type_p5_48xlarge) for an instance type and C(sku_h200) for a SKU.
   - C(gpuval_sku) is set for the group of the SKU. C(gpuval_gpu_count) is set for the group of nodes of one kind, to the
-    most GPUs that one of them has. Both give way to any C(group_vars), where what was ordered is to be said.
+    most GPUs that one of them has. Both give way to any C(group_vars), which is where to state what was ordered.
   - Any text of the cluster is data, never a template.
 requirements:
   - kubernetes (Python library)

@@ -1,7 +1,7 @@
 """Make text that nodes wrote safe for the places people read it: terminal, Markdown, XML, CSV and file names.
 
 Nodes are not trusted: a message may carry terminal escapes, HTML, a spreadsheet formula or characters that reorder what
-stands around them. Text is cleaned once, when it is taken in, and escaped again for the format it is written to.
+stands around them. Text is cleaned once, on intake, and escaped again for the format it is written to.
 """
 
 from __future__ import annotations

@@ -37,14 +37,14 @@ def locked(path: Path, seconds: float, late: Exception) -> Iterator[None]:
     """Hold a lock file, waiting for it at most so long; raises `late` when another process still holds it then."""
     with path.open("a") as stream:
         deadline = time.monotonic() + seconds
-        while not _taken(stream.fileno()):
+        while not _locked(stream.fileno()):
             if time.monotonic() > deadline:
                 raise late
             time.sleep(TURN_SECONDS)
         yield
 
 
-def _taken(descriptor: int) -> bool:
+def _locked(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -9,7 +9,7 @@ from ansible.errors import AnsibleError
 
 
 class AbandonedError(AnsibleError):
-    """ansible-playbook is gone: nobody would read a result, and the next command may be at work already."""
+    """ansible-playbook is gone: no process reads a result, and the next command may be running already."""
 
 
 class Parent:

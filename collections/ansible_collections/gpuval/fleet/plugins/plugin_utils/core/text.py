@@ -1,4 +1,4 @@
-"""How people are told of many things in few words."""
+"""Lists and names as people read them."""
 
 from __future__ import annotations
 

@@ -67,14 +67,14 @@ def exact(value: Number) -> Fraction:
 
 
 def compatible(one: str, other: str) -> bool:
-    """Whether a figure in one unit can be told in the other; unknown units are compatible with themselves only."""
+    """Whether a figure in one unit can be converted to the other; unknown units are compatible with themselves only."""
     if one == other:
         return True
     return one in _UNITS and other in _UNITS and _UNITS[one][0] == _UNITS[other][0]
 
 
 def convert(value: Number | Fraction, source: str, target: str) -> Fraction:
-    """``value`` in ``source`` told in ``target``, exactly; raises UnitError when they measure different things."""
+    """``value`` in ``source`` converted to ``target``, exactly; raises UnitError when they measure different things."""
     number = value if isinstance(value, Fraction) else exact(value)
     if source == target:
         return number

@@ -141,11 +141,11 @@ def _expanded(value: str, line: int, what: str) -> list[str]:
 
 def _node(name: str, cells: dict[str, str], line: int, what: str) -> Node:
     if not NODE_NAME.fullmatch(name):
-        told = "an IPv6 address cannot be a name" if _is_address(name) else "not a name"
+        why = "an IPv6 address cannot be a name" if _is_address(name) else "not a name"
         raise _error(
             what,
             line,
-            f"{name!r}: {told}. Names are file names: letters, digits, '.', '_' and '-'; write `name address`",
+            f"{name!r}: {why}. Names are file names: letters, digits, '.', '_' and '-'; write `name address`",
         )
     variables: dict[str, Any] = {}
     address = cells.get("address", name)

@@ -1,4 +1,4 @@
-"""Which metrics no criterion looks at, and which criteria look at what nobody reports. Advice, never a verdict.
+"""Which metrics no criterion looks at, and which criteria look at what no node reports. Advice, never a verdict.
 
 A metric is covered when a check of its stage judges it or needs it, or a list declares it informational, with a reason.
 """

@@ -49,7 +49,7 @@ def checks(subject: Subject, has_facts: bool, models: Sequence[str]) -> list[Ent
 
 
 def _node_size_check(subject: Subject, sku: sku_catalogue.Sku, *, ordered: bool) -> list[Entry]:
-    """How many GPUs such a node has, where nobody declared it.
+    """How many GPUs such a node has, where it is not declared.
 
     Who orders an H200 node means a whole one. Where the SKU is only found, a part of a node is what virtual machines
     are sold as; but no machine is sold with seven of eight GPUs.

@@ -48,17 +48,17 @@ def launch_check(name: str, launch: Mapping[str, Any] | None, records: Mapping[s
     began = any(record["started_at"] is not None for record in records.values())
     message = one_line(launch.get("message") or "", 400) if launch else ""
     if state in LAUNCHED or began:
-        said = f"{state}: {message}" if message else state
-        return own_entry("launch", "", "launch", "pass", value=state, expected="started", reason=said)
+        reason = f"{state}: {message}" if message else state
+        return own_entry("launch", "", "launch", "pass", value=state, expected="started", reason=reason)
     known = launch_errors.described(launch or {"state": "unknown"})
     word = one_line(known["class"], 40)
-    said = state if word in (state, "not_started", "launch_failed", "plan_refused") else f"{state} ({word})"
+    reason = state if word in (state, "not_started", "launch_failed", "plan_refused") else f"{state} ({word})"
     if known["message"]:
-        said += f": {one_line(known['message'], 400)}"
+        reason += f": {one_line(known['message'], 400)}"
     remedy = one_line(known["remedy"], 400).replace("{node}", name)
     if "validate again" not in remedy:  # a probe's remedy is its own
         remedy = f"{remedy}, {_AGAIN.format(node=name)}"
-    return own_entry("launch", "", "launch", "missing", value=word, expected="started", reason=said, remedy=remedy)
+    return own_entry("launch", "", "launch", "missing", value=word, expected="started", reason=reason, remedy=remedy)
 
 
 def no_stage_check() -> Entry:
@@ -69,7 +69,7 @@ def no_stage_check() -> Entry:
 
 
 def exempt_check(stage: str, reason: str) -> Entry:
-    """A stage of gangs that nothing is expected of, told where else it would have vanished."""
+    """A stage of gangs that nothing is expected of; without an entry it would vanish."""
     return own_entry(f"{stage}_state", stage, "state", "skipped", expected=f"nothing: {reason}", reason=reason)
 
 
@@ -84,7 +84,7 @@ def state_check(
 ) -> Entry:
     """The end of a stage; `contact` says why the node could not be asked for its records, if it could not.
 
-    ``of_gang``: the stage is one that nodes carry out together; its bad end accuses none of them.
+    ``of_gang``: the stage is one that nodes run together; its failure implicates none of them.
     """
     state = record["state"] if record else "missing"
     if record is None:
@@ -137,7 +137,7 @@ def accelerator_check(subject: Subject, facts: Record | None) -> Entry:
         return own_entry("accelerator", FACTS, "identity", "fail", reason=reason, **fields)
     hardware = count_of(facts, "gpu_hardware_count")
     if hardware is None:
-        reason = "taken for a CPU node, but gpu_hardware_count does not say that it has no GPU hardware"
+        reason = "looks like a CPU node, but gpu_hardware_count does not prove that it has no GPU hardware"
         return own_entry("accelerator", FACTS, "identity", "missing", reason=reason, **fields)
     if hardware > 0:
         reason = f"{units.number_text(hardware)} GPU devices on the PCI bus, none of them usable"
@@ -163,7 +163,7 @@ def identity_checks(facts: Record | None, twins: Twins) -> list[Entry]:
         ]
     others = sorted(twins, key=natural_order)
     first, *more = sorted(twins[others[0]])[:3]
-    same = one_line(", ".join([first, *(told.removeprefix(SAME) for told in more)]), 240)
+    same = one_line(", ".join([first, *(other.removeprefix(SAME) for other in more)]), 240)
     named = some_of(others)
     more_names = named.removeprefix(others[0]).removeprefix(", ")
     first_name = f"{others[0]} (and {more_names})" if more_names else others[0]

@@ -27,7 +27,7 @@ class StageBrief:
 
 
 def fields(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a record that evidence.py has taken in, all but when the store did."""
+    """The fields of an accepted record that status shows, but for the time at which the store got it."""
     return {
         "state": record["state"],
         "attempt": record["attempt"],

@@ -1,4 +1,4 @@
-"""Evidence: what nodes reported, taken in with suspicion.
+"""Evidence: what nodes reported, as untrusted input.
 
 A record is read only when it is small enough, strict JSON, follows its schema and names the run, node and stage of the
 key it was found under. Its text is cleaned once, here. What is refused is kept as a problem that says why: it is never

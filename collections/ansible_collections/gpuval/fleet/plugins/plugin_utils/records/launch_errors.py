@@ -1,8 +1,8 @@
-"""Why a node was not launched, as one word with a remedy, from what Ansible, ssh, sudo and the node itself said. Pure.
+"""Why a node was not launched, as one word with a remedy, from what Ansible, ssh, sudo and the node reported. Pure.
 
 The class is what a report is sorted and counted by; the message stays for people. Patterns are held against real texts
 of ansible-core, OpenSSH and sudo (tests/unit/records/data). A text that nothing matches has the class of its
-launch state: an unknown failure is never taken for a known one.
+launch state: an unknown failure never counts as a known one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import
 
 AGAIN = "then validate again with --limit {node}"
 MESSAGE_CHARACTERS = 600
-#: Begins what is said of a node that the watch gave up.
+#: Begins the message of a node that the watch gave up.
 LOST = "lost contact: "
 
 
@@ -219,7 +219,7 @@ CLASSES = (
     ),
 )
 
-#: With these nobody was logged in yet, so that nothing can lie on the node.
+#: With these no login succeeded, so that the node has no files of the run.
 BEFORE_LOGIN = frozenset(
     {
         "wrong_host_key",
@@ -243,8 +243,8 @@ BEFORE_LOGIN = frozenset(
 #: Classes that no text has: probes name them, or nothing more is known than the launch state.
 _BY_NAME = (
     known_class("unreachable", "check the address, the network and the login of the node"),
-    known_class("plan_refused", "mend what the message names"),
-    known_class("launch_failed", "mend what the message names"),
+    known_class("plan_refused", "fix the cause named above"),
+    known_class("launch_failed", "fix the cause named above"),
     known_class("not_started", "look at the node with the status playbook"),
 )
 _FALLBACK = {"unreachable": "unreachable", "refused": "plan_refused", "failed": "launch_failed"}
@@ -257,7 +257,7 @@ _SENT = re.compile(
 _FAILED = re.compile(r"^Task failed: ")
 _CHANGED = re.compile(r"The fingerprint for the (\S+) key sent by the remote host is\s+(\S+?)\.?\s")
 _OFFENDING = re.compile(r"Offending \S+ key in (\S+)")
-#: What a failed module is said to have done, when its interpreter never came so far.
+#: What Ansible reports of a module whose interpreter never started.
 _NO_ANSWER = "Module result deserialization failed: No start of json char found"
 
 
@@ -282,9 +282,9 @@ def plain(message: str) -> str:
     text = _FAILED.sub("", text)
     if "@ " in text and "IDENTIFICATION HAS CHANGED" in text:
         key, place = _CHANGED.search(text + " "), _OFFENDING.search(text)
-        told = f": the node shows the {key[1]} key {key[2]}" if key else ""
+        shown = f": the node shows the {key[1]} key {key[2]}" if key else ""
         known = f", another one than in {place[1]}" if place else ""
-        return f"REMOTE HOST IDENTIFICATION HAS CHANGED{told}{known}"
+        return f"REMOTE HOST IDENTIFICATION HAS CHANGED{shown}{known}"
     text = text.partition(" In some cases, you may have been able to authenticate")[0]
     text = text.removeprefix(_NO_ANSWER).strip() or text
     return one_line(text, MESSAGE_CHARACTERS)
@@ -298,10 +298,10 @@ def described(launch: Mapping[str, Any]) -> dict[str, Any]:
     if launch.get("state") in LAUNCHED:
         return {**launch, "class": None, "remedy": None}
     message = str(launch.get("message") or "")
-    told = plain(message)
-    known = named(str(launch.get("class"))) or classify(str(launch.get("state", "")), f"{message}\n{told}")
+    text = plain(message)
+    known = named(str(launch.get("class"))) or classify(str(launch.get("state", "")), f"{message}\n{text}")
     name = str(launch.get("class") or known.name)
-    return {**launch, "message": told, "class": name, "remedy": launch.get("remedy") or known.remedy}
+    return {**launch, "message": text, "class": name, "remedy": launch.get("remedy") or known.remedy}
 
 
 def contact(message: str, before: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -311,13 +311,13 @@ def contact(message: str, before: Mapping[str, Any] | None = None) -> dict[str, 
     """
     if before and str(before.get("message", "")).startswith(LOST):
         return dict(before)
-    told = plain(message)
-    known = classify("", f"{message}\n{told}")
+    text = plain(message)
+    known = classify("", f"{message}\n{text}")
     known = _NAMED["lost_contact"] if known.name == "not_started" else known
-    return {"class": known.name, "message": told, "remedy": known.remedy}
+    return {"class": known.name, "message": text, "remedy": known.remedy}
 
 
 def heard_again(launch: Mapping[str, Any]) -> dict[str, Any]:
-    """The launch after a new record of its node: that it was given up for lost says nothing any more."""
+    """The launch after a new record of its node: that it was lost does not count any more."""
     lost = str((launch.get("contact") or {}).get("message", "")).startswith(LOST)
     return {key: value for key, value in launch.items() if not (lost and key == "contact")}

@@ -25,7 +25,7 @@ def _count(value: float) -> str:
     return f"{value:.0f}"
 
 
-#: By stage what is said, of which metric, and how.
+#: By stage the label of a figure, its metric, and its format.
 LINES: Mapping[str, tuple[tuple[str, str, Callable[[float], str]], ...]] = {
     "training": (("Training Time", "training_duration_seconds", _seconds),),
     "loading": (
@@ -49,11 +49,11 @@ def stage_line(node: str, stage: str, figures: Mapping[str, Any], duration_secon
 
     A stage without a line of its own says how long it took.
     """
-    said = [
+    shown = [
         f"{title}: {form(float(figures[metric]))}"
         for title, metric, form in LINES.get(stage, ())
         if isinstance(figures.get(metric), (int, float))
     ]
-    if not said and duration_seconds is not None:
-        said = [f"{stage.replace('_', ' ').capitalize()} Time: {_seconds(duration_seconds)}"]
-    return ", ".join([f"Node: {one_line(node, 253)}", *said])
+    if not shown and duration_seconds is not None:
+        shown = [f"{stage.replace('_', ' ').capitalize()} Time: {_seconds(duration_seconds)}"]
+    return ", ".join([f"Node: {one_line(node, 253)}", *shown])

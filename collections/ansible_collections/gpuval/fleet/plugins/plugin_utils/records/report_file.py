@@ -1,5 +1,5 @@
 """report.json as a file with a line for each node: written and read line by line, since a thousand nodes of eight GPUs
-fill more than 200 MB, of which nobody should hold several copies."""
+fill more than 200 MB, and must not be copied in memory."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def judged_by(
     """What to hold a run against here: files of criteria, the baseline's file, and remarks.
 
     That is what the run was held against before, by this controller or, for a copy, its own, unless something was
-    given here, which counts and is told.
+    given here, which counts, with a remark.
     """
     path = criteria_file(folder)
     whose = "of the run's own controller" if folder.is_copy else "that the run was held against before"

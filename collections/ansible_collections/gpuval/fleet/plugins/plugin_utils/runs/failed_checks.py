@@ -2,7 +2,7 @@
 
 A run is judged by itself; a mark outlives it. `training` of a node does not speak for its links, and rounds of pairs do
 not speak for its memory. So each node that failed bears the checks that are open: `stage/check` for one that failed,
-`stage/` for a stage of which required evidence was missing, and `?` where nobody knows. Pure.
+`stage/` for a stage of which required evidence was missing, and `?` where that is unknown. Pure.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 ANNOTATION = "gpuval.io/failed-checks"
 UNKNOWN = "?"
-#: More are told by their stages.
+#: Beyond these the list names stages.
 MAX_ENTRIES, MAX_CHARACTERS = 200, 32_768
 FAIL, PASS = "FAIL", "PASS"
-#: Two names for one machine are told by the run that has both.
+#: Two names for one machine: only the run that has both shows it.
 BETWEEN_NODES = ("identity",)
 
 

@@ -342,7 +342,7 @@ def choose_run_id(results: Path, requested: str, nodes: Mapping[str, Any], profi
 
 
 def _asked(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """What is expected of whom, whenever they joined, wherever they stand."""
+    """What is expected of each node, whenever it joined."""
     return {
         name: {key: value for key, value in node.items() if key not in ("joined_at", "labels")}
         for name, node in nodes.items()
@@ -360,8 +360,8 @@ def merge(
     """The frozen run with the nodes of `wanted` that are new to it, and their names. Known ones stay as they are, but
     for gangs: a run that was opened with one node has company now.
 
-    Raises RunError for a finished run that nobody joins: its evidence would pass for that of today; and for nodes that
-    join one whose gangs were formed: they would be part of none, and never accepted.
+    Raises RunError for a finished run, which no node can join: its evidence would pass for that of today; and for nodes
+    that join one whose gangs were formed: they would be part of none, and never accepted.
     """
     if run is None:
         return wanted, sorted(wanted["nodes"])

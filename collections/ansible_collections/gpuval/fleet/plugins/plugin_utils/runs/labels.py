@@ -22,8 +22,8 @@ def of_host(hostvars: Mapping[str, Any]) -> dict[str, str]:
     """The labels of a host by its variables: rack of a list of nodes, those of its cluster, then gpuval_labels, the
     last one over the others. Raises LabelsError."""
     rack = hostvars.get("rack")
-    told = isinstance(rack, (str, int)) and not isinstance(rack, bool)
-    found = declared({"rack": str(rack)}) if told else {}
+    given = isinstance(rack, (str, int)) and not isinstance(rack, bool)
+    found = declared({"rack": str(rack)}) if given else {}
     cluster = hostvars.get("kubernetes_labels")
     return {**found, **(declared(cluster) if cluster else {}), **declared(hostvars.get("gpuval_labels"))}
 

@@ -1,7 +1,7 @@
 """Unique ids of nodes, by worker: the name that a node has in the inventory and in the results.
 
 A mapping is a dictionary, or a file: a table with columns between bars (``| id | worker | uniqueid |``), CSV with a
-header, YAML or JSON. What is wrong in it is told all at once; nothing is taken from a mapping with an error.
+header, YAML or JSON. One error lists everything that is wrong; a mapping with an error is not used at all.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ class _Loader(yaml.BaseLoader):
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
-            raise NodeIdsError("aliases (*name) are not taken in a mapping of node ids")
+            raise NodeIdsError("a mapping of node ids must not have aliases (*name)")
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:

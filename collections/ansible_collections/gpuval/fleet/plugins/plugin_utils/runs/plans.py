@@ -90,7 +90,7 @@ def select_stages(
     everything = not wanted or "all" in wanted
     chosen = {name for name in profile if (everything or tags(name) & wanted) and not tags(name) & unwanted}
     if chosen and FACTS in profile and not tags(FACTS) & unwanted:
-        chosen.add(FACTS)  # without them nobody can say what the node is, and it is INCOMPLETE
+        chosen.add(FACTS)  # without them the node is unknown, and INCOMPLETE
     chosen = set(_with_needed(chosen, (), profile, declarations, unwanted))
     if not chosen:
         raise NothingChosenError(
@@ -179,7 +179,7 @@ def select(
 
 def check_images(runtime: str, images: Mapping[str, str | None]) -> None:
     """Raise PlanError where containers were asked for by name and no stage has an image: a typing error in
-    gpuval_images would else test the host's own software without a word. `images` by stage.
+    gpuval_images would otherwise test the host's own software silently. `images` by stage.
     """
     work = [stage for stage in images if stage not in (FACTS, IMAGE)]
     if runtime in ("docker", "podman") and work and not any(images.values()):
@@ -224,16 +224,16 @@ def _container(name: str, asked: Mapping[str, Any]) -> dict[str, Any] | None:
             f"{name}_workload.container (or gpuval_container): unknown keys {', '.join(sorted(unknown))}; "
             f"known are {', '.join(sorted(CONTAINER_KEYS))}"
         )
-    said = {key: value for key, value in asked.items() if value is not None and value != ""}
+    given = {key: value for key, value in asked.items() if value is not None and value != ""}
     try:
         for key, kind in CONTAINER_NUMBERS.items():
-            if key in said:
-                said[key] = kind(said[key])
+            if key in given:
+                given[key] = kind(given[key])
     except (TypeError, ValueError):
-        raise PlanError(f"{name}_workload.container.{key}: {said[key]!r} is not a number") from None
-    if "ulimits" in said:
-        said["ulimits"] = {str(key): str(value) for key, value in said["ulimits"].items()}
-    return said or None
+        raise PlanError(f"{name}_workload.container.{key}: {given[key]!r} is not a number") from None
+    if "ulimits" in given:
+        given["ulimits"] = {str(key): str(value) for key, value in given["ulimits"].items()}
+    return given or None
 
 
 def accelerator(sku: str, gpu_count: int | None, vendor: str | None = None) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What a run's controller puts into the store beside run.json and the plans, so that the store alone tells the run.
 
 Records tell of nodes that work. Of one that was refused or not reached, of what waits for its turn, and of what was not
-taken as evidence, only the controller knows: that is `run_watch.json`. What the run is held against is
+accepted as evidence, only the controller knows: that is `run_watch.json`. What the run is held against is
 `run_criteria.json`.
 """
 
@@ -38,7 +38,7 @@ _hidden = Redaction()
 
 @dataclass(frozen=True)
 class NodeUpdate:
-    """What is told of one node; `launch` is None before its first, `plan` before its plan was made."""
+    """What is published of one node; `launch` is None before its first, `plan` before its plan was made."""
 
     plan: Mapping[str, Any] | None
     launch: Mapping[str, Any] | None
@@ -66,7 +66,7 @@ def watch_document(
     """gpuval.watch/1. `window`: how many nodes at once, and bringing images."""
     plans: list[dict[str, Any]] = []
     places: dict[str, int] = {}
-    told = {}
+    described = {}
     for name, node in nodes.items():
         place = None
         if node.plan is not None and "heartbeat_seconds" in node.plan:
@@ -74,7 +74,7 @@ def watch_document(
             place = places.setdefault(json.dumps(expects), len(plans))
             if place == len(plans):
                 plans.append(expects)
-        told[name] = {"plan": place, "waits": node.waits, "launch": launch_told(node.launch)}
+        described[name] = {"plan": place, "waits": node.waits, "launch": published_launch(node.launch)}
     return {
         "schema": "gpuval.watch/1",
         "run_id": run["run_id"],
@@ -85,7 +85,7 @@ def watch_document(
         "silence_seconds": silence_seconds,
         "window": {"nodes": window[0], "transfers": window[1]},
         "plans": plans,
-        "nodes": told,
+        "nodes": described,
         "problems": _problems(problems),
     }
 
@@ -97,15 +97,15 @@ def _expects(plan: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def launch_told(launch: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def published_launch(launch: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Of a launch what a verdict and people need: no folder, command, address of a store or secret."""
     if not launch or "state" not in launch:
         return None
-    told = {key: _plain(launch[key]) for key in _LAUNCH if key in launch}
+    published = {key: _plain(launch[key]) for key in _LAUNCH if key in launch}
     contact = launch.get("contact")
     if contact:
-        told["contact"] = {key: _plain(contact[key]) for key in _CONTACT if key in contact}
-    return told
+        published["contact"] = {key: _plain(contact[key]) for key in _CONTACT if key in contact}
+    return published
 
 
 def _plain(value: Any) -> Any:
@@ -124,26 +124,26 @@ class Publisher:
     """
 
     folder: run_folder.RunFolder
-    _said: dict[str, Any] = field(default_factory=dict)
+    _published: dict[str, Any] = field(default_factory=dict)
     _at: float = float("-inf")
 
     def publish(self, store: Store, run: Mapping[str, Any], document: Mapping[str, Any], now: float) -> bool:
         """Returns whether it was put. `now`: seconds of a monotonic clock. Raises StoreError."""
-        said = {key: document[key] for key in ("state", "window", "plans", "nodes", "problems")}
-        if said == self._said and now - self._at < SIGN_SECONDS:
+        content = {key: document[key] for key in ("state", "window", "plans", "nodes", "problems")}
+        if content == self._published and now - self._at < SIGN_SECONDS:
             return False
         schemas.validate("watch", document, what=WATCH_FILE)
         run_folder.write_json(watch_file(self.folder), document)
         put(store, run, WATCH_FILE, document)
-        self._said, self._at = said, now
+        self._published, self._at = content, now
         return True
 
 
 @dataclass
 class Progress:
-    """What the watch has read, told in one object: a reader of a thousand nodes need not read seven thousand again.
+    """What the watch has read, in one object: a reader of a thousand nodes need not read seven thousand again.
 
-    Only last records are told: others change with every heartbeat.
+    Only last records are published: others change with every heartbeat.
     """
 
     _records: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -159,8 +159,8 @@ class Progress:
         if record is None or stamp is None or record["state"] not in FINAL_STATES:
             self._new |= self._records.pop(name, None) is not None
             return
-        told = brief.fields(record)
-        self._records[name] = {"stamp": stamp, **told, "message": _hidden(told["message"])}
+        fields = brief.fields(record)
+        self._records[name] = {"stamp": stamp, **fields, "message": _hidden(fields["message"])}
         self._new = True
 
     def publish(self, store: Store, run: Mapping[str, Any]) -> None:
@@ -188,7 +188,7 @@ def renewed(
     """The last document of a watch with what became known since: collecting asks nodes, and refuses records."""
     passed = max(0.0, run_folder.seconds_since(document["updated_at"]))
     nodes = {
-        name: {**node, "launch": launch_told(launches.get(name)) or node["launch"]}
+        name: {**node, "launch": published_launch(launches.get(name)) or node["launch"]}
         for name, node in document["nodes"].items()
     }
     return {

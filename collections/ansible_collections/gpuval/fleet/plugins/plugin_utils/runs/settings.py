@@ -74,30 +74,30 @@ def gang_problems(values: Mapping[str, Any], known: Declared, search_round_secon
         except (TypeError, ValueError):
             return None  # the declared type says so
 
-    told = []
+    problems = []
     size, slots = whole("gpuval_gang_size"), whole("gpuval_gang_slots")
     if size is not None and (size < 0 or size == 1):
-        told.append(f"gpuval_gang_size {size}: a gang has two nodes or more; 0 takes all that are alike")
+        problems.append(f"gpuval_gang_size {size}: a gang has two nodes or more; 0 takes all that are alike")
     if slots is not None and slots < 1:
-        told.append(f"gpuval_gang_slots {slots}: a node has one process or more")
+        problems.append(f"gpuval_gang_slots {slots}: a node has one process or more")
     port, ssh_port = whole("gpuval_gang_port"), whole("gpuval_gang_ssh_port")
     if port is not None and not 1 <= port < MAX_PORT:  # the next one is used as well
-        told.append(f"gpuval_gang_port {port}: from 1 to {MAX_PORT - 1}; the next port is used, too")
+        problems.append(f"gpuval_gang_port {port}: from 1 to {MAX_PORT - 1}; the next port is used, too")
     if ssh_port is not None and not 1 <= ssh_port <= MAX_PORT:
-        told.append(f"gpuval_gang_ssh_port {ssh_port}: from 1 to {MAX_PORT}")
+        problems.append(f"gpuval_gang_ssh_port {ssh_port}: from 1 to {MAX_PORT}")
     if port is not None and ssh_port in (port, port + 1):
-        told.append(f"gpuval_gang_ssh_port {ssh_port} is taken: gpuval_gang_port and the next one are the gang's own")
+        problems.append(f"gpuval_gang_ssh_port {ssh_port} collides: the gang uses gpuval_gang_port and the next one")
     given = values.get("gpuval_gang_search_seconds")
     seconds = _number(given) if isinstance(given, int | float | str) else None
     if seconds is not None and not seconds > 0:
-        told.append(f"gpuval_gang_search_seconds {given}: more than 0; gpuval_gang_search: false is without a search")
+        problems.append(f"gpuval_gang_search_seconds {given}: more than 0; gpuval_gang_search: false turns it off")
     elif seconds is not None and (short := folder.search_too_short(seconds, search_round_seconds)):
-        told.append(short)
+        problems.append(short)
     expected = values.get("gpuval_gang_expected_bytes_per_second", 0)
     speed = _number(expected) if isinstance(expected, int | float | str) else None
     if speed is not None and speed < 0:
-        told.append(f"gpuval_gang_expected_bytes_per_second {expected}: a speed in bytes/s; 0 is not known")
-    return told
+        problems.append(f"gpuval_gang_expected_bytes_per_second {expected}: a speed in bytes/s; 0 is not known")
+    return problems
 
 
 def _number(value: Any) -> float | None:
@@ -109,13 +109,13 @@ def _number(value: Any) -> float | None:
 
 def unknown(names: Iterable[str], known: Declared) -> list[str]:
     """Variables that look like a setting of gpuval and are none, with what may have been meant."""
-    told = []
+    problems = []
     for name in sorted(names):
         if not name.startswith(PREFIX) or name in known.options or name in known.defaults:
             continue
         near = difflib.get_close_matches(name, known.options, n=1, cutoff=0.8)
-        told.append(f"{name} (is it {near[0]}?)" if near else name)
-    return told
+        problems.append(f"{name} (is it {near[0]}?)" if near else name)
+    return problems
 
 
 def _without(message: str, secrets: Iterable[str]) -> str:

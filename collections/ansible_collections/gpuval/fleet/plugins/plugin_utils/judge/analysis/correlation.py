@@ -1,8 +1,8 @@
 """Figures of one stage that move together over the fleet, by Spearman's rank correlation. Pure.
 
 Two figures of the same kind of part are compared over all parts that have both, others over nodes (the median of their
-parts). Parts of a node are not independent: chance is told by the number of nodes. Two that are one quantity (its
-percentiles, its duration and rate) say nothing and are only counted.
+parts). Parts of a node are not independent: chance depends on the number of nodes. Two that are one quantity (its
+percentiles, its duration and rate) prove nothing and are only counted.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ LEAST_RHO = 0.7
 FALSE_SHARE = 0.01
 #: Beyond it one figure is made from the other.
 ONE_QUANTITY = 0.995
-#: A figure that fewer than this share of the parts told would leave few that told all.
-TOLD_BY = 0.8
+#: A figure that a smaller share of the parts reports would leave few parts that report all.
+REPORTED_BY = 0.8
 #: Of one stage; pairs grow with the square.
 MAX_FIGURES = 150
 #: Of more parts as many are drawn: rho is known to 0.02 then, and thousands of pairs take a second.
@@ -107,8 +107,8 @@ def _pairs(
     """Over the places that report every figure which most places report."""
     if len(figures) < 2:
         return
-    told_by_most = TOLD_BY * max(map(len, figures.values()))
-    usual = {key: values for key, values in figures.items() if len(values) >= told_by_most}
+    enough = REPORTED_BY * max(map(len, figures.values()))
+    usual = {key: values for key, values in figures.items() if len(values) >= enough}
     places = sorted(set.intersection(*(set(values) for values in usual.values())))
     if len(places) > MAX_PLACES:
         places = random.Random(0).sample(places, MAX_PLACES)  # noqa: S311 - always the same ones

@@ -48,7 +48,7 @@ class Sample:
     not_numbers: list[Place] = field(default_factory=list)
 
     def missing(self, nodes: Iterable[int]) -> int:
-        """Parts that these nodes, which ran the stage, did not tell; each has as many as most nodes told."""
+        """Parts that these nodes, which ran the stage, did not report; each has as many as most nodes reported."""
         parts = Counter(place[0] for _, place in self.values)
         parts.update(place[0] for place in self.not_numbers)
         usual = Counter(parts.values()).most_common(1)[0][0]
@@ -67,7 +67,7 @@ class Samples:
 
 
 def samples(nodes: Sequence[Mapping[str, Any]]) -> Samples:
-    """Every figure that the nodes of a report (``nodes`` of gpuval.report/1) told."""
+    """Every figure that the nodes of a report (``nodes`` of gpuval.report/1) contain."""
     kinds = kinds_of(nodes)
     scopes: dict[str, str] = {}
     of_stage: dict[tuple[str, str], dict[tuple[str, str, str], Sample]] = defaultdict(lambda: defaultdict(Sample))

@@ -32,14 +32,14 @@ def analyse(nodes: Nodes, properties: Sequence[Mapping[str, str]]) -> dict[str, 
     """The document of ``nodes`` (those of gpuval.report/1), each with its properties; None below three nodes."""
     if len(nodes) < MIN_NODES:
         return None
-    told = samples(nodes)
-    described = {key: sample for key, sample in told.figures.items() if len(_nodes_of(sample)) >= MIN_NODES}
+    reported = samples(nodes)
+    described = {key: sample for key, sample in reported.figures.items() if len(_nodes_of(sample)) >= MIN_NODES}
     if not described:
         return None
-    told = Samples(described, told.asked)
-    compared = groups.compare(told, properties)
-    correlated = correlation.correlate(told)
-    statistics = [_statistic(key, sample, told, nodes) for key, sample in _first(described, MAX_STATISTICS)]
+    reported = Samples(described, reported.asked)
+    compared = groups.compare(reported, properties)
+    correlated = correlation.correlate(reported)
+    statistics = [_statistic(key, sample, reported, nodes) for key, sample in _first(described, MAX_STATISTICS)]
     standings = [
         {**_figure(key), "by": by, "groups": [_standing(one) for one in its]}
         for (key, by), its in compared.standings.items()
@@ -66,7 +66,7 @@ def _nodes_of(sample: Sample) -> set[int]:
 
 
 def _first(described: Mapping[Key, Sample], most: int) -> list[tuple[Key, Sample]]:
-    """All, in their order; of too many those that most parts told."""
+    """All, in their order; of too many those that most parts reported."""
     if len(described) <= most:
         return list(described.items())
     kept = set(sorted(described, key=lambda key: -len(described[key].values))[:most])
@@ -77,13 +77,13 @@ def _figure(key: Key) -> dict[str, Any]:
     return {"stage": key.stage, "metric": key.metric, "scope": key.scope, "unit": key.unit, "kind": key.kind}
 
 
-def _statistic(key: Key, sample: Sample, told: Samples, nodes: Nodes) -> dict[str, Any]:
+def _statistic(key: Key, sample: Sample, reported: Samples, nodes: Nodes) -> dict[str, Any]:
     spread: Distribution = distribution(sample.values)
     return {
         **_figure(key),
         "count": spread.count,
         "nodes": spread.nodes,
-        "missing": told.missing(key),
+        "missing": reported.missing(key),
         "not_finite": len(sample.not_numbers),
         "mean": spread.mean,
         "standard_deviation": spread.deviation,

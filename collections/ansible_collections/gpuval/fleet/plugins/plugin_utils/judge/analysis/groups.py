@@ -28,7 +28,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.analysis.distri
 MIN_NODES = 3
 LEAST_EFFECT = 0.02
 FALSE_SHARE = 0.01
-#: Two groups that share this part of their nodes cannot be told apart.
+#: Two groups that share this part of their nodes cannot be distinguished.
 ALIKE = 0.8
 
 #: Property and value: ("rack", "r12").
@@ -127,10 +127,10 @@ def compare(samples: Samples, properties: Sequence[Mapping[str, str]]) -> Compar
         if len(values) < 2 * MIN_NODES or min(values.values()) == max(values.values()):
             continue
         medians[key] = values
-        told = frozenset(values)
-        groups = known.get(told)
+        reporting = frozenset(values)
+        groups = known.get(reporting)
         if groups is None:
-            groups = known[told] = _groups(told, properties)
+            groups = known[reporting] = _groups(reporting, properties)
         tests += _tests(key, values, groups, found)
     found.comparisons = len(tests)
     by_key: dict[Key, list[tuple[_Test, float]]] = defaultdict(list)
@@ -166,16 +166,16 @@ def _beyond_chance(tests: Sequence[_Test]) -> Iterator[tuple[_Test, float]]:
                 yield test, quality
 
 
-def _groups(told: frozenset[int], properties: Sequence[Mapping[str, str]]) -> _Groups:
+def _groups(reporting: frozenset[int], properties: Sequence[Mapping[str, str]]) -> _Groups:
     by: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
-    for number in sorted(told):
+    for number in sorted(reporting):
         for name, value in properties[number].items():
             by[name][value].add(number)
     large = {
         name: {
             value: frozenset(nodes)
             for value, nodes in sorted(values.items())
-            if MIN_NODES <= len(nodes) <= len(told) - MIN_NODES
+            if MIN_NODES <= len(nodes) <= len(reporting) - MIN_NODES
         }
         for name, values in sorted(by.items())
     }
@@ -240,18 +240,18 @@ def _standing_out(
     ordered = sorted(
         candidates, key=lambda one: (one[0].probability, -abs(one[0].standing.difference or 1), one[0].standing.group)
     )
-    taken: set[int] = set()
+    explained: set[int] = set()
     for test, quality in ordered:
-        if taken & test.nodes and not _still(test, taken, values):
+        if explained & test.nodes and not _still(test, explained, values):
             continue
-        taken |= test.nodes
+        explained |= test.nodes
         yield Finding(test.key, test.standing, test.nodes, test.probability, quality, _alike(test, groups))
 
 
-def _still(test: _Test, taken: set[int], values: Mapping[int, float]) -> bool:
-    """Whether the group differs without the nodes that are taken, and from others of which none is."""
-    nodes = test.nodes - taken
-    others = values.keys() - test.nodes - taken
+def _still(test: _Test, explained: set[int], values: Mapping[int, float]) -> bool:
+    """Whether the group differs without the nodes that are explained already, and from others of which none is."""
+    nodes = test.nodes - explained
+    others = values.keys() - test.nodes - explained
     if len(nodes) < MIN_NODES or len(others) < MIN_NODES:
         return False
     standing = _standing(test.standing.group, nodes, others, values)
