@@ -445,7 +445,9 @@ class ClusterPlacement(Placement):
             return None
         view.attempt_ended = True
         records = self._from_output(view, status.attempt)
-        printed = {key: record for key, raw in records.items() if (record := self._accepted(key, raw))}
+        printed: dict[str, Mapping[str, Any]] = {
+            place: record for place, raw in records.items() if (record := self._accepted(place, raw))
+        }
         known = {**view.records, **{record["stage"]: record for record in printed.values()}}
         plan = self._order(view.name).plan
         if status.attempt > 1:
@@ -454,9 +456,7 @@ class ClusterPlacement(Placement):
         self._settled[key] = [*owed.cut_off, *owed.not_run]
         self._closed[key] = status
         made = owed.records
-        if (
-            status.trouble and status.trouble.evidence
-        ):  # otherwise nothing is proven; the launch's contact has the cause
+        if status.trouble and status.trouble.evidence:  # otherwise the launch's contact has the cause
             made = made + [pod_records.not_run_record(status, plan, stage, at) for stage in owed.not_run]
         for record in made:
             key_of = object_key(self._run["folder"], "records", record["stage"], view.name)
@@ -493,7 +493,7 @@ class ClusterPlacement(Placement):
             except ClusterError as error:
                 self._warn(f"what round {self._round.name} made is left for clean: {error}")
 
-    def _accepted(self, key: str, raw: bytes) -> dict[str, Any] | None:
+    def _accepted(self, key: str, raw: bytes) -> Mapping[str, Any] | None:
         """The record that a pod printed, where it is valid: the output is untrusted."""
         return take_record(Evidence(), self._run, key, raw)
 
