@@ -70,11 +70,11 @@ class ActionModule(ControllerAction):
         run = self.own.read_run()
         if known.watch is None:
             launches, plans = self.own.read_launches(), self.own.read_plans()
-            told = {name: publishing.NodeUpdate(plans.get(name), launches.get(name)) for name in run["nodes"]}
+            updates = {name: publishing.NodeUpdate(plans.get(name), launches.get(name)) for name in run["nodes"]}
             since = folder.seconds_since(run["created_at"])
             document = publishing.watch_document(
                 run,
-                told,
+                updates,
                 [],
                 publishing.Times(since, folder.seconds_since(self.own.begun_at(run))),
                 window=(0, 0),
