@@ -89,11 +89,12 @@ def take(evidence: Evidence, folder: RunFolder, run: Mapping[str, Any], document
         *earlier, last = places.get(name, (None,))
         if last is None:
             continue
-        if read[last] is None:
+        last_round = read[last]
+        if last_round is None:
             for stage in stages:
                 evidence.add_problem(f"its round {last} never began", node=name, stage=stage)
             continue
-        _take_round(evidence, read[last], name, stages)
+        _take_round(evidence, last_round, name, stages)
         members_then = _members(document, last, name) if earlier else frozenset()
         for place in reversed(earlier):
             alike = _members(document, place, name) == members_then

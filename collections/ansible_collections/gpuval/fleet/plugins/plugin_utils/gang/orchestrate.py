@@ -76,7 +76,7 @@ class Gangs:
     def __init__(self, folder: RunFolder, settings: Settings, context: GangContext) -> None:
         self.folder, self.settings, self.context = folder, settings, context
         self.run = folder.read_run()
-        self.document = gang_document.read(folder)
+        self.document: Any = gang_document.read(folder)  # None until gangs are formed
         #: By round of a search and group the measured size in bytes.
         self._sizes: dict[str, dict[str, float | None]] = {}
 
@@ -178,7 +178,7 @@ class Gangs:
         report = self.context.judge(self.document)
         nodes = {node["name"]: node for node in report["nodes"]}
         complaints = self._complaints(report, work)
-        wanted = {}
+        wanted: dict[str, Sequence[Any]] = {}
         for name, found in findings.items():
             members = [nodes[member["node"]] for member in every[name]]
             condemned = {
@@ -198,7 +198,8 @@ class Gangs:
 
     def _complaints(self, report: Mapping[str, Any], stages: Sequence[str]) -> dict[str, str]:
         """By gang its first failed or missing required check of these stages."""
-        nodes, found = {node["name"]: node for node in report["nodes"]}, {}
+        nodes = {node["name"]: node for node in report["nodes"]}
+        found: dict[str, str] = {}
         for name, members in self.document["gangs"].items():
             for member in members:
                 check = next((one for one in nodes[member["node"]]["checks"] if is_open(one, stages)), None)

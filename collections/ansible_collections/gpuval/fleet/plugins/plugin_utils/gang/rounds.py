@@ -212,11 +212,11 @@ def of_other_network(nodes: Mapping[str, str], groups: Iterable[tuple[Sequence[s
 
 def culprits(records: Mapping[str, Mapping[str, Any]], members: Sequence[str]) -> set[str]:
     """Members that the gang's own programs name as the cause: a report, no proof."""
-    named = set()
+    named: set[str] = set()
     for record in records.values():
         gang = record["environment"].get("gang")
         name = gang.get("stopped_by") if isinstance(gang, Mapping) else None
-        if name in members:
+        if isinstance(name, str) and name in members:
             named.add(name)
     return named
 

@@ -71,7 +71,8 @@ def climb(line: Sequence[str], ran: Sequence[Ran], bounds: Bounds, left: int) ->
     If fewer rounds are `left` than there are sizes, some sizes are skipped, but never the whole gang.
     """
     sizes = [4 << step for step in range(len(line).bit_length()) if 4 << step < 2 * len(line) and len(line) > 2]
-    before, smaller, notes = bounds.expected, "expected of two nodes", []
+    before, smaller = bounds.expected, "expected of two nodes"
+    notes: list[str] = []
     for place, size in enumerate(sizes):
         known = set(_chunks(line, size))
         first = [one for one in ran if one.purpose == "climb" and one.nodes in known]

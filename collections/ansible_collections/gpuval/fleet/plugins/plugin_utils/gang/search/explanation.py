@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Optional
 
@@ -135,7 +135,10 @@ class Explanation:
 
 
 def among(
-    good: set[str], measurements: Sequence[Measurement], values: Sequence[float | None], skipped: set[int] = frozenset()
+    good: set[str],
+    measurements: Sequence[Measurement],
+    values: Sequence[float | None],
+    skipped: Collection[int] = frozenset(),
 ) -> dict[int, float]:
     """Figures of pairs of good nodes that nothing else explains."""
     return {

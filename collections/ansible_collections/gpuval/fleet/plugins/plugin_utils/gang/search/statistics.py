@@ -44,11 +44,11 @@ class Result:
         state = given.get("state")
         if state not in STATES:
             raise ValueError(f"{one_line(str(state), 40)}: not a state of a result; use {', '.join(STATES)}")
-        figures = [_figure(given.get(name)) for name in ("bus_bytes_per_second", "latency_seconds")]
+        bus, latency = _figure(given.get("bus_bytes_per_second")), _figure(given.get("latency_seconds"))
         culprits = given.get("culprits")
         named = [name for name in nodes if isinstance(culprits, (list, tuple)) and name in culprits]
         message = one_line(str(given.get("message") or ""), MESSAGE_CHARACTERS)
-        return cls(state, *figures, message, tuple(named))
+        return cls(state, bus, latency, message, tuple(named))
 
 
 def _figure(value: Any) -> float | None:
