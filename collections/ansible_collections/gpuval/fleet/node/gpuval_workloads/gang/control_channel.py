@@ -280,15 +280,17 @@ class ControlChannel:
             pass  # this member is leaving; asyncio of Python 3.11 would print it
         finally:
             writer.close()
-            self._writers.pop(index, None)
+            if index is not None:
+                self._writers.pop(index, None)
 
     def _broke(self, weight: int, stop: Stop) -> None:
         self._broken.append((weight, time.monotonic(), stop))
 
     def _greeted(self, message: Mapping[str, Any], nonce: str) -> tuple[int, Any]:
         index, bring = message.get("index"), message.get("bring")
-        good = isinstance(index, int) and 0 < index < len(self._gang.members) and index not in self._brought
-        if not good or not hmac.compare_digest(self._sign(nonce, index, bring), str(message.get("signature"))):
+        if not isinstance(index, int) or not 0 < index < len(self._gang.members) or index in self._brought:
+            raise _BrokenError("the greeting is not from a member of the gang")
+        if not hmac.compare_digest(self._sign(nonce, index, bring), str(message.get("signature"))):
             raise _BrokenError("the greeting is not from a member of the gang")
         return index, bring
 
