@@ -50,7 +50,7 @@ FAULTS = {
     ),
     "gone": (
         Fault("node_deleted", stage="work"),
-        ("INCOMPLETE", "node_lost", "PodGC: node no longer exists", "to be replaced"),
+        ("INCOMPLETE", "node_lost", "PodGC: node no longer exists", "replace a node that was removed"),
     ),
     "late": (
         Fault("hang", stage="work"),
