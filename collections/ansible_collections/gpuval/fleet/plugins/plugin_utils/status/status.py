@@ -13,10 +13,9 @@ from datetime import datetime
 from typing import Any
 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.brief import StageBrief
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import FINAL_STATES, LAUNCHED
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import FAILED_STATES, FINAL_STATES, LAUNCHED
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import DEADLINE_SLACK_SECONDS
 
-BROKEN = frozenset({"failure", "crash", "timeout"})
 #: In the order in which nodes are shown: those that need attention first.
 STATES = ("failed", "not started", "lost", "incomplete", "silent", "running", "waiting", "done")
 BAD = frozenset({"failed", "not started", "lost", "incomplete", "silent"})
@@ -257,7 +256,7 @@ def _state(
     age: float | None,
     heartbeat: float,
 ) -> str:
-    if any(state in BROKEN for state in states.values()):
+    if any(state in FAILED_STATES for state in states.values()):
         return "failed"
     launch = watched.get("launch") or {}
     if states and all(state in FINAL_STATES for state in states.values()):
@@ -278,7 +277,7 @@ def _state(
 
 def _stage_shown(state: str, states: Mapping[str, str]) -> str:
     """The stage to show: the one that failed, else the running one, else the next one or the last."""
-    orders = [BROKEN, ("running",)] if state == "failed" else [("running",), ("cancelled", "skipped")]
+    orders = [FAILED_STATES, ("running",)] if state == "failed" else [("running",), ("cancelled", "skipped")]
     for wanted in (*orders, ("pending", "missing")):
         for stage, its_state in states.items():
             if its_state in wanted:

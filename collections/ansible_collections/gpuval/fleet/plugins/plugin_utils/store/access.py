@@ -87,8 +87,8 @@ class StoreAccess:
             return self.embedded.reader()
         if not self.options["read_access_key"]:
             raise StoreError(
-                "nodes load models with a read-only key, and none is set: create one with read access "
-                "models/ in the bucket and set gpuval_s3_read_access_key and gpuval_s3_read_secret_key"
+                "nodes load models with a read-only key, and none is set: create one that can only read "
+                "models/ in the bucket, and set gpuval_s3_read_access_key and gpuval_s3_read_secret_key"
             )
         own = self.connection()
         return Connection(
