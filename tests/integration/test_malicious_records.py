@@ -114,7 +114,7 @@ def test_it_is_named_in_the_report_and_on_the_console(run):
     text = (fleet.run_folder / "report.md").read_text()
     assert "which is not part of the run" in text
     assert "over the limit of 1,048,576" in text
-    assert "Not taken as evidence:" in done.output.partition("FINAL ACCEPTANCE")[2]
+    assert "Refused as evidence:" in done.output.partition("FINAL ACCEPTANCE")[2]
 
 
 def test_nothing_of_it_comes_to_life(run):
@@ -141,6 +141,7 @@ def test_nothing_is_written_outside_the_results(run):
     assert not list(fleet.root.parent.glob("*escaped*"))
     assert sorted(path.name for path in (fleet.run_folder / "nodes").iterdir()) == ["node-1"]
     assert sorted(path.name for path in fleet.root.iterdir()) == [
+        "engines",
         "home",
         "hosts.json",
         "node",

@@ -26,6 +26,8 @@ SCHEMA_DIRECTORY = Path(__file__).resolve().parents[3] / "schemas"
 _ALTERNATIVES = ("anyOf", "oneOf")
 #: So many errors are compared to find the one that tells most: a document from outside may have a million.
 MAX_ERRORS = 100
+#: Characters of a malformed text that a message repeats.
+MAX_SHOWN = 80
 
 
 class Invalid(GpuvalError, ValueError):  # noqa: N818  (what the document is)
@@ -65,6 +67,8 @@ def validate(name: str, document: Any, *, what: str) -> None:
     value = functools.reduce(lambda inner, key: inner[key], path, document)
     if isinstance(value, float) and not math.isfinite(value):  # JSON has no such number
         raise Invalid(what, path, "a number must be finite")
+    if isinstance(best.kind, jsonschema_rs.ValidationErrorKind.Pattern):  # whose message repeats the whole value
+        raise Invalid(what, path, f"{value[:MAX_SHOWN]!r} does not have the form {best.kind.pattern}")
     raise Invalid(what, path, _shortened(best.message))
 
 
