@@ -28,6 +28,7 @@ TOGETHER = {
     "tests/integration/test_gangs.py": "gangs",
     "tests/integration/test_gangs_controller_killed.py": "gangs",
     "tests/integration/test_gang_mpi.py": "gangs",
+    "tests/integration/test_faults.py": "gangs",  # thirty machines
 }
 #: Begun first, so that no worker is left alone with them in the end.
 LONGEST = (

@@ -5,6 +5,7 @@ import tarfile
 
 from tests.kit import ring_member
 from tests.kit.container_fleet import ContainerFleet, Node
+from tests.kit.fleet import until
 from tests.kit.gang_fleet import RUN_SECONDS, gangs, settings
 
 ASKED = json.dumps({"run_gang_stages": ["collective"]})
@@ -13,9 +14,15 @@ WHERE = "find /var/lib/gpuval -name token -o -name id_ed25519"
 AT_WORK = "pgrep -f 'over plain [s]ockets' || true"
 
 
+def at_work(fleet, node):
+    """Process ids of the round's work: what the watch shows of it comes later, and on a busy machine too late."""
+    return fleet.bed.execute(node, "sh", "-c", AT_WORK).split()
+
+
 def killed_in_its_round(fleet):
     playing = fleet.start("gpuval.fleet.validate", "-e", ASKED)
-    playing.expect("node-2 collective: running", RUN_SECONDS)
+    playing.expect("round all: ", RUN_SECONDS)
+    until(lambda: all(at_work(fleet, node) for node in fleet.nodes), "the round at work on both nodes", RUN_SECONDS)
     playing.kill()
     (kept,) = fleet.run_folder.rglob("gang_keys.json")
     assert kept.stat().st_mode & 0o077 == 0
