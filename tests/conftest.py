@@ -64,9 +64,7 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.nodeid.startswith(SLOW) and not item.get_closest_marker("quick"):
             item.add_marker("slow")
-    items.sort(
-        key=lambda item: next((n for n, path in enumerate(LONGEST) if item.nodeid.startswith(path)), len(LONGEST))
-    )
+    items.sort(key=place)
 
 
 def pytest_xdist_make_scheduler(config, log):

@@ -17,8 +17,8 @@ sys.path[:0] = [
     str(ROOT / "collections/ansible_collections/gpuval/fleet/node"),
 ]
 
-from tests.kit.cluster import ClusterKit  # noqa: E402  (its folder is not installed)
-from tests.kit.cluster_records import Records  # noqa: E402  (its folder is not installed)
+from tests.kit.cluster import ClusterKit
+from tests.kit.cluster_records import Records
 
 
 def main() -> None:

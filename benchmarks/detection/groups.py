@@ -19,8 +19,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "collections"), str(ROOT)]
 
-import fleets  # noqa: E402
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.analysis.fleet import analyse  # noqa: E402
+import fleets
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.analysis.fleet import analyse
 
 SETTINGS = ((0.005, 0.003), (0.005, 0.01), (0.015, 0.003), (0.015, 0.01))
 EFFECTS = (0.02, 0.03, 0.05, 0.1)

@@ -19,8 +19,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "collections"), str(ROOT)]
 
-import fleets  # noqa: E402
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, verdict  # noqa: E402
+import fleets
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, verdict
 
 CVS = (0.005, 0.015)
 REPEATS = (0.003, 0.01)

@@ -23,8 +23,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks" / "report"))
 
-import fleet  # noqa: E402
-from ansible.utils.collection_loader._collection_finder import _AnsibleCollectionFinder  # noqa: E402
+import fleet
+from ansible.utils.collection_loader._collection_finder import _AnsibleCollectionFinder
 
 NOISE = 0.003
 
@@ -52,8 +52,8 @@ def put_runs(bucket: Path, nodes: int, runs: int) -> int:
 
 def copy_cache(root: Path, copies: int) -> None:
     """The cache as that of many runs: the first one's files again and again, each with noise in its figures."""
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.cache import Cache  # noqa: PLC0415
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.database import parquet  # noqa: PLC0415
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.cache import Cache
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.database import parquet
 
     cache = Cache(root, "benchmark")
     first = next(run for run in cache.runs() if run.state)
@@ -74,13 +74,13 @@ def copy_cache(root: Path, copies: int) -> None:
 
 def step(name: str, root: Path) -> dict[str, float]:
     """One step in this process."""
-    from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store  # noqa: PLC0415
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils.history import table  # noqa: PLC0415
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.cache import Cache  # noqa: PLC0415
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.query import History, Question  # noqa: PLC0415
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.sync import sync  # noqa: PLC0415
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria  # noqa: PLC0415
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore  # noqa: PLC0415
+    from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.history import table
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.cache import Cache
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.query import History, Question
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.sync import sync
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
 
     checks = criteria.load(criteria.shipped_files())
     cache = Cache(root / "history", "benchmark")
@@ -121,7 +121,7 @@ def main() -> None:
     if options.step:
         print(json.dumps(step(options.step, options.root)))
         return
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore  # noqa: PLC0415
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
 
     with tempfile.TemporaryDirectory() as place:
         root = Path(place)

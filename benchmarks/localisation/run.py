@@ -21,10 +21,10 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "collections"), str(Path(__file__).resolve().parent)]
 
 # Not at the top ("path"): they are found by what is put into sys.path above, and not installed.
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.localise import Findings, Limits  # noqa: E402 - found by the path above
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.tuning import DEFAULT  # noqa: E402 - found by the path above
-from gangs import DEADLINE_SECONDS, USUAL, Gang, build, find  # noqa: E402 - found by the path above
-from localisation_kinds import KINDS  # noqa: E402 - found by the path above
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.localise import Findings, Limits
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.tuning import DEFAULT
+from gangs import DEADLINE_SECONDS, USUAL, Gang, build, find
+from localisation_kinds import KINDS
 
 SIZES = (3, 4, 6, 8, 16, 64, 232, 256)
 #: The smallest gang that a kind of fault is planted into; others need LEAST.

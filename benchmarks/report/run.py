@@ -30,12 +30,12 @@ MAX_HTML_BYTES = 5e6
 
 def judge(folder: Path) -> None:
     """Write report.json, as the action judge_run does."""
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas  # noqa: PLC0415 - main makes the collection known first
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import judging  # noqa: PLC0415 - main makes the collection known first
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria  # noqa: PLC0415 - main makes the collection known first
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file  # noqa: PLC0415 - main makes the collection known first
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_file  # noqa: PLC0415 - main makes the collection known first
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder  # noqa: PLC0415 - main makes the collection known first
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import judging
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_file
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
 
     run_folder = RunFolder(folder)
     run = run_folder.read_run()
@@ -47,8 +47,8 @@ def judge(folder: Path) -> None:
 
 def report(folder: Path) -> None:
     """Write all forms of the report, as the action report_run does."""
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_forms  # noqa: PLC0415 - main makes the collection known first
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as folder_module  # noqa: PLC0415 - main makes the collection known first
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_forms
+    from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as folder_module
 
     write_forms(folder_module.read_report(folder_module.RunFolder(folder)), folder)
 

@@ -19,12 +19,10 @@ from botocore.client import Config
 from gpuval_runner.engine import EngineError, labels, probe, select
 
 from tests.kit import host_image
+from tests.kit.model_server import ModelServer
+from tests.kit.runner import SUCCEED, Node, plan, stage, until
 
 ROOT = Path(__file__).resolve().parents[2]
-
-from tests.kit.model_server import ModelServer  # noqa: E402
-from tests.kit.runner import SUCCEED, Node, plan, stage, until  # noqa: E402
-
 RUN_SECONDS = 120
 BUCKET = "gpuval"
 READY = """echo under way; trap 'echo told; exit 3' TERM; while :; do sleep 0.1; done"""
