@@ -6,16 +6,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import (
-    baseline,
-    baseline_changes,
-    judging,
-    make_baseline,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subjects import subjects_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
+from ..plugin_utils.core.paths import project_path
+from ..plugin_utils.judge import baseline, baseline_changes, judging, make_baseline
+from ..plugin_utils.judge.subjects import subjects_of
+from ..plugin_utils.runs import folder as run_folder
+from ..plugin_utils.runs.action import RunAction
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 #: Among fewer nodes one bad node easily moves the median.

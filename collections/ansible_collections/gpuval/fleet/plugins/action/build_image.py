@@ -8,10 +8,11 @@ import tempfile
 from pathlib import Path
 
 from ansible.errors import AnsibleActionFail
-from ansible_collections.gpuval.fleet.plugins.module_utils import image_archive
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import build_context, images
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
+
+from ..module_utils import image_archive
+from ..plugin_utils.artifacts import build_context, images
+from ..plugin_utils.core.action import ControllerAction
+from ..plugin_utils.core.paths import project_path
 
 PASSED_ON = ("reference", "way", "engine", "base", "arguments", "timeout_seconds")
 HERE = ("local",)

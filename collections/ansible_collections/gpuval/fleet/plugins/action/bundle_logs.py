@@ -6,17 +6,17 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.host_evidence import Part, pack
-from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import Redaction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import names, node_evidence
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.options import access_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.schemas import Invalid
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import log_bundle
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunError, RunFolder
+from ..module_utils.host_evidence import Part, pack
+from ..module_utils.redaction import Redaction
+from ..plugin_utils.cluster import names, node_evidence
+from ..plugin_utils.cluster.api import Cluster, ClusterError
+from ..plugin_utils.cluster.options import access_of
+from ..plugin_utils.core.action import ControllerAction
+from ..plugin_utils.core.escape import one_line
+from ..plugin_utils.core.paths import project_path
+from ..plugin_utils.core.schemas import Invalid
+from ..plugin_utils.delivery import log_bundle
+from ..plugin_utils.runs.folder import RunError, RunFolder
 
 NAMED_NODES = 20
 WORKERS = 8

@@ -3,17 +3,13 @@
 
 from __future__ import annotations
 
-from ansible.errors import (
-    AnsibleActionFail,
-    AnsibleError,
-    AnsibleUndefinedVariable,
-    AnsibleValueOmittedError,
-)
+from ansible.errors import AnsibleActionFail, AnsibleError, AnsibleUndefinedVariable, AnsibleValueOmittedError
 from ansible.module_utils.parsing.convert_bool import boolean
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.host_values import templar_of, values_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import settings
+
+from ..plugin_utils.core.action import ControllerAction
+from ..plugin_utils.core.host_values import templar_of, values_of
+from ..plugin_utils.core.text import some_of
+from ..plugin_utils.runs import settings
 
 MOST_NAMED = 5
 #: What says which cluster, and where on it.

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import yaml
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import images
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
+
+from ..plugin_utils.artifacts import images
+from ..plugin_utils.core import schemas
+from ..plugin_utils.core.action import ControllerAction
+from ..plugin_utils.core.paths import project_path
 
 
 class ActionModule(ControllerAction):

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import cleaning
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.options import access_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
+from ..plugin_utils.cluster import cleaning
+from ..plugin_utils.cluster.api import Cluster
+from ..plugin_utils.cluster.options import access_of
+from ..plugin_utils.core.action import ControllerAction
 
 
 class ActionModule(ControllerAction):

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import cleaning
+
+from ..plugin_utils.core.action import ControllerAction
+from ..plugin_utils.watch import cleaning
 
 REACHABLE = "reachable"
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 
 import contextlib
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document, keys, naming, rounds
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.run_keys import RunKeys
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import stored_runs
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess, put_run
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import cleaning
+from ..module_utils.store import StoreError
+from ..plugin_utils.core import schemas
+from ..plugin_utils.core.action import ControllerAction
+from ..plugin_utils.core.paths import project_path
+from ..plugin_utils.gang import document, keys, naming, rounds
+from ..plugin_utils.runs import folder as run_folder
+from ..plugin_utils.ssh.run_keys import RunKeys
+from ..plugin_utils.store import stored_runs
+from ..plugin_utils.store.access import StoreAccess, put_run
+from ..plugin_utils.watch import cleaning
 
 
 class ActionModule(ControllerAction):

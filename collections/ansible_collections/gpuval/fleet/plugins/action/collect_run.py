@@ -8,12 +8,13 @@ import time
 from pathlib import Path
 
 from ansible import context
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import clean_text
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import evidence
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import (
+
+from ..module_utils.store import StoreError
+from ..plugin_utils.core import schemas
+from ..plugin_utils.core.escape import clean_text
+from ..plugin_utils.gang import document as gang_document
+from ..plugin_utils.gang import evidence
+from ..plugin_utils.records.evidence import (
     MAX_RECORD_BYTES,
     MAX_SERIES_BYTES,
     Evidence,
@@ -22,13 +23,13 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence impo
     parse_key,
     take_record,
 )
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.node_tasks import MAX_WORKERS, NodeTasks
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess, object_key
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.reading import read_all
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import collecting
+from ..plugin_utils.runs import folder as run_folder
+from ..plugin_utils.runs import publishing
+from ..plugin_utils.runs.action import RunAction
+from ..plugin_utils.ssh.node_tasks import MAX_WORKERS, NodeTasks
+from ..plugin_utils.store.access import StoreAccess, object_key
+from ..plugin_utils.store.reading import read_all
+from ..plugin_utils.watch import collecting
 
 MAX_LOG_BYTES = 64 << 20
 #: A node's last uploads may still be on the way when its last record is there.

@@ -5,16 +5,16 @@ from __future__ import annotations
 
 import os
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import is_secret
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import DeliveryError, build, destination, log_bundle
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.sensitive import VARIABLES, Sensitive
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import node_ids
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.node_ids import MAX_SHOWN
+from ..module_utils.redaction import is_secret
+from ..module_utils.store import Connection
+from ..plugin_utils.core.paths import project_path
+from ..plugin_utils.core.text import some_of
+from ..plugin_utils.delivery import DeliveryError, build, destination, log_bundle
+from ..plugin_utils.delivery.sensitive import VARIABLES, Sensitive
+from ..plugin_utils.runs import folder as run_folder
+from ..plugin_utils.runs import node_ids
+from ..plugin_utils.runs.action import RunAction
+from ..plugin_utils.runs.node_ids import MAX_SHOWN
 
 STORE_KEYS = ("access_key", "secret_key", "session_token", "read_access_key", "read_secret_key")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import json
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import model_source
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import transfer_estimate
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.address import listening_addresses
+from ..module_utils.store import StoreError
+from ..plugin_utils.artifacts import model_source
+from ..plugin_utils.core.action import ControllerAction
+from ..plugin_utils.store import transfer_estimate
+from ..plugin_utils.store.access import StoreAccess
+from ..plugin_utils.store.address import listening_addresses
 
 MAX_IMAGE_DOCUMENT_BYTES = 65536
 

@@ -8,12 +8,13 @@ import binascii
 import json
 
 from ansible.errors import AnsibleError
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import MAX_RECORD_BYTES
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess, object_key
+
+from ..module_utils.store import StoreError
+from ..plugin_utils.records import launch_errors
+from ..plugin_utils.records.evidence import MAX_RECORD_BYTES
+from ..plugin_utils.runs import folder as run_folder
+from ..plugin_utils.runs.action import RunAction
+from ..plugin_utils.store.access import StoreAccess, object_key
 
 #: Answers of limit_bytes each that one task asks for at most.
 MAX_ROUNDS = 25

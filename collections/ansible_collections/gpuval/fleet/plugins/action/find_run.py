@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import clean_text
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import stored_runs
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import imported_run
+from ..plugin_utils.core.escape import clean_text
+from ..plugin_utils.core.paths import project_path
+from ..plugin_utils.runs import folder as run_folder
+from ..plugin_utils.runs.action import RunAction
+from ..plugin_utils.store import stored_runs
+from ..plugin_utils.store.access import StoreAccess
+from ..plugin_utils.watch import imported_run
 
 
 class ActionModule(RunAction):

@@ -7,9 +7,10 @@ import base64
 import binascii
 
 from ansible.errors import AnsibleError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import log_bundle
+
+from ..plugin_utils.core.action import ControllerAction
+from ..plugin_utils.core.paths import project_path
+from ..plugin_utils.delivery import log_bundle
 
 GZIP = b"\x1f\x8b"
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document, judging, keys
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import baseline, criteria
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_groups import PeerHistory
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_file
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import summary_lines
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import applied_criteria
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
+from ..plugin_utils.core import schemas
+from ..plugin_utils.gang import document, judging, keys
+from ..plugin_utils.judge import baseline, criteria
+from ..plugin_utils.judge.peer_groups import PeerHistory
+from ..plugin_utils.records import report_file
+from ..plugin_utils.report import write_file
+from ..plugin_utils.report.summary import summary_lines
+from ..plugin_utils.runs import applied_criteria
+from ..plugin_utils.runs import folder as run_folder
+from ..plugin_utils.runs.action import RunAction
 
 
 class ActionModule(RunAction):

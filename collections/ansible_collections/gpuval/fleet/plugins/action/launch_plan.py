@@ -7,23 +7,24 @@ import json
 
 from ansible import constants
 from ansible.errors import AnsibleConnectionFailure, AnsibleError, AnsibleValueOmittedError
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import images
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import keys
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import LAUNCHED
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import node_program
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess, signed_urls
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.rclone import rclone_config
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import keep_started
+
+from ..module_utils.store import StoreError
+from ..plugin_utils.artifacts import images
+from ..plugin_utils.core import schemas
+from ..plugin_utils.core.errors import GpuvalError
+from ..plugin_utils.core.escape import one_line
+from ..plugin_utils.core.paths import project_path
+from ..plugin_utils.gang import keys
+from ..plugin_utils.records import launch_errors
+from ..plugin_utils.records.states import LAUNCHED
+from ..plugin_utils.runs import folder as run_folder
+from ..plugin_utils.runs import plans
+from ..plugin_utils.runs.action import RunAction
+from ..plugin_utils.ssh import node_program
+from ..plugin_utils.store.access import StoreAccess, signed_urls
+from ..plugin_utils.store.rclone import rclone_config
+from ..plugin_utils.watch import launching
+from ..plugin_utils.watch.decisions import keep_started
 
 #: Settings for an interpreter that is still to be discovered.
 DISCOVERED = ("auto", "auto_silent", "auto_legacy", "auto_legacy_silent")

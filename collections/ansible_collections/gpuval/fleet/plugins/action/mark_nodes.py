@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import marks
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, Missing
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.options import access_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import failed_checks, folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
+from ..plugin_utils.cluster import marks
+from ..plugin_utils.cluster.api import Cluster, Missing
+from ..plugin_utils.cluster.options import access_of
+from ..plugin_utils.core.escape import one_line
+from ..plugin_utils.core.text import some_of
+from ..plugin_utils.runs import failed_checks, folder
+from ..plugin_utils.runs.action import RunAction
 
 MAX_SHOWN = 300
 INCOMPLETE = "INCOMPLETE"

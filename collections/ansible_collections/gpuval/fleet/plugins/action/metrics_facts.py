@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import safe_name
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.lookup import find_node, node_facts
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunError, resolve
+from ..plugin_utils.core.action import ControllerAction
+from ..plugin_utils.core.escape import safe_name
+from ..plugin_utils.core.paths import project_path
+from ..plugin_utils.report.lookup import find_node, node_facts
+from ..plugin_utils.runs.folder import RunError, resolve
 
 
 class ActionModule(ControllerAction):

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.network import answers, findings, matrix
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ..plugin_utils.core.action import ControllerAction
+from ..plugin_utils.core.escape import one_line
+from ..plugin_utils.core.paths import project_path
+from ..plugin_utils.network import answers, findings, matrix
+from ..plugin_utils.runs import folder as run_folder
 
 FOLDER = "network"
 

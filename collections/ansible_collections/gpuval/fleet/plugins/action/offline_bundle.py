@@ -10,12 +10,13 @@ import tempfile
 from pathlib import Path
 
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading import manifest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import model_source
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import copy
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess
+
+from ..plugin_utils.artifacts import model_source
+from ..plugin_utils.core.action import ControllerAction
+from ..plugin_utils.core.paths import project_path
+from ..plugin_utils.runs import folder as run_folder
+from ..plugin_utils.store import copy
+from ..plugin_utils.store.access import StoreAccess
 
 CARRIED = ("models", "images")
 

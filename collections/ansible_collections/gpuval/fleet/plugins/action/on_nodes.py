@@ -7,9 +7,10 @@ from collections import deque
 from pathlib import Path
 
 from ansible import context
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.node_tasks import NodeTasks
+
+from ..plugin_utils.core.action import ControllerAction
+from ..plugin_utils.core.text import some_of
+from ..plugin_utils.ssh.node_tasks import NodeTasks
 
 WAIT_SECONDS = 5.0
 MOST_NAMED = 5

@@ -6,19 +6,14 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import NODE_NAME
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import naming
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.forming import LEAST
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import baseline, criteria, versions
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import (
-    applied_criteria,
-    labels,
-    node_ids,
-    plans,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ..plugin_utils.core.action import ControllerAction
+from ..plugin_utils.core.escape import NODE_NAME
+from ..plugin_utils.core.paths import project_path
+from ..plugin_utils.gang import naming
+from ..plugin_utils.gang.forming import LEAST
+from ..plugin_utils.judge import baseline, criteria, versions
+from ..plugin_utils.runs import applied_criteria, labels, node_ids, plans
+from ..plugin_utils.runs import folder as run_folder
 
 
 class ActionModule(ControllerAction):

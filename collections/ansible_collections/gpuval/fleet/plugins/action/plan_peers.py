@@ -7,9 +7,9 @@ import concurrent.futures
 import ipaddress
 import socket
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.network import sampling
+from ..plugin_utils.core.action import ControllerAction
+from ..plugin_utils.core.text import some_of
+from ..plugin_utils.network import sampling
 
 RESOLVE_SECONDS = 10
 #: What an inventory declares a network by.

@@ -9,13 +9,14 @@ import tempfile
 from pathlib import Path
 
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading import manifest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import model_source
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts.round_trip import RoundTrip
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess, models_prefix
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.rclone import rclone_config
+
+from ..plugin_utils.artifacts import model_source
+from ..plugin_utils.artifacts.round_trip import RoundTrip
+from ..plugin_utils.core.action import ControllerAction
+from ..plugin_utils.core.paths import project_path
+from ..plugin_utils.core.text import some_of
+from ..plugin_utils.store.access import StoreAccess, models_prefix
+from ..plugin_utils.store.rclone import rclone_config
 
 
 class ActionModule(ControllerAction):

@@ -4,18 +4,13 @@
 from __future__ import annotations
 
 from ansible.errors import AnsibleActionFail
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import manifests, names, permissions
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import (
-    Cluster,
-    ClusterError,
-    Forbidden,
-    Missing,
-    Refused,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.options import access_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import files
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
+
+from ..plugin_utils.cluster import manifests, names, permissions
+from ..plugin_utils.cluster.api import Cluster, ClusterError, Forbidden, Missing, Refused
+from ..plugin_utils.cluster.options import access_of
+from ..plugin_utils.core import files
+from ..plugin_utils.core.action import ControllerAction
+from ..plugin_utils.core.paths import project_path
 
 
 class ActionModule(ControllerAction):

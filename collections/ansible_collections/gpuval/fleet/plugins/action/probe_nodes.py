@@ -6,19 +6,20 @@ from __future__ import annotations
 import time
 
 from ansible.errors import AnsibleActionFail, AnsibleError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import probing
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Access, Cluster
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.host_values import templar_of, values_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import findings as ssh_findings
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import prober as ssh_prober
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import target as probe_target
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.known_hosts import Pins
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.trust import kex_file, pin_file
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.launching import PROBE_FILE
+
+from ..plugin_utils.cluster import probing
+from ..plugin_utils.cluster.api import Access, Cluster
+from ..plugin_utils.core.host_values import templar_of, values_of
+from ..plugin_utils.core.paths import project_path
+from ..plugin_utils.core.text import some_of
+from ..plugin_utils.runs import folder as run_folder
+from ..plugin_utils.runs.action import RunAction
+from ..plugin_utils.ssh import findings as ssh_findings
+from ..plugin_utils.ssh import prober as ssh_prober
+from ..plugin_utils.ssh import target as probe_target
+from ..plugin_utils.ssh.known_hosts import Pins
+from ..plugin_utils.ssh.trust import kex_file, pin_file
+from ..plugin_utils.watch.launching import PROBE_FILE
 
 
 class ActionModule(RunAction):

@@ -15,12 +15,12 @@ try:
 except ImportError:  # the store reports it, with the name of the library
     TransferConfig = None
 
-from ansible_collections.gpuval.fleet.plugins.module_utils import image_archive
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import CLIENT_ERRORS, Store
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import images
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess
+from ..module_utils import image_archive
+from ..module_utils.store import CLIENT_ERRORS, Store
+from ..plugin_utils.artifacts import images
+from ..plugin_utils.core.action import ControllerAction
+from ..plugin_utils.core.paths import project_path
+from ..plugin_utils.store.access import StoreAccess
 
 PART_BYTES = 64 << 20
 PROGRESS_SECONDS = 10.0

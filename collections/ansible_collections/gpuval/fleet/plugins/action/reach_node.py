@@ -9,17 +9,18 @@ import time
 from pathlib import Path
 
 from ansible.errors import AnsibleActionFail
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import names
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.options import access_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import clean_text
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import target as probe_target
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.trust import pin_file, ssh_arguments
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import reach
+
+from ..plugin_utils.cluster import names
+from ..plugin_utils.cluster.api import Cluster, ClusterError
+from ..plugin_utils.cluster.options import access_of
+from ..plugin_utils.core.escape import clean_text
+from ..plugin_utils.core.paths import project_path
+from ..plugin_utils.gang import document
+from ..plugin_utils.runs import folder as run_folder
+from ..plugin_utils.runs.action import RunAction
+from ..plugin_utils.ssh import target as probe_target
+from ..plugin_utils.ssh.trust import pin_file, ssh_arguments
+from ..plugin_utils.watch import reach
 
 FOLLOW_SECONDS = 2.0
 FOLLOW_LINES = 5000

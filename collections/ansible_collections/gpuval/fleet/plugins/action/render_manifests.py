@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import manifests, rendering
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.inventory import VARIABLE
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.orders import NodeOrders
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import files
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder, plans
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess, signed_urls
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.rclone import rclone_config
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
+from ..plugin_utils.cluster import manifests, rendering
+from ..plugin_utils.cluster.inventory import VARIABLE
+from ..plugin_utils.cluster.orders import NodeOrders
+from ..plugin_utils.core import files
+from ..plugin_utils.core.paths import project_path
+from ..plugin_utils.runs import folder, plans
+from ..plugin_utils.runs.action import RunAction
+from ..plugin_utils.store.access import StoreAccess, signed_urls
+from ..plugin_utils.store.rclone import rclone_config
+from ..plugin_utils.watch import launching
 
 
 class ActionModule(RunAction):

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from ansible import constants
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
-from ansible_collections.gpuval.fleet.plugins.module_utils.upload import upload
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import final_block, write_forms
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import applied_criteria, publishing
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess
+
+from ..module_utils.store import StoreError
+from ..module_utils.upload import upload
+from ..plugin_utils.report import final_block, write_forms
+from ..plugin_utils.runs import applied_criteria, publishing
+from ..plugin_utils.runs import folder as run_folder
+from ..plugin_utils.runs.action import RunAction
+from ..plugin_utils.store.access import StoreAccess
 
 CALLBACK = "gpuval.fleet.acceptance"
 ACCEPTED = ("PASS", "PARTIAL")

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuval.fleet.plugins.action.watch_run import WATCHERS
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import session
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.orchestrate import Gangs
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.watch import Limits
+from ..plugin_utils.gang import session
+from ..plugin_utils.gang.orchestrate import Gangs
+from ..plugin_utils.judge import criteria
+from ..plugin_utils.runs.action import RunAction
+from ..plugin_utils.store.access import StoreAccess
+from ..plugin_utils.watch.watch import Limits
+from .watch_run import WATCHERS
 
 
 class ActionModule(RunAction):

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from ansible.errors import AnsibleActionFail
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.run_keys import RunKeys, RunKeysError, node_files
+
+from ..plugin_utils.runs.action import RunAction
+from ..plugin_utils.ssh.run_keys import RunKeys, RunKeysError, node_files
 
 DOCUMENTATION = r"""
 extends_documentation_fragment:

@@ -7,12 +7,13 @@ import shlex
 import time
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import images
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
+
+from ..plugin_utils.artifacts import images
+from ..plugin_utils.core.escape import one_line
+from ..plugin_utils.core.paths import project_path
+from ..plugin_utils.runs.action import RunAction
+from ..plugin_utils.store.access import StoreAccess
+from ..plugin_utils.watch import launching
 
 PIECE_BYTES = 32 << 20
 PROGRESS_SECONDS = 10.0

@@ -3,11 +3,8 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import (
-    StoreAccess,
-    credentials_outlive,
-)
+from ..plugin_utils.core.action import ControllerAction
+from ..plugin_utils.store.access import StoreAccess, credentials_outlive
 
 
 class ActionModule(ControllerAction):

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.history import HistoryError, database, output, table
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.cache import Cache
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.query import History, Question
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.sync import sync
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess
+from ..plugin_utils.core.action import ControllerAction
+from ..plugin_utils.core.paths import project_path
+from ..plugin_utils.history import HistoryError, database, output, table
+from ..plugin_utils.history.cache import Cache
+from ..plugin_utils.history.query import History, Question
+from ..plugin_utils.history.sync import sync
+from ..plugin_utils.judge import criteria
+from ..plugin_utils.runs import folder
+from ..plugin_utils.store.access import StoreAccess
 
 
 class ActionModule(ControllerAction):

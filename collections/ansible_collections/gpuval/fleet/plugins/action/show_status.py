@@ -6,18 +6,18 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import clean_text
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.parent_process import Parent
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder, publishing
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.status import lines as status_lines
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.status import status as run_status
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.status.reader import StatusReader
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import stored_runs
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess
+from ..module_utils.store import StoreError
+from ..plugin_utils.core.action import ControllerAction
+from ..plugin_utils.core.escape import clean_text
+from ..plugin_utils.core.parent_process import Parent
+from ..plugin_utils.core.paths import project_path
+from ..plugin_utils.core.text import some_of
+from ..plugin_utils.runs import folder, publishing
+from ..plugin_utils.status import lines as status_lines
+from ..plugin_utils.status import status as run_status
+from ..plugin_utils.status.reader import StatusReader
+from ..plugin_utils.store import stored_runs
+from ..plugin_utils.store.access import StoreAccess
 
 #: A watch without news prints its progress at least this often.
 QUIET_SECONDS = 60.0

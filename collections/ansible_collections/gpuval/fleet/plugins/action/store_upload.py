@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.upload import upload
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess
+from ..module_utils.upload import upload
+from ..plugin_utils.core.action import ControllerAction
+from ..plugin_utils.store.access import StoreAccess
 
 DOCUMENTATION = r"""
 extends_documentation_fragment:

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from ansible.errors import AnsibleActionFail
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import clean_text
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import session
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import window
+
+from ..plugin_utils.core.escape import clean_text
+from ..plugin_utils.gang import session
+from ..plugin_utils.runs.action import RunAction
+from ..plugin_utils.watch import window
 
 
 class ActionModule(RunAction):

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.watcher import ClusterWatcher
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.ssh_placement import SshWatcher
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.watch import Limits
+from ..plugin_utils.cluster.watcher import ClusterWatcher
+from ..plugin_utils.judge import criteria
+from ..plugin_utils.runs.action import RunAction
+from ..plugin_utils.watch.ssh_placement import SshWatcher
+from ..plugin_utils.watch.watch import Limits
 
 #: By the option `placement`.
 WATCHERS = {"ssh": SshWatcher, "kubernetes": ClusterWatcher}

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import forming, hostfiles, orchestrate, session
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.action import RunAction
+from ..plugin_utils.core.paths import project_path
+from ..plugin_utils.gang import document as gang_document
+from ..plugin_utils.gang import forming, hostfiles, orchestrate, session
+from ..plugin_utils.judge import criteria
+from ..plugin_utils.runs import folder as run_folder
+from ..plugin_utils.runs.action import RunAction
 
 BAD = "the search for the bad node found it"
 

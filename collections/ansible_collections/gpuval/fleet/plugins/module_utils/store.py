@@ -10,7 +10,7 @@ from email.utils import parsedate_to_datetime
 from functools import cache, cached_property
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.errors import GpuvalError
+from .errors import GpuvalError
 
 try:
     import boto3

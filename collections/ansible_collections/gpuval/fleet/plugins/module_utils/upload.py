@@ -9,12 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import (
-    Connection,
-    Entry,
-    Store,
-    StoreError,
-)
+from .store import Connection, Entry, Store, StoreError
 
 
 def upload(connection: Connection, sources: Iterable[str], prefix: str, *, check_mode: bool) -> dict[str, Any]:

@@ -66,11 +66,7 @@ import json
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuval.fleet.plugins.module_utils.node_directory import (
-    NodeError,
-    call_runner,
-    check_private,
-)
+from ansible_collections.gpuval.fleet.plugins.module_utils.node_directory import NodeError, call_runner, check_private
 
 
 def main():

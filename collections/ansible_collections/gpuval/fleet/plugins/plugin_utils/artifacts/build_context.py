@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts.images import ImagesError
+from .images import ImagesError
 
 #: Folders of docker/ in every build context, besides the image's own.
 COMMON = ("common",)

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import MAX_SIGNED_SECONDS, Store, StoreError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import files, schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.vendors import GPU_VENDORS
+from ...module_utils.store import MAX_SIGNED_SECONDS, Store, StoreError
+from ..core import files, schemas
+from ..core.vendors import GPU_VENDORS
 
 SCHEMA = "gpuval.images/1"
 PREFIX = "images/"

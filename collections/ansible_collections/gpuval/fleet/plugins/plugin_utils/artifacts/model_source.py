@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading import manifest
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts.tiny_model import write_tiny_llama
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.rclone import run_rclone
+
+from ...module_utils.store import StoreError
+from ..store.rclone import run_rclone
+from .tiny_model import write_tiny_llama
 
 TINY = "tiny"
 TINY_FOLDER = "models--gpuval--tiny-llama"

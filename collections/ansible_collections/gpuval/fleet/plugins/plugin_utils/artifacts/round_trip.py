@@ -14,10 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts.model_source import Model, ModelError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import CA_FILE, StoreAccess, models_prefix
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.rclone import rclone_config
+from ..store.access import CA_FILE, StoreAccess, models_prefix
+from ..store.rclone import rclone_config
+from . import payload
+from .model_source import Model, ModelError
 
 STEP_SECONDS = 3600
 REQUESTS = 4

@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlencode
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import permissions
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.permissions import Asked
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
+from ..core.errors import GpuvalError
+from . import permissions
+from .permissions import Asked
 
 try:
     import urllib3

@@ -6,8 +6,8 @@ as a known one.
 
 from __future__ import annotations
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import ClusterError, Forbidden
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.launch_errors import LaunchClass, known_class
+from ..records.launch_errors import LaunchClass, known_class
+from .api import ClusterError, Forbidden
 
 #: Classes by the Node object alone, before anything is placed on it (see `nodes.py`).
 OF_NODES = (

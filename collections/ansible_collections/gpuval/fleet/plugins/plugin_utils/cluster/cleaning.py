@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import names
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, Forbidden
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
+from ..core.escape import one_line
+from . import names
+from .api import Cluster, Forbidden
 
 #: In the order of deletion: an existing Job would make its pod again.
 KINDS = ("Job", "Pod", "Service", "Secret", "ConfigMap")

@@ -12,14 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import names
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import (
-    ManifestError,
-    PodSettings,
-    for_gang,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.document import FOLDER, SEARCH
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
+from ..gang.document import FOLDER, SEARCH
+from ..runs.folder import RunFolder
+from . import names
+from .pod_settings import ManifestError, PodSettings, for_gang
 
 Manifest = dict[str, Any]
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import nodes
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import PodSettings
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import natural_order
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory.node_list import Node, group_name
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import labels
+from ..core.text import natural_order
+from ..inventory.node_list import Node, group_name
+from ..runs import labels
+from . import nodes
+from .pod_settings import PodSettings
 
 #: Variables of every host: Ansible itself runs nothing on a node of a cluster.
 PLACED = {"ansible_connection": "local", "gpuval_placement": "kubernetes"}

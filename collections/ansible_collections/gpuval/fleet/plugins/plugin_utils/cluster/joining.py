@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import nodes
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import PodSettings
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import NODE_NAME
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import labels
+from ..core.escape import NODE_NAME
+from ..runs import labels
+from . import nodes
+from .pod_settings import PodSettings
 
 Described = Mapping[str, Any]
 #: Expectations that a new node has from the node most like it; gang stages too, so that none passes without them.

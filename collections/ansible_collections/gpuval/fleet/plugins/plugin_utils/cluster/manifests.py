@@ -13,18 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import gangs, names
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import (
-    ANNOTATIONS,
-    LABELS,
-    REQUESTS,
-    ManifestError,
-    PodSettings,
-    for_gang,
-    resource_of,
-    tolerations,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
+from ..runs import plans
+from . import gangs, names
+from .pod_settings import ANNOTATIONS, LABELS, REQUESTS, ManifestError, PodSettings, for_gang, resource_of, tolerations
 
 Manifest = dict[str, Any]
 Owner = TypeVar("Owner")

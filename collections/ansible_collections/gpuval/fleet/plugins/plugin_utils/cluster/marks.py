@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import names
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, Exists, Missing
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import FAILED_TAINT
+
+from . import names
+from .api import Cluster, Exists, Missing
+from .pod_settings import FAILED_TAINT
 
 VERDICT_LABEL = "gpuval.io/verdict"
 TIME_ANNOTATION = "gpuval.io/validated-at"

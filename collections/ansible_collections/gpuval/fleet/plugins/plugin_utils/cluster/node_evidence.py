@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
-from ansible_collections.gpuval.fleet.plugins.module_utils.host_evidence import Part
-from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import is_secret
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import names
+
+from ...module_utils.host_evidence import Part
+from ...module_utils.redaction import is_secret
+from . import names
 
 Thing = Mapping[str, Any]
 #: Left out of a Node: hundreds of images.

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.pci import VENDORS as PCI_VENDORS
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import classes, pod_settings
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import CPU, RESOURCES, PodSettings
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.launch_errors import AGAIN
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.findings import REACHABLE, Finding
+from ...module_utils.hardware.pci import VENDORS as PCI_VENDORS
+from ..core.escape import one_line
+from ..core.text import some_of
+from ..records.launch_errors import AGAIN
+from ..ssh.findings import REACHABLE, Finding
+from . import classes, pod_settings
+from .pod_settings import CPU, RESOURCES, PodSettings
 
 HOSTNAME = "kubernetes.io/hostname"
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Access
+from .api import Access
 
 
 def access_of(options: Mapping[str, Any]) -> Access:

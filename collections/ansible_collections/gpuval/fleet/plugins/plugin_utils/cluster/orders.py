@@ -8,11 +8,12 @@ from typing import Any
 
 from ansible.errors import AnsibleError
 from ansible.module_utils.parsing.convert_bool import boolean
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import nodes, pod_settings
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import PodSettings
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.host_values import templar_of, values_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
+
+from ..core.host_values import templar_of, values_of
+from ..runs import folder as run_folder
+from ..runs import plans
+from . import nodes, pod_settings
+from .pod_settings import PodSettings
 
 #: The variables of a node with the declarations of its stages: its own ones, and those of gangs.
 WORKLOADS, GANG_WORKLOADS = "run_workloads", "run_gang_workloads"

@@ -11,40 +11,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store, StoreError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import (
-    classes,
-    cleaning,
-    gangs,
-    joining,
-    manifests,
-    names,
-    nodes,
-    pod_records,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster, ClusterError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.orders import Order
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_diagnosis import Limits
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_state import ENDED
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_tracker import PodStatus, PodTracker, Trouble
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.streams import Streams
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import clean_text
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import keys
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence, take_record
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import FINAL_STATES, LAUNCHED
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import object_key, signed_urls
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import NodeView, backoff
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.placement import (
-    Attempt,
-    Ended,
-    Event,
-    NodeNews,
-    Placement,
-)
+from ...module_utils.store import Store, StoreError
+from ..core.escape import clean_text
+from ..gang import keys
+from ..records import launch_errors
+from ..records.evidence import Evidence, take_record
+from ..records.states import FINAL_STATES, LAUNCHED
+from ..runs import folder as run_folder
+from ..runs import plans
+from ..store.access import object_key, signed_urls
+from ..watch import launching
+from ..watch.decisions import NodeView, backoff
+from ..watch.placement import Attempt, Ended, Event, NodeNews, Placement
+from . import classes, cleaning, gangs, joining, manifests, names, nodes, pod_records
+from .api import Cluster, ClusterError
+from .orders import Order
+from .pod_diagnosis import Limits
+from .pod_state import ENDED
+from .pod_tracker import PodStatus, PodTracker, Trouble
+from .streams import Streams
 
 FIRST_LIST_SECONDS = 60.0
 #: The last record of a stage may arrive after the news that its pod ended.

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import classes
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_state import Node
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.launch_errors import LaunchClass, known_class
+from ..records.launch_errors import LaunchClass, known_class
+from . import classes
+from .pod_state import Node
 
 #: The runtime could not provide accelerators: the one start failure that speaks about the node.
 ACCELERATOR_RUNTIME = known_class(

@@ -9,19 +9,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import pod_classes as known
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_state import (
-    MESSAGE_CHARACTERS,
-    NOT_RUN_REASONS,
-    Container,
-    Event,
-    Node,
-    Pod,
-    progressed,
-    termination_report,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.launch_errors import LaunchClass
+from ..core.escape import one_line
+from ..records.launch_errors import LaunchClass
+from . import pod_classes as known
+from .pod_state import MESSAGE_CHARACTERS, NOT_RUN_REASONS, Container, Event, Node, Pod, progressed, termination_report
 
 #: How long to wait for the pod of a Job that failed before it was seen: both come by watches of their own.
 UNSEEN_SECONDS = 5.0

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_state import Container, termination_report
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_tracker import PodStatus
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import MAX_RECORD_BYTES
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import FINAL_STATES
+from ..core.escape import one_line
+from ..records.evidence import MAX_RECORD_BYTES
+from ..records.states import FINAL_STATES
+from .pod_state import Container, termination_report
+from .pod_tracker import PodStatus
 
 MAX_ATTEMPTS = 9
 MAX_COMMAND_WORDS, MAX_WORD = 256, 8192

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
+from ..core import schemas
+from ..runs import plans
 
 #: Taint of a failed node; pods of gpuval tolerate it.
 FAILED_TAINT = "gpuval.io/failed"

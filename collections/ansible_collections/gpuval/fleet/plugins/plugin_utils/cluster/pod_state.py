@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import names
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import FINAL_STATES
+from ..core.escape import one_line
+from ..records.states import FINAL_STATES
+from . import names
 
 WAITING, PENDING, PULLING, RUNNING, ENDED = "waiting", "pending", "pulling", "running", "ended"
 MESSAGE_CHARACTERS = 600

@@ -9,17 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import names
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_diagnosis import (
-    IMAGE_REASONS,
-    PREPARE_REASONS,
-    PULL_FAILED_REASONS,
-    Attempt,
-    Case,
-    Limits,
-    diagnose,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_state import (
+from ..core.escape import one_line
+from . import names
+from .pod_diagnosis import IMAGE_REASONS, PREPARE_REASONS, PULL_FAILED_REASONS, Attempt, Case, Limits, diagnose
+from .pod_state import (
     ENDED,
     MESSAGE_CHARACTERS,
     PENDING,
@@ -36,7 +29,6 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_state imp
     read_pod,
     second_of,
 )
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
 
 MAX_EVENT_OBJECTS = 20_000
 #: Events that explain a pod that is missing or does not start, or that it does after all.

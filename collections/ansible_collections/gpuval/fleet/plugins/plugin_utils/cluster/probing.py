@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import nodes, pod_settings
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import ManifestError, PodSettings
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import findings as ssh_findings
+from ..core.text import some_of
+from ..ssh import findings as ssh_findings
+from . import nodes, pod_settings
+from .pod_settings import ManifestError, PodSettings
 
 PLACEMENT = "kubernetes"
 #: The variables of a host that say where it is and what is expected of it.

@@ -14,18 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import (
-    Cluster,
-    ClusterError,
-    Exists,
-    Forbidden,
-    Gone,
-    Manifest,
-    Missing,
-    Refused,
-    Watch,
-    trim,
-)
+from .api import Cluster, ClusterError, Exists, Forbidden, Gone, Manifest, Missing, Refused, Watch, trim
 
 #: The server ends a watch after this time; a new one is one request.
 WATCH_SECONDS = 900.0

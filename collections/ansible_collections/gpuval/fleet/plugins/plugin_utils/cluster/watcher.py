@@ -6,22 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import inventory, joining
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Cluster
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.gangs import member_address
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.options import access_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.orders import GANG_WORKLOADS, WORKLOADS, NodeOrders
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.placement import ClusterPlacement, StoreForPods
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_diagnosis import Limits as PodLimits
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import ManifestError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Check
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import node_ids
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunError, RunFolder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.rclone import rclone_config
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.watch import Limits, RunWatch
+from ..core.paths import project_path
+from ..judge.check import Check
+from ..runs import node_ids
+from ..runs.folder import RunError, RunFolder
+from ..store.access import StoreAccess
+from ..store.rclone import rclone_config
+from ..watch import launching
+from ..watch.watch import Limits, RunWatch
+from . import inventory, joining
+from .api import Cluster
+from .gangs import member_address
+from .options import access_of
+from .orders import GANG_WORKLOADS, WORKLOADS, NodeOrders
+from .placement import ClusterPlacement, StoreForPods
+from .pod_diagnosis import Limits as PodLimits
+from .pod_settings import ManifestError
 
 
 class ClusterWatcher:

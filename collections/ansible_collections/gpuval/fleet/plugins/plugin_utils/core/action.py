@@ -6,8 +6,9 @@ from typing import Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.argument_specs import argument_spec
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
+
+from .argument_specs import argument_spec
+from .errors import GpuvalError
 
 
 class ControllerAction(ActionBase):

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.errors import GpuvalError
+from ...module_utils.errors import GpuvalError
 
 __all__ = ["GpuvalError"]

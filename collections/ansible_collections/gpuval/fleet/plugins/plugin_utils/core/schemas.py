@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
+
+from .errors import GpuvalError
 
 try:
     import jsonschema_rs

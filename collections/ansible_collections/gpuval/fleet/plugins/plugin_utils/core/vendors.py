@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.pci import VENDORS
+from ...module_utils.hardware.pci import VENDORS
 
 GPU_VENDORS = tuple(VENDORS.values())

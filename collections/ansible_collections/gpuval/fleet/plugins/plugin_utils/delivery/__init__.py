@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
+from ..core.errors import GpuvalError
 
 
 class DeliveryError(GpuvalError):

@@ -16,36 +16,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import SHORTEST_SECRET
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import files
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import clean_text, csv_cell
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import (
-    DeliveryError,
-    log_bundle,
-    pack,
-    report_conversion,
-    stage_file,
-    vendor_output,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.own_terms import own_terms
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.redactor import Known, Redactor, is_ordinary
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.scan import Scan, problems
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.sensitive import Sensitive, read_json
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import (
-    MAX_RECORD_BYTES,
-    MAX_SERIES_BYTES,
-    Refused,
-    accept_record,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import write_file
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.html import html_report
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.markdown import markdown_report
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.perf import perf_csv
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.place import DELIVERY
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.node_ids import MAX_SHOWN
+from ...module_utils.redaction import SHORTEST_SECRET
+from ..core import files
+from ..core.escape import clean_text, csv_cell
+from ..core.text import some_of
+from ..records import report_file
+from ..records.evidence import MAX_RECORD_BYTES, MAX_SERIES_BYTES, Refused, accept_record
+from ..report import write_file
+from ..report.html import html_report
+from ..report.markdown import markdown_report
+from ..report.perf import perf_csv
+from ..report.place import DELIVERY
+from ..runs import folder as run_folder
+from ..runs.node_ids import MAX_SHOWN
+from . import DeliveryError, log_bundle, pack, report_conversion, stage_file, vendor_output
+from .own_terms import own_terms
+from .redactor import Known, Redactor, is_ordinary
+from .scan import Scan, problems
+from .sensitive import Sensitive, read_json
 
 COLLECTION = Path(__file__).parents[3]
 #: Only head and tail of a longer log are delivered.

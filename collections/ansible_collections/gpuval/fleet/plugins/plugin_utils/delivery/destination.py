@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import CLIENT_ERRORS, Connection, Store
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import DeliveryError, pack
 from botocore.exceptions import ClientError
+
+from ...module_utils.store import CLIENT_ERRORS, Connection, Store
+from . import DeliveryError, pack
 
 STREAMS = 8
 SINGLE_BYTES = 64 << 20

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import Redaction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import keys
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as runs_folder
+from ...module_utils.redaction import Redaction
+from ..core.escape import one_line
+from ..gang import keys
+from ..runs import folder as runs_folder
 
 #: Files of the results: reports, evidence, and the controller's state of launches and watch.
 RESULTS = (

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import SHORTEST_SECRET
+from ...module_utils.redaction import SHORTEST_SECRET
 
 _WORD = re.compile(r"[A-Za-z_-]+")
 _KINDS = frozenset({".py", ".json", ".yml", ".yaml", ".j2", ".js", ".css", ".html", ".md"})

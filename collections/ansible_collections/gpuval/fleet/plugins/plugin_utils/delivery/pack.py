@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ..core import schemas
 
 MANIFEST, SUMS = "manifest.json", "SHA256SUMS"
 SUFFIXES = {"folder": "", "tar.gz": ".tar.gz", "zip": ".zip"}

@@ -13,16 +13,10 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import HIDDEN, SHORTEST_SECRET, Redaction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import addresses
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.encodings import (
-    BASE64,
-    PERCENT,
-    decodings,
-    in_base64,
-    in_json,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.word_pattern import any_of
+from ...module_utils.redaction import HIDDEN, SHORTEST_SECRET, Redaction
+from . import addresses
+from .encodings import BASE64, PERCENT, decodings, in_base64, in_json
+from .word_pattern import any_of
 
 #: Ordinary words of any log: in running text they name no node, and converting them would spoil the text.
 ORDINARY = frozenset(

@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.redactor import Redactor
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.stage_file import without_internal
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.place import DELIVERY
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import summary_lines
+from ..report.place import DELIVERY
+from ..report.summary import summary_lines
+from .redactor import Redactor
+from .stage_file import without_internal
 
 _PLACE_OF_RUN = re.compile(r"\bnodes/([A-Za-z0-9][A-Za-z0-9._-]*)/([a-z][a-z0-9_]*)\.(?:log|json)\b")
 

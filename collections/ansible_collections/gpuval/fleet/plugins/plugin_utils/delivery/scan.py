@@ -9,10 +9,10 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import SHORTEST_SECRET
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.encodings import in_base64, in_json, unquoted
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.redactor import NOT_OF_NUMA, Redactor
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.word_pattern import any_of
+from ...module_utils.redaction import SHORTEST_SECRET
+from .encodings import in_base64, in_json, unquoted
+from .redactor import NOT_OF_NUMA, Redactor
+from .word_pattern import any_of
 
 PIECE_BYTES = 4 << 20
 #: A match across the end of a piece is found with the next one.

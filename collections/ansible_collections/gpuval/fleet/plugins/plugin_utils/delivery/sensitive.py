@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import is_secret
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.redactor import home_folders, is_ordinary
+from ...module_utils.redaction import is_secret
+from .redactor import home_folders, is_ordinary
 
 #: Variables of a node with its name or address.
 ADDRESSES = ("ansible_host", "ansible_ssh_host")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
+from ..core.escape import one_line
 
 #: Files in the archive of a node. ``SHORT`` ones go into the file of each stage, all of them into that of `facts`.
 SHORT = ("gpu/nvidia-smi.txt", "gpu/hl-smi.txt", "gpu/rocm-smi.txt", "gpu/amd-smi-metric.txt")

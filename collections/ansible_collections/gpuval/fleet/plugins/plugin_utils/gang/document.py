@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
+from ..core import schemas
+from ..runs import folder as run_folder
+from ..runs.folder import RunFolder
 
 SCHEMA = "gpuval.gangs/1"
 FOLDER = "gangs"

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import rounds
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence, take_record
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import object_key
+from ..records.evidence import Evidence, take_record
+from ..runs import folder as run_folder
+from ..runs.folder import RunFolder
+from ..store.access import object_key
+from . import document as gang_document
+from . import rounds
 
 KINDS = ("records", "logs", "series")
 NOT_FORMED = "no gang was formed before the run ended"

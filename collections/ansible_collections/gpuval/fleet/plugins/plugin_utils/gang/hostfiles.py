@@ -9,8 +9,8 @@ import hashlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import files
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
+from ..core import files
+from ..runs import folder
 
 FILE = ".hostfiles.json"
 MODE = 0o644

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import evidence as gang_evidence
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import report_section
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import verdict
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.baseline import Baseline
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Check
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.judging import read_evidence
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_groups import PeerHistory
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
+from ..judge import verdict
+from ..judge.baseline import Baseline
+from ..judge.check import Check
+from ..judge.judging import read_evidence
+from ..judge.peer_groups import PeerHistory
+from ..runs import folder as run_folder
+from ..runs.folder import RunFolder
+from . import evidence as gang_evidence
+from . import report_section
 
 
 def report_on(

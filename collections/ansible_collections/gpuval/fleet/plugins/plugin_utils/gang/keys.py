@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import secrets
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import files
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.run_keys import make_pair
+from ..core import files
+from ..runs import folder as run_folder
+from ..runs.folder import RunFolder
+from ..ssh.run_keys import make_pair
+from . import document
 
 TOKEN_BYTES = 32
 #: In the `.state` of a round.

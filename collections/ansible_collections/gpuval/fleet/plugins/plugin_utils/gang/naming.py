@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.rounds import run_id_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunError, RunFolder
+from ..core import schemas
+from ..runs.folder import RunError, RunFolder
+from .rounds import run_id_of
 
 #: Names of rounds (``forming``, ``rounds.name_of``).
 ROUND = re.compile(r"[a-z0-9-]+")

@@ -9,15 +9,11 @@ import functools
 from dataclasses import dataclass
 from pathlib import Path
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.vendors import GPU_VENDORS
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import sku_catalogue
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import (
-    COLLECTION,
-    CriteriaError,
-    read_document,
-)
+from ..core import schemas
+from ..core.errors import GpuvalError
+from ..core.vendors import GPU_VENDORS
+from ..judge import sku_catalogue
+from ..judge.criteria import COLLECTION, CriteriaError, read_document
 
 AUTO = "auto"
 #: Vendors whose variables are set if the inventory does not declare a vendor: NCCL and RCCL read the same names, which

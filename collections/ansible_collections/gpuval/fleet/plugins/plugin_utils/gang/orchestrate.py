@@ -11,15 +11,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.parent_process import AbandonedError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import evidence, forming, keys, rounds
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.forming import Candidate
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.findings import counts_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.localise import Limits, Search, Topology
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import sku_catalogue
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
+from ..core.parent_process import AbandonedError
+from ..judge import sku_catalogue
+from ..runs import folder as run_folder
+from ..runs.folder import RunFolder
+from . import document as gang_document
+from . import evidence, forming, keys, rounds
+from .forming import Candidate
+from .search.findings import counts_of
+from .search.localise import Limits, Search, Topology
 
 #: Versions that must be the same on all members of a gang.
 SAME_VERSIONS = ("driver", "runtime", "vbios", "nic_firmware")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import orchestrate
+from ..core.escape import one_line
+from . import orchestrate
 
 #: Bounds; gangs/gangs.json has the rest.
 MAX_SENTENCES, MAX_CHARACTERS = 200, 600

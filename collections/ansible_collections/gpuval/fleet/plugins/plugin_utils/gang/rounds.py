@@ -9,11 +9,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.document import AGAIN, BAD, FABRIC, GANGS, SEARCH
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.forming import LEAST
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.statistics import Result
+from ..core.escape import one_line
+from ..core.text import some_of
+from .document import AGAIN, BAD, FABRIC, GANGS, SEARCH
+from .forming import LEAST
+from .search.statistics import Result
 
 MAX_RUN_ID = 63
 #: Bounds of a search's sentences in a record.

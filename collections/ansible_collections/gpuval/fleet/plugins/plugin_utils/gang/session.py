@@ -7,23 +7,23 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import evidence
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.judging import report_on
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.orchestrate import GangContext, Placed, Settings
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.rounds import Ports
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import baseline, judging
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.analysis import properties as analysed
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Check
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_groups import PeerHistory
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import FACTS
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import applied_criteria
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunError, RunFolder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess
+from ...module_utils.store import StoreError
+from ..core import schemas
+from ..core.escape import one_line
+from ..judge import baseline, judging
+from ..judge.analysis import properties as analysed
+from ..judge.check import Check
+from ..judge.peer_groups import PeerHistory
+from ..judge.subject import FACTS
+from ..runs import applied_criteria
+from ..runs import folder as run_folder
+from ..runs.folder import RunError, RunFolder
+from ..store.access import StoreAccess
+from . import document as gang_document
+from . import evidence
+from .judging import report_on
+from .orchestrate import GangContext, Placed, Settings
+from .rounds import Ports
 
 #: All members work at the same time, so no node is held back and no attempt is repeated for one node.
 LIMITS = {"retries": 0, "max_nodes_at_once": 0}

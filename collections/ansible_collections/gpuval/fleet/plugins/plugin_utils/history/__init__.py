@@ -6,7 +6,7 @@ DuckDB reads; the cache may be deleted at any time.
 
 from __future__ import annotations
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunError
+from ..runs.folder import RunError
 
 
 class HistoryError(RunError):

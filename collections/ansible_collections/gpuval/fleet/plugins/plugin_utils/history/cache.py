@@ -24,9 +24,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.history import database
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.database import json_lines, parquet
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+
+from ..runs import folder as run_folder
+from . import database
+from .database import json_lines, parquet
 
 #: Version of the files' format; a cache of another version is rebuilt.
 FORMAT = 2

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.history import HistoryError
+from . import HistoryError
 
 try:
     import duckdb

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import csv_cell
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.history import HistoryError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.table import change_text
+from ..core import schemas
+from ..core.escape import csv_cell
+from . import HistoryError
+from .table import change_text
 
 #: The lists of the document that get a CSV file each; the rows take the name that was asked for.
 TABLES = ("rows", "figures", "flaky", "drifts", "refused")

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import sku_catalogue
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.identity import is_useless
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import FACTS
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.versions import KINDS
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import environment
+from ..core.escape import one_line
+from ..judge import sku_catalogue
+from ..judge.identity import is_useless
+from ..judge.subject import FACTS
+from ..judge.versions import KINDS
+from ..records import environment
 
 MAX_GPUS = 64
 MAX_CHECKS = 64

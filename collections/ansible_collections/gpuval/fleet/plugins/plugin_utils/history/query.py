@@ -10,22 +10,16 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.history import HistoryError, identity
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.cache import Cache
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.database import parquet
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.flaky import Judged, flakiness
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.trend import (
-    CONFIDENCE,
-    MIN_RUNS,
-    MIN_TOTAL,
-    Trend,
-    trend_of,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import sku_catalogue
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Check
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_samples import LEAST, MOST
+from ..core.escape import one_line
+from ..core.text import some_of
+from ..judge import sku_catalogue
+from ..judge.check import Check
+from ..judge.peer_samples import LEAST, MOST
+from . import HistoryError, identity
+from .cache import Cache
+from .database import parquet
+from .flaky import Judged, flakiness
+from .trend import CONFIDENCE, MIN_RUNS, MIN_TOTAL, Trend, trend_of
 
 SCHEMA = "gpuval.history/1"
 NOT_JUDGED = "not judged"

@@ -11,20 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import Entry, Store
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import files, schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.history import HistoryError, database, projection
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.cache import FORMAT, Cache, CachedRun, write_lines
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import (
-    MAX_RECORD_BYTES,
-    Refused,
-    accept_record,
-    parse_key,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import stored_runs
+from ...module_utils.store import Entry, Store
+from ..core import files, schemas
+from ..core.escape import one_line
+from ..records import report_file
+from ..records.evidence import MAX_RECORD_BYTES, Refused, accept_record, parse_key
+from ..runs import folder as run_folder
+from ..store import stored_runs
+from . import HistoryError, database, projection
+from .cache import FORMAT, Cache, CachedRun, write_lines
 
 MAX_RUN_BYTES = 64 << 20
 MAX_REPORT_BYTES = 2 << 30

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.history.trend import MIN_TOTAL
+from ..core import units
+from ..core.escape import one_line
+from ..core.text import some_of
+from .trend import MIN_TOTAL
 
 MAX_ROWS = 60
 MAX_LISTED, MAX_NAMED = 20, 3

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ansible.plugins.inventory import detect_range, expand_hostname_range
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import NODE_NAME
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.findings import check_declared
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.known_hosts import HostKeyError
+
+from ..core.errors import GpuvalError
+from ..core.escape import NODE_NAME
+from ..ssh.findings import check_declared
+from ..ssh.known_hosts import HostKeyError
 
 COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")

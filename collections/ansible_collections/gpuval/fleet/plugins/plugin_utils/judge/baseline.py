@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Check
+from ..core import schemas
+from ..core.errors import GpuvalError
+from .check import Check
 
 SCHEMA = "gpuval.baseline/1"
 MAX_BYTES = 64 << 20

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.baseline import Baseline
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_statistics import MEDIAN_ERROR
+from ..core import units
+from .baseline import Baseline
+from .peer_statistics import MEDIAN_ERROR
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Check, Informational
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds import KINDS
+from .check import Check, Informational
+from .kinds import KINDS
 
 ANY = "any"
 MAX_SHOWN = 100

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Applies, Check, Informational
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds import KINDS
+
+from ..core import schemas
+from ..core.errors import GpuvalError
+from .check import Applies, Check, Informational
+from .kinds import KINDS
 
 COLLECTION = Path(__file__).resolve().parents[3]
 CRITERIA_SCHEMA = "gpuval.criteria/1"

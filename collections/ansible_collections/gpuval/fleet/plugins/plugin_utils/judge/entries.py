@@ -12,14 +12,14 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.vendors import GPU_VENDORS
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Applies, Check
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import Subject
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import environment
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.documents import Record
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import UNFINISHED
+from ..core import units
+from ..core.text import some_of
+from ..core.vendors import GPU_VENDORS
+from ..records import environment
+from ..records.documents import Record
+from ..records.states import UNFINISHED
+from .check import Applies, Check
+from .subject import Subject
 
 MAX_PARTS = 1_000_000
 MAX_FAILED_PARTS = 64

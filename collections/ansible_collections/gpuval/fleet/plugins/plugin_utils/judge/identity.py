@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import FACTS
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.documents import Record
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
+from ..core.escape import one_line
+from ..records.documents import Record
+from ..records.evidence import Evidence
+from .subject import FACTS
 
 MAX_GPUS_SHOWN = 64
 

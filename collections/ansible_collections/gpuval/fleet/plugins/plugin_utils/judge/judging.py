@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence, take_record
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import object_key
+from ..records.evidence import Evidence, take_record
+from ..runs import folder as run_folder
+from ..runs.folder import RunFolder
+from ..store.access import object_key
 
 
 def read_evidence(folder: RunFolder, run: Mapping[str, Any]) -> Evidence:

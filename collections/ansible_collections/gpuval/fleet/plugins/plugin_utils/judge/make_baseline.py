@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas, units
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import peer_statistics
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.baseline import SCHEMA, SETUPS, BaselineError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_groups import as_wide_as_all
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_samples import LEAST, MOST, is_part_of, values_at
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import Subject
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.documents import Record
+from ..core import schemas, units
+from ..records.documents import Record
+from . import peer_statistics
+from .baseline import SCHEMA, SETUPS, BaselineError
+from .peer_groups import as_wide_as_all
+from .peer_samples import LEAST, MOST, is_part_of, values_at
+from .subject import Subject
 
 #: Units of speed; counts, temperatures and losses are judged by limits of their own.
 _SPEEDS = ("bytes/s", "TFLOP/s", "seconds", "tokens/s", "samples/s", "images/s", "requests/s")

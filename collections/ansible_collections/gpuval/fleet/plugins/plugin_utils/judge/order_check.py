@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.vendors import GPU_VENDORS
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import sku_catalogue
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.entries import Entry, own_entry
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import FACTS, Subject
+from ..core import units
+from ..core.vendors import GPU_VENDORS
+from . import sku_catalogue
+from .entries import Entry, own_entry
+from .subject import FACTS, Subject
 
 
 def checks(subject: Subject, has_facts: bool, models: Sequence[str]) -> list[Entry]:

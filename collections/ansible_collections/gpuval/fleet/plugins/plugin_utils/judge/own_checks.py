@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import natural_order, some_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.vendors import GPU_VENDORS
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.entries import Entry, gang_of, own_entry
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.identity import SAME, Twins, identity_values
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import FACTS, Subject
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subjects import count_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.documents import Problem, Record
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import FAILED_STATES, LAUNCHED
+from ..core import units
+from ..core.escape import one_line
+from ..core.text import natural_order, some_of
+from ..core.vendors import GPU_VENDORS
+from ..records import launch_errors
+from ..records.documents import Problem, Record
+from ..records.states import FAILED_STATES, LAUNCHED
+from .entries import Entry, gang_of, own_entry
+from .identity import SAME, Twins, identity_values
+from .subject import FACTS, Subject
+from .subjects import count_of
 
 IMAGE = "image"
 #: What the image stage says in its environment (`fault`) when the store, the registry or the archive is to blame.

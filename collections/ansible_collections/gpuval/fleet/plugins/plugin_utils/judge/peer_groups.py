@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import peer_statistics
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Check
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_statistics import MEDIAN_ERROR, Peers
+from . import peer_statistics
+from .check import Check
+from .peer_statistics import MEDIAN_ERROR, Peers
 
 if TYPE_CHECKING:
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_samples import PeerSample
+    from .peer_samples import PeerSample
 
 #: What nodes must share to be compared.
 GroupKey = tuple[str, ...]

@@ -7,22 +7,15 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.vendors import GPU_VENDORS
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import peer_statistics
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Check
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.entries import (
-    Entry,
-    PartResult,
-    entry_of,
-    expected_parts,
-    not_applicable,
-    not_to_judge,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_groups import GroupKey
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import Subject
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import environment
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.documents import Record
+from ..core import units
+from ..core.vendors import GPU_VENDORS
+from ..records import environment
+from ..records.documents import Record
+from . import peer_statistics
+from .check import Check
+from .entries import Entry, PartResult, entry_of, expected_parts, not_applicable, not_to_judge
+from .peer_groups import GroupKey
+from .subject import Subject
 
 FINGERPRINT = "fingerprints."
 #: No hardware has figures beyond these, in any unit; their ratios would not be numbers.

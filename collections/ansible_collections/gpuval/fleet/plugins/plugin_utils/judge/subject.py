@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.documents import Metric, Record
+from ..records.documents import Metric, Record
 
 #: The stage that reports what a node is.
 FACTS = "facts"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.vendors import GPU_VENDORS
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import sku_catalogue
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.identity import models_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import FACTS, Subject
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.documents import Record
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
+from ..core.vendors import GPU_VENDORS
+from ..records.documents import Record
+from ..records.evidence import Evidence
+from . import sku_catalogue
+from .identity import models_of
+from .subject import FACTS, Subject
 
 
 def subjects_of(run: Mapping[str, Any], evidence: Evidence) -> dict[str, Subject]:

@@ -14,22 +14,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import natural_order
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import coverage, order_check, versions
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.analysis import fleet, properties
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.baseline import Baseline
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Check
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import Criteria
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.entries import Entry
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.identity import (
-    Twins,
-    find_twins,
-    identity_of,
-    models_of,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds import KINDS, Context
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.own_checks import (
+from ..core.escape import one_line
+from ..core.text import natural_order
+from ..records import launch_errors
+from ..records.documents import Problem, Record
+from ..records.evidence import Evidence
+from . import coverage, order_check, versions
+from .analysis import fleet, properties
+from .baseline import Baseline
+from .check import Check
+from .criteria import Criteria
+from .entries import Entry
+from .identity import Twins, find_twins, identity_of, models_of
+from .kinds import KINDS, Context
+from .own_checks import (
     accelerator_check,
     exempt_check,
     explains,
@@ -38,12 +36,9 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.own_checks impo
     no_stage_check,
     state_check,
 )
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_groups import PeerHistory
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import FACTS, Subject
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subjects import subject_of, subjects_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.documents import Problem, Record
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
+from .peer_groups import PeerHistory
+from .subject import FACTS, Subject
+from .subjects import subject_of, subjects_of
 
 #: Faults of the node that are more specific than the stage that met them first.
 _STAGE_CLASSES = frozenset({"no_engine", "disk_full", "read_only"})

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.entries import Entry, own_entry
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import environment
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.documents import Record
+from ..core.errors import GpuvalError
+from ..records import environment
+from ..records.documents import Record
+from .entries import Entry, own_entry
 
 
 @dataclass(frozen=True)

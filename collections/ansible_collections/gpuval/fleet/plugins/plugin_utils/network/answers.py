@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
+from ..core.escape import one_line
 
 STATES = ("open", "closed", "timeout", "unreachable", "forbidden", "error", "unknown_name", "not_asked")
 PORT_STATES = ("open", "closed", "timeout", "unreachable", "forbidden", "error", "other_node")

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.network.answers import Answers, Asked
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.network.blame import Odd, Pair, blame, both_ways
+from ..core.text import some_of
+from .answers import Answers, Asked
+from .blame import Odd, Pair, blame, both_ways
 
 #: A link is slow beyond this factor of the usual figure and this much above it: within a rack figures are near zero.
 SLOW_FACTOR = 3.0

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import csv_cell, one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.network.findings import Finding, Fleet
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ..core.escape import csv_cell, one_line
+from ..runs import folder as run_folder
+from .findings import Finding, Fleet
 
 SCHEMA = "gpuval.network-matrix/1"
 COLUMNS = (

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import NODE_NAME, clean_text, one_line, safe_name
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.documents import Problem, Record
+from ..core import schemas
+from ..core.errors import GpuvalError
+from ..core.escape import NODE_NAME, clean_text, one_line, safe_name
+from .documents import Problem, Record
 
 __all__ = ["Evidence", "Refused", "accept_record", "accept_series", "gather", "parse_key", "safe_name", "take_record"]
 

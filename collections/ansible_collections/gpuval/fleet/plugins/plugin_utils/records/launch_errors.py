@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import LAUNCHED
+from ..core.escape import one_line
+from .states import LAUNCHED
 
 AGAIN = "then validate again with --limit {node}"
 MESSAGE_CHARACTERS = 600

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import files
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.console import final_block
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.failed_nodes import failed_nodes_text
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.html import html_page
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.junit import junit_xml
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.markdown import markdown_report
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.perf import perf_csv
+from ..core import files
+from ..records import report_file
+from .console import final_block
+from .failed_nodes import failed_nodes_text
+from .html import html_page
+from .junit import junit_xml
+from .markdown import markdown_report
+from .perf import perf_csv
 
 __all__ = ["final_block", "json_text", "write_file", "write_forms"]
 

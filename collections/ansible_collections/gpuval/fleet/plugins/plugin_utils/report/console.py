@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
+from ..core.escape import one_line
 
 
 def final_block(report: Mapping[str, Any], width: int = 50) -> str:

@@ -20,19 +20,14 @@ from typing import Any
 from urllib.parse import quote
 
 import jinja2
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import NODE_NAME, clean_text, one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page import (
-    checks,
-    curves,
-    environment,
-    figures,
-    findings,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page.encode import Shared, script_json
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.place import RESULTS, Place
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import node_line
 from markupsafe import Markup
+
+from ..core import units
+from ..core.escape import NODE_NAME, clean_text, one_line
+from .page import checks, curves, environment, figures, findings
+from .page.encode import Shared, script_json
+from .place import RESULTS, Place
+from .summary import node_line
 
 ASSETS = Path(__file__).parent / "page" / "assets"
 SCRIPTS = ("uplot/uPlot.iife.min.js", "report.js")

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line, xml_text
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import part_text
+from ..core.escape import one_line, xml_text
+from .summary import part_text
 
 _TAGS = {"fail": "failure", "missing": "error", "skipped": "skipped"}
 

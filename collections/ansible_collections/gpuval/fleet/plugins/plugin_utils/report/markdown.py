@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import markdown as escaped
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.analysis import fleet
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.verdict import headline
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page.figures import judged_figures
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page.findings import places
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.place import RESULTS, Place
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import metric_value, part_text
+from ..core import units
+from ..core.escape import markdown as escaped
+from ..judge.analysis import fleet
+from ..judge.verdict import headline
+from .page.figures import judged_figures
+from .page.findings import places
+from .place import RESULTS, Place
+from .summary import metric_value, part_text
 
 MAX_CHECKS_SHOWN = 40
 MAX_FINDINGS = 40

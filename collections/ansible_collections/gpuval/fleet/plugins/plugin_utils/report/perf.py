@@ -8,7 +8,7 @@ import io
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import csv_cell
+from ..core.escape import csv_cell
 
 COLUMNS = ("model", "performance", "metric", "node", "stage", "scope", "unit")
 

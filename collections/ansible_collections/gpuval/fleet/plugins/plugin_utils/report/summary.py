@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.vendors import GPU_VENDORS
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import console
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.verdict import headline
+from ..core import units
+from ..core.escape import one_line
+from ..core.text import some_of
+from ..core.vendors import GPU_VENDORS
+from ..gang import console
+from ..judge.verdict import headline
 
 MAX_NODE_LINES = 20
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.action import ControllerAction
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder, resolve
+from ..core.action import ControllerAction
+from ..core.paths import project_path
+from .folder import RunFolder, resolve
 
 
 class RunAction(ControllerAction):

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import safe_name
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ..core import schemas
+from ..core.escape import safe_name
+from . import folder as run_folder
 
 CRITERIA_FILE = "run_criteria.json"
 #: The folder of criteria and baseline, as files.

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
+from ..core.errors import GpuvalError
+from ..core.escape import one_line
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}")
 MAX_TEXT = 120

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
+
+from ..core.errors import GpuvalError
+from ..core.text import some_of
 
 MAX_FILE_BYTES = 16 << 20
 MAX_ID = 120

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.vendors import GPU_VENDORS
+from ..core.errors import GpuvalError
+from ..core.vendors import GPU_VENDORS
 
 #: What a declaration may leave out.
 STAGE_DEFAULTS: dict[str, Any] = {

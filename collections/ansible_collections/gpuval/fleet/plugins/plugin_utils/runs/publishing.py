@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.redaction import Redaction
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import brief
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import parse_key
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import FINAL_STATES
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ...module_utils.redaction import Redaction
+from ...module_utils.store import Store
+from ..core import schemas
+from ..core.escape import one_line
+from ..records import brief
+from ..records.evidence import parse_key
+from ..records.states import FINAL_STATES
+from . import folder as run_folder
 
 RUN_FILE, WATCH_FILE = "run.json", "run_watch.json"
 VERDICT_FILE = "verdict.json"

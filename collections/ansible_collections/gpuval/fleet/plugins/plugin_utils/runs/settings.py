@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.argument_specs import load_yaml
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
+
+from ..core.argument_specs import load_yaml
+from . import folder
 
 ROLES = Path(__file__).resolve().parents[3] / "roles"
 #: The entry point of the shared settings. It is not `main`, which Ansible would check in a process per node.

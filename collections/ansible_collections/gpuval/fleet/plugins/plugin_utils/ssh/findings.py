@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.launch_errors import classify
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.known_hosts import HostKey, Known, host_id, parse_key
+from ..core.escape import one_line
+from ..core.text import some_of
+from ..records.launch_errors import classify
+from .known_hosts import HostKey, Known, host_id, parse_key
 
 REACHABLE = "reachable"
 #: In the order of the summary; other states come last.

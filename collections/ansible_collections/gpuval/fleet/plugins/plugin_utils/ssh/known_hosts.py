@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import files
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
+from ..core import files
+from ..core.errors import GpuvalError
 
 CA, REVOKED = "@cert-authority", "@revoked"
 DEFAULT_PORT = 22

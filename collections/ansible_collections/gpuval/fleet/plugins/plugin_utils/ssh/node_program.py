@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.placement import ANSWER, OLDEST_PYTHON
+from ...module_utils.placement import ANSWER, OLDEST_PYTHON
 
 OLDEST = ".".join(map(str, OLDEST_PYTHON))
 OUTPUT_CHARACTERS = 800

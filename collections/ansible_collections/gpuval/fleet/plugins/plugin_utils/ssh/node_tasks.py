@@ -25,7 +25,8 @@ from ansible.errors import AnsibleError
 from ansible.executor.process import worker as ansible_worker
 from ansible.playbook.task import Task
 from ansible.utils.display import Display
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.parent_process import Parent
+
+from ..core.parent_process import Parent
 
 #: A worker that still runs this long after its deadline is killed.
 SLACK_SECONDS = 10

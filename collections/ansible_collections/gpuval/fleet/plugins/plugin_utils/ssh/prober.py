@@ -27,9 +27,9 @@ try:
     import paramiko
 except ImportError:  # a controller of local nodes may lack it; OpenSSH works for all nodes, slower
     paramiko = None
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import findings, known_hosts
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.findings import REACHABLE, Finding, Policy, Where
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.known_hosts import CA, HostKey, Known, Pins
+from . import findings, known_hosts
+from .findings import REACHABLE, Finding, Policy, Where
+from .known_hosts import CA, HostKey, Known, Pins
 
 #: Concurrent connections; of these, concurrent logins, and concurrent ssh processes.
 AT_ONCE, LOGINS, CLIENTS = 128, 16, 8

@@ -17,9 +17,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import files
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.known_hosts import host_id
+from ..core import files
+from ..core.errors import GpuvalError
+from .known_hosts import host_id
 
 try:
     from cryptography.hazmat.primitives import serialization

@@ -7,11 +7,12 @@ from typing import Any
 
 from ansible import constants
 from ansible.plugins.loader import connection_loader
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import findings as ssh_findings
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import prober
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.known_hosts import HostKeyError, Pins
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.trust import pin_file
+
+from ..core.paths import project_path
+from . import findings as ssh_findings
+from . import prober
+from .known_hosts import HostKeyError, Pins
+from .trust import pin_file
 
 SSH = ("ssh", "ansible.builtin.ssh", "smart")
 

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.known_hosts import inventory_name
+from .known_hosts import inventory_name
 
 FOLDER = "known_hosts"
 

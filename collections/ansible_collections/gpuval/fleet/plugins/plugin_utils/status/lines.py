@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import lines as stage_lines
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import FINAL_STATES
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.status.status import BAD, STATES, NodeStatus, Status
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import clock
+from ..core.escape import one_line
+from ..core.text import some_of
+from ..records import lines as stage_lines
+from ..records.states import FINAL_STATES
+from ..watch.decisions import clock
+from .status import BAD, STATES, NodeStatus, Status
 
 #: A table of more nodes shows only those that matter, and of these at most so many.
 WHOLE_TABLE_NODES = 40

@@ -7,21 +7,16 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import Entry, Store
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.brief import StageBrief, brief
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import (
-    MAX_RECORD_BYTES,
-    Evidence,
-    parse_key,
-    take_record,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.status.status import Known
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import stored_runs
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.reading import read_all
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.stored_runs import Damaged
+from ...module_utils.store import Entry, Store
+from ..gang import document as gang_document
+from ..records.brief import StageBrief, brief
+from ..records.evidence import MAX_RECORD_BYTES, Evidence, parse_key, take_record
+from ..runs import folder as run_folder
+from ..runs import publishing
+from ..store import stored_runs
+from ..store.reading import read_all
+from ..store.stored_runs import Damaged
+from .status import Known
 
 #: What all keys that are looked at begin with, below the run's folder: records/, report/, run.json, run_watch.json.
 COMMON = "r"

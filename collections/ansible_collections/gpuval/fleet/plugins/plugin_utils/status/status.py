@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.brief import StageBrief
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import FAILED_STATES, FINAL_STATES, LAUNCHED
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import DEADLINE_SLACK_SECONDS
+from ..records.brief import StageBrief
+from ..records.states import FAILED_STATES, FINAL_STATES, LAUNCHED
+from ..runs.folder import DEADLINE_SLACK_SECONDS
 
 #: In the order in which nodes are shown: those that need attention first.
 STATES = ("failed", "not started", "lost", "incomplete", "silent", "running", "waiting", "done")

@@ -9,17 +9,10 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import (
-    BOTO3_ERROR,
-    MAX_SIGNED_SECONDS,
-    Connection,
-    Store,
-    StoreError,
-    descriptions,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
+from ...module_utils.store import BOTO3_ERROR, MAX_SIGNED_SECONDS, Connection, Store, StoreError, descriptions
+from ..core.paths import project_path
+from ..runs.folder import RunError
+from .embedded import EmbeddedStore
 
 if BOTO3_ERROR is None:
     descriptions()  # with the import, which is before Ansible forks a worker for each task that needs them

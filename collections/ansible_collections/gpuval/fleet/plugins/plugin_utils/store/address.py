@@ -8,7 +8,8 @@ import socket
 from collections.abc import Callable, Iterable
 
 import psutil
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
+
+from ...module_utils.store import StoreError
 
 LOOPBACK = "127.0.0.1"
 HIGHEST_PORT = 65535

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import MAX_SIGNED_SECONDS, StoreError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import files
+from ...module_utils.store import MAX_SIGNED_SECONDS, StoreError
+from ..core import files
 
 try:
     from cryptography import x509

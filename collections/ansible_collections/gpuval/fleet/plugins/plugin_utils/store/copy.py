@@ -6,8 +6,8 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.rclone import rclone_config, run_rclone
+from .access import StoreAccess
+from .rclone import rclone_config, run_rclone
 
 REMOTE = "carried"
 TRANSFERS = 8

@@ -23,19 +23,14 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import psutil
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import CLIENT_ERRORS, Connection, Store, StoreError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import files
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import certificates
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.address import (
-    HIGHEST_PORT,
-    LOOPBACK,
-    bracketed,
-    canonical,
-    listening_addresses,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.certificates import CertificateFiles
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.rclone import find_rclone
+
+from ...module_utils.store import CLIENT_ERRORS, Connection, Store, StoreError
+from ..core import files
+from ..runs import folder as run_folder
+from . import certificates
+from .address import HIGHEST_PORT, LOOPBACK, bracketed, canonical, listening_addresses
+from .certificates import CertificateFiles
+from .rclone import find_rclone
 
 START_SECONDS = 15.0
 STOP_SECONDS = 10.0

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, StoreError
+from ...module_utils.store import Connection, StoreError
 
 COPY_SECONDS = 6 * 3600
 

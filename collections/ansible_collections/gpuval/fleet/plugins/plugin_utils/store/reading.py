@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import Entry, Store
+from ...module_utils.store import Entry, Store
 
 READERS = 8
 #: Objects read ahead of their intake.

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import Entry, Store, StoreError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.publishing import RUN_FILE
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.reading import read_all
+from ...module_utils.store import Entry, Store, StoreError
+from ..core import schemas
+from ..core.escape import one_line
+from ..core.text import some_of
+from ..runs import folder as run_folder
+from ..runs.publishing import RUN_FILE
+from .reading import read_all
 
 #: Max size of run.json and the controller's documents: a thousand nodes fit.
 MAX_DOCUMENT_BYTES = 32 << 20

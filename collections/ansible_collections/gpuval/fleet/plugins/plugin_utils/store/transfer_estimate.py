@@ -11,7 +11,8 @@ from typing import Any
 
 import psutil
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading.units import human_bytes, human_rate
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store
+
+from ...module_utils.store import Store
 
 #: More of the deadline than this leaves the work itself too little.
 LARGE_SHARE = 0.5

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import baseline, verdict
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Check
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds import Context
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import applied_criteria
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import retry
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import NodeView, to_restart
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.placement import Attempt, Placement
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.state import WatchedRun
+from ..judge import baseline, verdict
+from ..judge.check import Check
+from ..judge.kinds import Context
+from ..runs import applied_criteria
+from . import retry
+from .decisions import NodeView, to_restart
+from .placement import Attempt, Placement
+from .state import WatchedRun
 
 
 class Attempts:

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import natural_order, some_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
+from ..core.escape import one_line
+from ..core.text import natural_order, some_of
+from ..records import launch_errors
 
 #: States of a node after a clean.
 CLEAN = "clean"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import FINAL_STATES
+from ..records.states import FINAL_STATES
 
 #: The runner's last line in a stage's log; `curves` announces a series.
 LAST_LINE = r"{stage} attempt {attempt} ended: {state} after [^\n,]*(?P<curves>, with \d+ curves?)?\s*$"

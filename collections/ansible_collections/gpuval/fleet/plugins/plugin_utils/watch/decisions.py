@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import FINAL_STATES, LAUNCHED
+from ..records.states import FINAL_STATES, LAUNCHED
 
 #: How often a runner that has exited is restarted.
 MAX_RESTARTS = 2

@@ -6,13 +6,13 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import document as gang_document
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import rounds
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import applied_criteria, publishing
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import stored_runs
+from ...module_utils.store import Store
+from ..core.escape import one_line
+from ..gang import document as gang_document
+from ..gang import rounds
+from ..runs import applied_criteria, publishing
+from ..runs import folder as run_folder
+from ..store import stored_runs
 
 #: Prefix of the reason why a copy has no results of the run's gangs.
 UNREAD = "the results of the gangs cannot be read"

@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import LAUNCHED
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import window as windows
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import (
-    NodeView,
-    keep_started,
-    to_launch,
-    to_relaunch,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.placement import Attempt, Ended, Placement
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.state import WatchedRun
+from ..records import launch_errors
+from ..records.states import LAUNCHED
+from ..runs import folder as run_folder
+from . import launching
+from . import window as windows
+from .decisions import NodeView, keep_started, to_launch, to_relaunch
+from .placement import Attempt, Ended, Placement
+from .state import WatchedRun
 
 #: With less of the run's time left nothing is launched.
 MIN_SECONDS = 30

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, Store
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import target
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.known_hosts import HostKeyError
+from ...module_utils.store import Connection, Store
+from ..artifacts import payload
+from ..core import schemas
+from ..runs import folder as run_folder
+from ..runs.folder import RunFolder
+from ..ssh import target
+from ..ssh.known_hosts import HostKeyError
 
 #: The result of the probe, which has the reasons why nodes are not launched.
 PROBE_FILE = "probe.json"

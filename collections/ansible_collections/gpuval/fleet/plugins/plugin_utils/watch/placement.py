@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Union
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import NodeView
+from .decisions import NodeView
 
 
 @dataclass(frozen=True)

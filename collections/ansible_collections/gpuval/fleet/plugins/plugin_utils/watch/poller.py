@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import time
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import (
-    MAX_RECORD_BYTES,
-    parse_key,
-    take_record,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import update
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.state import WatchedRun
+from ...module_utils.store import StoreError
+from ..records import launch_errors
+from ..records.evidence import MAX_RECORD_BYTES, parse_key, take_record
+from ..runs import folder as run_folder
+from ..runs import publishing
+from ..store.access import StoreAccess
+from .decisions import update
+from .state import WatchedRun
 
 
 class StorePoller:

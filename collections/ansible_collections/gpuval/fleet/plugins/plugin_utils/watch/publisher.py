@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import applied_criteria, publishing
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import put_run
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.state import UNKNOWN, WatchedRun
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.window import Window
+from ...module_utils.store import StoreError
+from ..core import schemas
+from ..runs import applied_criteria, publishing
+from ..runs import folder as run_folder
+from ..store.access import put_run
+from .state import UNKNOWN, WatchedRun
+from .window import Window
 
 #: Shortest interval between two documents; it grows with the number of nodes.
 INTERVAL_SECONDS, INTERVAL_SECONDS_A_NODE = 2.0, 0.01

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
+from ..core.errors import GpuvalError
 
 SHELL, FOLLOW = "shell", "follow"
 #: Lines of a log shown from before.

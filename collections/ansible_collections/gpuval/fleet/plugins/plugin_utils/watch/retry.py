@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import FAILED_STATES
+from ..records.states import FAILED_STATES
 
 
 class FailedCheck(Protocol):

@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ansible import context
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Check
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.plans import PlanError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.node_tasks import MAX_WORKERS, NodeTasks
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import NodeView
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.placement import Attempt, Ended, Event, Placement
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.watch import Limits, RunWatch
+
+from ..judge.check import Check
+from ..runs.folder import RunFolder
+from ..runs.plans import PlanError
+from ..ssh.node_tasks import MAX_WORKERS, NodeTasks
+from ..store.access import StoreAccess
+from . import launching
+from .decisions import NodeView
+from .placement import Attempt, Ended, Event, Placement
+from .watch import Limits, RunWatch
 
 #: Task files of the role `run` with one task each.
 TASKS = Path(__file__).parents[3] / "roles/run/tasks"

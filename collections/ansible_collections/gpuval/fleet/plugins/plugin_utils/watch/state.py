@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import NodeView
+from ...module_utils.store import Store
+from ..records.evidence import Evidence
+from ..runs import folder as run_folder
+from . import launching
+from .decisions import NodeView
 
 MEMORY_FILE = "watch.json"
 #: Launch of a node before its first one.

@@ -11,26 +11,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
-from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store, StoreError
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.parent_process import Parent
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Check
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess, ensure_same_run
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.attempts import Attempts
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.decisions import (
-    NodeView,
-    last_heartbeat,
-    lost_contact,
-    progress,
-    to_fetch,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.launcher import Launcher
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.placement import Ended, Event, NodeNews, Placement
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.poller import StorePoller
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.publisher import WatchPublisher
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.state import WatchedRun
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.window import Window
+from ...module_utils.store import Store, StoreError
+from ..core.parent_process import Parent
+from ..judge.check import Check
+from ..records import launch_errors
+from ..runs import folder as run_folder
+from ..store.access import StoreAccess, ensure_same_run
+from .attempts import Attempts
+from .decisions import NodeView, last_heartbeat, lost_contact, progress, to_fetch
+from .launcher import Launcher
+from .placement import Ended, Event, NodeNews, Placement
+from .poller import StorePoller
+from .publisher import WatchPublisher
+from .state import WatchedRun
+from .window import Window
 
 PROGRESS_SECONDS = 30
 #: While launches use the controller's CPU the store is polled less often, by this factor.

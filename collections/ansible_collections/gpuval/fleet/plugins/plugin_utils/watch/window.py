@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ..runs import folder as run_folder
 
 
 @dataclass(frozen=True)

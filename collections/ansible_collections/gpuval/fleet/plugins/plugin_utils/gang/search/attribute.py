@@ -10,14 +10,9 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.explanation import (
-    Boundary,
-    Explanation,
-    Link,
-    Measurement,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.statistics import HARD, middle
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.topology import LEVELS, Topology
+from .explanation import Boundary, Explanation, Link, Measurement
+from .statistics import HARD, middle
+from .topology import LEVELS, Topology
 
 
 def attribute(explanation: Explanation, nodes: Sequence[str], topology: Topology) -> None:

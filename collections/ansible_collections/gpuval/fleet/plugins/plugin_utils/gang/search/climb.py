@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Optional
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.statistics import HARD, percent
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.tuning import DEFAULT, Tuning
+from ...core.text import some_of
+from .statistics import HARD, percent
+from .tuning import DEFAULT, Tuning
 
 #: Node names in a sentence on a group: the sentence is cut after 200 characters and must end before.
 MAX_NAMES = 3

@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.explanation import Boundary, Explanation, Link
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.node_state import NodeStates, fresh_partners
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.statistics import HARD
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.topology import Topology
+from .explanation import Boundary, Explanation, Link
+from .node_state import NodeStates, fresh_partners
+from .statistics import HARD
+from .topology import Topology
 
 #: Of three nodes, no two pairs can run at one time.
 THREE = 3

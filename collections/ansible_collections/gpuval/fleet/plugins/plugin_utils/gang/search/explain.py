@@ -10,23 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Optional
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.attribute import attribute
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.explanation import (
-    Boundary,
-    Explanation,
-    Link,
-    Measurement,
-    Setting,
-    among,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.statistics import (
-    FAILED,
-    HARD,
-    Noise,
-    deviation,
-    middle,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.topology import LEVELS, Topology
+from .attribute import attribute
+from .explanation import Boundary, Explanation, Link, Measurement, Setting, among
+from .statistics import FAILED, HARD, Noise, deviation, middle
+from .topology import LEVELS, Topology
 
 
 def explain(

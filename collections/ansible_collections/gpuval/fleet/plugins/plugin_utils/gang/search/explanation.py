@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Optional
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.statistics import HARD, Noise
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.tuning import DEFAULT, Tuning
+from .statistics import HARD, Noise
+from .tuning import DEFAULT, Tuning
 
 Link = tuple[str, str]
 

@@ -7,18 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Optional
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.climb import Climb
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.explanation import Boundary, Explanation, Link
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.node_state import (
-    BAD,
-    HEALTHY,
-    SUSPECT,
-    NodeState,
-    NodeStates,
-    sentence,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.statistics import HARD, percent
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.topology import LEVELS, Topology
+from .climb import Climb
+from .explanation import Boundary, Explanation, Link
+from .node_state import BAD, HEALTHY, SUSPECT, NodeState, NodeStates, sentence
+from .statistics import HARD, percent
+from .topology import LEVELS, Topology
 
 
 @dataclass

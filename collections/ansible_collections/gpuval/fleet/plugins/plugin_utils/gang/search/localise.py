@@ -15,27 +15,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Optional
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search import climb, confirm, pairs
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.explain import explain
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.explanation import (
-    Boundary,
-    Explanation,
-    Link,
-    Measurement,
-    Setting,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.findings import Findings, conclude
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.node_state import (
-    BAD,
-    HEALTHY,
-    NodeStates,
-    classify,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.statistics import FAILED, HARD, Result
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.topology import Topology
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.tuning import DEFAULT, Tuning
+from ...core import schemas
+from ...core.text import some_of
+from . import climb, confirm, pairs
+from .explain import explain
+from .explanation import Boundary, Explanation, Link, Measurement, Setting
+from .findings import Findings, conclude
+from .node_state import BAD, HEALTHY, NodeStates, classify
+from .statistics import FAILED, HARD, Result
+from .topology import Topology
+from .tuning import DEFAULT, Tuning
 
 __all__ = ["Boundary", "Findings", "Group", "Limits", "Result", "Round", "Search", "Topology", "Tuning"]
 

@@ -6,14 +6,9 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.explanation import (
-    Boundary,
-    Explanation,
-    Link,
-    Measurement,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.statistics import HARD, percent
+from ...core.text import some_of
+from .explanation import Boundary, Explanation, Link, Measurement
+from .statistics import HARD, percent
 
 HEALTHY, BAD, SUSPECT, UNTESTED = "healthy", "bad", "suspect", "untested"
 #: Messages of failed results in one sentence, and the length of each in characters.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.topology import Topology
+from .topology import Topology
 
 Pair = tuple[str, str]
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.search.tuning import DEFAULT, Tuning
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_statistics import MAD_TO_DEVIATION
+from ...core.escape import one_line
+from ...judge.peer_statistics import MAD_TO_DEVIATION
+from .tuning import DEFAULT, Tuning
 
 STATES = ("ok", "slow", "wrong", "timeout", "crash", "missing")
 #: States that noise cannot explain: the work did not end with a right result.

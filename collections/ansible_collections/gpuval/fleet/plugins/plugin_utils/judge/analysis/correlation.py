@@ -15,8 +15,8 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.analysis import ranks
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.analysis.distribution import Key, Samples, node_medians
+from . import ranks
+from .distribution import Key, Samples, node_medians
 
 MIN_NODES = 8
 LEAST_RHO = 0.7

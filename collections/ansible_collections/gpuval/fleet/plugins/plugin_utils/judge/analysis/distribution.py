@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_statistics import MAD_TO_DEVIATION
+from ..peer_statistics import MAD_TO_DEVIATION
 
 #: From so many nodes on a figure is described.
 MIN_NODES = 3

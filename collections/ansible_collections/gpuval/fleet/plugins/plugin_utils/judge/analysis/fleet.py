@@ -6,17 +6,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.analysis import correlation, groups
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.analysis.distribution import (
-    MIN_NODES,
-    Distribution,
-    Key,
-    Sample,
-    Samples,
-    distribution,
-    samples,
-)
+from ...core.escape import one_line
+from . import correlation, groups
+from .distribution import MIN_NODES, Distribution, Key, Sample, Samples, distribution, samples
 
 MAX_STATISTICS = 4000
 MAX_OUTLIERS = 50

@@ -15,14 +15,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.analysis import ranks
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.analysis.distribution import (
-    Key,
-    Samples,
-    node_medians,
-    relative,
-)
+from ...core import units
+from . import ranks
+from .distribution import Key, Samples, node_medians, relative
 
 #: The least number of nodes of a group, and of those that it is held against.
 MIN_NODES = 3

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.versions import KINDS
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import environment
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.documents import Record
+from ...core.escape import one_line
+from ...records import environment
+from ...records.documents import Record
+from ..versions import KINDS
 
 MAX_TEXT = 120
 LABEL = "label "

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds.against_baseline import AgainstBaseline
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds.base import Context, Kind
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds.limits import Equal, Max, Min, Within
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds.outlier import Outlier
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds.same import Same
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds.trend import Trend
+from .against_baseline import AgainstBaseline
+from .base import Context, Kind
+from .limits import Equal, Max, Min, Within
+from .outlier import Outlier
+from .same import Same
+from .trend import Trend
 
 __all__ = ["KINDS", "Context", "Kind"]
 

@@ -6,37 +6,16 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import baseline as baselines
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.baseline import Baseline
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Check
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.entries import (
-    Entry,
-    PartResult,
-    entries_of,
-    entry_of,
-    excused,
-    lacking,
-    not_applicable,
-    not_to_judge,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds.base import (
-    Context,
-    Kind,
-    Target,
-    allowance,
-    deviation_text,
-    earlier_failures,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_samples import figures_of, group_key
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_statistics import (
-    MEDIAN_ERROR,
-    MIN_PARTS,
-    Peers,
-    widened,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import Subject
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.documents import Record
+from ...core import units
+from ...records.documents import Record
+from .. import baseline as baselines
+from ..baseline import Baseline
+from ..check import Check
+from ..entries import Entry, PartResult, entries_of, entry_of, excused, lacking, not_applicable, not_to_judge
+from ..peer_samples import figures_of, group_key
+from ..peer_statistics import MEDIAN_ERROR, MIN_PARTS, Peers, widened
+from ..subject import Subject
+from .base import Context, Kind, Target, allowance, deviation_text, earlier_failures
 
 #: A baseline of fewer nodes fails no node: it is advice.
 LEAST_NODES = 8

@@ -9,24 +9,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.baseline import Baseline
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Check
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.entries import (
-    Entry,
-    PartResult,
-    entries_of,
-    entry_of,
-    excused,
-    lacking,
-    not_applicable,
-    not_to_judge,
-    with_gang,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_groups import PeerHistory
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import Subject
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.documents import Metric, Record
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import UNFINISHED
+from ...core import units
+from ...records.documents import Metric, Record
+from ...records.states import UNFINISHED
+from ..baseline import Baseline
+from ..check import Check
+from ..entries import Entry, PartResult, entries_of, entry_of, excused, lacking, not_applicable, not_to_judge, with_gang
+from ..peer_groups import PeerHistory
+from ..subject import Subject
 
 #: A number, or the text of a fingerprint; None where the kind needs none.
 Target = float | str | None

@@ -19,38 +19,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Check
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.entries import (
-    Entry,
-    PartResult,
-    entries_of,
-    entry_of,
-    excused,
-    lacking,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds.base import (
-    Context,
-    deviation_text,
-    earlier_failures,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_groups import (
-    ALL_PARTS,
-    GroupKey,
-    PeerGroup,
-    PeerHistory,
-    least_margin,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_samples import PeerSample, figures_of, sample_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_statistics import (
-    MEDIAN_ERROR,
-    MIN_PARTS,
-    Peers,
-    majority,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import Subject
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.documents import Record
+from ...core import units
+from ...core.text import some_of
+from ...records.documents import Record
+from ..check import Check
+from ..entries import Entry, PartResult, entries_of, entry_of, excused, lacking
+from ..peer_groups import ALL_PARTS, GroupKey, PeerGroup, PeerHistory, least_margin
+from ..peer_samples import PeerSample, figures_of, sample_of
+from ..peer_statistics import MEDIAN_ERROR, MIN_PARTS, Peers, majority
+from ..subject import Subject
+from .base import Context, deviation_text, earlier_failures
 
 #: SKU, number of GPUs and workload are the first parts of a group's key; the values of ``group_by`` come after.
 _KIND = 3

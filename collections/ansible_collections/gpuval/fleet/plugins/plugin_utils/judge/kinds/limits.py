@@ -7,12 +7,12 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Check
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.entries import PartResult
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds.base import MetricKind, Target
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import Subject
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.documents import Metric, Record
+from ...core import units
+from ...records.documents import Metric, Record
+from ..check import Check
+from ..entries import PartResult
+from ..subject import Subject
+from .base import MetricKind, Target
 
 Number = float | Fraction
 #: Makes a limit comparable with a figure: as it is, or exact where the figure was converted.

@@ -5,22 +5,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import peer_statistics
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Check
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.entries import Entry, PartResult
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds import fleet_outliers
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds.base import (
-    Context,
-    MetricKind,
-    Target,
-    allowance,
-    deviation_text,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_samples import too_few_parts
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_statistics import Peers
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import Subject
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.documents import Metric, Record
+from ...core import units
+from ...records.documents import Metric, Record
+from .. import peer_statistics
+from ..check import Check
+from ..entries import Entry, PartResult
+from ..peer_samples import too_few_parts
+from ..peer_statistics import Peers
+from ..subject import Subject
+from . import fleet_outliers
+from .base import Context, MetricKind, Target, allowance, deviation_text
 
 
 class Outlier(MetricKind):

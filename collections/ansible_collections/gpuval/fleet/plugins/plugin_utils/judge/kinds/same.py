@@ -11,22 +11,17 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.text import some_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Check
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.entries import (
-    Entry,
-    entry_of,
-    no_record,
-    not_applicable,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds.base import Context, Kind, Target
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_groups import GroupKey
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_statistics import majority
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import Subject
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.versions import part_of
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import environment
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.documents import Record
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.states import UNFINISHED
+from ...core.text import some_of
+from ...records import environment
+from ...records.documents import Record
+from ...records.states import UNFINISHED
+from ..check import Check
+from ..entries import Entry, entry_of, no_record, not_applicable
+from ..peer_groups import GroupKey
+from ..peer_statistics import majority
+from ..subject import Subject
+from ..versions import part_of
+from .base import Context, Kind, Target
 
 NOT_REPORTED = "not reported"
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.check import Check
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.entries import PartResult
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.kinds.base import MetricKind, Target
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.subject import Subject
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.documents import Metric, Record
+from ...core import units
+from ...records.documents import Metric, Record
+from ..check import Check
+from ..entries import PartResult
+from ..subject import Subject
+from .base import MetricKind, Target
 
 
 class Trend(MetricKind):

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.verdict import headline
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page.encode import Shared, mostly, short
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.place import RESULTS, Place
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import part_text
+from ...core.escape import one_line
+from ...judge.verdict import headline
+from ..place import RESULTS, Place
+from ..summary import part_text
+from .encode import Shared, mostly, short
 
 #: One letter for each verdict, the worst first; small ones are advice.
 LETTERS = "FMwmpsn"

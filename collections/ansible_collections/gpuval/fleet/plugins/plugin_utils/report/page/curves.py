@@ -23,8 +23,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import MAX_SERIES_BYTES
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page.encode import GREATEST, Shared, pairs, short
+from ...records.evidence import MAX_SERIES_BYTES
+from .encode import GREATEST, Shared, pairs, short
 
 #: Points of all nodes together; two characters each.
 MAX_POINTS = 450_000

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import MAX_RECORD_BYTES
+from ...core import units
+from ...core.escape import one_line
+from ...records.evidence import MAX_RECORD_BYTES
 
 MAX_VALUES = 8
 MAX_NAMES = 10

@@ -9,17 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.analysis.distribution import (
-    LEAST_DIFFERENCE,
-    MIN_NODES,
-    Distribution,
-    Key,
-    Value,
-    distribution,
-    samples,
-)
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page.encode import GREATEST, pairs, short
+from ...core import units
+from ...judge.analysis.distribution import LEAST_DIFFERENCE, MIN_NODES, Distribution, Key, Value, distribution, samples
+from .encode import GREATEST, pairs, short
 
 MAX_FIGURES = 120
 MAX_OUTLIERS = 12

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.analysis.fleet import by_group
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page.encode import short
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.page.figures import judged_figures
+from ...core import units
+from ...judge.analysis.fleet import by_group
+from .encode import short
+from .figures import judged_figures
 
 MAX_GROUPS = 30
 MAX_FIGURES_OF_A_GROUP = 12
