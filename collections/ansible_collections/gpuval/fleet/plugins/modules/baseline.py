@@ -2,8 +2,6 @@
 # Copyright: (c) 2026, gpuval contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 
-# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
-
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -16,17 +14,12 @@ description:
   - Only nodes that passed count, and of their parts only those that are close to the others.
   - O(state=compared) compares two files instead. It lists figures that only one of them has, and figures whose median
     moved by 0.5 % or more.
-author:
-  - gpuval contributors (@gpuval)
 extends_documentation_fragment:
+  - gpuval.fleet.common
   - gpuval.fleet.run
 attributes:
   check_mode:
-    support: full
     description: Writes nothing, and shows the same lines.
-  diff_mode:
-    support: none
-    description: RV(lines) has what changed.
 options:
   state:
     description: V(present) makes a baseline, V(compared) compares O(before) with O(after).

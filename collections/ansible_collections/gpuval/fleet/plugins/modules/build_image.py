@@ -14,15 +14,7 @@ description:
   - Saves it as an archive that both engines load, and returns its SHA-256, and the id and architecture of the image.
   - The role P(gpuval.fleet.container_image#role) calls it through the action plugin of the same name, which brings the
     context to the builder and the archive back to the controller.
-author:
-  - gpuval contributors (@gpuval)
-attributes:
-  check_mode:
-    support: full
-    description: Says whether the image would be built.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
+extends_documentation_fragment: [gpuval.fleet.common]
 options:
   reference:
     description: What the image is called.

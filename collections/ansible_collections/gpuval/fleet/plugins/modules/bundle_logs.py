@@ -2,8 +2,6 @@
 # Copyright: (c) 2026, gpuval contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 
-# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
-
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -17,21 +15,13 @@ description:
   - On a cluster it gathers the evidence itself; Node, Jobs, pods and their events, and the output of every stage whose
     pod still exists. Secrets are never read, and what looks like one is redacted. Nothing runs on any node.
   - A node without evidence is named, not failed.
-author:
-  - gpuval contributors (@gpuval)
 extends_documentation_fragment:
+  - gpuval.fleet.common
   - gpuval.fleet.run
   - gpuval.fleet.store
   - gpuval.fleet.cluster
 requirements:
   - kubernetes (Python library, on a cluster)
-attributes:
-  check_mode:
-    support: full
-    description: Writes nothing.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
 options:
   placement:
     description: How the run's plans get to the nodes.

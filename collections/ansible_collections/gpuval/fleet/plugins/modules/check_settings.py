@@ -2,8 +2,6 @@
 # Copyright: (c) 2026, gpuval contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 
-# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
-
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -16,15 +14,7 @@ description:
     is started.
   - Warns of variables that begin with C(gpuval_) and are no setting.
   - Every playbook begins with it.
-author:
-  - gpuval contributors (@gpuval)
-attributes:
-  check_mode:
-    support: full
-    description: Changes nothing.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
+extends_documentation_fragment: [gpuval.fleet.common]
 options:
   fatal:
     description: Fail when a setting is wrong. Otherwise it is a warning, for what must be done all the same.

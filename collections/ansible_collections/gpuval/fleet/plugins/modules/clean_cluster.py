@@ -2,8 +2,6 @@
 # Copyright: (c) 2026, gpuval contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 
-# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
-
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -15,14 +13,10 @@ description:
   - Deletes the Jobs, Pods, Services, Secrets and ConfigMaps of runs and of their rounds of gangs by their labels, waits
     until they are gone and fails when something is left, which it names.
   - Other runs, the namespace and labels of nodes are left alone.
-author:
-  - gpuval contributors (@gpuval)
 extends_documentation_fragment:
+  - gpuval.fleet.common
   - gpuval.fleet.cluster
 attributes:
-  check_mode:
-    support: full
-    description: Says what would be removed.
   diff_mode:
     support: full
     description: Lists what is removed.

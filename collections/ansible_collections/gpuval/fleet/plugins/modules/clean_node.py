@@ -16,15 +16,7 @@ description:
   - Puts the network back as it was found once no run of this node is left.
   - Verifies that nothing is left, and lists what is.
   - The action plugin of the same name returns a failure as an outcome, which M(gpuval.fleet.clean_run) reports.
-author:
-  - gpuval contributors (@gpuval)
-attributes:
-  check_mode:
-    support: full
-    description: Says what would be removed.
-  diff_mode:
-    support: none
-    description: The result lists what was removed.
+extends_documentation_fragment: [gpuval.fleet.common]
 options:
   directory:
     description: Base folder of gpuval on the node, as for M(gpuval.fleet.launch_plan).

@@ -2,8 +2,6 @@
 # Copyright: (c) 2026, gpuval contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 
-# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
-
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -17,18 +15,10 @@ description:
   - O(state=reported) prints how many nodes are clean, and each node that is not, with the reason and a remedy.
   - O(state=reported) fails when something is left, or when a node of the runs was not reached or is no longer in the
     inventory.
-author:
-  - gpuval contributors (@gpuval)
 extends_documentation_fragment:
+  - gpuval.fleet.common
   - gpuval.fleet.run
   - gpuval.fleet.store
-attributes:
-  check_mode:
-    support: full
-    description: Changes nothing, and shows what would be removed.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
 options:
   state:
     description: V(closed) before the nodes are cleaned, V(reported) after it.

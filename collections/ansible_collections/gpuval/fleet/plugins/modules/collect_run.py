@@ -2,8 +2,6 @@
 # Copyright: (c) 2026, gpuval contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 
-# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
-
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -14,18 +12,10 @@ version_added: 0.1.0
 description:
   - Reads records, logs and series, and checks each before it is kept.
   - Asks nodes over their own connection for what is missing then, side by side.
-author:
-  - gpuval contributors (@gpuval)
 extends_documentation_fragment:
+  - gpuval.fleet.common
   - gpuval.fleet.run
   - gpuval.fleet.store
-attributes:
-  check_mode:
-    support: full
-    description: Changes nothing.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
 options:
   fetch_tasks:
     description: Task file whose only task fetches the evidence of a host. Without it no node is asked.

@@ -2,8 +2,6 @@
 # Copyright: (c) 2026, gpuval contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 
-# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
-
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -18,18 +16,13 @@ description:
     are replaced.
     What was made is looked through once more, and is not delivered when something of it is left.
   - Beside it lies C(NAME.names.json), mode 0600, which says what stands for what. It is never sent.
-author:
-  - gpuval contributors (@gpuval)
 extends_documentation_fragment:
+  - gpuval.fleet.common
   - gpuval.fleet.run
   - gpuval.fleet.store
 attributes:
   check_mode:
-    support: full
     description: Holds the mapping against the run, and writes nothing.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
 options:
   name:
     description: Name of the delivery; empty is the run's id.

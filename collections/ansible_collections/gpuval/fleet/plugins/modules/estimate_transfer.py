@@ -2,8 +2,6 @@
 # Copyright: (c) 2026, gpuval contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 
-# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
-
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -14,17 +12,9 @@ version_added: 0.1.0
 description:
   - Compares bytes times nodes, divided by the store's bandwidth, with the deadline, and warns. Never fails for it.
   - The sizes are those in the store. What nodes have already is not known here, so the figure is an upper bound.
-author:
-  - gpuval contributors (@gpuval)
 extends_documentation_fragment:
+  - gpuval.fleet.common
   - gpuval.fleet.store
-attributes:
-  check_mode:
-    support: full
-    description: Changes nothing in any mode.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
 options:
   model:
     description: The model as O(gpuval.fleet.preload_model#module:model) takes it; empty is none.

@@ -12,15 +12,7 @@ version_added: 0.1.0
 description:
   - For nodes that cannot reach the store, and for what they could not upload.
   - The action plugin of the same name puts what comes back into the store in the node's place.
-author:
-  - gpuval contributors (@gpuval)
-attributes:
-  check_mode:
-    support: full
-    description: Changes nothing on the node.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
+extends_documentation_fragment: [gpuval.fleet.common]
 options:
   directory:
     description: Folder of the run on the node.

@@ -2,8 +2,6 @@
 # Copyright: (c) 2026, gpuval contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 
-# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
-
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -15,9 +13,8 @@ description:
   - Reads C(run.json) of a run.
   - With O(store), a run that results_dir does not have is looked for in the bucket. Who was expected, how the launches
     went and what the run is held against is brought from there into a folder of results_dir, or renewed.
-author:
-  - gpuval contributors (@gpuval)
 extends_documentation_fragment:
+  - gpuval.fleet.common
   - gpuval.fleet.run
   - gpuval.fleet.store
 options:
@@ -29,13 +26,6 @@ options:
     description:
       - The store as the role P(gpuval.fleet.gpuval#role) describes it; without it only results_dir is looked at.
     required: false
-attributes:
-  check_mode:
-    support: full
-    description: Nothing is brought.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
 """
 
 EXAMPLES = r"""

@@ -15,17 +15,9 @@ description:
   - Works without a run too. Each command has a limit of its own, all together have O(seconds).
   - Signed URLs, keys and what looks like a password are redacted. Environment variables are never read.
   - The action plugin of the same name puts the archive into the results.
-author:
-  - gpuval contributors (@gpuval)
 extends_documentation_fragment:
+  - gpuval.fleet.common
   - gpuval.fleet.run
-attributes:
-  check_mode:
-    support: full
-    description: Gathers nothing.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
 options:
   directory:
     description:

@@ -19,12 +19,8 @@ description:
   - Changes last until the next boot; the operating system's own configuration is not touched.
   - What carries the connection to the controller is never touched; a task that would do so fails before anything is
     changed.
-author:
-  - gpuval contributors (@gpuval)
+extends_documentation_fragment: [gpuval.fleet.common]
 attributes:
-  check_mode:
-    support: full
-    description: Says what would be changed.
   diff_mode:
     support: full
     description: Shows each change with what was there before.

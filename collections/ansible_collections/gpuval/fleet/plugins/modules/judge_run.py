@@ -2,8 +2,6 @@
 # Copyright: (c) 2026, gpuval contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 
-# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
-
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -13,18 +11,10 @@ short_description: Hold the evidence of a run against the criteria
 version_added: 0.1.0
 description:
   - Writes C(report.json) (gpuval.report/1).
-author:
-  - gpuval contributors (@gpuval)
 extends_documentation_fragment:
+  - gpuval.fleet.common
   - gpuval.fleet.run
   - gpuval.fleet.criteria
-attributes:
-  check_mode:
-    support: full
-    description: Changes nothing.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
 options:
   baseline:
     description: Baseline file that checks of kind V(baseline) hold the figures against; empty is none.

@@ -14,11 +14,9 @@ description:
   - Starts the runner, which continues by itself when the connection ends.
   - Started again, the plan resumes where it stopped. A completed plan stays as it is.
   - The role P(gpuval.fleet.run#role) calls it through the action plugin of the same name, which builds the plan.
-author:
-  - gpuval contributors (@gpuval)
+extends_documentation_fragment: [gpuval.fleet.common]
 attributes:
   check_mode:
-    support: full
     description: Starts nothing; the action plugin shows the plan.
   diff_mode:
     support: full

@@ -2,8 +2,6 @@
 # Copyright: (c) 2026, gpuval contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 
-# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
-
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -18,15 +16,11 @@ description:
     taint stay until it has passed all of that, in whichever run, also one of C(--limit) or of rounds of pairs alone; a
     run without these stages leaves them.
   - With O(taint), nodes that failed are tainted C(gpuval.io/failed) with V(NoSchedule); pods of later runs tolerate it.
-author:
-  - gpuval contributors (@gpuval)
 extends_documentation_fragment:
+  - gpuval.fleet.common
   - gpuval.fleet.run
   - gpuval.fleet.cluster
 attributes:
-  check_mode:
-    support: full
-    description: Says what would be changed.
   diff_mode:
     support: full
     description: Shows labels, annotations and taint of gpuval on each node that is changed.

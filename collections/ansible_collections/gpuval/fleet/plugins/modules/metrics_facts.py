@@ -14,21 +14,14 @@ description:
     host that the task runs for.
   - The host itself is not contacted, so that the facts of a node that is down can be read too.
   - This module has a corresponding action plugin, which does all of the work.
-author:
-  - gpuval contributors (@gpuval)
+extends_documentation_fragment: [gpuval.fleet.common]
 attributes:
   action:
     support: full
     description: Works on the controller.
-  check_mode:
-    support: full
-    description: Changes nothing anyway.
   connection:
     support: none
     description: Makes no connection to the host.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
   facts:
     support: full
     description: Returns facts.

@@ -2,8 +2,6 @@
 # Copyright: (c) 2026, gpuval contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 
-# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
-
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -17,17 +15,9 @@ description:
   - Works in a checkout of gpuval, with its C(tools/bundle.py).
   - C(make setup BUNDLE=) puts models and images into the folder of the embedded store. O(state=uploaded) copies them
     into the S3 service of the inventory, where one is configured. Objects with the same checksum are not sent again.
-author:
-  - gpuval contributors (@gpuval)
 extends_documentation_fragment:
+  - gpuval.fleet.common
   - gpuval.fleet.store
-attributes:
-  check_mode:
-    support: full
-    description: Makes and sends nothing.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
 options:
   state:
     description: V(present) makes the bundle, V(uploaded) uploads what one brought.

@@ -2,8 +2,6 @@
 # Copyright: (c) 2026, gpuval contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 
-# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
-
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -14,15 +12,10 @@ version_added: 0.1.0
 description:
   - Nodes work side by side, the items of one node one after the other. A node that fails one leaves its others out.
   - A loop or a condition of Ansible costs the controller a process per node even where there is nothing to do.
-author:
-  - gpuval contributors (@gpuval)
+extends_documentation_fragment: [gpuval.fleet.common]
 attributes:
   check_mode:
-    support: full
     description: The task is done in check mode.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
 options:
   tasks:
     description: Task file with one task, that finds its item in the variable C(on_nodes_item).

@@ -2,8 +2,6 @@
 # Copyright: (c) 2026, gpuval contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 
-# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
-
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -15,17 +13,12 @@ description:
   - Freezes the expected nodes and their stages in C(run.json).
   - Nodes that are new to a known run join it by name.
   - Without a run id, an unfinished run of the same nodes is resumed, so a controller that died is just started again.
-author:
-  - gpuval contributors (@gpuval)
 extends_documentation_fragment:
+  - gpuval.fleet.common
   - gpuval.fleet.criteria
 attributes:
   check_mode:
-    support: full
     description: Opens nothing; returns the run as it would be.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
 options:
   baseline:
     description: Baseline file that the run will be held against; one that cannot be used stops it now. Empty is none.

@@ -18,16 +18,12 @@ description:
   - Listeners end when all peers that were to ask are done, at the latest after O(listen_seconds).
     M(gpuval.fleet.clean_node) ends them too.
   - A peer that does not answer is a finding, not a failure of the task.
-author:
-  - gpuval contributors (@gpuval)
+extends_documentation_fragment: [gpuval.fleet.common]
 attributes:
   check_mode:
     support: partial
     description: Measures latency and services.
     details: Starts no listener, and so tries no ports.
-  diff_mode:
-    support: none
-    description: Nothing lasting is changed.
 options:
   phase:
     description: V(listen) starts listeners and returns; V(ask) measures.

@@ -2,8 +2,6 @@
 # Copyright: (c) 2026, gpuval contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 
-# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
-
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -15,15 +13,7 @@ description:
   - Up to O(mesh) nodes everyone asks everyone. Above that each asks O(degree) others and is asked by them, and each
     pair of zones (C(network_zone) of the hosts) has a link of its own.
   - No node is contacted.
-author:
-  - gpuval contributors (@gpuval)
-attributes:
-  check_mode:
-    support: full
-    description: Changes nothing anyway.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
+extends_documentation_fragment: [gpuval.fleet.common]
 options:
   mesh:
     description: Up to how many nodes everyone asks everyone.

@@ -2,8 +2,6 @@
 # Copyright: (c) 2026, gpuval contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 
-# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
-
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -15,17 +13,9 @@ description:
   - Makes the tiny model, downloads a hub repository or takes a folder.
   - Resolves links, writes C(SHA256SUMS) and uploads with rclone.
   - Skips a model that is there and whole.
-author:
-  - gpuval contributors (@gpuval)
 extends_documentation_fragment:
+  - gpuval.fleet.common
   - gpuval.fleet.store
-attributes:
-  check_mode:
-    support: full
-    description: Says whether the model would be uploaded.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
 options:
   model:
     description: V(tiny), a hub repository C(org/name), or a folder on the controller.

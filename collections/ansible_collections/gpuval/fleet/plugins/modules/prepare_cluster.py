@@ -2,8 +2,6 @@
 # Copyright: (c) 2026, gpuval contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 
-# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
-
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -17,13 +15,11 @@ description:
   - Asks the cluster whether all of it is allowed and names the rules that are missing. This is one request, and one
     more for each rule that the cluster does not list (webhook authorizers).
   - Sees that the namespace is there, with a server-side dry run that makes nothing.
-author:
-  - gpuval contributors (@gpuval)
 extends_documentation_fragment:
+  - gpuval.fleet.common
   - gpuval.fleet.cluster
 attributes:
   check_mode:
-    support: full
     description: Asks the cluster, writes and makes nothing.
   diff_mode:
     support: full

@@ -2,8 +2,6 @@
 # Copyright: (c) 2026, gpuval contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 
-# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
-
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -24,19 +22,14 @@ description:
   - A cluster node that offers fewer GPUs than C(gpuval_sku) and C(gpuval_gpu_count) declare is V(reachable) and listed
     in RV(short). It works with the GPUs it has, and its verdict is FAIL.
   - Cluster and pods are those that C(gpuval_kubeconfig), C(gpuval_kube_context) and C(gpuval_pods) of each host name.
-author:
-  - gpuval contributors (@gpuval)
 requirements:
   - kubernetes (Python library, on a cluster)
 extends_documentation_fragment:
+  - gpuval.fleet.common
   - gpuval.fleet.run
 attributes:
   check_mode:
-    support: full
     description: Probes, but pins and records nothing.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
 options:
   placement:
     description: How the run's plans get to the nodes.

@@ -2,8 +2,6 @@
 # Copyright: (c) 2026, gpuval contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 
-# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
-
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -14,17 +12,13 @@ version_added: 0.1.0
 description:
   - Uploads the archive below C(images/), with what is to be known of it beside it, and remembers it in C(images.json).
   - An archive that the store has, whole, is left alone.
-author:
-  - gpuval contributors (@gpuval)
 extends_documentation_fragment:
+  - gpuval.fleet.common
   - gpuval.fleet.store
 attributes:
   check_mode:
     support: partial
     description: Does not ask the store, and says that the image would be put there.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
 options:
   name:
     description: Name of the image in C(gpuval_images).

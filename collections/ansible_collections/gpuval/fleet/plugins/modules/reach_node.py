@@ -2,8 +2,6 @@
 # Copyright: (c) 2026, gpuval contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 
-# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
-
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -16,20 +14,15 @@ description:
   - On a cluster it is C(kubectl exec) into the container of the stage, or C(kubectl logs).
   - Over SSH it is C(ssh) with the pinned host keys, or C(tail) of the stage's log by the same way.
   - Without C(kubectl) the log is followed here, by the API, until the stage has ended.
-author:
-  - gpuval contributors (@gpuval)
 extends_documentation_fragment:
+  - gpuval.fleet.common
   - gpuval.fleet.run
   - gpuval.fleet.cluster
 requirements:
   - kubernetes (Python library, on the controller), for nodes of a cluster
 attributes:
   check_mode:
-    support: full
     description: Prints the command and writes nothing.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
 options:
   what:
     description: A shell, or the log of a stage while it is written.

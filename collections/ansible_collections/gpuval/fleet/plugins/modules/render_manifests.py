@@ -2,8 +2,6 @@
 # Copyright: (c) 2026, gpuval contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 
-# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
-
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -17,15 +15,11 @@ description:
     there and goes on with them.
   - Nothing is asked of the cluster. What is known of the nodes comes from the inventory, and nodes that it misses are
     left out.
-author:
-  - gpuval contributors (@gpuval)
 extends_documentation_fragment:
+  - gpuval.fleet.common
   - gpuval.fleet.run
   - gpuval.fleet.store
 attributes:
-  check_mode:
-    support: full
-    description: Writes nothing, and signs nothing.
   diff_mode:
     support: full
     description: Lists kinds and names, and never what is in them.

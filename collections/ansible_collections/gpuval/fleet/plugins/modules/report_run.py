@@ -2,8 +2,6 @@
 # Copyright: (c) 2026, gpuval contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 
-# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
-
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -16,18 +14,10 @@ description:
     C(report.json) and the evidence beside it. With O(store) it uploads them, unless the run is another controller's.
   - O(state=announced) prints the FINAL ACCEPTANCE block and fails unless the verdict is V(PASS), or V(PARTIAL) of a run
     that was narrowed by C(--limit), C(--tags) or stages.
-author:
-  - gpuval contributors (@gpuval)
 extends_documentation_fragment:
+  - gpuval.fleet.common
   - gpuval.fleet.run
   - gpuval.fleet.store
-attributes:
-  check_mode:
-    support: full
-    description: Changes nothing.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
 options:
   state:
     description: What to do with the report.

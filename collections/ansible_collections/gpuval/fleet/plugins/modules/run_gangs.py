@@ -2,8 +2,6 @@
 # Copyright: (c) 2026, gpuval contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 
-# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
-
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -17,9 +15,8 @@ description:
   - Where a gang is slow, wrong or hangs, rounds of disjoint pairs find the node, link or boundary at fault.
   - A gang runs again without the nodes that were found bad.
   - Started again, it resumes where it stopped.
-author:
-  - gpuval contributors (@gpuval)
 extends_documentation_fragment:
+  - gpuval.fleet.common
   - gpuval.fleet.run
   - gpuval.fleet.store
   - gpuval.fleet.criteria
@@ -30,13 +27,6 @@ extends_documentation_fragment:
   - gpuval.fleet.gangs
 requirements:
   - kubernetes (Python library, on the controller, for O(placement=kubernetes))
-attributes:
-  check_mode:
-    support: full
-    description: Does nothing.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
 options:
   baseline:
     description: Baseline that nodes are compared with, if any.

@@ -14,14 +14,9 @@ description:
   - A stage's container has the folder mounted read-only at C(/opt/gpuval/ssh) and starts a sshd of its own from it.
   - No account of the node learns of the keys. They go with the run's folder when the run is cleaned.
   - The role P(gpuval.fleet.ssh_keys#role) calls it through the action plugin of the same name, which makes the keys.
-author:
-  - gpuval contributors (@gpuval)
+extends_documentation_fragment: [gpuval.fleet.common]
 attributes:
-  check_mode:
-    support: full
-    description: Says whether files would change.
   diff_mode:
-    support: none
     description: The files are secrets.
 options:
   directory:

@@ -13,15 +13,7 @@ description:
   - Says how much of an archive is on the node, and puts it in its place once it is whole and right.
   - The role P(gpuval.fleet.image_stage#role) calls it through the action plugin of the same name, which sends what is
     missing. An archive that was cut off is gone on with.
-author:
-  - gpuval contributors (@gpuval)
-attributes:
-  check_mode:
-    support: full
-    description: Says what is missing.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
+extends_documentation_fragment: [gpuval.fleet.common]
 options:
   directory:
     description:

@@ -2,8 +2,6 @@
 # Copyright: (c) 2026, gpuval contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 
-# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
-
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -17,17 +15,12 @@ description:
   - Reads what changed in the bucket since the last time into a cache below C(state_dir) of O(store).
   - The cache may be deleted at any time.
   - Needs the Python package C(duckdb) on the controller.
-author:
-  - gpuval contributors (@gpuval)
 extends_documentation_fragment:
+  - gpuval.fleet.common
   - gpuval.fleet.store
 attributes:
   check_mode:
-    support: full
     description: Writes no O(output); the cache is brought up to date all the same.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
 options:
   node:
     description: Name of a node. Other names of its machine are shown too.

@@ -2,8 +2,6 @@
 # Copyright: (c) 2026, gpuval contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 
-# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
-
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -15,9 +13,8 @@ description:
   - Reads the store alone, from any machine that may read it.
   - A run that results_dir does not have is looked for in the bucket.
   - Fails when the run is over and was not passed. While it goes on it does not fail.
-author:
-  - gpuval contributors (@gpuval)
 extends_documentation_fragment:
+  - gpuval.fleet.common
   - gpuval.fleet.run
   - gpuval.fleet.store
 options:
@@ -50,13 +47,6 @@ options:
     description: How long to watch at most; V(0) is half an hour more than the run has left.
     type: float
     default: 0.0
-attributes:
-  check_mode:
-    support: full
-    description: Changes nothing.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
 """
 
 EXAMPLES = r"""

@@ -13,17 +13,12 @@ description:
   - Puts files and folders under a prefix of a bucket. What is there already with the same content is left alone.
   - In a playbook the O(store) of the roles may be given instead of a connection. It finds the embedded store too, and
     the files are the controller's, wherever the task is sent.
-author:
-  - gpuval contributors (@gpuval)
+extends_documentation_fragment: [gpuval.fleet.common]
 requirements:
   - boto3
 attributes:
   check_mode:
-    support: full
     description: Compares, and uploads nothing.
-  diff_mode:
-    support: none
-    description: The result lists the keys.
 options:
   src:
     description: Files and folders; a folder is uploaded with what is in it, below its own name.

@@ -2,8 +2,6 @@
 # Copyright: (c) 2026, gpuval contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 
-# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
-
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -16,17 +14,9 @@ description:
   - A smaller window stops no node that is working; a larger one starts the next nodes at once.
   - It persists when a controller is started again, until that is given another O(max_nodes_at_once) than before.
   - With O(gang_error) it records why the gangs of the run failed. Their nodes are judged and reported with that reason.
-author:
-  - gpuval contributors (@gpuval)
 extends_documentation_fragment:
+  - gpuval.fleet.common
   - gpuval.fleet.run
-attributes:
-  check_mode:
-    support: full
-    description: Writes nothing.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
 options:
   max_nodes_at_once:
     description: Number of nodes that work at once; V(0) is all of them. Without it the number stays.

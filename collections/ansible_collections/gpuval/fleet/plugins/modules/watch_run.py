@@ -2,8 +2,6 @@
 # Copyright: (c) 2026, gpuval contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 
-# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
-
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -17,9 +15,8 @@ description:
   - Judges a node when its plan is complete, and launches the stages again that may be retried.
   - Fetches records over the connection of nodes that cannot reach the store, or that are silent.
   - Retries unreachable nodes with a growing interval while the run is on.
-author:
-  - gpuval contributors (@gpuval)
 extends_documentation_fragment:
+  - gpuval.fleet.common
   - gpuval.fleet.run
   - gpuval.fleet.store
   - gpuval.fleet.criteria
@@ -30,7 +27,6 @@ requirements:
   - kubernetes (Python library, on the controller, for O(placement=kubernetes))
 attributes:
   check_mode:
-    support: full
     description: Makes the plans and starts nothing.
   diff_mode:
     support: full

@@ -2,8 +2,6 @@
 # Copyright: (c) 2026, gpuval contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 
-# This is a virtual module that is entirely implemented as an action plugin and runs on the controller.
-
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -17,19 +15,11 @@ description:
   - Another warning says that the run was narrowed, has stages of its own, had no gangs, or is not finished.
   - Where nodes are not all alike there is a file for each group, with its name at the end.
   - Hostfiles that were written at the same place for other gangs are removed, unless they were changed.
-author:
-  - gpuval contributors (@gpuval)
 extends_documentation_fragment:
+  - gpuval.fleet.common
   - gpuval.fleet.run
   - gpuval.fleet.criteria
   - gpuval.fleet.gang_members
-attributes:
-  check_mode:
-    support: full
-    description: Writes nothing.
-  diff_mode:
-    support: none
-    description: The file is short.
 options:
   baseline:
     description: Baseline that nodes are held against, if any.

@@ -38,7 +38,7 @@ def argument_spec(action: str) -> dict[str, Any]:
 def fragment_options(name: str) -> dict[str, Any]:
     """The options of a documentation fragment of the collection, as documented."""
     document = load_yaml(import_module(f"{PLUGINS}.doc_fragments.{name}").ModuleDocFragment.DOCUMENTATION)
-    options: dict[str, Any] = document["options"]
+    options: dict[str, Any] = document.get("options", {})
     return options
 
 
