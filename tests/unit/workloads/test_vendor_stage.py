@@ -12,7 +12,7 @@ import pytest
 import yaml
 from gpuval_workloads.common import command
 from gpuval_workloads.vendor_tools import places
-from gpuval_workloads.vendor_tools.config import parse_arguments
+from gpuval_workloads.vendor_tools.program import parse_arguments
 
 from tests.kit.workload_process import COLLECTION, Workload, is_alive
 

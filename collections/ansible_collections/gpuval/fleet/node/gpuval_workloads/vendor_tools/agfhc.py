@@ -8,7 +8,6 @@ counts as a pass. Formats: AMD's system acceptance pages for MI350X; ROCm/cvs, c
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from ..common.tool_output import json_objects, plain, shortened, whole
@@ -28,19 +27,8 @@ _GPU = re.compile(r"\bGPU[ _:#-]{0,2}(\d{1,2})\b", re.IGNORECASE)
 _OUTCOMES = {"pass": "pass", "skip": "skip", "fail": "fail", "erro": "fail", "abor": "fail"}
 
 
-@dataclass(frozen=True)
-class Report:
-    """Outcome of each test (pass, fail, skip), lines of failures, the counts of the summary, and the name and
-    number of the return code, None where the output ends before it."""
-
-    tests: dict[str, str]
-    failures: tuple[str, ...] = ()
-    executed: int | None = None
-    code: tuple[str, int] | None = None
-
-
-def parse(text: str) -> Report:
-    """Read the console output. Never raises."""
+def judge(text: str) -> Answer:
+    """Return what the console output proves. Never raises."""
     text = plain(text)
     tests: dict[str, str] = {}
     failures: list[str] = []
@@ -52,15 +40,26 @@ def parse(text: str) -> Report:
             name = re.sub(r"-\d+-\d+$", "", test)[:48]
             if tests.get(name) != "fail":  # one bad iteration is not made good by another
                 tests[name] = outcome
-            if outcome == "fail":
-                failures.append(shortened(line, 160))
-        elif _COMPLAINT.search(line) or (_GPU.search(line) and "fail" in line.lower()):
+        if (word and outcome == "fail") or (not word and (_COMPLAINT.search(line) or _is_fault_of_gpu(line))):
             failures.append(shortened(line, 160))
-    summary = _SUMMARY.search(text)
-    code = _RETURN.search(text)
-    return Report(
-        tests, tuple(failures), int(summary[2]) if summary else None, (code[1], int(code[2])) if code else None
-    )
+    failed = sum(outcome == "fail" for outcome in tests.values())
+    figures = [Figure("agfhc_tests_count", len(tests), "count"), Figure("agfhc_failed_count", failed, "count")]
+    summary, code = _SUMMARY.search(text), _RETURN.search(text)
+    if failed or (code and failures):
+        return Answer(FAIL, faults=[Fault(_scope(line), line) for line in failures[:8]], figures=figures)
+    if code is None:
+        return Answer.none("its return code is missing: its output is cut short")
+    if "FAIL" in code[1]:
+        return Answer(FAIL, faults=[Fault(NODE, code[0])], figures=figures)
+    if code[0] != "return code AGFHC_SUCCESS [0]":
+        return Answer.none(code[0])
+    if summary is None or not int(summary[2]):
+        return Answer.none("it executed no test")
+    return Answer(PASS, summary=f"{summary[2]} tests passed", figures=figures)
+
+
+def _is_fault_of_gpu(line: str) -> bool:
+    return bool(_GPU.search(line)) and "fail" in line.lower()
 
 
 def failed_tests(text: str) -> int | None:
@@ -79,27 +78,6 @@ def failed_tests(text: str) -> int | None:
     return None
 
 
-def judge(report: Report) -> Answer:
-    """Return what the output proves."""
-    failed = sorted(name for name, outcome in report.tests.items() if outcome == "fail")
-    counts = [
-        Figure("agfhc_tests_count", len(report.tests), "count"),
-        Figure("agfhc_failed_count", len(failed), "count"),
-    ]
-    if failed or (report.code and report.failures):
-        faults = [Fault(_scope(line), line) for line in report.failures[:8]]
-        return Answer(FAIL, faults=faults, figures=counts)
-    if report.code and "FAIL" in report.code[0]:
-        return Answer(FAIL, faults=[Fault(NODE, f"return code {report.code[0]} [{report.code[1]}]")], figures=counts)
-    if report.code is None:
-        return Answer.none("its return code is missing: its output is cut short")
-    if report.code != ("AGFHC_SUCCESS", 0):
-        return Answer.none(f"return code {report.code[0]} [{report.code[1]}]")
-    if report.executed is None or not report.executed:
-        return Answer.none("it executed no test")
-    return Answer(PASS, summary=f"{report.executed} tests passed", figures=counts)
-
-
 def _scope(line: str) -> str:
     gpu = _GPU.search(line)
     return f"gpu:{int(gpu[1])}" if gpu else NODE
@@ -114,7 +92,7 @@ def run(job: Job) -> Answer:
     folder = job.folder / "agfhc"
     arguments: list[str | Path] = [job.executable(BINARY), "-r", recipe, "--simple-output", "-o", folder]
     ended = job.call(arguments, job.seconds_left())
-    answer = judge(parse(ended.output))
+    answer = judge(ended.output)
     failed = _failed_in(folder)
     if failed and answer.verdict != FAIL:
         faults = [Fault(NODE, f"{failed} tests failed by its results.json")]

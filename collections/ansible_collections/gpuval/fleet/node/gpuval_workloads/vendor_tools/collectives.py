@@ -1,8 +1,8 @@
 """nccl-tests and rccl-tests: bandwidth, time and right results of each collective over all GPUs of the node.
 
 The table is read by its header, never by counting columns: versions and options (-I, -S, -C, per-iteration reports) add
-some. ``-J`` JSON is read too. Bandwidth is that of the largest size; "Avg bus bandwidth" mixes all sizes and is not
-looked at. #wrong N/A means that results were not checked, which is not 0. Formats: NVIDIA/nccl-tests, src/util.cu.
+some. Bandwidth is that of the largest size; "Avg bus bandwidth" mixes all sizes and is not looked at. #wrong N/A means
+that results were not checked, which is not 0. Formats: NVIDIA/nccl-tests, src/util.cu.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..common.tool_output import dicts, json_object, number, plain, whole
+from ..common.tool_output import number, plain, whole
 from .answer import FAIL, NODE, PASS, Answer, Curve, Fault, Figure
 from .job import Job, settle
 
@@ -83,28 +83,21 @@ class Table:
         return max(self.rows, key=lambda row: row.size_bytes, default=None)
 
     @property
+    def blocks(self) -> list[Block]:
+        return [block for row in self.rows for block in (row.out_of_place, row.in_place) if block]
+
+    @property
     def wrong(self) -> int:
-        blocks = [block for row in self.rows for block in (row.out_of_place, row.in_place) if block]
-        return sum(block.wrong or 0 for block in blocks)
+        return max(sum(block.wrong or 0 for block in self.blocks), self.out_of_bounds or 0)
 
     @property
     def unchecked(self) -> int:
-        blocks = [block for row in self.rows for block in (row.out_of_place, row.in_place) if block]
-        return sum(block.wrong is None for block in blocks) + self.mangled_rows
-
-
-def parse(text: str) -> Table:
-    """Read the output of one run, or the document that ``-J`` writes. Never raises."""
-    text = plain(text)
-    if text.lstrip().startswith("{"):
-        document = json_object(text, key="results")
-        return _from_json(document) if document else Table(problem="its JSON is cut short")
-    return _from_text(text)
+        return sum(block.wrong is None for block in self.blocks) + self.mangled_rows
 
 
 @dataclass(frozen=True)
 class _Columns:
-    """Where a header puts things: index of the size, first index of each block, names and factors of all columns."""
+    """Where a header puts things: first index of each block, names and factors of all columns."""
 
     names: tuple[str, ...]
     factors: tuple[float | None, ...]
@@ -112,7 +105,9 @@ class _Columns:
     titles: tuple[str, ...]
 
 
-def _from_text(text: str) -> Table:
+def parse(text: str) -> Table:
+    """Read the output of one run. Never raises."""
+    text = plain(text)
     lines = text.splitlines()
     columns: _Columns | None = None
     rows: list[Row] = []
@@ -181,15 +176,10 @@ def _row(fields: list[str], columns: _Columns) -> Row | None:
     starts, blocks = columns.starts, {}
     size = columns.names.index("size")
     if len(fields) != len(columns.names):
-        width = starts[1] - starts[0] if len(starts) == 2 else 0
-        if not width or len(fields) != len(columns.names) - width:
-            return None
-        fields = [*fields[: starts[0]], *["-"] * width, *fields[starts[0] :]]  # a replayed trace has no out-of-place
+        return None
     ends = [*starts[1:], len(columns.names)]
     for title, start, end in zip(columns.titles, starts, ends):
         place = {name: start + offset for offset, name in reversed(list(enumerate(columns.names[start:end])))}
-        if fields[start] == "-":
-            continue
         seconds, rate = number(fields[start]), number(fields[place["busbw"]]) if "busbw" in place else None
         if seconds is None and fields[start] != "N/A":
             return None
@@ -207,56 +197,20 @@ def _row(fields: list[str], columns: _Columns) -> Row | None:
     return Row(int(size_bytes * (columns.factors[size] or 1.0)), blocks.get("out-of-place"), blocks.get("in-place"))
 
 
-def _from_json(document: dict) -> Table:
-    """Read the document of ``-J`` (times in microseconds, rates in GB/s, booleans as texts)."""
-    config, bounds = (next(iter(dicts([document.get(key)])), {}) for key in ("config", "out_of_bounds"))
-    rows = []
-    items = dicts(document.get("results"))
-    for item in items:
-        size = whole(item.get("size"))
-        out_of_place, in_place = (_json_block(item.get(key)) for key in ("out_of_place", "in_place"))
-        if size is not None and (out_of_place or in_place):
-            rows.append(Row(size, out_of_place, in_place))
-    processes = len(dicts(config.get("devices")))
-    per_process = (whole(config.get("nthreads")) or 1) * (whole(config.get("ngpus")) or 1)
-    factor = whole(config.get("step_factor"))
-    return Table(
-        rows=tuple(rows),
-        ranks=max(processes, per_process) if config else None,
-        complete="count" in bounds,
-        out_of_bounds=whole(bounds.get("count")),
-        reported_failed="count" in bounds and str(bounds.get("okay")).lower() != "true",
-        mangled_rows=len(items) - len(rows),
-        most_bytes=whole(config.get("maximum_bytes")),
-        step=(factor, "factor") if factor else (whole(config.get("step_bytes")) or 0, "bytes"),
-        problem="" if items else "it has no results",
-    )
-
-
-def _json_block(item: object) -> Block | None:
-    if not isinstance(item, dict):
-        return None
-    seconds = number(next((item[key] for key in _TIME if key in item), None))
-    rate = number(item.get("bus_bw"))
-    return Block(
-        None if seconds is None else seconds * 1e-6, None if rate is None else rate * 1e9, whole(item.get("nwrong"))
-    )
-
-
 def judge(table: Table, collective: str, ranks: int | None, prefix: str) -> Answer:
     """Return what a table proves of one collective. ``ranks`` is how many were asked for."""
     largest = table.largest
     if table.problem or largest is None:
         return Answer.none(f"{collective}: {table.problem or 'its table has no rows'}")
     faults = []
-    if table.wrong or table.out_of_bounds or table.reported_failed:
+    if table.wrong or table.reported_failed:
         sizes = [
             f"{row.size_bytes:,}" for row in table.rows
             if any(block and block.wrong for block in (row.out_of_place, row.in_place))
         ]  # fmt: skip
         where = f", of {', '.join(sizes[:4])} bytes" if sizes else ""
-        faults.append(Fault(NODE, f"{collective}: {max(table.wrong, table.out_of_bounds or 0)} wrong elements{where}"))
-    counts = [Figure(f"{prefix}_error_count", max(table.wrong, table.out_of_bounds or 0), "count")]
+        faults.append(Fault(NODE, f"{collective}: {table.wrong} wrong elements{where}"))
+    counts = [Figure(f"{prefix}_error_count", table.wrong, "count")]
     if faults:
         return Answer(FAIL, faults=faults, figures=[*counts, *_figures(table, collective, prefix)])
     if not table.complete:

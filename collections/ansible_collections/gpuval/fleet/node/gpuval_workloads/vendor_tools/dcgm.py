@@ -69,14 +69,11 @@ class Diagnosis:
 def parse(text: str) -> Diagnosis:
     """Read the output of ``dcgmi diag -j``, other text before and after the JSON allowed. Never raises."""
     text = plain(text)
-    document, body = None, None
-    for layout in LAYOUTS:
-        document = json_object(text, key=layout)
-        if document is not None:
-            body = document[layout]
-            break
+    found = ((json_object(text, key=layout), layout) for layout in LAYOUTS)
+    document, layout = next(((document, layout) for document, layout in found if document is not None), (None, ""))
     if document is None:
         return Diagnosis(problem="its JSON is missing or cut short")
+    body = document[layout]
     if not isinstance(body, dict):
         return Diagnosis(problem="its JSON is not laid out as that of any known version")
     metadata = document.get("metadata")

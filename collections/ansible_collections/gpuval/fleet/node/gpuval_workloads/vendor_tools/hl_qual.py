@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from ..common.tool_output import plain, shortened
@@ -27,51 +26,37 @@ _INDEX = re.compile(r"\b(?:accel|hl|device[ #:]{0,2}|card[ #:]{0,2})(\d{1,2})\b"
 _MODEL = re.compile(r"gaudi\d?")
 
 
-@dataclass(frozen=True)
-class Report:
-    """The run's own verdict (None: the output ends before it) and each device's line with its verdict."""
-
-    passed: bool | None
-    devices: tuple[tuple[str, bool], ...]
-
-
-def parse(text: str) -> Report:
-    """Read the output or the report file. Never raises."""
-    lines = plain(text).split("\n")
-    passed: bool | None = None
+def judge(text: str, gpus: int | None) -> Answer:
+    """Return what the output or the report file proves; ``gpus`` is how many the node is to have. Never raises."""
+    lines = plain(text).split("\n")[:-1]  # the last has no line end: it may be cut short
+    passed: bool | None = None  # the run's own verdict
     devices: list[tuple[str, bool]] = []
     in_summary = False
-    for index, line in enumerate(lines[:-1]):  # the last has no line end: it may be cut short
+    for index, line in enumerate(lines):
         verdict = _VERDICT.search(line)
         if _SUMMARY.search(line):
             in_summary = True
         elif _BANNER.search(line):
-            below = next((one for one in lines[index + 1 : -1] if one.strip()), "")
-            found = _VERDICT.search(below)
+            found = _VERDICT.search(next((below for below in lines[index + 1 :] if below.strip()), ""))
             passed = found[1] == "PASSED" if found else None
             in_summary = False
         elif in_summary and verdict and ": " in line:
             devices.append((shortened(line, 120), verdict[1] == "PASSED"))
         elif in_summary and devices and not line.strip():
             in_summary = False
-    return Report(passed, tuple(devices))
-
-
-def judge(report: Report, gpus: int | None) -> Answer:
-    """Return what the report proves; ``gpus`` is how many the node is to have."""
-    faults = [Fault(_scope(line), line) for line, passed in report.devices if not passed]
-    if report.passed is False and not faults:
-        faults = [Fault(NODE, "the report says FAILED and names no device")]
+    faults = [Fault(_scope(line), line) for line, is_good in devices if not is_good]
     figures = [
-        Figure("hl_qual_devices_count", len(report.devices), "count"),
-        Figure("hl_qual_failed_count", sum(not passed for _, passed in report.devices), "count"),
+        Figure("hl_qual_devices_count", len(devices), "count"),
+        Figure("hl_qual_failed_count", len(faults), "count"),
     ]
+    if passed is False and not faults:
+        faults = [Fault(NODE, "the report says FAILED and names no device")]
     if faults:
         return Answer(FAIL, faults=faults, figures=figures)
-    if report.passed is None:
+    if passed is None:
         return Answer.none("its report is missing or cut short")
-    if gpus and report.devices and len(report.devices) != gpus:
-        return Answer.none(f"it tested {len(report.devices)} devices of {gpus}")
+    if gpus and devices and len(devices) != gpus:
+        return Answer.none(f"it tested {len(devices)} devices of {gpus}")
     return Answer(PASS, summary="functional test passed", figures=figures)
 
 
@@ -95,4 +80,4 @@ def run(job: Job) -> Answer:
     python = os.environ.get("__python_cmd", "python3")  # noqa: SIM112 - hl_qual's own name for it
     environment = {"__python_cmd": python, "HABANA_LOGS": str(job.folder / "habana")}
     ended = job.call(arguments, job.seconds_left(), cwd=path.resolve().parent, environment=environment)
-    return settle(ended, judge(parse(ended.output + "\n"), job.gpus))
+    return settle(ended, judge(ended.output + "\n", job.gpus))

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..common.arguments import positive_float
 from ..common.result import Result, WorkloadFailure
 from . import agfhc, collectives, dcgm, hl_qual, rvs
 from .answer import FAIL, LEFT_OUT, PASS, Answer
-from .config import Config, parse_arguments
 from .job import Job
 from .places import Places, gpu_count, vendor
 
@@ -42,68 +43,85 @@ TOOLS = (
     Tool("agfhc", "amd", (agfhc.BINARY,), 3, agfhc.run),
     Tool("hl_qual", "gaudi", (hl_qual.BINARY,), 1, hl_qual.run),
 )
+NAMES = ", ".join(tool.name for tool in TOOLS)
+
+
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the options of a command line; ends the program with exit code 2 when it makes no sense."""
+    parser = argparse.ArgumentParser(
+        prog="python -m gpuval_workloads.vendor_tools",
+        description=f"Run those of {NAMES} that are there and fit the node.",
+    )
+    parser.add_argument("--tools", type=_tools, default="auto", help=f"auto, or some of {NAMES}")
+    parser.add_argument("--level", type=int, choices=range(1, 5), default=2, help="of dcgmi diag, RVS and AGFHC")
+    parser.add_argument("--seconds", type=positive_float, default=300.0, help="for all tools together")
+    parser.add_argument("--path", type=_folders, default=[], help="folders with colons between, to look in first")
+    return parser.parse_args(list(arguments))
+
+
+def _tools(text: str) -> list[str]:
+    """Return the tools asked for, none for those that fit the node and are there."""
+    names = [] if text == "auto" else text.replace(",", " ").split()
+    if text != "auto" and (not names or set(names) - {tool.name for tool in TOOLS}):
+        raise argparse.ArgumentTypeError(f"want auto or some of {NAMES}, not {text!r}")
+    return names
+
+
+def _folders(text: str) -> list[Path]:
+    return [Path(folder) for folder in text.split(":") if folder]
 
 
 def main(result: Result) -> None:
     """Run the tools. A tool that names a fault is a ``WorkloadFailure``; one that gave no answer is counted in
     ``vendor_tools_failed_count`` and named in the message; none at all is a success that says what was looked for."""
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that running tools are ended too
-    config = parse_arguments(sys.argv[1:])
+    options = parse_arguments(sys.argv[1:])
     start = time.monotonic()
     kind = vendor(os.environ)
-    places = Places(config.paths, os.environ)
-    wanted = [tool for tool in TOOLS if (tool.name in config.tools if config.tools else tool.vendor == kind)]
+    places = Places(options.path, os.environ)
+    wanted = [tool for tool in TOOLS if (tool.name in options.tools if options.tools else tool.vendor == kind)]
     present = [tool for tool in wanted if any(places.find(name) for name in tool.executables)]
-    result.environment.update(accelerator=kind, level=config.level, tools=[tool.name for tool in present])
-    answers = {tool.name: _absent(tool) for tool in wanted if tool not in present and config.tools}
+    result.environment.update(accelerator=kind, level=options.level, tools=[tool.name for tool in present])
+    answers = {
+        tool.name: Answer.none(f"asked for, but {tool.executables[0]} was found nowhere")
+        for tool in wanted
+        if tool not in present and options.tools
+    }
     count = gpu_count(os.environ, kind)
     with _folder() as folder:
         for place, tool in enumerate(present):
-            left = start + config.seconds - time.monotonic()
+            left = start + options.seconds - time.monotonic()
             share = left * tool.weight / sum(later.weight for later in present[place:])
-            job = Job(tool.name, places, count, config.level, time.monotonic() + share, folder)
+            job = Job(tool.name, places, count, options.level, time.monotonic() + share, folder)
             result.report(f"{tool.name}: runs, {share:.0f} s are for it")
-            answers[tool.name] = _take(result, tool, job)
-            _add(result, answers[tool.name])
-    _conclude(result, answers, wanted, config, kind)
+            answer = tool.run(job) if job.seconds_left() > 0 else Answer.none("no time was left for it")
+            print(f"{tool.name}: {answer.verdict}: {_words(answer)}", flush=True)
+            answers[tool.name] = answer
+            for figure in answer.figures:
+                result.add_metric(figure.name[:96], figure.value, figure.unit, figure.scope)
+            for curve in answer.curves:
+                result.add_series(curve.name, curve.unit, curve.x, curve.y, x_unit="bytes")
+    _conclude(result, answers, [tool.name for tool in present])
+    if not answers:
+        names = ", ".join(sorted({name for tool in wanted for name in tool.executables}))
+        looked_for = f": looked for {names}" if names else ""
+        result.message = f"no vendor tool is there for a node of kind {kind}{looked_for}"
+    if any(answer.verdict == FAIL for answer in answers.values()):
+        raise WorkloadFailure(result.message)
 
 
-def _take(result: Result, tool: Tool, job: Job) -> Answer:
-    answer = tool.run(job) if job.seconds_left() > 0 else Answer.none("no time was left for it")
-    print(f"{tool.name}: {answer.verdict}: {_words(tool.name, answer)}", flush=True)
-    return answer
-
-
-def _absent(tool: Tool) -> Answer:
-    return Answer.none(f"asked for, but {' and '.join(tool.executables[:1])} was found nowhere")
-
-
-def _add(result: Result, answer: Answer) -> None:
-    for figure in answer.figures:
-        result.add_metric(figure.name[:96], figure.value, figure.unit, figure.scope)
-    for curve in answer.curves:
-        result.add_series(curve.name, curve.unit, curve.x, curve.y, x_unit="bytes")
-
-
-def _conclude(result: Result, answers: dict[str, Answer], wanted: list[Tool], config: Config, kind: str) -> None:
+def _conclude(result: Result, answers: dict[str, Answer], present: list[str]) -> None:
     started = {name: answer for name, answer in answers.items() if answer.verdict != LEFT_OUT}
-    ran = [name for name in started if name in result.environment["tools"]]
     bad = [name for name, answer in started.items() if answer.verdict != PASS]
-    result.add_metric("vendor_tools_run_count", len(ran), "count")
+    result.add_metric("vendor_tools_run_count", sum(name in started for name in present), "count")
     result.add_metric("vendor_tools_failed_count", len(bad), "count")
     result.add_metric("vendor_tools_left_out_count", len(answers) - len(started), "count")
     # What went wrong comes first: the message may be cut.
     in_order = sorted(answers.items(), key=lambda item: (item[1].verdict != FAIL, item[1].verdict == PASS))
-    message = "; ".join(f"{name}: {_words(name, answer)}" for name, answer in in_order)[:MAX_MESSAGE]
-    if not answers:
-        names = ", ".join(sorted({name for tool in wanted for name in tool.executables}))
-        message = f"no vendor tool is there for a node of kind {kind}" + (f": looked for {names}" if names else "")
-    result.message = message
-    if any(answer.verdict == FAIL for answer in answers.values()):
-        raise WorkloadFailure(message)
+    result.message = "; ".join(f"{name}: {_words(answer)}" for name, answer in in_order)[:MAX_MESSAGE]
 
 
-def _words(name: str, answer: Answer) -> str:
+def _words(answer: Answer) -> str:
     if answer.verdict == FAIL:
         more = len(answer.faults) - MAX_NOTES
         words = "; ".join(map(str, answer.faults[:MAX_NOTES])) + (f" and {more} more" if more > 0 else "")

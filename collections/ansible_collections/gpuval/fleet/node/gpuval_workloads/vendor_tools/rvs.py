@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from ..common.tool_output import json_objects, metric_part, number, plain, shortened, without_trailing_commas
+from ..common.tool_output import dicts, json_objects, metric_part, number, plain, shortened, without_trailing_commas
 from .answer import FAIL, NODE, PASS, Answer, Fault, Figure
 from .job import Job, settle
 
@@ -107,19 +107,18 @@ def _log_line(report: Report, line: str) -> None:
             best[name, gpu] = max(value, best.get((name, gpu), 0.0))
 
 
-def parse_json(text: str) -> Report:
-    """Read the JSON log: by module and action, records with ``gpu_id`` and ``pass``. Some versions leave a comma after
-    the last action. The document has no summary, so it counts faults but is never a pass by itself."""
-    report = Report()
+def failures_in_json(text: str) -> list[tuple[str, str | None, bool, str]]:
+    """Return the verdicts of the JSON log that are not a pass: by module and action, records with ``gpu_id`` and
+    ``pass``. Some versions leave a comma after the last action. It has no summary, so it never proves a pass."""
+    failures = []
     modules = [module for found in json_objects(without_trailing_commas(plain(text))) for module in found.values()]
     for module in modules:
         for name, records in module.items() if isinstance(module, dict) else ():
-            for record in records if isinstance(records, list) else ():
-                if isinstance(record, dict) and "pass" in record:
+            for record in dicts(records):
+                if "pass" in record and str(record["pass"]).upper() not in _PASSED:
                     gpu = str(record["gpu_id"]) if "gpu_id" in record else None
-                    passed = str(record["pass"]).upper() in _PASSED
-                    report.verdicts.append((shortened(str(name), 128), gpu, passed, "pass: false in its JSON"))
-    return report
+                    failures.append((shortened(str(name), 128), gpu, False, "pass: false in its JSON"))
+    return failures
 
 
 def judge(report: Report, gpus: int | None) -> Answer:
@@ -166,9 +165,9 @@ def run(job: Job) -> Answer:
     report = parse(ended.output)
     try:
         with log.open("rb") as stream:
-            extra = parse_json(stream.read(16 << 20).decode("utf-8", "replace"))
+            failures = failures_in_json(stream.read(16 << 20).decode("utf-8", "replace"))
         known = {(name, gpu) for name, gpu, passed, _ in report.verdicts if not passed}
-        report.verdicts += [one for one in extra.verdicts if not one[2] and one[:2] not in known]
+        report.verdicts += [one for one in failures if one[:2] not in known]
     except OSError:
         pass  # older versions choose the file's place themselves
     return settle(ended, judge(report, job.gpus))
