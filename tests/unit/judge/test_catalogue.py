@@ -169,11 +169,38 @@ def test_a_file_of_another_name_or_a_check_of_another_sku_is_refused(tmp_path):
     with pytest.raises(criteria.CriteriaError, match="belongs into h200"):
         sku_catalogue.read(path)
     path = tmp_path / "h200.yml"
-    path.write_text(text.replace("facts_gpu_memory_h200", "facts_gpu_memory"))
+    path.write_text(text.replace("like: facts_gpu_memory", "like: facts_gpu_memory\n    name: facts_gpu_memory"))
     with pytest.raises(criteria.CriteriaError, match="must end with _h200"):
         sku_catalogue.read(path)
     path.write_text(text.replace("vendor: nvidia", "vendor: somebody"))
     with pytest.raises(criteria.CriteriaError, match="vendor"):
+        sku_catalogue.read(path)
+
+
+def test_a_check_like_a_shared_one_has_its_fields_and_the_figures_of_the_sku():
+    sku = next(one for one in sku_catalogue.shipped() if one.name == "h200")
+    checks = {check.name: check for check in sku.checks}
+    assert checks["facts_gpu_memory_h200"].value == sku.gpu["memory_bytes"]
+    assert checks["diagnostics_matmul_fp8_speed_h200"].metric == "diagnostics_matmul_fp8_tflops"
+    assert checks["diagnostics_all_reduce_speed_h200"].requires == (
+        "diagnostics_processes", "diagnostics_transport_h200",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("like: facts_gpu_memory", "like: facts_gpu_memories", "like: facts_gpu_memories: there is no such check"),
+        ("like: facts_gpu_memory", "like: [facts]", "like"),
+        ("    value: 617\n", "", "check 'diagnostics_matmul_bf16_speed_h200': \"value\" is a required"),
+    ],
+)
+def test_a_check_like_none_or_without_a_figure_is_refused(tmp_path, old, new, message):
+    path = tmp_path / "h200.yml"
+    text = (criteria.COLLECTION / "skus" / "h200.yml").read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    with pytest.raises(criteria.CriteriaError, match=message):
         sku_catalogue.read(path)
 
 

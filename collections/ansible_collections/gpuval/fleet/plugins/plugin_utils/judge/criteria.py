@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from .kinds import KINDS
 COLLECTION = Path(__file__).resolve().parents[3]
 CRITERIA_SCHEMA = "gpuval.criteria/1"
 SKU_SCHEMA = "gpuval.skus/1"
+SHARED_CHECKS = COLLECTION / "skus/shared/checks.yml"
 
 
 class CriteriaError(GpuvalError, ValueError):
@@ -109,11 +111,36 @@ def sku_checks(document: Any) -> list[Check]:
         raise CriteriaError(str(error)) from error
     sku = document["name"]
     checks = []
-    for check in parse({"schema": CRITERIA_SCHEMA, "checks": document["checks"]}):
+    for check in parse({"schema": CRITERIA_SCHEMA, "checks": sku_entries(document)}):
         if not check.name.endswith(f"_{sku}"):
             raise CriteriaError(f"check '{check.name}': the name must end with _{sku}, or it replaces that of others")
         checks.append(replace(check, applies=replace(check.applies, sku=(sku,)), catalogue_sku=sku))
     return checks
+
+
+def sku_entries(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """The checks of a SKU as criteria have them: what ``like`` names is filled in. Raises CriteriaError."""
+    shared, sku, entries = _shared_checks(), document["name"], []
+    for entry in document["checks"]:
+        like = entry.get("like")
+        if like is None:
+            entries.append(entry)
+            continue
+        if like not in shared:
+            raise CriteriaError(f"like: {like}: there is no such check in {SHARED_CHECKS.name}")
+        filled = {"name": f"{like}_{sku}", **shared[like], **entry}
+        del filled["like"]
+        if "value_of" in filled:
+            filled = {"value": document.get("gpu", {}).get(filled.pop("value_of")), **filled}
+        if "requires" in filled:
+            filled["requires"] = [f"{name}_{sku}" if name in shared else name for name in filled["requires"]]
+        entries.append(filled)
+    return entries
+
+
+@functools.cache
+def _shared_checks() -> Any:
+    return read_document(SHARED_CHECKS)
 
 
 def _of_each_stage(entry: dict[str, Any]) -> list[dict[str, Any]]:
