@@ -101,3 +101,9 @@ def test_the_place_and_the_reason_are_named():
     del broken["metrics"][1]["unit"]
     with pytest.raises(schemas.Invalid, match=r'^it: metrics\[1\]: "unit" is a required property$'):
         schemas.validate("record", broken, what="it")
+
+
+def test_a_key_of_digits_leads_to_its_place():
+    answer = {"node": "a", "peers": {}, "endpoints": {}, "interfaces": {}, "not_listening": {"22": 1}}
+    with pytest.raises(schemas.Invalid, match="22"):
+        schemas.validate("network_answer", answer, what="it")

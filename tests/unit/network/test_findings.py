@@ -6,11 +6,14 @@ import io
 import itertools
 
 import pytest
+from ansible_collections.gpuval.fleet.plugins.action import network_matrix
+from ansible_collections.gpuval.fleet.plugins.module_utils.network import asking, endpoints
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.network import matrix
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.network.answers import (
     Answers,
     Asked,
     Interface,
+    Rejected,
     Service,
     take_in,
 )
@@ -24,9 +27,9 @@ GOOD = Asked(
     mtu_bytes=9000,
     path_mtu_bytes=9000,
     size_tried=True,
-    large_seconds=0.0003,
-    sent=3,
-    received=3,
+    large_packet_seconds=0.0003,
+    ping_sent=3,
+    ping_received=3,
     bytes_per_second=1e9,
     ports={29500: "open"},
 )
@@ -37,7 +40,7 @@ def fleet(change=lambda one, two, asked: asked, nodes=NODES, **given):
     answers = {
         one: Answers(
             peers={two: change(one, two, GOOD) for two in nodes if two != one},
-            interfaces={"ib0": Interface("up", True, 9000, (f"10.0.0.{place}/24",), True)},
+            interfaces={"ib0": Interface("up", True, 9000, (f"10.0.0.{place}/24",), "mlx5_core", True)},
         )
         for place, one in enumerate(nodes, 1)
     }
@@ -70,7 +73,7 @@ def test_a_good_fleet_has_no_findings():
         ({"path_mtu_bytes": 1500}, "fail", "mtu", "packets of 9000 bytes do not pass unfragmented, at most 1500"),
         ({"path_mtu_bytes": None}, "fail", "mtu", "9000"),
         ({"tcp_minimum_seconds": 0.05}, "warn", "latency", "slow with 4 of 4, a TCP handshake: 50 ms, usual is 0.1 ms"),
-        ({"large_seconds": 0.3}, "warn", "large_packets", "300 ms"),
+        ({"large_packet_seconds": 0.3}, "warn", "large_packets", "300 ms"),
         ({"bytes_per_second": 1e7}, "warn", "bandwidth", "10 MB/s, usual is 1 GB/s"),
     ],
 )
@@ -92,7 +95,7 @@ def test_refused_is_there():
 
 def test_what_was_not_measured_is_no_finding_but_what_was_not_said_is():
     blank = with_(
-        when=lambda *_: True, size_tried=False, path_mtu_bytes=None, large_seconds=None, bytes_per_second=None
+        when=lambda *_: True, size_tried=False, path_mtu_bytes=None, large_packet_seconds=None, bytes_per_second=None
     )
     assert not find(fleet(blank))
 
@@ -116,7 +119,7 @@ def test_when_nobody_reaches_anybody_it_is_not_a_node():
 
 def test_zones_that_are_far_apart_are_not_slow():
     zones = {name: "near" if name in "ab" else "far" for name in NODES}
-    far = with_(when=lambda one, two: zones[one] != zones[two], tcp_minimum_seconds=0.02, large_seconds=0.02)
+    far = with_(when=lambda one, two: zones[one] != zones[two], tcp_minimum_seconds=0.02, large_packet_seconds=0.02)
     assert find(fleet(far, zones=zones)) == []
     assert find(fleet(far)), "without zones that is odd"
 
@@ -134,7 +137,7 @@ def test_noise_below_a_fast_network_is_no_finding():
 def test_interfaces_unlike_the_others_and_addresses_given_twice():
     whole = fleet()
     answers = dict(whole.answers)
-    odd = Interface("up", False, 1500, ("10.0.0.1/24", "fe80::1/64", "not an address"), True)
+    odd = Interface("up", False, 1500, ("10.0.0.1/24", "fe80::1/64", "not an address"), None, True)
     answers["e"] = dataclasses.replace(answers["e"], interfaces={"ib0": odd, "docker0": odd})
     found = find(dataclasses.replace(whole, answers=answers))
     assert told(found) == [("fail", "address", ("a", "e")), ("warn", "unlike", ("e",)), ("warn", "unlike", ("e",))]
@@ -173,38 +176,78 @@ def test_a_port_that_could_not_be_listened_on_is_not_the_firewall():
     assert "cannot listen there: Permission denied" in finding.message
 
 
-def test_what_a_node_says_is_taken_in_with_care():
-    hostile = {
-        "peers": {
-            "b": {
-                "state": "<script>",
-                "tcp_minimum_seconds": float("nan"),
-                "tcp_median_seconds": -1,
-                "mtu_bytes": True,
-                "message": "x\x1b[31m\n" * 900,
-                "ping": [1],
-                "ports": {"22": "wide open", "../x": "open"},
-            },
-            "stranger": {"state": "open"},
-        },
-        "endpoints": {"hub": {"state": 7, "status": "200"}, "other": {}},
-        "interfaces": {f"if{number}\x1b]0;x\x07": {"addresses": "no list", "mtu": "9000"} for number in range(1000)},
+def answer(**changes):
+    """What node `a` answers of `b` and of the service `hub`."""
+    packets = {"sent": 3, "received": 3, "minimum_seconds": 0.1, "mean_seconds": 0.2, "maximum_seconds": 0.3}
+    peer = {
+        **asking._blank(),
+        "state": "open",
+        "address": "10.0.0.2",
+        "mtu_bytes": 9000,
+        "ping": {"small": packets, "large": packets, "path_mtu_bytes": 9000},
+        "ports": {"22": "open"},
     }
-    answers = take_in(hostile, ["b", "c"], ["hub"], {"22": "a\nb", "80": "in_use"})
-    asked = answers.peers["b"]
-    assert (asked.state, asked.tcp_minimum_seconds, asked.tcp_median_seconds, asked.mtu_bytes) == (
-        "error",
-        None,
-        None,
-        None,
-    )
-    assert asked.ports == {22: "error"}
-    assert "\x1b" not in asked.message and len(asked.message) <= 200
-    assert set(answers.peers) == {"b", "c"} and answers.peers["c"].state == "not_asked"
-    assert answers.services == {"hub": Service("tcp")}
-    assert len(answers.interfaces) <= 128 and not any("\x1b" in name for name in answers.interfaces)
-    assert answers.not_listening == {22: "a b"}
-    assert take_in("nothing", ["b"], []) is None
+    service = endpoints.probe(endpoints.parse({"name": "hub", "address": "no-such-host.invalid:1"}), 1, 0.1)
+    interface = {"state": "up", "carrier": True, "mtu": 9000, "addresses": [], "driver": None, "physical": True}
+    return {
+        "node": "a",
+        "peers": {"b": peer},
+        "endpoints": {"hub": service},
+        "interfaces": {"ib0": interface},
+        **changes,
+    }
+
+
+def peer_with(**changes):
+    return answer(peers={"b": {**answer()["peers"]["b"], **changes}})
+
+
+def test_what_a_node_measured_is_taken_in():
+    taken = take_in(peer_with(message="x\x1b[31m\ny"), "a", ["b"], ["hub"], {"22": "a\nb", "80": "in_use"})
+    asked = taken.peers["b"]
+    assert (asked.message, asked.ping_sent, asked.large_packet_seconds, asked.ports) == ("x y", 3, 0.2, {22: "open"})
+    assert taken.services["hub"].state == "name"
+    assert taken.not_listening == {22: "a b"}
+
+
+@pytest.mark.parametrize(
+    ("facts", "listening"),
+    [
+        ("nothing", {}),
+        (answer(peers={}), {}),
+        (answer(endpoints={}), {}),
+        (answer(node="b"), {}),
+        (answer(interfaces=[]), {}),
+        (answer(interfaces={f"if{number}": {} for number in range(1000)}), {}),
+        (answer(extra=1), {}),
+        (peer_with(ports={"²": "open"}), {}),
+        (peer_with(ports={"22": "wide open"}), {}),
+        (peer_with(state="<script>"), {}),
+        (peer_with(tcp_minimum_seconds=float("nan")), {}),
+        (peer_with(tcp_median_seconds=-1), {}),
+        (peer_with(mtu_bytes=True), {}),
+        (peer_with(ping=[1]), {}),
+        (peer_with(message="x" * 5_000_000), {}),
+        (answer(), {"²": "why"}),
+        (answer(), ["22"]),
+        (answer(), {"22": {}}),
+    ],
+)
+def test_an_answer_of_another_form_is_rejected(facts, listening):
+    with pytest.raises(Rejected) as error:
+        take_in(facts, "a", ["b"], ["hub"], listening)
+    assert len(str(error.value)) <= 300
+
+
+def test_a_rejected_answer_is_a_finding_of_its_node_alone(tmp_path):
+    plan = {"peers": {"a": [{"name": "b"}], "b": [{"name": "a"}]}, "zones": {}, "uncovered": []}
+    facts = {"a": peer_with(ports={"²": "open"}), "b": {**answer(node="b"), "peers": {"a": answer()["peers"]["b"]}}}
+    variables = {name: {"probed": {"ansible_facts": {"gpuval_network": fact}}} for name, fact in facts.items()}
+    options = {"plan": plan, "probed": "probed", "listened": "l", "applied": "p", "endpoints": ["hub"], "ports": []}
+    whole = network_matrix.ActionModule._fleet(options, variables)
+    assert whole.answers["a"] is None and whole.answers["b"].peers["a"].reached
+    assert told(find(whole))[0] == ("fail", "answer", ("a",))
+    assert not [finding for finding in find(whole) if "b" in finding.nodes and finding.kind != "endpoint"]
 
 
 def test_the_matrix_as_documents_and_lines(tmp_path):

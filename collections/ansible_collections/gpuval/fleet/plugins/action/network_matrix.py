@@ -41,20 +41,26 @@ class ActionModule(ControllerAction):
 
     @staticmethod
     def _fleet(options, hostvars):
-        known, reasons = {}, {}
+        known, reasons, rejected = {}, {}, {}
         plan = options["plan"]
         for name, peers in plan["peers"].items():
             probed = hostvars[name].get(options["probed"]) or {}
             listened = hostvars[name].get(options["listened"]) or {}
             facts = (probed.get("ansible_facts") or {}).get("gpuval_network")
-            known[name] = answers.take_in(
-                facts, [peer["name"] for peer in peers], options["endpoints"], listened.get("not_listening")
-            )
-            if known[name] is None:
+            known[name] = None
+            if facts is not None:
+                asked_for = [peer["name"] for peer in peers]
+                try:
+                    known[name] = answers.take_in(
+                        facts, name, asked_for, options["endpoints"], listened.get("not_listening")
+                    )
+                except answers.Rejected as error:
+                    rejected[name] = str(error)
+            else:
                 applied = hostvars[name].get(options["applied"]) or {}
                 reason = probed.get("msg") or applied.get("msg") or "it was not asked, since an earlier task failed"
                 reasons[name] = one_line(str(reason), 200)
-        return findings.Fleet(known, reasons, plan["zones"], tuple(options["ports"]))
+        return findings.Fleet(known, reasons, plan["zones"], tuple(options["ports"]), rejected)
 
     @staticmethod
     def _folders(options):

@@ -6,7 +6,7 @@ from typing import Any
 
 from .state import State
 
-MOST_INTERFACES = 128
+MOST_INTERFACES, MOST_ADDRESSES = 128, 32
 
 
 def shown(state: State) -> dict[str, dict[str, Any]]:
@@ -19,7 +19,7 @@ def shown(state: State) -> dict[str, dict[str, Any]]:
             "state": interface.state,
             "carrier": interface.carrier,
             "mtu": interface.mtu,
-            "addresses": list(interface.addresses),
+            "addresses": list(interface.addresses[:MOST_ADDRESSES]),
             "driver": interface.driver,
             "physical": interface.physical,
         }

@@ -64,8 +64,9 @@ def validate(name: str, document: Any, *, what: str) -> None:
     if not errors:
         return
     best = min(errors, key=lambda one: (len(one.instance_path), one.schema_path[-1] in _ALTERNATIVES))
-    path = tuple(best.instance_path)
-    value = functools.reduce(lambda inner, key: inner[key], path, document)
+    path, value = tuple(best.instance_path), document
+    for key in path:  # a key of digits comes as a number
+        value = value[str(key)] if isinstance(value, Mapping) else value[key]
     if isinstance(value, float) and not math.isfinite(value):  # JSON has no such number
         raise Invalid(what, path, "a number must be finite")
     if isinstance(best.kind, jsonschema_rs.ValidationErrorKind.Pattern):  # whose message repeats the whole value

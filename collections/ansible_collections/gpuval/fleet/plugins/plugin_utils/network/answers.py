@@ -1,23 +1,27 @@
-"""Intake of nodes' answers: they are untrusted, so only known keys of the right type stay. Pure."""
+"""Intake of nodes' answers, which are untrusted: size limit and schema, then what the findings need of them. Pure."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..core import schemas
+from ..core.errors import GpuvalError
 from ..core.escape import one_line
 
-STATES = ("open", "closed", "timeout", "unreachable", "forbidden", "error", "unknown_name", "not_asked")
-PORT_STATES = ("open", "closed", "timeout", "unreachable", "forbidden", "error", "other_node")
-MOST_INTERFACES = 128
-MOST_ADDRESSES = 32
+#: An answer about 1,000 peers has 600 KiB.
+MAX_BYTES = 4 << 20
+
+
+class Rejected(GpuvalError):  # noqa: N818  (what the answer is)
+    """An answer that no node of gpuval gives; the message says where."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """One node's measurements of another node."""
+    """One node's measurements of another node. None was not measured."""
 
     state: str = "not_asked"
     address: str | None = None
@@ -27,9 +31,9 @@ class Asked:
     mtu_bytes: int | None = None
     path_mtu_bytes: int | None = None
     size_tried: bool = False
-    large_seconds: float | None = None
-    sent: int = 0
-    received: int = 0
+    large_packet_seconds: float | None = None
+    ping_sent: int = 0
+    ping_received: int = 0
     bytes_per_second: float | None = None
     ports: dict[int, str] = field(default_factory=dict)
 
@@ -60,6 +64,7 @@ class Interface:
     carrier: bool
     mtu: int | None
     addresses: tuple[str, ...]
+    driver: str | None
     physical: bool
 
 
@@ -73,92 +78,45 @@ class Answers:
     not_listening: dict[int, str] = field(default_factory=dict)
 
 
-def take_in(facts: Any, peers: Iterable[str], services: Iterable[str], not_listening: Any = None) -> Answers | None:
-    """The requested facts of a node; None without any."""
-    if not isinstance(facts, Mapping):
-        return None
-    asked, measured, listed = (_mapping(facts.get(key)) for key in ("peers", "endpoints", "interfaces"))
+def take_in(facts: Any, node: str, peers: Sequence[str], services: Sequence[str], not_listening: Any = None) -> Answers:
+    """The answer of a node about the peers and services that it was asked for. Raises Rejected."""
+    answer = {**facts, "not_listening": not_listening or {}} if isinstance(facts, Mapping) else facts
+    try:
+        if len(json.dumps(answer, allow_nan=False)) > MAX_BYTES:
+            raise Rejected(f"it has more than {MAX_BYTES} bytes")
+        schemas.validate("network_answer", answer, what="it")
+    except (schemas.Invalid, ValueError, TypeError, RecursionError) as error:
+        raise Rejected(one_line(str(error), 300)) from None
+    missing = sorted({*peers} - answer["peers"].keys() | {*services} - answer["endpoints"].keys())
+    if answer["node"] != node or missing:
+        raise Rejected(f"it says nothing of {missing[0]}" if missing else "it is in the name of another node")
     return Answers(
-        peers={name: _asked(_mapping(asked.get(name))) for name in peers},
-        services={name: _service(_mapping(measured.get(name))) for name in services if name in measured},
+        peers={name: _asked(answer["peers"][name]) for name in peers},
+        services={name: Service(**_clean(answer["endpoints"][name])) for name in services},
         interfaces={
-            one_line(str(name), 32): _interface(_mapping(value))
-            for name, value in list(listed.items())[:MOST_INTERFACES]
+            one_line(name): Interface(**{**_clean(entry), "addresses": tuple(map(one_line, entry["addresses"]))})
+            for name, entry in answer["interfaces"].items()
         },
         not_listening={
-            int(port): one_line(str(reason), 120)
-            for port, reason in _mapping(not_listening).items()
-            if str(port).isdigit() and reason != "in_use"
+            int(port): one_line(reason, 120) for port, reason in answer["not_listening"].items() if reason != "in_use"
         },
     )
 
 
-def _asked(value: Mapping[str, Any]) -> Asked:
-    ping = _mapping(value.get("ping"))
-    small, large = _mapping(ping.get("small")), _mapping(ping.get("large"))
+def _asked(entry: Mapping[str, Any]) -> Asked:
+    plain = _clean({key: value for key, value in entry.items() if key not in ("ping", "ports")})
+    ping = entry["ping"] or {}
+    small, large = ping.get("small") or {}, ping.get("large") or {}
     return Asked(
-        state=_word(value.get("state"), STATES, "error" if value else "not_asked"),
-        address=_text(value.get("address"), 64) or None,
-        message=_text(value.get("message")),
-        tcp_minimum_seconds=_number(value.get("tcp_minimum_seconds")),
-        tcp_median_seconds=_number(value.get("tcp_median_seconds")),
-        mtu_bytes=_whole(value.get("mtu_bytes")),
-        path_mtu_bytes=_whole(ping.get("path_mtu_bytes")),
+        **plain,
+        path_mtu_bytes=ping.get("path_mtu_bytes"),
         size_tried=bool(large.get("sent")),
-        large_seconds=_number(large.get("mean_seconds")),
-        sent=(_whole(small.get("sent")) or 0),
-        received=(_whole(small.get("received")) or 0),
-        bytes_per_second=_number(value.get("bytes_per_second")),
-        ports={
-            int(port): _word(state, PORT_STATES, "error")
-            for port, state in _mapping(value.get("ports")).items()
-            if str(port).isdigit()
-        },
+        large_packet_seconds=large.get("mean_seconds"),
+        ping_sent=small.get("sent", 0),
+        ping_received=small.get("received", 0),
+        ports={int(port): state for port, state in entry["ports"].items()},
     )
 
 
-def _service(value: Mapping[str, Any]) -> Service:
-    return Service(
-        state=_word(value.get("state"), ("ok", "name", "tcp", "tls", "http"), "tcp"),
-        message=_text(value.get("message")),
-        host=_text(value.get("host"), 253),
-        port=_whole(value.get("port")),
-        status=_whole(value.get("status")),
-        **{
-            key: _number(value.get(key))
-            for key in ("name_seconds", "tcp_seconds", "tls_seconds", "received_bytes", "bytes_per_second")
-        },
-    )
-
-
-def _interface(value: Mapping[str, Any]) -> Interface:
-    listed = value.get("addresses")
-    return Interface(
-        state=_word(value.get("state"), ("up", "down"), "down"),
-        carrier=value.get("carrier") is True,
-        mtu=_whole(value.get("mtu")),
-        addresses=tuple(_text(text, 64) for text in (listed if isinstance(listed, list) else [])[:MOST_ADDRESSES]),
-        physical=value.get("physical") is True,
-    )
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _number(value: Any) -> float | None:
-    good = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
-    return float(value) if good else None
-
-
-def _whole(value: Any) -> int | None:
-    number = _number(value)
-    return None if number is None else int(number)
-
-
-def _word(value: Any, known: tuple[str, ...], otherwise: str) -> str:
-    return value if isinstance(value, str) and value in known else otherwise
-
-
-def _text(value: Any, limit: int = 200) -> str:
-    return one_line(value, limit) if isinstance(value, str) else ""
+def _clean(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: one_line(value, 200) if isinstance(value, str) else value for key, value in entry.items()}

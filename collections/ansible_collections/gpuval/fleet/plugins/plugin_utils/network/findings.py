@@ -6,11 +6,11 @@ import ipaddress
 import re
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 
 from ..core.text import some_of
-from .answers import Answers, Asked
+from .answers import Answers, Asked, Interface, Service
 from .blame import Odd, Pair, blame, both_ways
 
 #: A link is slow beyond this factor of the usual figure and this much above it: within a rack figures are near zero.
@@ -23,7 +23,33 @@ MIN_LINKS = 4
 #: If this share of all links failed, the cause is the network and not a node.
 NEARLY_ALL = 0.9
 LISTED = 6
+#: What to say of a node by the side that fails, and the remedy.
+Words = Mapping[str, tuple[str, str]]
 SIDES = ("to", "from", "both")
+REACH: Words = {
+    "to": ("{bad} of {tried} node(s) do not reach it", "Check its firewall, address and cable."),
+    "from": ("it does not reach {bad} of {tried} node(s)", "Check its routes and the outgoing rules of its firewall."),
+    "both": ("cut off from the other nodes: {bad} of {tried} tries fail", "Check its cable, port, address and routes."),
+}
+PORT: Words = {
+    "to": ("{what}: {bad} of {tried} node(s) cannot connect ({worst})", "Open the port in its firewall."),
+    "from": (
+        "{what}: it cannot connect to {bad} of {tried} ({worst})",
+        "Check the outgoing rules of its firewall.",
+    ),
+    "both": ("{what}: {bad} of {tried} tries fail ({worst})", "Check its firewall."),
+}
+SAME_MTU = "Set the same MTU on all interfaces and switch ports of the path."
+MTU: Words = dict.fromkeys(SIDES, ("{worst} ({bad} of {tried} links)", SAME_MTU))
+SLOW: Words = dict.fromkeys(
+    SIDES, ("slow with {bad} of {tried}, {worst}", "Check its cable, port, errors (ethtool -S) and load.")
+)
+#: Figures of links that are compared: kind, what it is, field of Asked, whether more is better.
+MEASURES = (
+    ("latency", "a TCP handshake", "tcp_minimum_seconds", False),
+    ("large_packets", "a round trip of full packets", "large_packet_seconds", False),
+    ("bandwidth", "receiving", "bytes_per_second", True),
+)
 #: Interfaces of container engines and the like, with the same name and address on every machine.
 NOT_COMPARED = re.compile(r"lo|docker|br-|veth|cni|flannel|cali|virbr|podman|tunl|kube|ovs|tap|tun|vnet")
 
@@ -50,6 +76,7 @@ class Fleet:
     reasons: Mapping[str, str]  # why there is no answer
     zones: Mapping[str, str]
     ports: tuple[int, ...] = ()
+    rejected: Mapping[str, str] = field(default_factory=dict)  # why an answer does not count
 
     def pairs(self) -> dict[Pair, Asked]:
         return {
@@ -80,7 +107,12 @@ def find(fleet: Fleet) -> list[Finding]:
 def _silent(fleet: Fleet, pairs: Mapping[Pair, Asked]) -> list[Finding]:
     found = []
     for name, answers in fleet.answers.items():
-        if answers is not None:
+        if name in fleet.rejected:
+            message = f"{name}: its answer is rejected: {fleet.rejected[name]}"
+            found.append(
+                Finding("fail", "answer", (name,), message, "Check what the node runs instead of gpuval's code.")
+            )
+        if answers is not None or name in fleet.rejected:
             continue
         tried = [asked.reached for (_asker, other), asked in pairs.items() if other == name]
         reached = f"{sum(tried)} of {len(tried)} node(s) reach it" if tried else "no other node could test it"
@@ -99,34 +131,12 @@ def _reach(fleet: Fleet, pairs: Mapping[Pair, Asked]) -> list[Finding]:
     bad = sum(tried.values())
     if len(fleet.answers) > 2 and tried and bad / len(tried) >= NEARLY_ALL:
         nodes = tuple(sorted({name for pair in tried for name in pair}))
-        return [
-            Finding(
-                "fail",
-                "reach",
-                nodes,
-                f"nodes do not reach each other: {bad} of {len(tried)} links fail ({_states(pairs, tried)})",
-                "Check that nodes reach each other at network_address without a firewall in between.",
-            )
-        ]
-    words = {
-        "to": ("{bad} of {tried} node(s) do not reach it", "Check its firewall, address and cable."),
-        "from": (
-            "it does not reach {bad} of {tried} node(s)",
-            "Check its routes and the outgoing rules of its firewall.",
-        ),
-        "both": (
-            "cut off from the other nodes: {bad} of {tried} tries fail",
-            "Check its cable, port, address and routes.",
-        ),
-    }
-    return _findings(
-        "fail",
-        "reach",
-        tried,
-        words,
-        link=lambda pair: f"fails ({pairs[pair].state})",
-        remedy="Check the routes between the two, and both firewalls.",
-    )
+        states = _counted(pairs[pair].state for pair in tried if tried[pair])
+        message = f"nodes do not reach each other: {bad} of {len(tried)} links fail ({states})"
+        remedy = "Check that nodes reach each other at network_address without a firewall in between."
+        return [Finding("fail", "reach", nodes, message, remedy)]
+    remedy = "Check the routes between the two, and both firewalls."
+    return _findings("fail", "reach", tried, REACH, remedy, link=lambda pair: f"fails ({pairs[pair].state})")
 
 
 def _sizes(pairs: Mapping[Pair, Asked]) -> list[Finding]:
@@ -142,18 +152,7 @@ def _sizes(pairs: Mapping[Pair, Asked]) -> list[Finding]:
         return f"packets of {asked.mtu_bytes} bytes do not pass unfragmented, at most {largest_bytes}"
 
     sample = "; ".join(sorted({largest(pair) for pair, bad in tried.items() if bad})[:2])
-    words = dict.fromkeys(
-        ("to", "from", "both"),
-        (f"{sample} ({{bad}} of {{tried}} links)", "Set the same MTU on all interfaces and switch ports of the path."),
-    )
-    return _findings(
-        "fail",
-        "mtu",
-        tried,
-        words,
-        link=largest,
-        remedy="Set the same MTU on all interfaces and switch ports of the path.",
-    )
+    return _findings("fail", "mtu", tried, MTU, SAME_MTU, link=largest, worst=lambda _odd: sample)
 
 
 def _ports(fleet: Fleet, pairs: Mapping[Pair, Asked]) -> list[Finding]:
@@ -161,126 +160,84 @@ def _ports(fleet: Fleet, pairs: Mapping[Pair, Asked]) -> list[Finding]:
     for name, answers in fleet.answers.items():
         for port, reason in (answers.not_listening if answers else {}).items():
             message = f"{name}: port {port} was not tested: the node cannot listen there: {reason}"
-            found.append(
-                Finding("fail", "port", (name,), message, "Run as root (ansible_become) for ports below 1024.")
-            )
+            remedy = "Run as root (ansible_become) for ports below 1024."
+            found.append(Finding("fail", "port", (name,), message, remedy))
+    remedy = "Open the port in the firewalls between the two. other_node: a shared address, or NAT in between."
     for port in fleet.ports:
-        tried = {
-            pair: asked.ports.get(port, "not tried") != "open"
+        states = {
+            pair: asked.ports.get(port, "not tried")
             for pair, asked in pairs.items()
-            if asked.reached and fleet.answers.get(pair[1]) and port not in fleet.answers[pair[1]].not_listening
+            if asked.reached and (target := fleet.answers.get(pair[1])) and port not in target.not_listening
         }
-
-        def how(pair: Pair, port: int = port) -> str:
-            return f"port {port} is {pairs[pair].ports.get(port, 'not tried')}"
-
-        states = Counter(pairs[pair].ports.get(port, "not tried") for pair, bad in tried.items() if bad)
-        shown = ", ".join(f"{state} {count}x" for state, count in states.most_common())
-        words = {
-            "to": (
-                f"port {port}: {{bad}} of {{tried}} node(s) cannot connect ({shown})",
-                "Open the port in its firewall.",
-            ),
-            "from": (
-                f"port {port}: it cannot connect to {{bad}} of {{tried}} ({shown})",
-                "Check the outgoing rules of its firewall.",
-            ),
-            "both": (f"port {port}: {{bad}} of {{tried}} tries fail ({shown})", "Check its firewall."),
-        }
-        remedy = "Open the port in the firewalls between the two. other_node: a shared address, or NAT in between."
-        found += _findings("fail", "port", tried, words, link=how, remedy=remedy)
+        tried = {pair: state != "open" for pair, state in states.items()}
+        counts = _counted(state for state in states.values() if state != "open")
+        words = {side: (text.replace("{what}", f"port {port}"), then) for side, (text, then) in PORT.items()}
+        link = {pair: f"port {port} is {state}" for pair, state in states.items()}.__getitem__
+        found += _findings("fail", "port", tried, words, remedy, link=link, worst=lambda _odd, counts=counts: counts)
     return found
 
 
 def _slow(fleet: Fleet, pairs: Mapping[Pair, Asked]) -> list[Finding]:
     found = []
-    for kind, read, what in (
-        ("latency", lambda asked: asked.tcp_minimum_seconds, "a TCP handshake"),
-        ("large_packets", lambda asked: asked.large_seconds, "a round trip of full packets"),
-    ):
-        values = {pair: read(asked) for pair, asked in pairs.items() if asked.reached and read(asked) is not None}
-        usual = _usual(values, fleet.zones)
-        tried = {
-            pair: value > max(SLOW_FACTOR * usual[pair], usual[pair] + SLOW_SECONDS) for pair, value in values.items()
-        }
-        found += _slow_findings(kind, what, tried, values, usual, _milliseconds)
-    rates = {pair: asked.bytes_per_second for pair, asked in pairs.items() if asked.bytes_per_second}
-    usual = _usual(rates, fleet.zones, high=True)
-    tried = {pair: rate * SLOW_RATE_FACTOR < usual[pair] for pair, rate in rates.items()}
-    return found + _slow_findings("bandwidth", "receiving", tried, rates, usual, _rate)
+    for kind, what, key, is_rate in MEASURES:
+        figures = {pair: getattr(asked, key) for pair, asked in pairs.items() if asked.reached}
+        values = {pair: value for pair, value in figures.items() if value is not None}
+        usual = _usual(values, fleet.zones, high=is_rate)
+        found += _slow_findings(kind, what, values, usual, is_rate=is_rate)
+    return found
 
 
 def _slow_findings(
-    kind: str,
-    what: str,
-    tried: Mapping[Pair, bool],
-    values: Mapping[Pair, float],
-    usual: Mapping[Pair, float],
-    show: Callable[[float], str],
+    kind: str, what: str, values: Mapping[Pair, float], usual: Mapping[Pair, float], *, is_rate: bool
 ) -> list[Finding]:
+    tried = {pair: _is_slow(value, usual[pair], is_rate=is_rate) for pair, value in values.items()}
+
     def compared(pair: Pair) -> str:
-        return f"{what}: {show(values[pair])}, usual is {show(usual[pair])}"
+        return f"{what}: {_shown(values[pair], is_rate)}, usual is {_shown(usual[pair], is_rate)}"
 
     def worst(odd: Odd) -> str:
         mine = [pair for pair, bad in tried.items() if bad and odd.node in pair]
-        pick = min if kind == "bandwidth" else max
-        return compared(pick(mine, key=values.__getitem__))
+        return compared((min if is_rate else max)(mine, key=values.__getitem__))
 
-    words = dict.fromkeys(
-        SIDES, ("slow with {bad} of {tried}, {worst}", "Check its cable, port, errors (ethtool -S) and load.")
-    )
-    return _findings("warn", kind, tried, words, link=compared, remedy="Check the path between the two.", worst=worst)
+    return _findings("warn", kind, tried, SLOW, "Check the path between the two.", link=compared, worst=worst)
+
+
+def _is_slow(value: float, usual: float, *, is_rate: bool) -> bool:
+    return value * SLOW_RATE_FACTOR < usual if is_rate else value > max(SLOW_FACTOR * usual, usual + SLOW_SECONDS)
 
 
 def _services(fleet: Fleet) -> list[Finding]:
     found = []
-    names = list(dict.fromkeys(name for answers in fleet.answers.values() if answers for name in answers.services))
-    for name in names:
-        measured = {
-            node: answers.services[name]
-            for node, answers in fleet.answers.items()
-            if answers and name in answers.services
-        }
+    measured_by: dict[str, dict[str, Service]] = {}
+    for node, answers in fleet.answers.items():
+        for name, service in (answers.services if answers else {}).items():
+            measured_by.setdefault(name, {})[node] = service
+    for name, measured in measured_by.items():
         bad = {node: service for node, service in measured.items() if service.state != "ok"}
         if bad:
             reason = next(iter(bad.values())).message
-            who = (
-                "no node reaches it"
-                if len(bad) == len(measured)
-                else f"{some_of(sorted(bad), LISTED)} ({len(bad)} of {len(measured)}) do not reach it"
-            )
+            who = f"{some_of(sorted(bad), LISTED)} ({len(bad)} of {len(measured)}) do not reach it"
+            if len(bad) == len(measured):
+                who = "no node reaches it"
             remedy = "Check name servers, routes, proxies and firewalls of the path."
             found.append(Finding("fail", "endpoint", tuple(bad), f"{name}: {who}: {reason}", remedy))
-        for kind, read, worse, show in (
-            ("tcp_seconds", lambda service: service.tcp_seconds, 1, _milliseconds),
-            ("bytes_per_second", lambda service: service.bytes_per_second, -1, _rate),
-        ):
-            values = {
-                node: read(service) for node, service in measured.items() if service.state == "ok" and read(service)
-            }
+        for key, is_rate in (("tcp_seconds", False), ("bytes_per_second", True)):
+            figures = {node: getattr(service, key) for node, service in measured.items() if node not in bad}
+            values = {node: value for node, value in figures.items() if value}
             if len(values) < MIN_LINKS:
                 continue
             usual = statistics.median(values.values())
-            slow = {
-                node: value
-                for node, value in values.items()
-                if (
-                    value > max(SLOW_FACTOR * usual, usual + SLOW_SECONDS)
-                    if worse > 0
-                    else value * SLOW_RATE_FACTOR < usual
-                )
-            }
-            for node, value in slow.items():
-                message = f"{node}: {name} is slow from here: {kind} {show(value)}, usual is {show(usual)}"
-                found.append(Finding("warn", "endpoint", (node,), message, "Check its path to the service."))
+            for node, value in values.items():
+                if _is_slow(value, usual, is_rate=is_rate):
+                    figure = f"{key} {_shown(value, is_rate)}, usual is {_shown(usual, is_rate)}"
+                    message = f"{node}: {name} is slow from here: {figure}"
+                    found.append(Finding("warn", "endpoint", (node,), message, "Check its path to the service."))
     return found
 
 
 def _same_address(fleet: Fleet) -> list[Finding]:
     owners: dict[str, set[str]] = {}
-    for name, interface_name, interface in _interfaces(fleet):
-        if NOT_COMPARED.match(interface_name):
-            continue
+    for name, _interface_name, interface in _interfaces(fleet):
         for text in interface.addresses:
             try:
                 address = ipaddress.ip_interface(text).ip
@@ -288,83 +245,62 @@ def _same_address(fleet: Fleet) -> list[Finding]:
                 continue
             if not (address.is_link_local or address.is_loopback):
                 owners.setdefault(str(address), set()).add(name)
-    return [
-        Finding(
-            "fail",
-            "address",
-            tuple(sorted(nodes)),
-            f"{' and '.join(sorted(nodes))} both have the address {address}",
-            "Give each node its own address.",
-        )
-        for address, nodes in owners.items()
-        if len(nodes) > 1
-    ]
+    found = []
+    for address, nodes in owners.items():
+        if len(nodes) > 1:
+            message = f"{' and '.join(sorted(nodes))} both have the address {address}"
+            found.append(Finding("fail", "address", tuple(sorted(nodes)), message, "Give each node its own address."))
+    return found
 
 
 def _unlike(fleet: Fleet) -> list[Finding]:
     """Interfaces that differ from the same interface on most nodes."""
-    by_name: dict[str, dict[str, tuple[object, object]]] = {}
+    values_of: dict[tuple[str, str], dict[str, object]] = {}
     for node, name, interface in _interfaces(fleet):
-        if not NOT_COMPARED.match(name):
-            by_name.setdefault(name, {})[node] = (interface.mtu, _link(interface))
+        link = interface.state if interface.state == "down" else ("up" if interface.carrier else "without carrier")
+        for what, value in (("MTU", interface.mtu), ("state", link)):
+            values_of.setdefault((name, what), {})[node] = value
     found = []
-    for name, values in by_name.items():
-        if len(values) < 2:
+    for (name, what), values in values_of.items():
+        counts = Counter(values.values())
+        usual, count = counts.most_common(1)[0]
+        remedy = f"Set the same {what} of {name} on all nodes."
+        if count * 2 <= len(values) and len(counts) > 1:
+            shown = ", ".join(f"{value} on {number}" for value, number in counts.most_common(LISTED))
+            found.append(Finding("warn", "unlike", tuple(values), f"{name}: {what} differs: {shown}", remedy))
             continue
-        for position, what in ((0, "MTU"), (1, "state")):
-            counts = Counter(value[position] for value in values.values())
-            usual, count = counts.most_common(1)[0]
-            if len(counts) == 1:
-                continue
-            if count * 2 <= len(values):
-                shown = ", ".join(f"{value} on {number}" for value, number in counts.most_common(LISTED))
-                found.append(
-                    Finding(
-                        "warn",
-                        "unlike",
-                        tuple(values),
-                        f"{name}: {what} differs: {shown}",
-                        f"Set the same {what} of {name} on all nodes.",
-                    )
-                )
-                continue
-            for value in counts:
-                odd = [node for node, both in values.items() if both[position] == value]
-                if value != usual:
-                    named = some_of(sorted(odd), LISTED)
-                    message = f"{named}: {name} has {what} {value}, {usual} on {count} of {len(values)}"
-                    found.append(
-                        Finding("warn", "unlike", tuple(odd), message, f"Set the same {what} of {name} on all nodes.")
-                    )
+        for value in (value for value in counts if value != usual):
+            odd = [node for node, own in values.items() if own == value]
+            named = some_of(sorted(odd), LISTED)
+            message = f"{named}: {name} has {what} {value}, {usual} on {count} of {len(values)}"
+            found.append(Finding("warn", "unlike", tuple(odd), message, remedy))
     return found
 
 
-def _interfaces(fleet: Fleet):
+def _interfaces(fleet: Fleet) -> Iterator[tuple[str, str, Interface]]:
+    """Node, name and interface of those that are compared."""
     for node, answers in fleet.answers.items():
         for name, interface in (answers.interfaces if answers else {}).items():
-            yield node, name, interface
-
-
-def _link(interface) -> str:
-    return interface.state if interface.state == "down" else ("up" if interface.carrier else "without carrier")
+            if not NOT_COMPARED.match(name):
+                yield node, name, interface
 
 
 def _findings(
     level: str,
     kind: str,
     tried: Mapping[Pair, bool],
-    words: Mapping[str, tuple[str, str]],
+    words: Words,
+    remedy: str,
     *,
     link: Callable[[Pair], str],
-    remedy: str,
-    worst: Callable[[Odd], str] | None = None,
+    worst: Callable[[Odd], str] = lambda _odd: "",
 ) -> list[Finding]:
     """Findings about nodes, and about links that no node explains."""
     nodes, rest = blame(tried)
     found = []
     for odd in nodes:
         text, what_to_do = words[odd.side]
-        message = text.format(bad=odd.bad, tried=odd.tried, worst=worst(odd) if worst else "")
+        message = text.format(bad=odd.bad, tried=odd.tried, worst=worst(odd))
         found.append(Finding(level, kind, (odd.node,), f"{odd.node}: {message}", what_to_do))
     both, single = both_ways(rest)
     found += [Finding(level, kind, pair, f"{pair[0]} <-> {pair[1]}: {link(pair)}", remedy) for pair in both]
@@ -398,16 +334,13 @@ def _class(pair: Pair, zones: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(sorted(zones.get(name, "") for name in pair))
 
 
-def _states(pairs: Mapping[Pair, Asked], tried: Mapping[Pair, bool]) -> str:
-    counts = Counter(pairs[pair].state for pair, bad in tried.items() if bad)
-    return ", ".join(f"{state} {count}x" for state, count in counts.most_common())
+def _counted(states: Iterable[str]) -> str:
+    return ", ".join(f"{state} {count}x" for state, count in Counter(states).most_common())
 
 
-def _milliseconds(seconds: float) -> str:
-    return f"{seconds * 1000:.3g} ms"
-
-
-def _rate(value: float) -> str:
+def _shown(value: float, is_rate: bool) -> str:
+    if not is_rate:
+        return f"{value * 1000:.3g} ms"
     for size, unit in ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s")):
         if value >= size:
             return f"{value / size:.3g} {unit}"

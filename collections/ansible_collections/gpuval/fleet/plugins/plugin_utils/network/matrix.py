@@ -67,27 +67,12 @@ def document(
 def rows(fleet: Fleet) -> list[dict[str, Any]]:
     """A row of COLUMNS for each tested link."""
     return [
-        dict(
-            zip(
-                COLUMNS,
-                (
-                    one,
-                    two,
-                    asked.address,
-                    asked.state,
-                    asked.tcp_minimum_seconds,
-                    asked.tcp_median_seconds,
-                    asked.large_seconds,
-                    asked.mtu_bytes,
-                    asked.path_mtu_bytes,
-                    asked.sent,
-                    asked.received,
-                    asked.bytes_per_second,
-                    {str(port): state for port, state in sorted(asked.ports.items())},
-                ),
-                strict=True,
-            )
-        )
+        {
+            "from": one,
+            "to": two,
+            **{column: getattr(asked, column) for column in COLUMNS[2:-1]},
+            "ports": {str(port): state for port, state in sorted(asked.ports.items())},
+        }
         for (one, two), asked in fleet.pairs().items()
     ]
 
