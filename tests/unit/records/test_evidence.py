@@ -1,7 +1,6 @@
 import json
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import evidence
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import (
     Refused,
@@ -101,33 +100,6 @@ def test_text_is_cleaned_everywhere():
 def test_lone_surrogates_become_writable():
     taken = accept(json.dumps(make_record(message="\ud800")).encode())
     assert taken["message"].encode() == b"\xef\xbf\xbd"
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4), st.lists, max_leaves=3
-)
-metric_like = st.fixed_dictionaries(
-    {
-        "name": st.sampled_from(["a", "a_b", "A", "", "a\n", "a" * 97, "\u00e9"]) | json_values,
-        "value": st.none() | st.floats(allow_nan=False) | st.integers() | json_values,
-        "unit": st.sampled_from(["count", "", "u" * 33]) | json_values,
-        "scope": st.sampled_from(["node", "gpu:0", "gpu:12345", "rank:1", "link:a>b", "gpu:\u0661", "node\n"])
-        | json_values,
-    },
-    optional={"more": json_values},
-)
-
-
-@given(metric_like)
-@example({"name": "a", "value": 1, "unit": "count", "scope": "node"})
-@example({"name": "a", "value": True, "unit": "count", "scope": "node"})
-def test_direct_test_of_a_metric_agrees_with_the_schema(value):
-    record = make_record(metrics=[value])
-    if evidence._is_plain_metric(value):
-        schemas.validate("record", record, what="record")
-    else:
-        with pytest.raises(schemas.Invalid):
-            schemas.validate("record", record, what="record")
 
 
 @given(st.binary(max_size=300))

@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 
 from ..module_utils.store import StoreError
-from ..plugin_utils.core import schemas
 from ..plugin_utils.core.action import ControllerAction
 from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.gang import document, keys, naming, rounds
@@ -119,7 +118,7 @@ def rounds_of(folder):
     for below in document.known_folders(folder):
         try:
             found.append((below, below.read_run()))
-        except (run_folder.RunError, schemas.Invalid):  # damaged, or never whole: nothing goes on by it
+        except run_folder.RunError:  # damaged, or never whole: nothing goes on by it
             continue
     return found
 
@@ -128,7 +127,7 @@ def round_ids_of(folder):
     """What the rounds are called on the nodes, where each left a token and a key: of all that are known, also those of
     which run.json is gone."""
     named = {below.path.name for below in document.known_folders(folder)}
-    with contextlib.suppress(run_folder.RunError, schemas.Invalid):  # damaged: the folders have to do
+    with contextlib.suppress(run_folder.RunError):  # damaged: the folders have to do
         named |= {item["name"] for item in (document.read(folder) or {"rounds": ()})["rounds"]}
     return [rounds.run_id_of(folder.path.name, name) for name in sorted(named) if naming.ROUND.fullmatch(name)]
 
@@ -143,7 +142,7 @@ def _delete_objects(access, folder):
     """Remove a run's objects from the store; returns how many."""
     try:
         name = folder.read_run()["folder"]
-    except (run_folder.RunError, schemas.Invalid):  # another one's that was never whole
+    except run_folder.RunError:  # another one's that was never whole
         return 0
     return access.embedded.delete_folder(name) if access.embedded else stored_runs.delete(access.store(), name)
 
@@ -152,7 +151,7 @@ def holders(folder):
     """The nodes on which a run may have left something, in the inventory of today or not."""
     try:
         nodes = folder.read_run()["nodes"]
-    except (run_folder.RunError, schemas.Invalid):
+    except run_folder.RunError:
         return []
     cleaned = folder.read_cleaned()
     return [name for name in nodes if cleaning.may_hold(folder.read_launch(name), cleaned.get(name))]

@@ -89,10 +89,7 @@ class ActionModule(RunAction):
 
     def _remember(self):
         """What was refused is written first: an object that counts as read is not checked again."""
-        problems = self.run_folder.problems_file
-        known = run_folder.read_json(problems) if problems.exists() else []
-        new = self.evidence.problems
-        run_folder.write_json(problems, [*(problem for problem in known if problem not in new), *new])
+        self.run_folder.add_problems(self.evidence.problems)
         run_folder.write_json(self.seen_file, self.seen)
 
     def _watched(self):
@@ -173,8 +170,7 @@ class ActionModule(RunAction):
                         self.store.put(key, path.read_bytes(), "text/plain; charset=utf-8")
             document = self._read(publishing.watch_file(folder))
             if document:
-                problems = run_folder.read_json(folder.problems_file)
-                document = publishing.renewed(document, folder.read_launches(), problems)
+                document = publishing.renewed(document, folder.read_launches(), folder.read_problems())
                 publishing.Publisher(folder).publish(self.store, run, document, time.monotonic())
         except (StoreError, schemas.Invalid) as error:
             self._display.warning(f"the store does not know all that was collected here: {error}")

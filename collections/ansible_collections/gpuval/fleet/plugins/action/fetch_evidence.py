@@ -55,7 +55,7 @@ class ActionModule(RunAction):
         run = folder.read_run()
         store = StoreAccess(options["store"]).store()
         fetched_file = folder.state / "fetched" / f"{node}.json"
-        held = run_folder.read_json(fetched_file) if fetched_file.exists() else {}
+        held = run_folder.read_json_or({}, fetched_file)
         answer, fetched = {}, []
         for _round in range(MAX_ROUNDS):
             answer = self._ask(launch["directory"], held, options, task_vars)

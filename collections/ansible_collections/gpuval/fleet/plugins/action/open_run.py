@@ -117,21 +117,11 @@ def _expected(name, hostvars, stages, gang_stages, ids):
     if gang_stages:
         expected["gang_stages"] = gang_stages
     try:
-        declared = versions.declared(hostvars.get("gpuval_versions"))
-    except versions.VersionsError as error:
+        declared, found = versions.declared(hostvars.get("gpuval_versions")), labels.of_host(hostvars)
+    except (versions.VersionsError, labels.LabelsError) as error:
         raise run_folder.RunError(f"{name}: {error}") from None
-    if declared:
-        expected["versions"] = declared
-    try:
-        found = labels.of_host(hostvars)
-    except labels.LabelsError as error:
-        raise run_folder.RunError(f"{name}: {error}") from None
-    if found:
-        expected["labels"] = found
-    identity = ids(hostvars.get("gpuval_node_ids")).get(name)
-    if identity:
-        expected["id"] = identity
-    return expected
+    given = {"versions": declared, "labels": found, "id": ids(hostvars.get("gpuval_node_ids")).get(name)}
+    return {**expected, **{key: value for key, value in given.items() if value}}
 
 
 def _summary(run, known, joined):

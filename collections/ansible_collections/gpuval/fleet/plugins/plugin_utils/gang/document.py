@@ -40,14 +40,17 @@ def key_of(run: Mapping[str, Any]) -> str:
 
 
 def read(run: RunFolder) -> dict[str, Any] | None:
-    """The document; None for a run without gangs so far. Raises schemas.Invalid, or RunError."""
+    """The document; None for a run without gangs so far. Raises RunError."""
     try:
         document = run_folder.read_json(file_of(run))
     except FileNotFoundError:
         return None
     except ValueError as error:
         raise run_folder.RunError(f"{file_of(run)} is damaged: {error}") from error
-    schemas.validate("gangs", document, what=str(file_of(run)))
+    try:
+        schemas.validate("gangs", document, what=str(file_of(run)))
+    except schemas.Invalid as error:
+        raise run_folder.RunError(str(error)) from error
     return document
 
 

@@ -120,7 +120,7 @@ class _Round:
         if not folder.run_file.exists():
             return None
         by_node: dict[str | None, list[dict[str, Any]]] = {}
-        for problem in run_folder.read_json(folder.problems_file) if folder.problems_file.exists() else ():
+        for problem in folder.read_problems():
             by_node.setdefault(problem["node"], []).append(problem)
         return cls(folder, folder.read_run(), by_node)
 

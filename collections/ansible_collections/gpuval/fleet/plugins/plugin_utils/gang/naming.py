@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..core import schemas
 from ..runs.folder import RunError, RunFolder
 from .rounds import run_id_of
 
@@ -41,7 +40,7 @@ def _could_own(run_id: str, known: Mapping[str, Path]) -> Iterable[str]:
             try:
                 if _has_gangs(RunFolder(folder).read_run()):
                     yield other
-            except (RunError, schemas.Invalid):  # it may have rounds
+            except RunError:  # it may have rounds
                 yield other
 
 

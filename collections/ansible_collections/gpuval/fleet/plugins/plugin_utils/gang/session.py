@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from ...module_utils.store import StoreError
-from ..core import schemas
 from ..core.escape import one_line
 from ..judge import baseline, judging
 from ..judge.analysis import properties as analysed
@@ -66,11 +65,10 @@ def settings(options: Mapping[str, Any]) -> Settings:
 def begin(folder: RunFolder, settings: Settings) -> None:
     """Record the time limit for other commands, and remove the reasons of an aborted earlier attempt."""
     run_folder.write_json(folder.gang_limits_file, {"search_seconds": settings.search_seconds})
-    if folder.problems_file.exists():
-        known = run_folder.read_json(folder.problems_file)
-        kept = [problem for problem in known if not problem["reason"].startswith(gang_document.ABORTED)]
-        if kept != known:
-            run_folder.write_json(folder.problems_file, kept)
+    known = folder.read_problems()
+    kept = [problem for problem in known if not problem["reason"].startswith(gang_document.ABORTED)]
+    if kept != known:
+        run_folder.write_json(folder.problems_file, kept)
 
 
 def abort(folder: RunFolder, message: str) -> str:
@@ -79,7 +77,7 @@ def abort(folder: RunFolder, message: str) -> str:
     run = folder.read_run()
     try:
         document = gang_document.read(folder)
-    except (RunError, schemas.Invalid):
+    except RunError:
         document = None
     last = evidence.last_rounds(document) if document else {}
     spared = {*document["left_out"], *document["alone"]} if document else set()
@@ -89,8 +87,7 @@ def abort(folder: RunFolder, message: str) -> str:
             place = last.get(name)
             if place is None or not gang_document.round_folder(folder, place).evidence_file(name, stage).exists():
                 problems.append({"node": name, "stage": stage, "reason": reason})
-    known = run_folder.read_json(folder.problems_file) if folder.problems_file.exists() else []
-    earlier = [problem for problem in known if not problem["reason"].startswith(gang_document.ABORTED)]
+    earlier = [problem for problem in folder.read_problems() if not problem["reason"].startswith(gang_document.ABORTED)]
     run_folder.write_json(folder.problems_file, [*problems, *earlier])
     return reason
 

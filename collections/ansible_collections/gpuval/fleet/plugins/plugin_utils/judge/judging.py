@@ -6,15 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..records.evidence import Evidence, take_record
-from ..runs import folder as run_folder
 from ..runs.folder import RunFolder
 from ..store.access import object_key
 
 
 def read_evidence(folder: RunFolder, run: Mapping[str, Any]) -> Evidence:
     """The evidence of the nodes' own stages, checked once more: files there may have been touched."""
-    problems = run_folder.read_json(folder.problems_file) if folder.problems_file.exists() else []
-    evidence = Evidence(launches=folder.read_launches(), problems=problems)
+    evidence = Evidence(launches=folder.read_launches(), problems=folder.read_problems())
     for node, expected in run["nodes"].items():
         for stage in expected["stages"]:
             path = folder.evidence_file(node, stage)

@@ -31,9 +31,6 @@ MAX_WORD = 96
 
 _KINDS = {"records": ".json", "series": ".json", "logs": ".log"}
 _STAGE = re.compile(r"[a-z][a-z0-9_]{0,31}", re.ASCII)
-_METRIC_NAME = re.compile(r"[a-z][a-z0-9_]{0,95}", re.ASCII)
-_SCOPE = re.compile(r"node|gpu:\d{1,4}|rank:\d{1,6}|link:[A-Za-z0-9._:>-]{1,64}", re.ASCII)
-_METRIC_KEYS = {"name", "value", "unit", "scope"}
 _BARE = frozenset((int, float, bool, type(None)))
 
 
@@ -86,8 +83,7 @@ def parse_key(folder: str, key: str) -> tuple[str, str, str] | None:
 
 def accept_record(raw: bytes, *, run_id: str, node: str, stage: str, max_bytes: int = MAX_RECORD_BYTES) -> Record:
     """The record in ``raw``, checked and with its text cleaned; raises Refused."""
-    record: dict[str, Any] = _load(raw, max_bytes)
-    _check_record_schema(record)
+    record = _load(raw, max_bytes, "record")
     _check_identity(record, run_id=run_id, node=node, stage=stage)
     for earlier in record["attempts"]:
         _check_identity(earlier, run_id=run_id, node=node, stage=stage)
@@ -103,11 +99,7 @@ def accept_series(
     raw: bytes, *, run_id: str, node: str, stage: str, max_bytes: int = MAX_SERIES_BYTES
 ) -> dict[str, Any]:
     """The series document in ``raw``, checked and with its text cleaned; raises Refused."""
-    document: dict[str, Any] = _load(raw, max_bytes)
-    try:
-        schemas.validate("series", document, what="series")
-    except schemas.Invalid as error:
-        raise Refused(one_line(str(error))) from error
+    document = _load(raw, max_bytes, "series")
     _check_identity(document, run_id=run_id, node=node, stage=stage)
     for curve in document["series"]:
         if len(curve["x"]) != len(curve["y"]):
@@ -151,7 +143,8 @@ def gather(
     return evidence
 
 
-def _load(raw: bytes, max_bytes: int) -> dict[str, Any]:
+def _load(raw: bytes, max_bytes: int, schema: str) -> dict[str, Any]:
+    """A document that follows its schema. Raises Refused."""
     if len(raw) > max_bytes:
         raise Refused(f"{len(raw):,} bytes, over the limit of {max_bytes:,}")
     try:
@@ -170,6 +163,10 @@ def _load(raw: bytes, max_bytes: int) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise Refused("not a JSON object")
     _check_values(document)
+    try:
+        schemas.validate(schema, document, what=schema)
+    except schemas.Invalid as error:
+        raise Refused(one_line(str(error))) from error
     return document
 
 
@@ -209,44 +206,6 @@ def _integer(text: str) -> int:
     return int(text)
 
 
-def _check_record_schema(record: dict[str, Any]) -> None:
-    """Metrics are most of a record: plain ones are seen by a direct test, and only the others by the slow validator."""
-    subject = record
-    metrics = record.get("metrics")
-    if isinstance(metrics, list) and len(metrics) <= 20000 and all(map(_is_plain_metric, metrics)):
-        subject = {**record, "metrics": []}
-    try:
-        schemas.validate("record", subject, what="record")
-    except schemas.Invalid as error:
-        raise Refused(one_line(str(error))) from error
-
-
-def _is_plain_metric(metric: Any) -> bool:
-    """Whether a metric follows the schema; False only sends it to the schema's own validator."""
-    if type(metric) is not dict or metric.keys() != _METRIC_KEYS:
-        return False
-    name, value, unit, scope = metric["name"], metric["value"], metric["unit"], metric["scope"]
-    return (
-        (value is None or type(value) in (int, float))
-        and type(name) is str
-        and type(unit) is str
-        and type(scope) is str
-        and len(unit) <= 32
-        and _is_metric_name(name)
-        and _is_scope(scope)
-    )
-
-
-@functools.lru_cache(maxsize=1 << 14)
-def _is_metric_name(name: str) -> bool:
-    return _METRIC_NAME.fullmatch(name) is not None
-
-
-@functools.lru_cache(maxsize=1 << 14)
-def _is_scope(scope: str) -> bool:
-    return _SCOPE.fullmatch(scope) is not None
-
-
 def _check_identity(document: Mapping[str, Any], *, run_id: str, node: str, stage: str) -> None:
     for what, expected in (("run_id", run_id), ("node", node), ("stage", stage)):
         if document[what] != expected:
@@ -259,10 +218,6 @@ def _cleaned(value: Any) -> Any:
     if isinstance(value, list):
         return value if _BARE.issuperset(map(type, value)) else [_cleaned(item) for item in value]
     if isinstance(value, dict):
-        if _is_plain_metric(value):  # most of a record; each of its texts is kept once
-            word = _cleaned_word
-            name, unit, scope = word(value["name"]), word(value["unit"]), word(value["scope"])
-            return {"name": name, "value": value["value"], "unit": unit, "scope": scope}
         return {clean_text(key): _cleaned(item) for key, item in value.items()}
     return value
 

@@ -83,13 +83,13 @@ CLASSES = (
     ),
     known_class(
         "unknown_name",
-        "check ansible_host and the name service of the controller",
+        "set ansible_host to an address, or add the name to DNS or /etc/hosts of the controller",
         r"Could not resolve hostname",
         r"Name or service not known|nodename nor servname|Temporary failure in name resolution",
     ),
     known_class(
         "refused",
-        "start sshd on the node, or check ansible_port and the firewall",
+        "start sshd on the node, or set ansible_port to its port; a firewall that rejects looks the same",
         r"Connection refused",
     ),
     known_class(
@@ -99,12 +99,13 @@ CLASSES = (
     ),
     known_class(
         "hung",
-        "the node accepts TCP but sends no SSH banner: check sshd, its console, memory and disks",
+        "check sshd on the node by its console: it hangs, is overloaded, or waits (a name server, a full disk)",
         r"timed out during banner exchange",
     ),
     known_class(
         "timeout",
-        "check that the node is up, that its address is right and that no firewall drops the packets",
+        "check that the node is powered on, its address and its jump host, and that no firewall drops the packets; "
+        "gpuval_probe_timeout_seconds sets the timeout",
         r"Connection timed out|Operation timed out",
         r"Timeout \(\d+s\) waiting for privilege escalation prompt",
     ),
@@ -272,6 +273,11 @@ def classify(state: str, message: str) -> LaunchClass:
 def named(name: str) -> LaunchClass | None:
     """The class of that name (as a probe gives it); None if there is no such class."""
     return _NAMED.get(name)
+
+
+def remedy_of(name: str) -> str:
+    """What to do about a class of that name, before one validates again."""
+    return _NAMED[name].remedy.removesuffix(f", {AGAIN}")
 
 
 def plain(message: str) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core import schemas
 from ..core.escape import safe_name
 from . import folder as run_folder
 
@@ -27,8 +26,7 @@ def criteria_file(folder: run_folder.RunFolder) -> Path:
 
 def standings(folder: run_folder.RunFolder) -> list[dict[str, Any]]:
     """Where the nodes of the run, or of the one that it is a part of, lay when they were judged before."""
-    path = criteria_file(folder)
-    return list(run_folder.read_json(path).get("standings", ())) if path.exists() else []
+    return list(run_folder.read_json_or({}, criteria_file(folder)).get("standings", ()))
 
 
 def standings_before(results: Path, run: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -45,7 +43,7 @@ def standings_before(results: Path, run: Mapping[str, Any]) -> list[dict[str, An
     for folder in newest[:MAX_RUNS_BEFORE]:
         try:
             before = folder.read_run()
-        except (run_folder.RunError, schemas.Invalid):
+        except run_folder.RunError:
             continue
         if before["profile"] == run["profile"] and run["nodes"].keys() <= before["nodes"].keys():
             found = standings(folder)
@@ -66,7 +64,7 @@ def keep_criteria(
     Raises OSError for a file that cannot be read, RunError for files that are too large to keep.
     """
     path = criteria_file(folder)
-    kept = run_folder.read_json(path) if path.exists() else {"criteria": [], "baseline": None}
+    kept = run_folder.read_json_or({"criteria": [], "baseline": None}, path)
     document = {
         "schema": "gpuval.judging/1",
         "criteria": [_file(Path(path)) for path in criteria] or kept["criteria"],

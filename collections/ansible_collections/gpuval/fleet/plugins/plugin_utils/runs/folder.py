@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -15,6 +15,7 @@ from ..core import files, schemas
 from ..core.errors import GpuvalError
 from ..core.text import some_of
 from ..records import report_file
+from ..records.documents import Problem
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
@@ -118,7 +119,10 @@ class RunFolder:
             raise RunError(f"no run in {self.path}: run `make validate` first, or give -e gpuval_run_id=") from None
         except ValueError as error:
             raise RunError(f"{self.run_file} is damaged: {error}") from error
-        schemas.validate("run", run, what=str(self.run_file))
+        try:
+            schemas.validate("run", run, what=str(self.run_file))
+        except schemas.Invalid as error:
+            raise RunError(str(error)) from error
         return run
 
     def write_run(self, run: Mapping[str, Any]) -> None:
@@ -146,11 +150,18 @@ class RunFolder:
 
     def read_launch(self, node: str) -> dict[str, Any]:
         """What is known of the node's last launch; nothing before the first."""
-        path = self.launch_file(node)
-        return read_json(path) if path.exists() else {}
+        return dict(read_json_or({}, self.launch_file(node)))
 
     def read_launches(self) -> dict[str, dict[str, Any]]:
         return {path.stem: json.loads(path.read_text()) for path in sorted((self.state / "launches").glob("*.json"))}
+
+    def read_problems(self) -> list[Problem]:
+        """Why documents, or whole stages, are no evidence."""
+        return list(read_json_or([], self.problems_file))
+
+    def add_problems(self, new: Sequence[Problem]) -> None:
+        known = [problem for problem in self.read_problems() if problem not in new]
+        write_json(self.problems_file, [*known, *new])
 
     def read_cleaned(self) -> dict[str, str]:
         """When each node was last cleaned of this run, as far as it was."""
@@ -174,6 +185,11 @@ def read_report(folder: RunFolder) -> dict[str, Any]:
 
 def read_json(path: Path) -> Any:
     return json.loads(path.read_text())
+
+
+def read_json_or(otherwise: Any, path: Path) -> Any:
+    """The content of a file that may not be there."""
+    return read_json(path) if path.exists() else otherwise
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -212,7 +228,7 @@ def goes_on(folder: RunFolder, run: Mapping[str, Any]) -> bool:
 
     A run with gangs has until the deadline of its last round, and the time of a search after it: the controller forms
     gangs when the nodes' own stages are over, and plans each round when it has the last one's results. Raises
-    RunError, schemas.Invalid, ValueError for what is damaged.
+    RunError, or ValueError, for what is damaged.
     """
     if run["finished_at"] is not None:
         return False
@@ -254,7 +270,7 @@ def active_run_ids(results: Path) -> list[str]:
         try:
             run = folder.read_run()
             active = goes_on(folder, run)
-        except (RunError, schemas.Invalid, ValueError):
+        except (RunError, ValueError):
             continue
         if active:
             found.append(run["run_id"])
@@ -328,7 +344,7 @@ def choose_run_id(results: Path, requested: str, nodes: Mapping[str, Any], profi
         try:
             run = folder.read_run()
             active = goes_on(folder, run)
-        except (RunError, schemas.Invalid, ValueError):
+        except (RunError, ValueError):
             return new_run_id()
         same = (
             active

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..core.escape import one_line
 from ..core.text import some_of
-from ..records.launch_errors import classify
+from ..records.launch_errors import classify, remedy_of
 from .known_hosts import HostKey, Known, host_id, parse_key
 
 REACHABLE = "reachable"
@@ -244,51 +244,31 @@ def _wrong(shown: HostKey, at: Where, against: str, remedy: str) -> Finding:
 # --- failures --------------------------------------------------------------------------------------------------------
 
 
+def _finding(state: str, message: str) -> Finding:
+    """With the remedy that a launch that fails alike has."""
+    return Finding(state, message, remedy_of(state))
+
+
 def of_socket_error(error: OSError, at: Where, seconds: float) -> Finding:
     """Why the TCP connection failed."""
     if isinstance(error, socket.gaierror):
-        return Finding(
-            "unknown_name",
-            f"the name {at.host} cannot be resolved: {error.strerror}",
-            "set ansible_host to an address, or add the name to DNS or /etc/hosts of the controller",
-        )
+        return _finding("unknown_name", f"the name {at.host} cannot be resolved: {error.strerror}")
     if isinstance(error, ConnectionRefusedError):
-        return Finding(
-            "refused",
-            f"{at.address} refused the connection",
-            "start sshd on the node, or set ansible_port to its port; a firewall that rejects looks the same",
-        )
-    if isinstance(error, (TimeoutError, socket.timeout)) or error.errno == errno.ETIMEDOUT:
-        return Finding(
-            "timeout",
-            f"{at.address} did not answer within {seconds:g} s",
-            "check that the node is powered on, its address, and that no firewall drops the packets; "
-            "gpuval_probe_timeout_seconds sets the timeout",
-        )
+        return _finding("refused", f"{at.address} refused the connection")
+    if isinstance(error, TimeoutError) or error.errno == errno.ETIMEDOUT:
+        return _finding("timeout", f"{at.address} did not answer within {seconds:g} s")
     if error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN):
-        return Finding(
-            "no_route",
-            f"{at.address} is unreachable: {error.strerror}",
-            "check the address, the cable, the switch port and the controller's routes to it",
-        )
+        return _finding("no_route", f"{at.address} is unreachable: {error.strerror}")
     return Finding("ssh_error", f"{at.address}: {error.strerror or error}", "fix the cause named above")
 
 
 def hung(at: Where, seconds: float, doing: str) -> Finding:
-    return Finding(
-        "hung",
-        f"{at.address} accepts TCP but {doing} within {seconds:g} s",
-        "check sshd on the node by its console: it hangs, is overloaded, or waits (a name server, a full disk)",
-    )
+    return _finding("hung", f"{at.address} accepts TCP but {doing} within {seconds:g} s")
 
 
 def no_ssh(at: Where, received: bytes) -> Finding:
     shown = one_line(received.decode(errors="replace"), 60)
-    return Finding(
-        "no_ssh",
-        f"{at.address} is no SSH server: it sends {shown!r}",
-        "set ansible_port to the port of sshd",
-    )
+    return _finding("no_ssh", f"{at.address} is no SSH server: it sends {shown!r}")
 
 
 def closed(at: Where) -> Finding:
@@ -321,11 +301,7 @@ def of_ssh_output(stderr: str, at: Where, seconds: float) -> Finding:
     last = one_line(errors[-1] if errors else "ssh exited without output", 300)
     through = f" (through {at.proxy})" if at.proxy else ""
     if at.proxy and "timed out during banner exchange" in stderr:
-        return Finding(
-            "timeout",
-            f"{at.address}{through}: no SSH banner within {seconds:g} s",
-            "check that the node is powered on, and that the jump host reaches it",
-        )
+        return _finding("timeout", f"{at.address}{through}: no SSH banner within {seconds:g} s")
     if at.proxy and "UNKNOWN port 65535" in stderr and "open failed" not in stderr:
         return Finding(
             "jump_host",
@@ -341,20 +317,10 @@ def of_ssh_output(stderr: str, at: Where, seconds: float) -> Finding:
         reasons = [line for line in errors[:-1] if re.search(r"identity|UNPROTECTED|bad permissions|Load key", line)]
         last = one_line("; ".join([*reasons, last]), 400)
         return replace(denied(at, last), message=f"{at.user}@{at.address}{through}: {last}")
-    remedies = {
-        "booting": "wait until the node is up; if it stays so, check its boot (or /etc/nologin)",
-        "refused": "start sshd on the node, or set ansible_port to the port it listens on",
-        "timeout": "check that the node is powered on, its address, and that no firewall drops the packets",
-        "no_route": "check the address, the switch port and the routes to it",
-        "unknown_name": "set ansible_host to an address, or fix DNS",
-        "wrong_host_key": "another machine answers there, or the node was reinstalled: compare fingerprints",
-        "unknown_host_key": "log in once by hand to accept the host key, or declare it as gpuval_host_keys",
-    }
-    return Finding(
-        known,
-        f"{at.address}{through}: {last}",
-        remedies.get(known, f"try it by hand: ssh -v -p {at.port} {at.user}@{at.host}"),
-    )
+    message = f"{at.address}{through}: {last}"
+    if known == "ssh_error":
+        return Finding(known, message, f"try it by hand: ssh -v -p {at.port} {at.user}@{at.host}")
+    return _finding(known, message)
 
 
 # --- summary ---------------------------------------------------------------------------------------------------------

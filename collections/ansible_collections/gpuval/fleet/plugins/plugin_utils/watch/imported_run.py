@@ -71,10 +71,12 @@ def _launches(store: Store, run: dict[str, Any], folder: run_folder.RunFolder) -
             path.unlink(missing_ok=True)
         else:
             run_folder.write_json(path, node["launch"])
-    known = run_folder.read_json(folder.problems_file) if folder.problems_file.exists() else []
-    known = [problem for problem in known if not problem["reason"].startswith((UNREAD, gang_document.ABORTED))]
-    theirs = document["problems"]
-    run_folder.write_json(folder.problems_file, [*theirs, *(problem for problem in known if problem not in theirs)])
+    ours = (
+        problem
+        for problem in folder.read_problems()
+        if problem not in document["problems"] and not problem["reason"].startswith((UNREAD, gang_document.ABORTED))
+    )
+    run_folder.write_json(folder.problems_file, [*document["problems"], *ours])
 
 
 def _gangs(store: Store, run: dict[str, Any], folder: run_folder.RunFolder) -> None:
@@ -140,9 +142,9 @@ def _round(store: Store, run: dict[str, Any], folder: run_folder.RunFolder, item
 
 def _problem(folder: run_folder.RunFolder, asked: dict[str, list[str]], reason: str) -> None:
     """Record for each node and stage why nothing of their gangs is judged."""
-    known = run_folder.read_json(folder.problems_file) if folder.problems_file.exists() else []
-    new = [{"node": name, "stage": stage, "reason": reason} for name, stages in asked.items() for stage in stages]
-    run_folder.write_json(folder.problems_file, [*(problem for problem in known if problem not in new), *new])
+    folder.add_problems(
+        [{"node": name, "stage": stage, "reason": reason} for name, stages in asked.items() for stage in stages]
+    )
 
 
 def _judging(store: Store, run: dict[str, Any], folder: run_folder.RunFolder) -> None:

@@ -44,8 +44,7 @@ class Launcher:
     def plan_starts(self, now: float) -> None:
         """Mark the nodes to launch or to resume; those that the probe did not reach wait for a retry."""
         present, everyone = self._placement.present, self._placement.everyone
-        probe_file = self._watched.folder.state / launching.PROBE_FILE
-        probed = run_folder.read_json(probe_file) if probe_file.exists() else {}
+        probed = run_folder.read_json_or({}, self._watched.folder.state / launching.PROBE_FILE)
         for view in self._watched.views.values():
             view.in_play = view.name in present
             if view.name not in everyone or view.complete:

@@ -75,8 +75,7 @@ def still_away(
     It is probed like the others at the start: Ansible's own connection accepts no new host key. The options
     hold those of the documentation fragments `probing` and `store`.
     """
-    probe_file = folder.state / PROBE_FILE
-    if away(run_folder.read_json(probe_file) if probe_file.exists() else {}, node) is None:
+    if away(run_folder.read_json_or({}, folder.state / PROBE_FILE), node) is None:
         return None
     try:
         finding = target.again(

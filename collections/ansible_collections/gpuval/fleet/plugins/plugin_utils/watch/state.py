@@ -37,9 +37,8 @@ class WatchedRun:
     def __init__(self, folder: run_folder.RunFolder, store: Store, say: Callable[[str], None]) -> None:
         self.folder, self.store, self.say = folder, store, say
         self.info = folder.read_run()
-        self.memory = Memory(**(run_folder.read_json(self._memory_file) if self._memory_file.exists() else {}))
-        problems = folder.problems_file
-        self.evidence = Evidence(problems=run_folder.read_json(problems) if problems.exists() else [])
+        self.memory = Memory(**(run_folder.read_json_or({}, self._memory_file)))
+        self.evidence = Evidence(problems=folder.read_problems())
         now = time.monotonic()
         #: When the run was opened.
         self.opened = now - run_folder.seconds_since(self.info["created_at"])
