@@ -5,8 +5,12 @@ from xml.etree import ElementTree as ET
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import launch_errors
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import final_block, junit_xml, markdown_report
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.failed_nodes import failed_nodes_text
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import (
+    failed_nodes_text,
+    final_block,
+    junit_xml,
+    markdown_report,
+)
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.lookup import node_facts
 
 from tests.kit.builders import facts_record, healthy, judge, make_record, make_run

@@ -11,12 +11,11 @@ from typing import Any
 
 from ..core import files
 from ..records import report_file
-from .console import final_block
-from .failed_nodes import failed_nodes_text
-from .html import html_page
+from .html import html_report
 from .junit import junit_xml
 from .markdown import markdown_report
 from .perf import perf_csv
+from .summary import final_block
 
 __all__ = ["final_block", "json_text", "write_file", "write_forms"]
 
@@ -27,16 +26,15 @@ def write_forms(report: Mapping[str, Any], directory: Path) -> dict[str, Path]:
     Each file is replaced at once, so that a reader never sees half of it.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    with html_page(report, directory) as page:
-        forms: dict[str, Callable[[], str | Iterable[str]]] = {
-            "report.md": lambda: markdown_report(report),
-            "junit.xml": lambda: junit_xml(report),
-            "perf.csv": lambda: perf_csv(report),
-            "failed_nodes.txt": lambda: failed_nodes_text(report),
-            "report.html": page,
-        }
-        for name, text in forms.items():  # one at a time: for a thousand nodes they take hundreds of megabytes together
-            write_file(directory / name, text())
+    forms: dict[str, Callable[[], str | Iterable[str]]] = {
+        "report.md": lambda: markdown_report(report),
+        "junit.xml": lambda: junit_xml(report),
+        "perf.csv": lambda: perf_csv(report),
+        "failed_nodes.txt": lambda: failed_nodes_text(report),
+        "report.html": lambda: html_report(report, directory),
+    }
+    for name, text in forms.items():  # one at a time: for a thousand nodes they take hundreds of megabytes together
+        write_file(directory / name, text())
     return {name: directory / name for name in forms}
 
 
@@ -49,3 +47,8 @@ def write_file(path: Path, text: str | Iterable[str]) -> None:
     """Replace ``path`` by ``text``, whole or in pieces, in UTF-8 with one rename."""
     pieces = [text] if isinstance(text, str) else text
     files.replace(path, (piece.encode("utf-8") for piece in pieces), 0o644)
+
+
+def failed_nodes_text(report: Mapping[str, Any]) -> str:
+    """The names of the nodes that are not PASS, one a line, for ``--limit @failed_nodes.txt``."""
+    return "".join(f"{node['name']}\n" for node in report["nodes"] if node["verdict"] != "PASS")

@@ -13,32 +13,27 @@ import hashlib
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
-from ..core import units
 from ..core.escape import NODE_NAME, clean_text, one_line
-from .page import checks, curves, environment, figures, findings
-from .page.encode import Shared, script_json
+from ..judge.analysis.fleet import by_group
+from ..judge.verdict import headline
+from . import template
+from .page import checks, curves, environment, figures
+from .page.encode import Shared, script_json, short
 from .place import RESULTS, Place
-from .summary import node_line
+from .summary import bad_nodes, decisive, node_line, part_text, places
 
 ASSETS = Path(__file__).parent / "page" / "assets"
 SCRIPTS = ("uplot/uPlot.iife.min.js", "report.js")
 STYLES = ("uplot/uPlot.min.css", "report.css")
 
-MAX_WARNINGS = 200
-MAX_PROBLEMS = 100
-MAX_COVERAGE = 4000
 MAX_GPUS = 16
-MAX_MEMBERS, MAX_LEFT_OUT, MAX_SENTENCES = 16, 40, 60
-#: Only such names become links: they are the run's own and stay within the results.
 _VERDICT_WORDS = {
     "PASS": "Every expected node passed.",
     "PARTIAL": "All that was asked for passed; the run was narrowed, so it is no acceptance.",
@@ -52,29 +47,7 @@ def html_report(report: Mapping[str, Any], directory: Path | None = None, eviden
 
     ``evidence`` gives the paths of those files as the page's reader has them.
     """
-    with html_page(report, directory, evidence) as page:
-        return page()
-
-
-@contextmanager
-def html_page(
-    report: Mapping[str, Any], directory: Path | None = None, evidence: Place = RESULTS
-) -> Iterator[Callable[[], str]]:
-    """Begin the page, as ``html_report`` has it; the function that it gives makes the text. Between them other
-    processes read the curves of a fleet.
-    """
     files = _files(directory)
-    with curves.reading(report, directory or Path(), files) as read:
-        yield lambda: _rendered(report, directory, evidence, files, read)
-
-
-def _rendered(
-    report: Mapping[str, Any],
-    directory: Path | None,
-    evidence: Place,
-    files: Mapping[str, frozenset[str]],
-    read_curves: Callable[[], list[list[list[Any]]]],
-) -> str:
     linked = evidence.linked(files)
     texts = Shared()
     tabled = checks.table(report)
@@ -84,57 +57,43 @@ def _rendered(
         "place": evidence.path,
         **checks.as_data(report, tabled, texts),
         "figures": figures.as_data(spread.figures, len(report["nodes"])),
-        "curves": curves.with_texts(read_curves(), texts),
+        "curves": curves.of_report(report, directory or Path(), files, texts),
     }
     data["texts"] = texts.all()
     scripts, styles = [_asset(name) for name in SCRIPTS], [_asset(name) for name in STYLES]
-    return _template().render(
+    page = template.load("page/assets/report.html.j2", _escaped)
+    return page.render(
         policy=_policy(scripts, styles),
         scripts=scripts,
         styles=styles,
         data=script_json(data),
-        run=report["run"],
-        verdict=report["verdict"],
+        report=report,
         verdict_words=_VERDICT_WORDS[report["verdict"]],
-        counts=report["counts"],
-        times=_times(report),
+        wall_seconds=_wall_seconds(report["run"]),
         remarks=_remarks(report),
         causes=checks.causes(report),
-        bad_nodes=list(checks.not_accepted(report, linked, evidence)),
+        bad_nodes=bad_nodes(report),
+        MAX_OPEN_NODES=checks.MAX_OPEN_NODES,
+        MAX_REMARKS_OF_A_NODE=checks.MAX_REMARKS_OF_A_NODE,
+        decisive=decisive,
+        headline=headline,
+        part_text=part_text,
+        places=places,
+        evidence_links=lambda node: checks.evidence_links(node, linked, evidence),
         columns=tabled.columns,
-        between=report["fleet"]["checks"],
-        gangs=_gangs(report),
-        figures=[_figure_row(report, number, one) for number, one in enumerate(spread.figures)],
         spread=spread,
-        analysis=findings.shown(report),
+        analysis=_analysis(report),
         stages=_stages(report),
         properties=environment.of_fleet(report, directory),
         warnings=_warnings(report),
-        problems=report["fleet"]["problems"][:MAX_PROBLEMS],
-        problem_count=len(report["fleet"]["problems"]),
-        coverage={
-            name: one_line(", ".join(names), MAX_COVERAGE)
-            for name, names in report["fleet"].get("coverage", {}).items()
-            if names
-        },
-        node_names=[node["name"] for node in report["nodes"]],
+        anchor=lambda name: "#node=" + quote(one_line(name, 253), safe=""),
+        breakable=_breakable,
+        short=lambda value: short(float(value)),
     )
 
 
-@functools.cache
-def _template() -> jinja2.Template:
-    environment_of_page = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(ASSETS),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=lambda value: clean_text(value) if type(value) is str else value,
-    )
-    environment_of_page.filters["breakable"] = _breakable
-    environment_of_page.filters["anchor"] = lambda name: "#node=" + quote(one_line(name, 253), safe="")
-    environment_of_page.filters["duration"] = lambda value: units.duration(value) if value is not None else ""
-    return environment_of_page.get_template("report.html.j2")
+def _escaped(text: str, limit: int | None = None) -> str:
+    return escape(clean_text(text) if limit is None else one_line(text, limit))
 
 
 def _breakable(name: str) -> Markup:
@@ -215,10 +174,9 @@ def _stage(stage: Mapping[str, Any], origin: float | None, texts: Shared, there:
     return [texts.number(stage["name"]), stage["state"], begun, lasted, stage["attempt"], message, files]
 
 
-def _times(report: Mapping[str, Any]) -> dict[str, Any]:
-    run = report["run"]
+def _wall_seconds(run: Mapping[str, Any]) -> float | None:
     begin, end = curves.seconds(run["created_at"]), curves.seconds(run["finished_at"])
-    return {"wall": end - begin if begin is not None and end is not None and end >= begin else None}
+    return end - begin if begin is not None and end is not None and end >= begin else None
 
 
 def _remarks(report: Mapping[str, Any]) -> list[str]:
@@ -227,62 +185,21 @@ def _remarks(report: Mapping[str, Any]) -> list[str]:
     return [line for line in report["summary"][1:] if line not in of_nodes and not line.startswith("... and ")]
 
 
-def _gangs(report: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Who worked together, who was left out, what a search found; None for a run without gangs."""
-    gangs = report["fleet"].get("gangs")
-    if not gangs:
+def _analysis(report: Mapping[str, Any]) -> dict[str, Any] | None:
+    analysis = report["fleet"].get("analysis")
+    if analysis is None:
         return None
-    left_out, alone, searched = gangs["left_out"], gangs["alone"]["names"], []
-    for one in gangs["findings"]:
-        counts = ", ".join(f"{count} {word}" for word, count in one["counts"].items() if count)
-        shown = one["sentences"][:MAX_SENTENCES]
-        more = one["sentences_left_out"] + len(one["sentences"]) - len(shown)
-        searched.append({**one, "counts": counts, "sentences": shown, "more": more})
+    judged = figures.judged_figures(report)
+    differing = [one for one in analysis["statistics"] if one["min"] != one["max"]]
+    # figures with a check come first; the order of the stages is kept
+    differing.sort(key=lambda one: (one["stage"], one["metric"]) not in judged)
     return {
-        "formed": [
-            {"name": one["gang"], "count": len(one["names"]), "names": one["names"][:MAX_MEMBERS],
-             "more": max(0, len(one["names"]) - MAX_MEMBERS)}
-            for one in gangs["formed"]
-        ],
-        "left_out": left_out[:MAX_LEFT_OUT],
-        "left_out_more": max(0, len(left_out) - MAX_LEFT_OUT),
-        "alone": {"names": alone[:MAX_MEMBERS], "more": max(0, len(alone) - MAX_MEMBERS)},
-        "rounds": len(gangs["rounds"]) + gangs["rounds_left_out"],
-        "ended": gangs["ended_at"] is not None,
-        "searched": searched,
-    }  # fmt: skip
-
-
-def _figure_row(report: Mapping[str, Any], number: int, one: figures.Figure) -> dict[str, Any]:
-    names, spread = [node["name"] for node in report["nodes"]], one.spread
-    outliers = []
-    for value, (node, scope) in one.outliers:
-        part, change = "" if scope == "node" else f" {scope}", spread.change(value)
-        text = one.human(value) + (f", {change:+.1%}" if change is not None else "")
-        outliers.append({"name": names[node], "part": part, "text": text, "x": round(one.share(value) * 200, 1)})
-    top = max(one.bins())
-    bars = [(index, round(26 * count / top, 1) or 0.6) for index, count in enumerate(one.bins()) if count]
-    wide = 200 / figures.BINS
-    path = "".join(f"M{round(index * wide, 1)} 28v-{height}h{wide - 0.6:.1f}v{height}z" for index, height in bars)
-    return {
-        "number": number,
-        "stage": one.key.stage,
-        "metric": one.metric,
-        "scope": one.key.scope,
-        "sku": one.key.kind,
-        "judged": one.judged,
-        "count": spread.count,
-        "median": one.human(spread.median),
-        "mean": one.human(spread.mean),
-        "p05": one.human(spread.p05),
-        "p95": one.human(spread.p95),
-        "low": one.human(spread.low),
-        "high": one.human(spread.high),
-        "variation": findings.percent(spread.variation),
-        "median_x": round(one.share(spread.median) * 200, 1),
-        "path": path,
-        "outliers": outliers,
-        "outlier_count": len(spread.outliers),
+        "groups": by_group(analysis),
+        "compared_by": list(dict.fromkeys(one["by"] for one in analysis["groups"])),
+        "statistics": differing,
+        "same": len(analysis["statistics"]) - len(differing),
+        "pairs": analysis["correlations"],
+        "counts": analysis["counts"],
     }
 
 
@@ -314,16 +231,12 @@ def _stages(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def _warnings(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Advice, grouped by check: a remark that every node gets is one line."""
-    grouped: dict[tuple[str, str], list[tuple[str, str]]] = {}
+def _warnings(report: Mapping[str, Any]) -> list[tuple[str, dict[str, str]]]:
+    """Advice by check, with the reason for each node: a remark that every node gets is one line."""
+    grouped: dict[tuple[str, str], dict[str, str]] = {}
     for node in report["nodes"]:
         for check in node["checks"]:
             if checks.letter(check) in "wm":
-                grouped.setdefault((check["stage"], check["name"]), []).append((node["name"], check["reason"]))
-    rows = []
-    for (stage, name), entries in list(grouped.items())[:MAX_WARNINGS]:
-        names = list(dict.fromkeys(node for node, _ in entries))
-        rows.append({"stage": stage, "name": name, "count": len(names), "names": names[:8],
-                     "more": max(0, len(names) - 8), "reason": one_line(entries[0][1], 300)})  # fmt: skip
-    return {"rows": rows, "left_out": max(0, len(grouped) - MAX_WARNINGS)}
+                reasons = grouped.setdefault((check["stage"], check["name"]), {})
+                reasons.setdefault(node["name"], check["reason"])
+    return [(name, reasons) for (_, name), reasons in grouped.items()]

@@ -39,7 +39,7 @@ def summary_lines(report: Mapping[str, Any]) -> list[str]:
     counts, nodes = report["counts"], report["nodes"]
     verdicts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in ("PASS", "FAIL", "INCOMPLETE"))
     lines = [f"Nodes: {counts['expected']} expected, {verdicts}"]
-    bad = sorted((node for node in nodes if node["verdict"] != "PASS"), key=lambda node: node["verdict"] != "FAIL")
+    bad = bad_nodes(report)
     lines += [node_line(node) for node in bad[:MAX_NODE_LINES]]
     if len(bad) > MAX_NODE_LINES:
         lines.append(f"... and {len(bad) - MAX_NODE_LINES} more: see report.html")
@@ -53,6 +53,12 @@ def summary_lines(report: Mapping[str, Any]) -> list[str]:
         lines += console.lines(gangs, {node["name"]: node["verdict"] for node in nodes})
     lines += _remarks(report)
     return [one_line(line, 700) for line in lines]
+
+
+def bad_nodes(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Every node that is not PASS, FAIL first."""
+    bad = (node for node in report["nodes"] if node["verdict"] != "PASS")
+    return sorted(bad, key=lambda node: node["verdict"] != "FAIL")
 
 
 def _not_started(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -95,6 +101,28 @@ def part_text(node: Mapping[str, Any], part: str) -> str:
             serial = f"serial {gpu['serial']}" if "serial" in gpu else ""
             return ", ".join(text for text in (part, serial, gpu.get("pci", "")) if text)
     return part
+
+
+def decisive(node: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Required checks that decided against the node; a stage whose end is missing speaks for its criteria."""
+    open_stages = {
+        check["stage"] for check in node["checks"] if check["kind"] == "state" and check["verdict"] != "pass"
+    }
+    bad = [
+        check for check in node["checks"] if check["severity"] == "required" and check["verdict"] in ("fail", "missing")
+    ]
+    shown = [
+        check
+        for check in bad
+        if check["verdict"] == "fail" or check["kind"] in ("state", "launch") or check["stage"] not in open_stages
+    ]
+    return sorted(shown, key=lambda check: check["verdict"] != "fail")
+
+
+def places(pair: Mapping[str, Any]) -> str:
+    """The sample of a correlation: 23 nodes, or 184 gpus of 23 nodes."""
+    parts = "" if pair["over"] == "node" else f"{pair['count']} {pair['over']}s of "
+    return f"{parts}{pair['nodes']} nodes"
 
 
 def metric_value(node: Mapping[str, Any], stage: str, name: str) -> Mapping[str, Any] | None:
@@ -164,3 +192,10 @@ def _hardware(node: Mapping[str, Any]) -> bool:
     """Whether the facts found a GPU on the bus, used or not."""
     found = metric_value(node, "facts", "gpu_hardware_count")
     return bool(found and found["value"])
+
+
+def final_block(report: Mapping[str, Any], width: int = 50) -> str:
+    """The FINAL ACCEPTANCE block between two lines of ``width`` equals signs; no terminal escape can be in it."""
+    rule = "=" * width
+    lines = [f"- {one_line(line, 700)}" for line in report["summary"]]
+    return "\n".join([rule, f"FINAL ACCEPTANCE: {one_line(report['verdict'])}", *lines, rule])

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ...core.escape import one_line
-from ...judge.verdict import headline
-from ..place import RESULTS, Place
+from ..place import Place
 from ..summary import part_text
 from .encode import Shared, mostly, short
 
@@ -198,84 +197,23 @@ def _remarks(
     ]
 
 
-def decisive(node: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Required checks that decided against the node; a stage whose end is missing speaks for its criteria."""
-    open_stages = {
-        check["stage"] for check in node["checks"] if check["kind"] == "state" and check["verdict"] != "pass"
-    }
-    bad = [check for check in node["checks"] if letter(check) in "FM"]
-    shown = [
-        check
-        for check in bad
-        if check["verdict"] == "fail" or check["kind"] in ("state", "launch") or check["stage"] not in open_stages
-    ]
-    return sorted(shown, key=lambda check: check["verdict"] != "fail")
-
-
-def not_accepted(
-    report: Mapping[str, Any], files: Mapping[str, frozenset[str]], evidence: Place = RESULTS
-) -> Iterator[dict[str, Any]]:
-    """Every node that is not PASS, FAIL first: the first of them with all that decided, the others with the first."""
-    bad = sorted(
-        (node for node in report["nodes"] if node["verdict"] != "PASS"), key=lambda node: node["verdict"] != "FAIL"
-    )
-    for position, node in enumerate(bad):
-        checks = decisive(node)
-        first = headline(node)
-        most = MAX_REMARKS_OF_A_NODE if position < MAX_OPEN_NODES else 1
-        if position >= MAX_OPEN_NODES and first is not None:
-            checks = [first]
-        yield {
-            "name": node["name"],
-            "id": node["id"] if node["id"] != node["name"] else None,
-            "verdict": node["verdict"],
-            "class": node.get("class"),
-            "sku": node.get("catalogue_sku") or node["accelerator"],
-            "headline": one_line(first["reason"], 360) if first else "no required check passed",
-            "checks": [_shown(node, check) for check in checks[:most]],
-            "more": max(0, len(decisive(node)) - most),
-            "whole": position < MAX_OPEN_NODES,
-            "open": position < 12,
-            "files": evidence_links(node, files, evidence) if position < MAX_OPEN_NODES else [],
-        }
-
-
-def _shown(node: Mapping[str, Any], check: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "verdict": check["verdict"],
-        "name": check["name"],
-        "stage": check["stage"],
-        "part": part_text(node, check["part"]),
-        "reason": one_line(check["reason"], 600),
-        "expected": one_line(check["expected"], 300),
-        "source": one_line(check["source"], 300),
-        "remedy": one_line(check["remedy"], 600),
-    }
-
-
 def evidence_links(
-    node: Mapping[str, Any], files: Mapping[str, frozenset[str]], evidence: Place = RESULTS
-) -> list[dict[str, str]]:
-    """Files of the node's evidence that lie in the results, with paths relative to the report."""
+    node: Mapping[str, Any], files: Mapping[str, frozenset[str]], evidence: Place
+) -> list[tuple[str, str]]:
+    """Paths, relative to the report, and names of the files of the node's evidence that lie in the results."""
     there = files.get(node["name"], frozenset())
-    links = []
-    for stage in node["stages"]:
-        found = [suffix for suffix in ("log", "json") if f"{stage['name']}.{suffix}" in there]
-        for suffix in found:
-            place = evidence.of(node["name"], stage["name"])
-            links.append({"href": f"{place}.{suffix}", "text": f"{stage['name']}.{suffix}"})
-    return links
+    return [
+        (f"{evidence.of(node['name'], stage['name'])}.{suffix}", f"{stage['name']}.{suffix}")
+        for stage in node["stages"]
+        for suffix in ("log", "json")
+        if f"{stage['name']}.{suffix}" in there
+    ]
 
 
-def causes(report: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Number of nodes by class of failure: at a hundred nodes the pattern matters more than the names."""
-    by_class: dict[tuple[str, str], list[str]] = defaultdict(list)
+def causes(report: Mapping[str, Any]) -> list[tuple[tuple[str, str], list[str]]]:
+    """Nodes by verdict and class of failure: at a hundred nodes the pattern matters more than the names."""
+    found: dict[tuple[str, str], list[str]] = defaultdict(list)
     for node in report["nodes"]:
         if node["verdict"] != "PASS":
-            by_class[node["verdict"], node.get("class") or "unknown"].append(node["name"])
-    ordered = sorted(by_class.items(), key=lambda item: (item[0][0] != "FAIL", -len(item[1]), item[0][1]))
-    return [
-        {"verdict": verdict, "class": word, "count": len(names), "names": names[:MAX_NAMES],
-         "more": max(0, len(names) - MAX_NAMES)}
-        for (verdict, word), names in ordered
-    ]  # fmt: skip
+            found[node["verdict"], node.get("class") or "unknown"].append(node["name"])
+    return sorted(found.items(), key=lambda item: (item[0][0] != "FAIL", -len(item[1]), item[0][1]))

@@ -14,9 +14,8 @@ import re
 import statistics
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -73,13 +72,10 @@ class NodeCurves:
         return max((piece.x[-1] for piece in pieces), default=0.0)
 
 
-@contextmanager
-def reading(
-    report: Mapping[str, Any], directory: Path, files: Mapping[str, frozenset[str]]
-) -> Iterator[Callable[[], list[list[list[Any]]]]]:
-    """Begin to read the curves; the function that it gives waits for them: for each node of the report what ``as_data``
-    packs. Those of a fleet are read by other processes, while this one does something else.
-    """
+def of_report(
+    report: Mapping[str, Any], directory: Path, files: Mapping[str, frozenset[str]], texts: Shared
+) -> list[list[list[Any]]]:
+    """For each node of the report what ``as_data`` packs; those of a fleet are read by several processes."""
     bad = sum(node["verdict"] != "PASS" for node in report["nodes"])
     more = MORE_POINTS if MORE_POINTS * bad < len(report["nodes"]) else 1
     nodes = [
@@ -89,19 +85,11 @@ def reading(
     packed = partial(_of_one, directory / "nodes", files, len(nodes))
     processes = min(MAX_PROCESSES, len(os.sched_getaffinity(0)))
     if len(nodes) < MIN_NODES_TO_SHARE or processes < 2 or multiprocessing.current_process().daemon:
-        yield lambda: [packed(node) for node in nodes]
-        return
-    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("fork"))
-    try:
+        found = map(packed, nodes)
+        return [[_shared(curve, texts) for curve in curves] for curves in found]
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("fork")) as pool:
         found = pool.map(packed, nodes, chunksize=8)
-        yield lambda: list(found)
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def with_texts(found: Iterable[Iterable[list[Any]]], texts: Shared) -> list[list[list[Any]]]:
-    """The curves of all nodes, with the numbers that their texts have in ``texts``."""
-    return [[_shared(curve, texts) for curve in curves] for curves in found]
+        return [[_shared(curve, texts) for curve in curves] for curves in found]
 
 
 def _of_one(

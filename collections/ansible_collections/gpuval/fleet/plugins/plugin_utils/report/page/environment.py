@@ -12,8 +12,6 @@ from ...core import units
 from ...core.escape import one_line
 from ...records.evidence import MAX_RECORD_BYTES
 
-MAX_VALUES = 8
-MAX_NAMES = 10
 MAX_TEXT = 160
 
 #: Property, stage (any for *), and its path in the environment of the record; distinct values of a list.
@@ -50,27 +48,17 @@ PROPERTIES = (
 _BYTES = frozenset({"GPU memory"})
 
 
-def of_fleet(report: Mapping[str, Any], directory: Path | None) -> list[dict[str, Any]]:
-    """For each property its values, the most common first, with the number of nodes and the names of the fewer."""
-    seen: dict[str, dict[str, list[str]]] = {label: defaultdict(list) for label, *_ in PROPERTIES}
-    seen["Image"] = defaultdict(list)
+def of_fleet(report: Mapping[str, Any], directory: Path | None) -> list[tuple[str, list[tuple[str, list[str]]]]]:
+    """For each property its values, the most common first, with the names of their nodes."""
+    seen: dict[str, dict[str, list[str]]] = {label: defaultdict(list) for label, *_ in (*PROPERTIES, ("Image",))}
     for node in report["nodes"] if directory is not None else ():
         for label, value in sorted(set(_values(directory / "nodes" / node["name"], node))):
             seen[label][value].append(node["name"])
-    return [_row(label, values) for label, values in seen.items() if values]
-
-
-def _row(label: str, values: Mapping[str, list[str]]) -> dict[str, Any]:
-    ordered = sorted(values.items(), key=lambda item: (-len(item[1]), item[0]))
-    return {
-        "label": label,
-        "found": [
-            {"text": text, "count": len(names), "names": names[:MAX_NAMES] if position else [],
-             "more": max(0, len(names) - MAX_NAMES) if position else 0}
-            for position, (text, names) in enumerate(ordered[:MAX_VALUES])
-        ],
-        "left_out": max(0, len(ordered) - MAX_VALUES),
-    }  # fmt: skip
+    return [
+        (label, sorted(values.items(), key=lambda item: (-len(item[1]), item[0])))
+        for label, values in seen.items()
+        if values
+    ]
 
 
 def _values(folder: Path, node: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

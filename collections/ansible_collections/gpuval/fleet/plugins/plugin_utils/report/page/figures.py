@@ -42,6 +42,16 @@ class Figure:
     def human(self, value: float) -> str:
         return units.human(value, self.key.unit)
 
+    def x(self, value: float) -> float:
+        """Its place in a plot 200 wide."""
+        return round(self.share(value) * 200, 1)
+
+    def path(self) -> str:
+        """The SVG path of the histogram, 28 high."""
+        counts, wide = self.bins(), 200 / BINS
+        bars = [(index, round(26 * count / max(counts), 1) or 0.6) for index, count in enumerate(counts) if count]
+        return "".join(f"M{round(index * wide, 1)} 28v-{height}h{wide - 0.6:.1f}v{height}z" for index, height in bars)
+
     def bins(self) -> list[int]:
         """How many values lie in each of ``BINS`` equal steps of the range that is shown."""
         counts = [0] * BINS

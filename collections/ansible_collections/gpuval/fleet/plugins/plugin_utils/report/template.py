@@ -1,0 +1,46 @@
+"""The Jinja2 templates of the report. No text reaches an output but through the escaping of its form."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+
+import jinja2
+from markupsafe import Markup
+
+from ..core import units
+
+FOLDER = Path(__file__).parent
+
+
+@functools.cache
+def load(name: str, escaped: Callable[..., str]) -> jinja2.Template:
+    """The template of that name below this folder.
+
+    Each text in it passes ``escaped``, which returns what the form can carry; the filter ``upto`` gives it a limit.
+    """
+
+    def safe(text: str, *limit: int) -> Markup:
+        return Markup(escaped(text, *limit))  # noqa: S704 - the form's own escaping, not HTML's, for Markdown
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: safe(value) if type(value) is str else value,
+    )
+    environment.filters |= {
+        "upto": safe,
+        "human": units.human,
+        "duration": lambda value: units.duration(value) if value is not None else "",
+        "percent": percent,
+    }
+    return environment.get_template(name)
+
+
+def percent(ratio: float | None) -> str:
+    """As a percentage, if that is meaningful."""
+    return f"{ratio:.2%}" if ratio is not None and ratio < 10 else ""
