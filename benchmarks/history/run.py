@@ -86,7 +86,7 @@ def step(name: str, root: Path) -> dict[str, float]:
     cache = Cache(root / "history", "benchmark")
     began, result = time.monotonic(), {}
     if name in ("first", "second"):
-        done = sync(Store(EmbeddedStore(root / "store", "gpuval").writer()), cache)
+        done = sync(Store(EmbeddedStore(root / "store", "gpuval").connection()), cache)
         result = {"read": done.read, "listed": done.listed}
     else:
         asked = {"node": "", "serial": "", "sku": ""} | ({} if name == "fleet" else {name: _asked(name)})

@@ -22,7 +22,7 @@ def project(tmp_path_factory):
     project.lay_out()
     embedded = EmbeddedStore(project.root / ".gpuval/store", "gpuval")
     embedded.start()
-    store = Store(embedded.writer())
+    store = Store(embedded.connection())
     store.ensure_bucket()
     for number in range(6):
         run = Run(number)

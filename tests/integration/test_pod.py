@@ -8,7 +8,7 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import manifests
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import parse
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess, signed_urls
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import open_store, signed_urls
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.rclone import rclone_config
 
 from tests.kit.fleet import NODE_PYTHON, ONE_RANK, valid
@@ -99,7 +99,7 @@ def given(on_host, podman):
 def access(fleet):
     unused = dict.fromkeys(("endpoint", "access_key", "secret_key", "session_token", "ca_file", "address"), "")
     place = {"bucket": "gpuval", "region": "us-east-1", "state_dir": str(fleet.root / "state"), "port": 0}
-    return StoreAccess({**unused, **place})
+    return open_store({**unused, **place})
 
 
 def played(podman, plan, settings, **given):

@@ -16,7 +16,7 @@ def served(tmp_path_factory):
 @pytest.fixture
 def store(served):
     """A client of its own, of an empty bucket; `requests` are the operations that it sent."""
-    store = Store(served.writer())
+    store = Store(served.connection())
     for folder in store.level()[0]:
         store.delete_prefix(folder)
     store.requests = []

@@ -128,8 +128,8 @@ def store(tmp_path):
 
 def test_a_model_is_uploaded_whole_with_links_resolved(hub_cache, tmp_path, store):
     model = model_source.resolve(str(hub_cache), tmp_path / "scratch")
-    model_source.upload(model, f"models:gpuval/models/{model.folder}", rclone_config(store.writer()))
-    listed = {entry.key: entry.size for entry in Store(store.writer()).list(f"models/{model.folder}/")}
+    model_source.upload(model, f"models:gpuval/models/{model.folder}", rclone_config(store.connection()))
+    listed = {entry.key: entry.size for entry in Store(store.connection()).list(f"models/{model.folder}/")}
     assert listed == {
         f"models/{model.folder}/config.json": 2,
         f"models/{model.folder}/sub/model.safetensors": 7,
@@ -159,7 +159,7 @@ def test_keys_are_in_no_argument_and_in_no_file_afterwards(hub_cache, tmp_path, 
 
     monkeypatch.setattr(subprocess, "run", spy)
     model = model_source.resolve(str(hub_cache), tmp_path / "scratch")
-    connection = store.writer()
+    connection = store.connection()
     model_source.upload(model, f"models:gpuval/models/{model.folder}", rclone_config(connection))
     ((command, config, mode),) = seen
     assert connection.secret_key not in " ".join(command)

@@ -51,7 +51,7 @@ class Bucket:
 
 @pytest.fixture
 def bucket(embedded, tmp_path):
-    store = Store(embedded.writer())
+    store = Store(embedded.connection())
     for folder in store.level()[0]:  # by the server, which remembers what lies in folders
         store.delete_prefix(folder)
     bucket = Bucket(store, tmp_path)

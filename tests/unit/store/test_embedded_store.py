@@ -29,13 +29,13 @@ def put(url, data):
 
 
 def test_starting_again_changes_nothing(embedded):
-    before = embedded.writer()
+    before = embedded.connection()
     assert embedded.start() is False
-    assert embedded.writer() == before
+    assert embedded.connection() == before
 
 
 def test_what_is_put_is_listed_read_and_deleted(embedded):
-    store = Store(embedded.writer())
+    store = Store(embedded.connection())
     store.put("run/records/training/n1.json", b"{}")
     (entry,) = list(store.list("run/"))
     assert (entry.key, entry.size) == ("run/records/training/n1.json", 2)
@@ -46,7 +46,7 @@ def test_what_is_put_is_listed_read_and_deleted(embedded):
 
 
 def test_a_changed_object_has_another_stamp(embedded):
-    store = Store(embedded.writer())
+    store = Store(embedded.connection())
     store.put("etag/x", b"1")
     before = next(iter(store.list("etag/"))).stamp
     store.put("etag/x", b"2")
@@ -65,7 +65,7 @@ def test_listing_a_large_object_does_not_read_it(embedded):
 
 
 def test_a_signed_url_writes_its_key_and_nothing_else(embedded):
-    store = Store(embedded.writer())
+    store = Store(embedded.connection())
     url = store.sign_put("signed/a", 60)
     assert put(url, b"hello") == 200
     assert store.get("signed/a", max_bytes=100) == b"hello"
@@ -78,7 +78,7 @@ def test_a_signed_url_writes_its_key_and_nothing_else(embedded):
 
 
 def test_the_reader_reads_and_cannot_write(embedded):
-    Store(embedded.writer()).put("models/m/config.json", b"{}")
+    Store(embedded.connection()).put("models/m/config.json", b"{}")
     time.sleep(1.1)  # the reader looks at the folder anew every second
     reader = Store(embedded.reader(), attempts=1)
     assert reader.get("models/m/config.json", max_bytes=10) == b"{}"
@@ -88,12 +88,12 @@ def test_the_reader_reads_and_cannot_write(embedded):
         Store(
             Connection("gpuval", embedded.reader().endpoint, access_key="GV0000000000000000", secret_key="x" * 40)
         ).get("models/m/config.json", max_bytes=10)
-    assert Store(embedded.writer()).get("models/m/config.json", max_bytes=10) == b"{}"
+    assert Store(embedded.connection()).get("models/m/config.json", max_bytes=10) == b"{}"
 
 
 def test_the_reader_sees_models_alone(embedded):
     for key in ("models/seen/a", "run9/records/training/n1.json", "images/training.tar"):
-        Store(embedded.writer()).put(key, b"1")
+        Store(embedded.connection()).put(key, b"1")
     time.sleep(1.1)
     reader = Store(embedded.reader(), attempts=1)
     keys = {entry.key for entry in reader.list("")}
@@ -106,11 +106,11 @@ def test_the_reader_sees_models_alone(embedded):
 def test_the_environment_sends_nothing_through_a_proxy(embedded, monkeypatch):
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    assert list(Store(embedded.writer(), attempts=1).list("nothing/")) == []
+    assert list(Store(embedded.connection(), attempts=1).list("nothing/")) == []
 
 
 def test_keys_are_in_no_argument_and_the_file_is_private(embedded):
-    secrets = {embedded.writer().secret_key, embedded.reader().secret_key}
+    secrets = {embedded.connection().secret_key, embedded.reader().secret_key}
     for process in psutil.process_iter(["cmdline"]):
         for word in process.info["cmdline"] or ():
             assert not any(secret in word for secret in secrets)
@@ -121,7 +121,7 @@ def test_keys_are_in_no_argument_and_the_file_is_private(embedded):
 
 
 def test_killed_and_started_again_it_is_the_same_store(embedded):
-    store = Store(embedded.writer())
+    store = Store(embedded.connection())
     store.put("kept/x", b"1")
     url = store.sign_put("kept/y", 60)
     processes = [p for p in psutil.process_iter(["cmdline"]) if str(embedded.data) in (p.info["cmdline"] or ())]
@@ -132,14 +132,14 @@ def test_killed_and_started_again_it_is_the_same_store(embedded):
     assert not embedded.running()
     assert embedded.start() is True
     assert put(url, b"2") == 200
-    assert {entry.key for entry in Store(embedded.writer()).list("kept/")} == {"kept/x", "kept/y"}
+    assert {entry.key for entry in Store(embedded.connection()).list("kept/")} == {"kept/x", "kept/y"}
 
 
 def test_stopping_is_idempotent_and_rotation_voids_the_keys(tmp_path):
     store = EmbeddedStore(tmp_path, "gpuval")
     assert store.stop() is False
     store.start()
-    old = store.writer()
+    old = store.connection()
     Store(old).put("r1/x", b"1")
     assert store.stop() is True
     assert store.stop() is False
@@ -148,18 +148,18 @@ def test_stopping_is_idempotent_and_rotation_voids_the_keys(tmp_path):
     assert store.rotate() is False
     store.start()
     try:
-        assert store.writer().secret_key != old.secret_key
-        assert [entry.key for entry in Store(store.writer()).list("r1/")] == ["r1/x"]
+        assert store.connection().secret_key != old.secret_key
+        assert [entry.key for entry in Store(store.connection()).list("r1/")] == ["r1/x"]
     finally:
         store.stop()
-    assert store.delete_folder("r1") == 1
-    assert store.delete_folder("r1") == 0
-    assert store.delete_folder("../..") == 0
+    assert store.delete_run("r1") == 1
+    assert store.delete_run("r1") == 0
+    assert store.delete_run("../..") == 0
 
 
 def test_before_the_first_start_the_message_says_what_to_do(tmp_path):
     with pytest.raises(StoreError, match="make validate"):
-        EmbeddedStore(tmp_path, "gpuval").writer()
+        EmbeddedStore(tmp_path, "gpuval").connection()
 
 
 def test_a_taken_port_is_reported_with_what_to_do(tmp_path):
@@ -167,7 +167,7 @@ def test_a_taken_port_is_reported_with_what_to_do(tmp_path):
 
     store = EmbeddedStore(tmp_path, "gpuval")
     store.start()
-    port = int(store.writer().endpoint.rsplit(":", 1)[1])
+    port = int(store.connection().endpoint.rsplit(":", 1)[1])
     store.stop()
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -179,11 +179,11 @@ def test_a_taken_port_is_reported_with_what_to_do(tmp_path):
 
 def test_deleting_the_whole_bucket_is_refused(embedded):
     with pytest.raises(ValueError, match="whole bucket"):
-        Store(embedded.writer()).delete_prefix("/")
+        Store(embedded.connection()).delete_prefix("/")
 
 
 def test_a_bucket_is_made_once(embedded):
-    store = Store(Connection(**{**vars(embedded.writer()), "bucket": "other"}))
+    store = Store(Connection(**{**vars(embedded.connection()), "bucket": "other"}))
     assert store.ensure_bucket() is True
     assert store.ensure_bucket() is False
     assert (Path(embedded.data) / "other").is_dir()

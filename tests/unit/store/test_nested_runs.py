@@ -17,7 +17,7 @@ KEYS = ("run.json", "verdict.json", "records/facts/node-1.json", "logs/facts/nod
 def embedded(tmp_path):
     embedded = EmbeddedStore(tmp_path / "store", "gpuval")
     embedded.start()
-    store = Store(embedded.writer())
+    store = Store(embedded.connection())
     for number, folder in enumerate(FOLDERS):
         run = {
             "schema": "gpuval.run/1",
@@ -38,7 +38,7 @@ def embedded(tmp_path):
 
 
 def test_status_and_history_find_the_same_runs(embedded, monkeypatch):
-    store = Store(embedded.writer())
+    store = Store(embedded.connection())
     done = Synced()
     assert sorted(folder for folder, _ in find_runs(store, done)) == sorted(FOLDERS)
     assert done.listed > 0
@@ -49,16 +49,16 @@ def test_status_and_history_find_the_same_runs(embedded, monkeypatch):
 
 
 def test_a_run_is_deleted_without_those_below_it(embedded):
-    store = Store(embedded.writer())
+    store = Store(embedded.connection())
     assert stored_runs.delete(store, "site") == len(KEYS)
     assert [entry.key for entry in store.list("site/")] == sorted(f"site/weekly/{key}" for key in KEYS)
     store.put("site/run.json", b"{}")
     embedded.stop()
-    assert embedded.delete_folder("site") == 1
-    assert embedded.delete_folder("a/b") == 0
+    assert embedded.delete_run("site") == 1
+    assert embedded.delete_run("a/b") == 0
     bucket = embedded.data / embedded.bucket
     assert all((bucket / folder / key).is_file() for folder in FOLDERS[1:] for key in KEYS)
-    assert embedded.delete_folder("site/weekly") == len(KEYS)
+    assert embedded.delete_run("site/weekly") == len(KEYS)
     assert not (bucket / "site/weekly").exists()
 
 

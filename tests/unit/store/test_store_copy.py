@@ -4,7 +4,7 @@ import os
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import copy
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import open_store
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
 
 FILES = {
@@ -21,11 +21,20 @@ def access(tmp_path):
     """An S3 service of its own, as the inventory names one."""
     service = EmbeddedStore(tmp_path / "service", "gpuval")
     service.start()
-    writer = service.writer()
+    writer = service.connection()
     options = {
         name: getattr(writer, name) or "" for name in ("bucket", "endpoint", "region", "access_key", "secret_key")
     }
-    yield StoreAccess({**options, "session_token": "", "ca_file": "", "state_dir": str(tmp_path / "state")})
+    yield open_store(
+        {
+            **options,
+            "session_token": "",
+            "ca_file": "",
+            "read_access_key": "",
+            "read_secret_key": "",
+            "state_dir": str(tmp_path / "state"),
+        }
+    )
     service.stop()
 
 

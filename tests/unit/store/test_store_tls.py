@@ -18,7 +18,7 @@ from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store, S
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import model_source
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import address as store_address
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import certificates
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import StoreAccess, models_prefix, signed_urls
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import models_prefix, open_store, signed_urls
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.certificates import CertificateFiles
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.rclone import find_rclone, rclone_config
@@ -55,10 +55,10 @@ def options(directory, **more):
 
 @pytest.fixture(scope="module")
 def access(tmp_path_factory, address):
-    made = StoreAccess(options(tmp_path_factory.mktemp("state"), address=address))
-    made.embedded.start()
+    made = open_store(options(tmp_path_factory.mktemp("state"), address=address))
+    made.start()
     yield made
-    made.embedded.stop()
+    made.stop()
 
 
 @pytest.fixture
@@ -84,8 +84,8 @@ def put(url, data, context):
 
 
 def test_it_listens_on_the_address_and_the_loopback_alone(access, address):
-    writer, reader = servers(access.embedded)
-    ports = access.embedded.ports()
+    writer, reader = servers(access)
+    ports = access.ports()
     assert listeners(writer) == {("127.0.0.1", ports[0]), (address, ports[0])}
     assert listeners(reader) == {("127.0.0.1", ports[1]), (address, ports[1])}
 
@@ -101,7 +101,7 @@ def test_a_signed_url_names_the_address_and_works_there(access, address):
     store = access.store()
     url = store.sign_put("run/signed", 60)
     host = store_address.bracketed(address)
-    assert url.startswith(f"https://{host}:{access.embedded.ports()[0]}/gpuval/run/signed?")
+    assert url.startswith(f"https://{host}:{access.ports()[0]}/gpuval/run/signed?")
     context = ssl.create_default_context(cadata=access.ca())
     assert put(url, b"hello", context) == 200
     with urllib.request.urlopen(store.sign_get("run/signed", 60), timeout=10, context=context) as answer:
@@ -118,7 +118,7 @@ def test_plain_http_gets_nothing(access):
 
 
 def test_old_versions_of_tls_are_refused(access, address):
-    command = ["openssl", "s_client", "-connect", f"{store_address.bracketed(address)}:{access.embedded.ports()[0]}"]
+    command = ["openssl", "s_client", "-connect", f"{store_address.bracketed(address)}:{access.ports()[0]}"]
     done = subprocess.run(
         [*command, "-tls1_1", "-cipher", "ALL@SECLEVEL=0"],
         input="",
@@ -217,32 +217,32 @@ def test_a_node_loads_nothing_from_a_store_it_does_not_trust(access, model, tmp_
 
 
 def test_killed_and_started_again_it_keeps_ports_keys_and_authority(access):
-    embedded = access.embedded
-    before = (embedded.writer(), embedded.reader(), embedded.ports(), access.ca())
+    embedded = access
+    before = (embedded.connection(), embedded.reader(), embedded.ports(), access.ca())
     url = access.store().sign_put("run/later", 600)
     killed = servers(embedded)
     for process in killed:
         os.kill(process.pid, signal.SIGKILL)
     psutil.wait_procs(killed, timeout=5)
     assert embedded.start() is True
-    assert (embedded.writer(), embedded.reader(), embedded.ports(), access.ca()) == before
+    assert (embedded.connection(), embedded.reader(), embedded.ports(), access.ca()) == before
     assert put(url, b"1", ssl.create_default_context(cadata=access.ca())) == 200
     assert embedded.start() is False
 
 
 def test_a_run_without_an_address_leaves_the_store_where_it_is(access, address):
-    plain = StoreAccess({**access.options, "address": ""})
-    assert plain.embedded.start() is False
+    plain = EmbeddedStore(access.directory, access.bucket)
+    assert plain.start() is False
     assert plain.reachable_from_nodes("ssh")
     assert address in plain.reader().endpoint
 
 
 def test_an_address_added_and_changed_keeps_data_and_keys(tmp_path, address):
     def at(name, port=0):
-        return StoreAccess(options(tmp_path, address=name, port=port))
+        return open_store(options(tmp_path, address=name, port=port))
 
     plain = at("")
-    plain.embedded.start()
+    plain.start()
     try:
         assert plain.connection().endpoint.startswith("http://127.0.0.1:")
         assert not plain.reachable_from_nodes("ssh")
@@ -252,17 +252,17 @@ def test_an_address_added_and_changed_keeps_data_and_keys(tmp_path, address):
         keys = plain.connection().secret_key, plain.reader().secret_key
 
         secured = at(address)
-        assert secured.embedded.start() is True
+        assert secured.start() is True
         assert secured.reachable_from_nodes("ssh")
         authority = secured.ca()
         assert secured.store().get("kept/x", max_bytes=5) == b"1"
         assert (secured.connection().secret_key, secured.reader().secret_key) == keys
-        assert len(servers(secured.embedded)) == 2, "the old ones are gone"
+        assert len(servers(secured)) == 2, "the old ones are gone"
 
         others = [other for other in outward() if other != address]
         if others:
             moved = at(others[0])
-            assert moved.embedded.start() is True
+            assert moved.start() is True
             assert moved.ca() == authority
             assert others[0] in moved.reader().endpoint
             assert Store(moved.reader()).list("models/")
@@ -270,20 +270,20 @@ def test_an_address_added_and_changed_keeps_data_and_keys(tmp_path, address):
 
         free = free_pair()
         fixed = at(address, free)
-        assert fixed.embedded.start() is True
-        assert fixed.embedded.ports() == (free, free + 1)
+        assert fixed.start() is True
+        assert fixed.ports() == (free, free + 1)
         assert str(free + 1) in fixed.firewall_hint()
-        assert at(address).embedded.start() is False, "the port is remembered"
+        assert at(address).start() is False, "the port is remembered"
 
-        fixed.embedded.stop()
-        assert fixed.embedded.rotate() is True
+        fixed.stop()
+        assert fixed.rotate() is True
         assert not list((tmp_path / "store").glob("*.pem")) + list((tmp_path / "store").glob("*.key"))
-        fixed.embedded.start()
+        fixed.start()
         assert fixed.ca() != authority
         assert fixed.connection().secret_key != keys[0]
         assert fixed.store().get("kept/x", max_bytes=5) == b"1"
     finally:
-        plain.embedded.stop()
+        plain.stop()
         shutil.rmtree(tmp_path)
 
 
@@ -318,12 +318,12 @@ def test_a_store_whose_machine_moved_goes_on_for_the_controller(tmp_path, addres
             store.start()
         later = EmbeddedStore(tmp_path, "gpuval")
         assert later.start() is True
-        assert list(Store(later.writer()).list("")) == []
+        assert list(Store(later.connection()).list("")) == []
         assert later.address() == ""
     finally:
         EmbeddedStore(tmp_path, "gpuval").stop()
 
 
 def test_the_keys_of_certificates_are_in_no_log(access):
-    for log in access.embedded.directory.glob("*.log"):
+    for log in access.directory.glob("*.log"):
         assert "PRIVATE" not in log.read_text()

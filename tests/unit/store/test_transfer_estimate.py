@@ -4,7 +4,7 @@ import os
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import transfer_estimate
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import address, transfer_estimate
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.transfer_estimate import Bandwidth, Transfer
 
@@ -63,7 +63,7 @@ def test_a_store_is_measured_for_a_bounded_time(tmp_path):
     embedded = EmbeddedStore(tmp_path, "gpuval")
     embedded.start()
     try:
-        store = Store(embedded.writer())
+        store = Store(embedded.connection())
         store.put("models/m/weights", os.urandom(10 << 20))
         store.put("models/m/config.json", b"{}")
         objects = [(entry.key, entry.size) for entry in store.list("models/m/")]
@@ -77,4 +77,4 @@ def test_a_store_is_measured_for_a_bounded_time(tmp_path):
 
 
 def test_the_interface_of_no_address_has_no_speed():
-    assert transfer_estimate.interface_bits_per_second("203.0.113.77") is None
+    assert address.interface_bits_per_second("203.0.113.77") is None

@@ -12,7 +12,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import
 def connection(tmp_path_factory):
     store = EmbeddedStore(tmp_path_factory.mktemp("store"), "bucket")
     store.start()
-    yield store.writer()
+    yield store.connection()
     store.stop()
 
 

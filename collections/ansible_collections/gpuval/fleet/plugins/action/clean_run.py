@@ -11,8 +11,7 @@ from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.gang import document, keys, naming, rounds
 from ..plugin_utils.runs import folder as run_folder
 from ..plugin_utils.ssh.run_keys import RunKeys
-from ..plugin_utils.store import stored_runs
-from ..plugin_utils.store.access import StoreAccess, put_run
+from ..plugin_utils.store.access import open_store, put_run
 from ..plugin_utils.watch import cleaning
 
 
@@ -32,7 +31,7 @@ class ActionModule(ControllerAction):
             known = {"run_ids": [run_id], "round_ids": [], "active": active, "nodes": []}
             return {"changed": False, **known, "msg": f"run {run_id} is not known here"}
         run = folder.read_run()
-        access = StoreAccess(options["store"])
+        access = open_store(options["store"])
         changed = run["finished_at"] is None
         if changed and not self.check_mode:
             run = {**run, "finished_at": run_folder.now()}
@@ -69,7 +68,7 @@ class ActionModule(ControllerAction):
 
     def _publish_end(self, access, run):
         """A reader that has only the store sees that the run has ended."""
-        if access.embedded and not access.embedded.running():
+        if not access.running():
             return
         try:
             put_run(access.store(), run)
@@ -144,7 +143,7 @@ def _delete_objects(access, folder):
         name = folder.read_run()["folder"]
     except run_folder.RunError:  # another one's that was never whole
         return 0
-    return access.embedded.delete_folder(name) if access.embedded else stored_runs.delete(access.store(), name)
+    return access.delete_run(name)
 
 
 def holders(folder):

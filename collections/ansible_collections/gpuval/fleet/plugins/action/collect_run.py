@@ -27,7 +27,7 @@ from ..plugin_utils.runs import folder as run_folder
 from ..plugin_utils.runs import publishing
 from ..plugin_utils.runs.action import RunAction
 from ..plugin_utils.ssh.node_tasks import MAX_WORKERS, NodeTasks
-from ..plugin_utils.store.access import StoreAccess, object_key
+from ..plugin_utils.store.access import object_key, open_store
 from ..plugin_utils.store.reading import read_all
 from ..plugin_utils.watch import collecting
 
@@ -44,7 +44,7 @@ class ActionModule(RunAction):
         if self.check_mode:
             return {"changed": False, "skipped": True}
         folder = self.folder(options)
-        self.store = StoreAccess(options["store"]).store()
+        self.store = open_store(options["store"]).store()
         gangs = gang_document.read(folder)
         if gangs is not None and not folder.is_copy:
             self._tell_gangs(folder, gangs)

@@ -9,16 +9,15 @@ from ..module_utils.store import StoreError
 from ..plugin_utils.artifacts import model_source
 from ..plugin_utils.core.action import ControllerAction
 from ..plugin_utils.store import transfer_estimate
-from ..plugin_utils.store.access import StoreAccess
-from ..plugin_utils.store.address import listening_addresses
+from ..plugin_utils.store.access import open_store
 
 MAX_IMAGE_DOCUMENT_BYTES = 65536
 
 
 class ActionModule(ControllerAction):
     def work(self, options, task_vars):
-        access = StoreAccess(options["store"])
-        if self.check_mode and access.embedded and not access.embedded.running():
+        access = open_store(options["store"])
+        if self.check_mode and not access.running():
             return {"changed": False, "msg": "check mode: the embedded store does not run"}
         try:
             return self._compare(access, options)
@@ -48,11 +47,7 @@ class ActionModule(ControllerAction):
     def _bandwidth(access, store, model, options):
         given = options["bits_per_second"]
         measured = None if given > 0 else transfer_estimate.measure(store, model)
-        interface = None
-        if access.embedded and access.embedded.address():
-            speeds = map(transfer_estimate.interface_bits_per_second, listening_addresses(access.embedded.address()))
-            interface = min((speed for speed in speeds if speed), default=None)
-        return transfer_estimate.choose(given, measured, interface)
+        return transfer_estimate.choose(given, measured, access.link_bits_per_second())
 
     @staticmethod
     def _model(store, model):

@@ -14,7 +14,7 @@ from ..plugin_utils.records import launch_errors
 from ..plugin_utils.records.evidence import MAX_RECORD_BYTES
 from ..plugin_utils.runs import folder as run_folder
 from ..plugin_utils.runs.action import RunAction
-from ..plugin_utils.store.access import StoreAccess, object_key
+from ..plugin_utils.store.access import object_key, open_store
 
 #: Answers of limit_bytes each that one task asks for at most.
 MAX_ROUNDS = 25
@@ -53,7 +53,7 @@ class ActionModule(RunAction):
 
     def _fetch(self, folder, node, launch, options, task_vars):
         run = folder.read_run()
-        store = StoreAccess(options["store"]).store()
+        store = open_store(options["store"]).store()
         fetched_file = folder.state / "fetched" / f"{node}.json"
         held = run_folder.read_json_or({}, fetched_file)
         answer, fetched = {}, []

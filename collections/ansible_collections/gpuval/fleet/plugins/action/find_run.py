@@ -8,7 +8,7 @@ from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.runs import folder as run_folder
 from ..plugin_utils.runs.action import RunAction
 from ..plugin_utils.store import stored_runs
-from ..plugin_utils.store.access import StoreAccess
+from ..plugin_utils.store.access import open_store
 from ..plugin_utils.watch import imported_run
 
 
@@ -20,12 +20,11 @@ class ActionModule(RunAction):
         own = run_folder.own(results, options["run_id"], options["folder"])
         if own is not None:
             return self._found(own)
-        access = StoreAccess(options["store"])
-        if access.embedded:
-            if not access.embedded.known():
-                self.folder(options).read_run()  # says what to do
-            elif not self.check_mode:
-                access.embedded.start()
+        access = open_store(options["store"])
+        if not access.known():
+            self.folder(options).read_run()  # says what to do
+        elif not self.check_mode:
+            access.start()
         store = access.store()
         run, lines = stored_runs.find(store, options["run_id"], options["folder"])
         for line in lines:

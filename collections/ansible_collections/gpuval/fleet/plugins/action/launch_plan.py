@@ -21,7 +21,7 @@ from ..plugin_utils.runs import folder as run_folder
 from ..plugin_utils.runs import plans
 from ..plugin_utils.runs.action import RunAction
 from ..plugin_utils.ssh import node_program
-from ..plugin_utils.store.access import StoreAccess, signed_urls
+from ..plugin_utils.store.access import open_store, signed_urls
 from ..plugin_utils.store.rclone import rclone_config
 from ..plugin_utils.watch import launching
 from ..plugin_utils.watch.decisions import keep_started
@@ -192,7 +192,7 @@ class ActionModule(RunAction):
     def _launch(self, folder, run, node, plan, options, task_vars):
         launch = {"node": node, "attempt": options["attempt"], "stages": options["stages"], "at": run_folder.now()}
         names = [stage["name"] for stage in folder.read_plan(node)["stages"]]
-        access = StoreAccess(options["store"])
+        access = open_store(options["store"])
         # With a store on the controller's loopback the node writes nothing; its records are fetched.
         beyond = not access.reachable_from_nodes(self._connection.transport)
         if beyond and "loading" in names:

@@ -16,15 +16,16 @@ from ..plugin_utils.core.action import ControllerAction
 from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.runs import folder as run_folder
 from ..plugin_utils.store import copy
-from ..plugin_utils.store.access import StoreAccess
+from ..plugin_utils.store.access import open_store
+from ..plugin_utils.store.embedded import EmbeddedStore
 
 CARRIED = ("models", "images")
 
 
 class ActionModule(ControllerAction):
     def work(self, options, task_vars):
-        access = StoreAccess(options["store"])
-        return self._upload(access) if options["state"] == "uploaded" else self._make(access, options)
+        access = open_store(options["store"])
+        return self._upload(access, options["store"]) if options["state"] == "uploaded" else self._make(access, options)
 
     def _make(self, access, options):
         tool = project_path("tools/bundle.py")
@@ -43,7 +44,7 @@ class ActionModule(ControllerAction):
             command.append(f"--model={folder}")
         scratch = None
         try:
-            if access.embedded is None:
+            if access.objects is None:
                 state.mkdir(parents=True, exist_ok=True, mode=0o700)
                 scratch = Path(tempfile.mkdtemp(prefix="bundle-store-", dir=state))
                 copy.fetch(access, self._wanted(access.store(), folder, options["without"]), scratch)
@@ -75,10 +76,10 @@ class ActionModule(ControllerAction):
         if process.returncode != 0:
             raise run_folder.RunError(f"the bundle was not made: {last}")
 
-    def _upload(self, access):
-        if access.embedded is not None:
+    def _upload(self, access, options):
+        if access.objects is not None:
             return {"changed": False, "msg": "the embedded store has what the bundle brought"}
-        data = project_path(access.options["state_dir"]) / "store" / "data" / access.options["bucket"]
+        data = EmbeddedStore.of(options).objects
         keys = {
             path.relative_to(data).as_posix() for kind in CARRIED for path in (data / kind).rglob("*") if path.is_file()
         }

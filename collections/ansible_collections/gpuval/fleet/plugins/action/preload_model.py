@@ -15,15 +15,15 @@ from ..plugin_utils.artifacts.round_trip import RoundTrip
 from ..plugin_utils.core.action import ControllerAction
 from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.core.text import some_of
-from ..plugin_utils.store.access import StoreAccess, models_prefix
+from ..plugin_utils.store.access import models_prefix, open_store
 from ..plugin_utils.store.rclone import rclone_config
 
 
 class ActionModule(ControllerAction):
     def work(self, options, task_vars):
         folder = model_source.folder_name(options["model"])
-        access = StoreAccess(options["store"])
-        if self.check_mode and access.embedded and not access.embedded.running():
+        access = open_store(options["store"])
+        if self.check_mode and not access.running():
             return {"changed": True, "folder": folder, "msg": "check mode: the embedded store does not run"}
         store = access.store()
         prefix = f"models/{folder}/"

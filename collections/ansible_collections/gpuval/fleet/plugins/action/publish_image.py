@@ -20,7 +20,7 @@ from ..module_utils.store import CLIENT_ERRORS, Store
 from ..plugin_utils.artifacts import images
 from ..plugin_utils.core.action import ControllerAction
 from ..plugin_utils.core.paths import project_path
-from ..plugin_utils.store.access import StoreAccess
+from ..plugin_utils.store.access import open_store
 
 PART_BYTES = 64 << 20
 PROGRESS_SECONDS = 10.0
@@ -53,26 +53,25 @@ class ActionModule(ControllerAction):
             entry.update({key: options["image"][key] for key in ("id", "sha256", "bytes", "architecture")})
         entry["key"], description = images.object_keys(options["name"], entry["id"])
         path = images.archive_file(state, entry["sha256"])
-        access = StoreAccess(options["store"])
+        access = open_store(options["store"])
         store = Store(access.connection(), timeout=ANSWER_SECONDS)
         began = time.monotonic()
         sent = not _is_there(store, entry, description)
         if sent:
             store.delete_prefix(description)  # until the end the archive does not count as whole
-            self._upload(store, path, entry, in_one_piece=access.embedded is not None)
+            self._upload(store, path, entry, in_parts=access.takes_parts)
             store.put(description, json.dumps(entry, indent=1).encode(), "application/json")
         _share(access, entry, path)
         changed = images.remember(state, entry) or sent
         seconds = {"upload_duration_seconds": round(time.monotonic() - began, 1)} if sent else {}
         return {"changed": changed, "image": entry, "uploaded": sent, **seconds}
 
-    def _upload(self, store, path, entry, *, in_one_piece):
+    def _upload(self, store, path, entry, *, in_parts):
         if not path.is_file():
             raise images.ImagesError(f"{path} is gone: build {entry['reference']} again")
         progress = _Progress(entry, self._display.display)
-        # rclone's S3 server keeps parts in memory until the last one is there; one piece goes to disk
         config = TransferConfig(
-            multipart_threshold=sys.maxsize if in_one_piece else PART_BYTES,
+            multipart_threshold=PART_BYTES if in_parts else sys.maxsize,
             multipart_chunksize=_part_bytes(entry["bytes"]),
             max_concurrency=4,
         )
@@ -149,10 +148,10 @@ def _import(path, reference, state):
 
 
 def _share(access, entry, path):
-    """The embedded store lies on the same disk: one copy there is enough."""
-    if access.embedded is None or path.is_symlink():
+    """Where the store lies on the same disk, one copy is enough."""
+    if access.objects is None or path.is_symlink():
         return
-    kept = access.embedded.data / access.embedded.bucket / entry["key"]
+    kept = access.objects / entry["key"]
     with suppress(OSError):
         if kept.stat().st_size == entry["bytes"] and not kept.samefile(path):
             draft = path.with_suffix(".new")

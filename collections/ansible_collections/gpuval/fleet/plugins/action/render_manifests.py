@@ -10,7 +10,7 @@ from ..plugin_utils.core import files
 from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.runs import folder, plans
 from ..plugin_utils.runs.action import RunAction
-from ..plugin_utils.store.access import StoreAccess, signed_urls
+from ..plugin_utils.store.access import open_store, signed_urls
 from ..plugin_utils.store.rclone import rclone_config
 from ..plugin_utils.watch import launching
 
@@ -51,7 +51,7 @@ class ActionModule(RunAction):
         """What signs for a node: its URLs, the models' reading key and the store's authority, for a list of stages."""
         if self.check_mode:
             return lambda _name, _stages: {}
-        access = StoreAccess(options["store"])
+        access = open_store(options["store"])
         client, ca = access.store(), access.ca()
         reachable = access.reachable_from_nodes("kubernetes")
         valid = run["deadline_seconds"] + launching.SIGNED_SLACK_SECONDS

@@ -11,7 +11,7 @@ from ..plugin_utils.report import final_block, write_forms
 from ..plugin_utils.runs import applied_criteria, publishing
 from ..plugin_utils.runs import folder as run_folder
 from ..plugin_utils.runs.action import RunAction
-from ..plugin_utils.store.access import StoreAccess
+from ..plugin_utils.store.access import open_store
 
 CALLBACK = "gpuval.fleet.acceptance"
 ACCEPTED = ("PASS", "PARTIAL")
@@ -36,7 +36,7 @@ class ActionModule(RunAction):
         run_files = [path for path in (folder.run_file, applied_criteria.criteria_file(folder)) if path.exists()]
         warning = "the report was not uploaded: {}"
         try:
-            connection = StoreAccess(store).connection()
+            connection = open_store(store).connection()
         except StoreError as error:
             self._display.warning(warning.format(error))
             return

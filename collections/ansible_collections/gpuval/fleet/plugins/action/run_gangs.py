@@ -7,7 +7,7 @@ from ..plugin_utils.gang import session
 from ..plugin_utils.gang.orchestrate import Gangs
 from ..plugin_utils.judge import criteria
 from ..plugin_utils.runs.action import RunAction
-from ..plugin_utils.store.access import StoreAccess
+from ..plugin_utils.store.access import open_store
 from ..plugin_utils.watch.watch import Limits
 from .watch_run import WATCHERS
 
@@ -16,7 +16,7 @@ class ActionModule(RunAction):
     def work(self, options, task_vars):
         if self.check_mode:
             return {"changed": False, "skipped": True}
-        folder, access = self.folder(options), StoreAccess(options["store"])
+        folder, access = self.folder(options), open_store(options["store"])
         limits = Limits.of({**options, **session.LIMITS})
         checks = criteria.load([*criteria.shipped_files(), *options["criteria"]])
         with WATCHERS[options["placement"]](self, options, task_vars, gangs=True) as watcher:

@@ -12,7 +12,7 @@ from ..plugin_utils.artifacts import images
 from ..plugin_utils.core.escape import one_line
 from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.runs.action import RunAction
-from ..plugin_utils.store.access import StoreAccess
+from ..plugin_utils.store.access import open_store
 from ..plugin_utils.watch import launching
 
 PIECE_BYTES = 32 << 20
@@ -61,7 +61,7 @@ class ActionModule(RunAction):
 
     def work(self, options, task_vars):
         """A node that cannot be reached, or has no room, is no failure here: its image stage says so in its record."""
-        reachable = StoreAccess(options["store"]).reachable_from_nodes(self._connection.transport)
+        reachable = open_store(options["store"]).reachable_from_nodes(self._connection.transport)
         if options["transfer"] == "store" or (options["transfer"] == "auto" and reachable):
             return {"changed": False, "msg": "the node gets its images from the store"}
         node = task_vars["inventory_hostname"]

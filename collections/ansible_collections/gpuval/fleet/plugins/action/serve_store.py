@@ -4,18 +4,17 @@
 from __future__ import annotations
 
 from ..plugin_utils.core.action import ControllerAction
-from ..plugin_utils.store.access import StoreAccess, credentials_outlive
+from ..plugin_utils.store.access import credentials_outlive, open_store
 
 
 class ActionModule(ControllerAction):
     def work(self, options, task_vars):
-        access = StoreAccess(options["store"])
-        embedded = access.embedded
+        access = open_store(options["store"])
         if options["state"] == "stopped":
-            return self._stop(embedded, options)
+            return self._stop(access, options)
         if self.check_mode:
-            return {"changed": bool(embedded) and not embedded.running(), "msg": "check mode: the store is left alone"}
-        started = embedded.start() if embedded else False
+            return {"changed": not access.running(), "msg": "check mode: the store is left alone"}
+        started = access.start()
         store = access.store()
         created = store.ensure_bucket()
         if not credentials_outlive(store, options["deadline_seconds"]):
@@ -23,13 +22,11 @@ class ActionModule(ControllerAction):
                 "the S3 credentials expire before the deadline: uploads signed with them will fail then, and records "
                 "will be fetched over SSH. Use longer-lived keys, or a shorter gpuval_deadline_seconds."
             )
-        return {"changed": started or created, "endpoint": store.connection.endpoint, "embedded": embedded is not None}
+        return {"changed": started or created, "endpoint": store.connection.endpoint}
 
-    def _stop(self, embedded, options):
-        if embedded is None:
-            return {"changed": False, "msg": "an S3 service of its own: nothing to stop"}
+    def _stop(self, access, options):
         if self.check_mode:
-            return {"changed": embedded.running()}
-        stopped = embedded.stop()
-        rotated = embedded.rotate() if options["rotate_keys"] else False
+            return {"changed": access.objects is not None and access.running()}
+        stopped = access.stop()
+        rotated = access.rotate() if options["rotate_keys"] else False
         return {"changed": stopped or rotated, "stopped": stopped, "rotated": rotated}

@@ -13,7 +13,7 @@ from ..plugin_utils.history.query import History, Question
 from ..plugin_utils.history.sync import sync
 from ..plugin_utils.judge import criteria
 from ..plugin_utils.runs import folder
-from ..plugin_utils.store.access import StoreAccess
+from ..plugin_utils.store.access import open_store
 
 
 class ActionModule(ControllerAction):
@@ -23,13 +23,13 @@ class ActionModule(ControllerAction):
         if path:
             output.check_name(path)
         checks = criteria.load([*criteria.shipped_files(), *options["criteria"]])
-        connection = StoreAccess(options["store"]).connection()
+        connection = open_store(options["store"]).connection()
         root = project_path(options["store"]["state_dir"]) / "history"
         # the embedded store has another port each time that it is set up, but one folder
         place = f"{options['store']['endpoint'] or 'embedded'} {connection.bucket}"
         cache = Cache(root, place)
         try:
-            done = sync(StoreAccess(options["store"]).store(), cache, self._display.display)
+            done = sync(open_store(options["store"]).store(), cache, self._display.display)
             document = History(cache, question, checks).document()
         except database.errors() as error:
             raise HistoryError(f"{cache.path} cannot be used ({error}): delete it, and it is made anew") from error

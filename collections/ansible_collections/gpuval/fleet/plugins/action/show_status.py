@@ -17,7 +17,7 @@ from ..plugin_utils.status import lines as status_lines
 from ..plugin_utils.status import status as run_status
 from ..plugin_utils.status.reader import StatusReader
 from ..plugin_utils.store import stored_runs
-from ..plugin_utils.store.access import StoreAccess
+from ..plugin_utils.store.access import open_store
 
 #: A watch without news prints its progress at least this often.
 QUIET_SECONDS = 60.0
@@ -33,7 +33,7 @@ class ActionModule(ControllerAction):
         self.options = options
         self.lines = []
         self.own = folder.own(project_path(options["results_dir"]), options["run_id"], options["folder"])
-        self.store = StoreAccess(options["store"]).store()
+        self.store = open_store(options["store"]).store()
         self.reader = StatusReader(self.store, self._run())
         status = self._look()
         self._show(status)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from ..module_utils.upload import upload
 from ..plugin_utils.core.action import ControllerAction
-from ..plugin_utils.store.access import StoreAccess
+from ..plugin_utils.store.access import open_store
 
 DOCUMENTATION = r"""
 extends_documentation_fragment:
@@ -33,5 +33,5 @@ class ActionModule(ControllerAction):
         return {**result, **self._execute_module(module_name="gpuval.fleet.store_upload", task_vars=task_vars)}
 
     def work(self, options, task_vars):
-        connection = StoreAccess(options["store"]).connection()
+        connection = open_store(options["store"]).connection()
         return upload(connection, options["src"], options["prefix"], check_mode=self.check_mode)

@@ -42,8 +42,4 @@ endpoint:
   description: URL of the store.
   returned: when started
   type: str
-embedded:
-  description: Whether it is the embedded store.
-  returned: when started
-  type: bool
 """

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..store.access import CA_FILE, StoreAccess, models_prefix
+from ..store.access import CA_FILE, models_prefix
+from ..store.backend import StoreBackend
 from ..store.rclone import rclone_config
 from . import payload
 from .model_source import Model, ModelError
@@ -26,7 +27,7 @@ REQUESTS = 4
 class RoundTrip:
     """One model, in a scratch folder that is removed by close()."""
 
-    def __init__(self, python: str, model: Model, access: StoreAccess, say: Callable[[str], None]) -> None:
+    def __init__(self, python: str, model: Model, access: StoreBackend, say: Callable[[str], None]) -> None:
         self.python = python
         self.model = model
         self.access = access
@@ -72,7 +73,7 @@ class RoundTrip:
             "PYTHONPATH": str(code),
             "GPUVAL_RESULT_FILE": str(outcome),
             "GPUVAL_MODELS_DIR": str(self.scratch / "models"),
-            "GPUVAL_MODELS_PREFIX": models_prefix(self.access.options["bucket"]),
+            "GPUVAL_MODELS_PREFIX": models_prefix(self.access.connection().bucket),
             "GPUVAL_RCLONE_CONFIG": str(self.scratch / "rclone.conf"),
             "GPUVAL_WORK_DIR": str(self.scratch),
         }

@@ -10,7 +10,7 @@ from ..core.paths import project_path
 from ..judge.check import Check
 from ..runs import node_ids
 from ..runs.folder import RunError, RunFolder
-from ..store.access import StoreAccess
+from ..store.access import open_store
 from ..store.rclone import rclone_config
 from ..watch import launching
 from ..watch.watch import Limits, RunWatch
@@ -48,7 +48,7 @@ class ClusterWatcher:
         return {name: launching.shown(orders.order(name).plan) for name in hosts}
 
     def watch(self, folder: RunFolder, limits: Limits, checks: Sequence[Check]) -> list[str]:
-        run, access, display = folder.read_run(), StoreAccess(self._options["store"]), self._action._display
+        run, access, display = folder.read_run(), open_store(self._options["store"]), self._action._display
         store = StoreForPods(
             client=access.store(),
             reader=rclone_config(access.reader()),

@@ -17,7 +17,7 @@ from ..judge.subject import FACTS
 from ..runs import applied_criteria
 from ..runs import folder as run_folder
 from ..runs.folder import RunError, RunFolder
-from ..store.access import StoreAccess
+from ..store.backend import StoreBackend
 from . import document as gang_document
 from . import evidence
 from .judging import report_on
@@ -144,7 +144,7 @@ def judge_of(
 
 def context(
     folder: RunFolder,
-    access: StoreAccess,
+    access: StoreBackend,
     checks: Sequence[Check],
     options: Mapping[str, Any],
     run_round: Callable[[RunFolder], None],

@@ -1,21 +1,23 @@
-"""The `store` option that several actions share: an S3 service by endpoint and keys, or the embedded store."""
+"""Which store the `store` option of an action means, and the keys of a run in it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 from typing import Any
 
-from ...module_utils.store import BOTO3_ERROR, MAX_SIGNED_SECONDS, Connection, Store, StoreError, descriptions
-from ..core.paths import project_path
+from ...module_utils.store import BOTO3_ERROR, MAX_SIGNED_SECONDS, Store, StoreError, descriptions
 from ..runs.folder import RunError
+from .backend import StoreBackend
 from .embedded import EmbeddedStore
+from .service import S3Service
 
 if BOTO3_ERROR is None:
     descriptions()  # with the import, which is before Ansible forks a worker for each task that needs them
+
+#: By the scheme of the endpoint's URL; without one the controller serves the store itself.
+BACKENDS: dict[str, type[StoreBackend]] = {"": EmbeddedStore, "https": S3Service, "http": S3Service}
 
 #: The store's certificate authority, next to store.json and rclone.conf on a node.
 CA_FILE = "ca.pem"
@@ -24,74 +26,14 @@ CA_FILE = "ca.pem"
 MAX_RUN_BYTES = 64 << 20
 
 
-@dataclass(frozen=True)
-class StoreAccess:
-    """Both sides of the store: the controller's connection, and the nodes' read-only access to models."""
-
-    options: Mapping[str, Any]
-
-    @property
-    def embedded(self) -> EmbeddedStore | None:
-        if self.options["endpoint"]:
-            return None
-        options = self.options
-        directory = project_path(options["state_dir"]) / "store"
-        return EmbeddedStore(directory, options["bucket"], options["address"], options["port"])
-
-    def reachable_from_nodes(self, transport: str) -> bool:
-        """Whether the store may be reached from a node with such a connection: the loopback is this machine's alone."""
-        return self.embedded is None or transport == "local" or bool(self.embedded.address())
-
-    def firewall_hint(self) -> str:
-        """What to check if a node cannot reach the store; empty for an external service."""
-        if self.embedded is None or not self.embedded.address():
-            return ""
-        writer, reader = self.embedded.ports()
-        return f"does the controller's firewall let TCP {writer} and {reader} to {self.embedded.address()} in?"
-
-    def connection(self) -> Connection:
-        if self.embedded:
-            return self.embedded.writer()
-        options = self.options
-        return Connection(
-            bucket=options["bucket"],
-            endpoint=options["endpoint"],
-            region=options["region"],
-            access_key=options["access_key"] or None,
-            secret_key=options["secret_key"] or None,
-            session_token=options["session_token"] or None,
-            ca_file=options["ca_file"] or None,
+def open_store(options: Mapping[str, Any]) -> StoreBackend:
+    """The store of the `store` option. Raises StoreError for an endpoint that no backend knows."""
+    scheme = options["endpoint"].partition("://")[0].lower() if options["endpoint"] else ""
+    if scheme not in BACKENDS:
+        raise StoreError(
+            f"gpuval_s3_endpoint {options['endpoint']!r} is no URL of an S3 service: write https://HOST:PORT"
         )
-
-    def store(self) -> Store:
-        return Store(self.connection())
-
-    def ca(self) -> str:
-        """Text of the certificate authority that nodes need to trust the store; empty for the system's own."""
-        path = self.connection().ca_file
-        try:
-            return Path(path).expanduser().read_text(encoding="utf-8") if path else ""
-        except (OSError, UnicodeDecodeError) as error:
-            raise StoreError(f"gpuval_s3_ca_file {path} cannot be read: {error}") from error
-
-    def reader(self) -> Connection:
-        """The nodes' access to models; never a key with write permission."""
-        if self.embedded:
-            return self.embedded.reader()
-        if not self.options["read_access_key"]:
-            raise StoreError(
-                "nodes load models with a read-only key, and none is set: create one that can only read "
-                "models/ in the bucket, and set gpuval_s3_read_access_key and gpuval_s3_read_secret_key"
-            )
-        own = self.connection()
-        return Connection(
-            bucket=own.bucket,
-            endpoint=own.endpoint,
-            region=own.region,
-            access_key=self.options["read_access_key"],
-            secret_key=self.options["read_secret_key"],
-            ca_file=own.ca_file,
-        )
+    return BACKENDS[scheme].of(options)
 
 
 def object_key(folder: str, kind: str, stage: str, node: str) -> str:

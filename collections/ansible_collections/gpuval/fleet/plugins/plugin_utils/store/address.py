@@ -28,6 +28,15 @@ def own_addresses() -> set[str]:
     return {entry.address.partition("%")[0] for entry in found}
 
 
+def interface_bits_per_second(address: str) -> float | None:
+    """Speed of the interface with this IP address; None if the system does not report it."""
+    speeds = psutil.net_if_stats()
+    for name, entries in psutil.net_if_addrs().items():
+        if any(entry.address.partition("%")[0] == address for entry in entries) and name in speeds:
+            return speeds[name].speed * 1e6 or None
+    return None
+
+
 def look_up(name: str) -> set[str]:
     """The IP addresses of a host name. Raises OSError."""
     return {entry[4][0].partition("%")[0] for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}

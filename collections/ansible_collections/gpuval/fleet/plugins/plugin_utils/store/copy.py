@@ -6,21 +6,21 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from .access import StoreAccess
+from .backend import StoreBackend
 from .rclone import rclone_config, run_rclone
 
 REMOTE = "carried"
 TRANSFERS = 8
 
 
-def fetch(access: StoreAccess, keys: Iterable[str], folder: Path) -> None:
+def fetch(access: StoreBackend, keys: Iterable[str], folder: Path) -> None:
     """Bring objects, or all below a key that ends with ``/``, to ``folder`` under their keys. Raises StoreError."""
     for key in keys:
         source = f"{REMOTE}:{access.connection().bucket}/{key}"
         _copy(access, source, folder / key, single=not key.endswith("/"))
 
 
-def put(access: StoreAccess, folder: Path, prefix: str, *, last: str) -> None:
+def put(access: StoreBackend, folder: Path, prefix: str, *, last: str) -> None:
     """Put all files below ``folder`` under ``prefix``; those named ``last`` at the end: a model counts as
     whole with its manifest. Raises StoreError."""
     target = f"{REMOTE}:{access.connection().bucket}/{prefix}"
@@ -29,7 +29,7 @@ def put(access: StoreAccess, folder: Path, prefix: str, *, last: str) -> None:
 
 
 def _copy(
-    access: StoreAccess, source: str, target: object, options: Iterable[str] = (), *, single: bool = False
+    access: StoreBackend, source: str, target: object, options: Iterable[str] = (), *, single: bool = False
 ) -> None:
     connection = access.connection()
     trusted = ["--ca-cert", str(Path(connection.ca_file).expanduser())] if connection.ca_file else []

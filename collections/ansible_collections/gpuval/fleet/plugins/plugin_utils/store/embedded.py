@@ -18,17 +18,28 @@ import shutil
 import socket
 import subprocess
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from ...module_utils.store import CLIENT_ERRORS, Connection, Store, StoreError
 from ..core import files
+from ..core.paths import project_path
 from ..runs import folder as run_folder
 from . import certificates
-from .address import HIGHEST_PORT, LOOPBACK, bracketed, canonical, listening_addresses
+from .address import (
+    HIGHEST_PORT,
+    LOOPBACK,
+    bracketed,
+    canonical,
+    interface_bits_per_second,
+    listening_addresses,
+)
+from .backend import StoreBackend
 from .certificates import CertificateFiles
 from .rclone import find_rclone
 
@@ -58,7 +69,7 @@ class State:
     address: str = ""
 
 
-class EmbeddedStore:
+class EmbeddedStore(StoreBackend):
     """Start, find and stop the embedded store below `directory`. Data lies in `directory/data/<bucket>/`.
 
     `address` is how nodes reach this machine. Empty leaves a store as it is, and makes a new one on the loopback: the
@@ -66,24 +77,29 @@ class EmbeddedStore:
     as they are, or chooses.
     """
 
+    #: rclone's S3 server keeps the parts of an object in memory until the last one is there.
+    takes_parts = False
+    objects: Path
+
     def __init__(self, directory: Path, bucket: str, address: str = "", port: int = 0) -> None:
         self.directory = directory
         self.bucket = bucket
         self.wanted_address = canonical(address)
         self.wanted_port = port
         self.certificates = CertificateFiles(directory)
+        self.data = directory / "data"
+        self.objects = self.data / bucket
 
-    @property
-    def data(self) -> Path:
-        return self.directory / "data"
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> EmbeddedStore:
+        directory = project_path(options["state_dir"]) / "store"
+        return cls(directory, options["bucket"], options["address"], options["port"])
 
-    def writer(self) -> Connection:
-        """The controller's connection: reads and writes everything. Raises StoreError before the first start."""
+    def connection(self) -> Connection:
         state = self._read()
         return self._connection(state, state.writer)
 
     def reader(self) -> Connection:
-        """The nodes' connection: reads models only."""
         state = self._read()
         connection = self._connection(state, state.reader)
         return replace(connection, endpoint=connection.public_endpoint or connection.endpoint, public_endpoint=None)
@@ -97,12 +113,26 @@ class EmbeddedStore:
         state = self._read()
         return state.writer.port, state.reader.port
 
+    def reachable_from_nodes(self, transport: str) -> bool:
+        """The loopback is this machine's alone."""
+        return transport == "local" or bool(self.address())
+
+    def firewall_hint(self) -> str:
+        if not self.address():
+            return ""
+        writer, reader = self.ports()
+        return f"does the controller's firewall let TCP {writer} and {reader} to {self.address()} in?"
+
+    def link_bits_per_second(self) -> float | None:
+        speeds = map(interface_bits_per_second, listening_addresses(self.address()) if self.address() else ())
+        return min((speed for speed in speeds if speed), default=None)
+
     def start(self) -> bool:
-        """Make both servers answer. Returns whether anything had to be started."""
+        """Make both servers answer."""
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         with self._locked():
             state = self._read_or_new()
-            (self.data / self.bucket / "models").mkdir(parents=True, exist_ok=True)
+            (self.objects / "models").mkdir(parents=True, exist_ok=True)
             hosts = self._hosts(state)
             self._choose_ports(state, hosts)
             renewed = certificates.ensure(self.certificates, [state.address, *hosts]) if state.address else False
@@ -114,7 +144,7 @@ class EmbeddedStore:
         return any(started)
 
     def stop(self) -> bool:
-        """Stop both servers. Returns whether one was running."""
+        """Stop both servers."""
         if not self._file.exists():
             return False
         with self._locked():
@@ -144,9 +174,9 @@ class EmbeddedStore:
         state = self._read()
         return any(self._process(server) is not None for server in (state.writer, state.reader))
 
-    def delete_folder(self, folder: str) -> int:
-        """Remove a run's objects, running or not, and nothing of runs below its folder. Returns how many."""
-        bucket = (self.data / self.bucket).resolve()
+    def delete_run(self, folder: str) -> int:
+        """Works on a stopped store too."""
+        bucket = self.objects.resolve()
         path = (bucket / folder).resolve()
         if bucket not in path.parents or not path.is_dir():
             return 0

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-import psutil
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading.units import human_bytes, human_rate
 
 from ...module_utils.store import Store
@@ -103,15 +102,6 @@ def image_bytes(documents: Iterable[Mapping[str, Any]], references: Iterable[str
         if isinstance(reference, str) and isinstance(count, int) and count >= 0:
             sizes[reference] = count
     return sum(sizes.get(reference, 0) for reference in dict.fromkeys(references))
-
-
-def interface_bits_per_second(address: str) -> float | None:
-    """Speed of the interface with this IP address; None if the system does not report it."""
-    speeds = psutil.net_if_stats()
-    for name, entries in psutil.net_if_addrs().items():
-        if any(entry.address.partition("%")[0] == address for entry in entries) and name in speeds:
-            return speeds[name].speed * 1e6 or None
-    return None
 
 
 def measure(

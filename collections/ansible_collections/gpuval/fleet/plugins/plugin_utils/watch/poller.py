@@ -9,13 +9,13 @@ from ..records import launch_errors
 from ..records.evidence import MAX_RECORD_BYTES, parse_key, take_record
 from ..runs import folder as run_folder
 from ..runs import publishing
-from ..store.access import StoreAccess
+from ..store.backend import StoreBackend
 from .decisions import update
 from .state import WatchedRun
 
 
 class StorePoller:
-    def __init__(self, watched: WatchedRun, access: StoreAccess, progress: publishing.Progress) -> None:
+    def __init__(self, watched: WatchedRun, access: StoreBackend, progress: publishing.Progress) -> None:
         self._watched, self._access, self._progress = watched, access, progress
         self._away_since: float | None = None
 
@@ -44,14 +44,12 @@ class StorePoller:
             self._away_since = None
 
     def failed(self, now: float, error: Exception) -> None:
-        """The store did not answer: report it once. The embedded store is restarted, an S3 service waited for."""
+        """The store did not answer: report it once. The embedded store is restarted."""
         if self._away_since is None:
             self._away_since = now
             self._watched.say(f"the store does not answer; nodes continue and keep their records: {error}")
-        if self._access.embedded is None:
-            return
         try:
-            if self._access.embedded.start():
+            if self._access.start():
                 self._watched.say("the embedded store was restarted")
             self._watched.store = self._access.store()  # its keys may have been rotated by a clean of another run
         except StoreError as broken:

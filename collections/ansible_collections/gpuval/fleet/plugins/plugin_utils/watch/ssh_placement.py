@@ -13,7 +13,7 @@ from ..judge.check import Check
 from ..runs.folder import RunFolder
 from ..runs.plans import PlanError
 from ..ssh.node_tasks import MAX_WORKERS, NodeTasks
-from ..store.access import StoreAccess
+from ..store.access import open_store
 from . import launching
 from .decisions import NodeView
 from .placement import Attempt, Ended, Event, Placement
@@ -134,7 +134,7 @@ class SshWatcher:
         return plans
 
     def watch(self, folder: RunFolder, limits: Limits, checks: Sequence[Check]) -> list[str]:
-        access = StoreAccess(self._options["store"])
+        access = open_store(self._options["store"])
         launching.warm(access.connection())
         seconds = {kind: self._options[f"{kind}_seconds"] for kind in ("launch", "fetch", "send")}
         variables = {"run_place": {"run_id": folder.path.name, "results_dir": str(folder.path.parent)}}

@@ -16,7 +16,8 @@ from ..core.parent_process import Parent
 from ..judge.check import Check
 from ..records import launch_errors
 from ..runs import folder as run_folder
-from ..store.access import StoreAccess, ensure_same_run
+from ..store.access import ensure_same_run
+from ..store.backend import StoreBackend
 from .attempts import Attempts
 from .decisions import NodeView, last_heartbeat, lost_contact, progress, to_fetch
 from .launcher import Launcher
@@ -58,7 +59,7 @@ class RunWatch:
         self,
         limits: Limits,
         folder: run_folder.RunFolder,
-        access: StoreAccess,
+        access: StoreBackend,
         checks: Sequence[Check],
         placement: Placement,
         display: Any,

@@ -1,0 +1,78 @@
+"""What a store is to the rest: an S3 bucket that the controller writes and nodes read models from."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ...module_utils.store import Connection, Store, StoreError
+
+
+class StoreBackend(ABC):
+    """A kind of store, made from the `store` option. What is here holds for a service that gpuval does not run."""
+
+    #: Whether an object may be sent in parts; a server that keeps parts in memory takes one piece.
+    takes_parts = True
+    #: Where objects are files on this machine, by their keys.
+    objects: Path | None = None
+
+    @classmethod
+    @abstractmethod
+    def of(cls, options: Mapping[str, Any]) -> StoreBackend: ...
+
+    @abstractmethod
+    def connection(self) -> Connection:
+        """The controller's connection: reads and writes everything. Raises StoreError."""
+
+    @abstractmethod
+    def reader(self) -> Connection:
+        """The nodes' connection: reads models only. Raises StoreError."""
+
+    def start(self) -> bool:
+        """Make it answer, where that is ours to do. Returns whether anything had to be started."""
+        return False
+
+    def stop(self) -> bool:
+        """Returns whether anything was stopped."""
+        return False
+
+    def rotate(self) -> bool:
+        """Make earlier signatures void, once it is stopped. Returns whether that changed anything."""
+        return False
+
+    def known(self) -> bool:
+        """Whether there is a store to look for runs in."""
+        return True
+
+    def running(self) -> bool:
+        """Whether it can be asked without starting it."""
+        return True
+
+    def reachable_from_nodes(self, transport: str) -> bool:
+        """Whether nodes with such a connection can reach it at all."""
+        return True
+
+    def firewall_hint(self) -> str:
+        """What to check if a node cannot reach the store; may be empty."""
+        return ""
+
+    def link_bits_per_second(self) -> float | None:
+        """Speed of this machine's interface through which nodes load; None where that is another machine's."""
+        return None
+
+    @abstractmethod
+    def delete_run(self, folder: str) -> int:
+        """Remove a run's objects, and nothing of runs below its folder. Returns how many."""
+
+    def store(self) -> Store:
+        return Store(self.connection())
+
+    def ca(self) -> str:
+        """Text of the certificate authority that nodes need to trust the store; empty for the system's own."""
+        path = self.connection().ca_file
+        try:
+            return Path(path).expanduser().read_text(encoding="utf-8") if path else ""
+        except (OSError, UnicodeDecodeError) as error:
+            raise StoreError(f"gpuval_s3_ca_file {path} cannot be read: {error}") from error

@@ -1,0 +1,40 @@
+"""Which store the `store` option means."""
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import StoreError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import open_store
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.service import S3Service
+
+KEYS = ("endpoint", "access_key", "secret_key", "session_token", "read_access_key", "read_secret_key", "ca_file")
+OPTIONS = {**dict.fromkeys(KEYS, ""), "bucket": "b", "region": "eu", "state_dir": "/s", "address": "", "port": 0}
+
+
+def test_without_an_endpoint_the_controller_serves_the_store():
+    store = open_store(OPTIONS)
+    assert isinstance(store, EmbeddedStore)
+    assert str(store.objects) == "/s/store/data/b"
+    assert not store.takes_parts
+
+
+def test_a_service_is_never_started_and_reached_by_every_node():
+    store = open_store({**OPTIONS, "endpoint": "HTTPS://s3.example", "access_key": "a", "secret_key": "s"})
+    assert isinstance(store, S3Service)
+    assert (store.start(), store.stop(), store.rotate(), store.running()) == (False, False, False, True)
+    assert store.reachable_from_nodes("ssh")
+    assert store.objects is None
+    assert (store.connection().region, store.connection().session_token) == ("eu", None)
+
+
+def test_nodes_get_a_key_of_their_own_or_none():
+    given = {**OPTIONS, "endpoint": "https://s3.example", "access_key": "a", "secret_key": "s", "session_token": "t"}
+    with pytest.raises(StoreError, match="gpuval_s3_read_access_key"):
+        open_store(given).reader()
+    reader = open_store({**given, "read_access_key": "r", "read_secret_key": "q"}).reader()
+    assert (reader.access_key, reader.secret_key, reader.session_token) == ("r", "q", None)
+
+
+@pytest.mark.parametrize("endpoint", ["s3.example:9000", "ftp://s3.example"])
+def test_an_endpoint_that_is_no_url_is_refused(endpoint):
+    with pytest.raises(StoreError, match="gpuval_s3_endpoint"):
+        open_store({**OPTIONS, "endpoint": endpoint})
