@@ -16,9 +16,10 @@ from gpuval_runner.clock import now, parse
 from gpuval_runner.container_stage import Containers
 from gpuval_runner.detach import systemd_argv, systemd_scope, unit_name
 from gpuval_runner.engine import Engine, EngineError, labels
-from gpuval_runner.environment import Accelerator, Places, build, detected, inherited
+from gpuval_runner.environment import Places, build, detected, inherited
 from gpuval_runner.errors import LockHeldError
 from gpuval_runner.layout import NodeDirectory
+from gpuval_runner.plan import Accelerator
 from gpuval_runner.publish import Publisher
 from gpuval_runner.record import Record
 from gpuval_runner.text import one_line
@@ -163,7 +164,7 @@ def test_inherited_names_are_matched_whole():
     ],
 )
 def test_what_the_facts_find_fills_what_is_not_declared(vendor, count, facts, expected):
-    assert detected(vendor, count, facts) == expected
+    assert detected(Accelerator(vendor, count), facts) == expected
 
 
 def test_scratch_is_made_anew_and_removed(tmp_path):

@@ -31,11 +31,11 @@ from gpuval_runner.container import (
 from gpuval_runner.descendants import stage_marker
 from gpuval_runner.devices import access
 from gpuval_runner.engine import Ending, Engine, EngineError, LocalImage, labels, select
-from gpuval_runner.environment import SSH_KEYS, Accelerator, Places, build
+from gpuval_runner.environment import SSH_KEYS, Places, build
 from gpuval_runner.files import read_json
 from gpuval_runner.layout import NodeDirectory
 from gpuval_runner.outcome import Stop
-from gpuval_runner.plan import Plan, Stage
+from gpuval_runner.plan import Accelerator, Plan, Stage
 from gpuval_runner.state import ContainerMark
 from gpuval_runner.supervise import Ended, Hooks, ProcessSpec, supervise
 

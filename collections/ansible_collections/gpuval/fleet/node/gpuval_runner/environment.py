@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from gpuval_runner.descendants import MARKER_VARIABLE, stage_marker
-from gpuval_runner.plan import Plan, Stage, expand
+from gpuval_runner.plan import Accelerator, Plan, Stage, expand
 
 #: What a stage inherits from the environment of the runner.
 INHERITED = (
@@ -65,15 +65,6 @@ MAD_VENDORS = {"nvidia": "NVIDIA", "amd": "AMD", "gaudi": "GAUDI", "cpu": "CPU"}
 
 
 @dataclass(frozen=True)
-class Accelerator:
-    """What the stages run on; the architecture as the facts name it, if they do."""
-
-    vendor: str
-    count: Optional[int]
-    architecture: str = ""
-
-
-@dataclass(frozen=True)
 class Places:
     """Paths that a stage gets."""
 
@@ -121,9 +112,9 @@ def placeholders(plan: Plan, places: Places, python: str = "") -> dict[str, str]
     }
 
 
-def detected(vendor: str, count: Optional[int], facts: Optional[Mapping[str, Any]]) -> Accelerator:
+def detected(declared: Accelerator, facts: Optional[Mapping[str, Any]]) -> Accelerator:
     """Return the accelerator of later stages: as declared, undeclared parts as the facts stage found them."""
-    environment = facts or {}
+    vendor, count, environment = declared.vendor, declared.count, facts or {}
     found = environment.get("accelerator")
     architecture = ""
     gpus = environment.get("gpus")

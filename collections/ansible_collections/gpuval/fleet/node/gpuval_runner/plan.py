@@ -6,9 +6,9 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, Optional
+from typing import Annotated, Any, Optional, Union, get_args, get_origin, get_type_hints
 
 from gpuval_node.hardware import pci
 
@@ -25,13 +25,31 @@ ENGINES = ("docker", "podman")
 #: They look at the node itself and never go into a container.
 HOST_STAGES = frozenset({"facts", "image"})
 VENDORS = ("auto", "cpu", *pci.VENDORS.values())
+#: Of a stage, for the controller alone.
+UNUSED = ("retry", "expected_seconds", "tags")
 
-_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-_IMAGE_ID = re.compile(r"sha256:[0-9a-f]{64}")
-_ULIMIT = re.compile(r"-?\d+(:-?\d+)?")
-_PLACEHOLDER = re.compile(r"\{(python|runner|runner_python|workloads|work_dir|models_dir|run_dir|node|run_id)\}")
+
+@dataclass(frozen=True)
+class Limits:
+    """What a text matches (whole; in words for a message), or the numbers from and to which a number goes."""
+
+    pattern: str = ".*"
+    words: str = "a text without NUL"
+    least: float = 0
+    most: float = math.inf
+
+
+def _one_of(*choices: str) -> Limits:
+    return Limits("|".join(choices), f"one of {', '.join(choices)}")
+
+
+_RUN_ID = Limits(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", "letters, digits and ._-")
+_NODE = Limits(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}", "letters, digits and ._-")
+_SHA256 = Limits("[0-9a-f]{64}", "a SHA-256 in hexadecimal")
+_IMAGE_ID = Limits(f"sha256:{_SHA256.pattern}", "the id of an image")
+_ULIMIT = Limits(r"-?\d+(:-?\d+)?", "soft:hard in whole numbers (-1: unlimited)")
+_VOLUME = Limits("[^:]+:/[^:]*(:[^:]*)?", "host:inside or host:inside:ro")
+_ANY, _POSITIVE = Limits(), Limits(least=1e-6)
 
 
 @dataclass(frozen=True)
@@ -48,15 +66,15 @@ class Container:
     """What a stage asks of its container; the engine's defaults apply to the rest."""
 
     python: str = "python3"
-    shm_bytes: Optional[int] = None
-    memory_bytes: Optional[int] = None
-    cpus: Optional[float] = None
-    ulimits: Mapping[str, str] = field(default_factory=dict)
+    shm_bytes: Annotated[Optional[int], Limits(least=1)] = None
+    memory_bytes: Annotated[Optional[int], Limits(least=1 << 20)] = None
+    cpus: Annotated[Optional[float], _POSITIVE] = None
+    ulimits: Annotated[Mapping[str, str], _ULIMIT] = field(default_factory=dict)
     user: Optional[str] = None
     privileged: bool = False
     capabilities: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
-    volumes: tuple[str, ...] = ()
+    volumes: Annotated[tuple[str, ...], _VOLUME] = ()
     network: str = "host"
     ipc: Optional[str] = None
     arguments: tuple[str, ...] = ()
@@ -68,8 +86,8 @@ class Archive:
     """An image as a file in the store."""
 
     key: str
-    sha256: str
-    bytes: int
+    sha256: Annotated[str, _SHA256]
+    bytes: Annotated[int, Limits(least=1)]
 
 
 @dataclass(frozen=True)
@@ -79,8 +97,8 @@ class Image:
     Without `pull` no registry has it: it was built on the node.
     """
 
-    reference: str
-    id: Optional[str] = None
+    reference: Annotated[str, Limits("[^-].*", "the reference of an image")]
+    id: Annotated[Optional[str], _IMAGE_ID] = None
     archive: Optional[Archive] = None
     pull: bool = True
 
@@ -89,37 +107,45 @@ class Image:
 class Stage:
     """One unit of work. Limits in seconds, 0 is none."""
 
-    name: str
-    workload: str
+    name: Annotated[str, Limits(STAGE_NAME.pattern, "the name of a stage")]
+    workload: Annotated[str, Limits(".{1,64}", "a text of 1 to 64 characters")]
     command: tuple[str, ...]
-    image: Optional[str]
     environment: Mapping[str, str]
     timeout_seconds: float
     inactivity_seconds: float
     grace_seconds: float
-    on_failure: str
+    on_failure: Annotated[str, _one_of("continue", "stop")]
     needs: tuple[str, ...]
     patterns: tuple[OutputPattern, ...]
-    log_max_bytes: int
+    log_max_bytes: Annotated[int, Limits(least=1024)]
+    image: Optional[str] = None
     container: Container = field(default_factory=Container)
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """What the stages run on: as declared, or as found; the architecture as the facts name it, if they do."""
+
+    vendor: Annotated[str, _one_of(*VENDORS)]
+    count: Optional[int] = None
+    architecture: str = ""
 
 
 @dataclass(frozen=True)
 class Plan:
     """What one node is to do, in order."""
 
-    run_id: str
-    node: str
-    attempt: int
+    run_id: Annotated[str, _RUN_ID]
+    node: Annotated[str, _NODE]
+    attempt: Annotated[int, Limits(least=1, most=9)]
     created_at: str
-    deadline_seconds: float
-    heartbeat_seconds: float
-    runtime: str
-    vendor: str
-    gpu_count: Optional[int]
+    deadline_seconds: Annotated[float, _POSITIVE]
+    heartbeat_seconds: Annotated[float, _POSITIVE]
+    runtime: Annotated[str, _one_of(*RUNTIMES)]
+    accelerator: Accelerator
     python: str
-    models_dir: Optional[str]
     stages: tuple[Stage, ...]
+    models_dir: Optional[str] = None
     images: Mapping[str, Image] = field(default_factory=dict)
     #: How often GPUs and host are sampled beside a stage; 0 is not at all.
     telemetry_seconds: float = 0.0
@@ -166,146 +192,37 @@ def _read(path: Path, what: str) -> Any:
 
 def parse(document: Any) -> Plan:
     """Check a plan document. Raises ``PlanError`` naming the field that is wrong."""
-    top = _Fields(document, "plan")
-    if top.take("schema") != SCHEMA:
+    if not isinstance(document, dict):
+        raise PlanError("plan is not an object")
+    given = {**document}
+    if given.pop("schema", None) != SCHEMA:
         raise PlanError(f"plan: schema is not {SCHEMA}: the runner and the controller are of different versions")
-    accelerator = _Fields(top.take("accelerator"), "accelerator")
-    attempt = top.integer("attempt", 1, 9)
-    plan = Plan(
-        run_id=top.matching("run_id", _RUN_ID),
-        node=top.matching("node", _NODE),
-        attempt=attempt,
-        created_at=top.text("created_at"),
-        deadline_seconds=top.number("deadline_seconds", above=0),
-        heartbeat_seconds=top.number("heartbeat_seconds", above=0),
-        runtime=top.choice("runtime", RUNTIMES),
-        vendor=accelerator.choice("vendor", VENDORS),
-        gpu_count=accelerator.optional(accelerator.integer, "count", 0, 1 << 20),
-        python=top.text("python"),
-        models_dir=top.optional(top.text, "models_dir"),
-        stages=tuple(_stage(item, number) for number, item in enumerate(top.sequence("stages"))),
-        images=_images(top.take("images")) if "images" in top.left else {},
-        telemetry_seconds=top.number("telemetry_seconds") if "telemetry_seconds" in top.left else 0.0,
-        gang=_gang(top.take("gang")) if "gang" in top.left else "",
-    )
-    accelerator.finish()
-    top.finish()
+    gang = given.pop("gang", None)
+    if gang is not None and not (isinstance(gang, dict) and isinstance(gang.get("members"), list)):
+        raise PlanError("plan.gang is not a gang with its members")
+    images = given.get("images")
+    if isinstance(images, dict) and all(isinstance(image, dict) for image in images.values()):
+        given["images"] = {reference: {**image, "reference": reference} for reference, image in images.items()}
+    plan: Plan = _object(Plan, given, "plan")
+    plan = replace(plan, gang=json.dumps(gang, separators=(",", ":")) if gang else "")
     _check_stages(plan)
     return plan
 
 
 def expand(text: str, values: Mapping[str, str]) -> str:
     """Replace the placeholders that `values` names; every other brace is kept."""
-    return _PLACEHOLDER.sub(lambda match: values.get(match.group(1), match.group(0)), text)
-
-
-def _stage(document: Any, number: int) -> Stage:
-    fields = _Fields(document, f"stages[{number}]")
-    stage = Stage(
-        name=fields.matching("name", STAGE_NAME),
-        workload=fields.text("workload", 64),
-        command=tuple(fields.strings("command")),
-        image=fields.optional(fields.text, "image"),
-        environment=fields.string_map("environment"),
-        timeout_seconds=fields.number("timeout_seconds"),
-        inactivity_seconds=fields.number("inactivity_seconds"),
-        grace_seconds=fields.number("grace_seconds"),
-        on_failure=fields.choice("on_failure", ("continue", "stop")),
-        needs=tuple(fields.strings("needs")),
-        patterns=tuple(_pattern(item, f"{fields.where}.patterns") for item in fields.sequence("patterns", empty=True)),
-        log_max_bytes=fields.integer("log_max_bytes", 1024, 1 << 40),
-        container=_container(fields.left.pop("container", None), f"{fields.where}.container"),
-    )
-    for unused in ("retry", "expected_seconds", "tags"):  # for the controller alone
-        fields.take(unused)
-    fields.finish()
-    if not stage.command:
-        raise PlanError(f"{fields.where}.command is empty")
-    return stage
-
-
-def _container(document: Any, where: str) -> Container:
-    if document is None:
-        return Container()
-    fields = _Fields(document, where)
-    readers: dict[str, Any] = {
-        "python": fields.text,
-        "shm_bytes": lambda name: fields.integer(name, 1, 1 << 50),
-        "memory_bytes": lambda name: fields.integer(name, 1 << 20, 1 << 50),
-        "cpus": lambda name: fields.number(name, above=0),
-        "ulimits": fields.string_map,
-        "user": fields.text,
-        "privileged": fields.flag,
-        "ssh_keys": fields.flag,
-        "capabilities": lambda name: tuple(fields.strings(name)),
-        "devices": lambda name: tuple(fields.strings(name)),
-        "volumes": lambda name: tuple(fields.strings(name)),
-        "network": fields.text,
-        "ipc": fields.text,
-        "arguments": lambda name: tuple(fields.strings(name)),
-    }
-    asked = {name: reader(name) for name, reader in readers.items() if fields.left.get(name) is not None}
-    for name in readers:
-        fields.left.pop(name, None)  # null is as if it were not there
-    fields.finish()
-    for name, limit in asked.get("ulimits", {}).items():
-        if not _ULIMIT.fullmatch(limit):
-            raise PlanError(f"{where}.ulimits.{name}: {limit!r} is not soft:hard in whole numbers (-1: unlimited)")
-    for volume in asked.get("volumes", ()):
-        parts = volume.split(":")
-        if not 2 <= len(parts) <= 3 or not parts[0] or not parts[1].startswith("/"):
-            raise PlanError(f"{where}.volumes: {volume!r} is not host:inside or host:inside:ro")
-    return Container(**asked)
-
-
-def _gang(document: Any) -> str:
-    if not isinstance(document, dict) or not isinstance(document.get("members"), list):
-        raise PlanError("plan.gang is not a gang with its members")
-    return json.dumps(document, separators=(",", ":"))
-
-
-def _images(document: Any) -> dict[str, Image]:
-    if not isinstance(document, dict):
-        raise PlanError("plan.images is not an object")
-    return {reference: _image(reference, item) for reference, item in document.items()}
-
-
-def _image(reference: str, document: Any) -> Image:
-    fields = _Fields(document, f"images[{reference}]")
-    if not reference or reference.startswith("-"):
-        raise PlanError(f"{fields.where}: this is not the reference of an image")
-    image_id = fields.optional(fields.matching, "id", _IMAGE_ID)
-    described = fields.take("archive")
-    pull = fields.flag("pull") if "pull" in fields.left else True
-    fields.finish()
-    if described is None:
-        return Image(reference, image_id, pull=pull)
-    fields = _Fields(described, f"{fields.where}.archive")
-    archive = Archive(fields.text("key"), fields.matching("sha256", _SHA256), fields.integer("bytes", 1, 1 << 50))
-    fields.finish()
-    return Image(reference, image_id, archive, pull)
-
-
-def _pattern(document: Any, where: str) -> OutputPattern:
-    fields = _Fields(document, where)
-    pattern = OutputPattern(
-        pattern=fields.text("pattern"),
-        name=fields.text("name") if "name" in fields.left else None,
-        unit=fields.text("unit") if "unit" in fields.left else None,
-    )
-    fields.finish()
-    try:
-        groups = re.compile(pattern.pattern).groupindex
-    except re.error as error:
-        raise PlanError(f"{where}: {pattern.pattern!r} is not a regular expression: {error}") from error
-    if "value" not in groups:
-        raise PlanError(f"{where}: {pattern.pattern!r} has no group 'value': write (?P<value>...) around the number")
-    return pattern
+    return re.sub(r"\{([a-z_]+)\}", lambda match: values.get(match.group(1), match.group(0)), text)
 
 
 def _check_stages(plan: Plan) -> None:
     earlier: set[str] = set()
+    if not plan.stages:
+        raise PlanError("plan.stages is empty")
     for stage in plan.stages:
+        if not stage.command:
+            raise PlanError(f"stage {stage.name!r}: its command is empty")
+        for item in stage.patterns:
+            _check_pattern(stage.name, item.pattern)
         if stage.name in earlier:
             raise PlanError(f"stage {stage.name!r} stands twice in the plan")
         later = [s.name for s in plan.stages if s.name in stage.needs and s.name not in earlier]
@@ -317,85 +234,56 @@ def _check_stages(plan: Plan) -> None:
         earlier.add(stage.name)
 
 
-class _Fields:
-    """Takes typed fields out of a mapping and names what is wrong."""
-
-    def __init__(self, document: Any, where: str) -> None:
-        if not isinstance(document, dict):
-            raise PlanError(f"{where} is not an object")
-        self.left = dict(document)
-        self.where = where
-
-    def take(self, name: str) -> Any:
-        if name not in self.left:
-            raise PlanError(f"{self.where}.{name} is missing")
-        return self.left.pop(name)
-
-    def finish(self) -> None:
-        if self.left:
-            raise PlanError(f"{self.where} has unknown fields: {', '.join(sorted(self.left))}")
-
-    def optional(self, reader: Any, name: str, *arguments: Any) -> Any:
-        if self.left.get(name, ...) is None:
-            return self.left.pop(name)
-        return reader(name, *arguments)
-
-    def text(self, name: str, limit: int = 1 << 16) -> str:
-        value = self.take(name)
-        if not isinstance(value, str) or not value or len(value) > limit:
-            raise PlanError(f"{self.where}.{name} is not a text of 1 to {limit} characters")
-        return value
-
-    def matching(self, name: str, pattern: re.Pattern[str]) -> str:
-        value = self.text(name)
-        if not pattern.fullmatch(value):
-            raise PlanError(f"{self.where}.{name}: {value!r} does not match {pattern.pattern}")
-        return value
-
-    def choice(self, name: str, choices: tuple[str, ...]) -> str:
-        value = self.take(name)
-        if value not in choices:
-            raise PlanError(f"{self.where}.{name}: {value!r} is none of {', '.join(choices)}")
-        return str(value)
-
-    def flag(self, name: str) -> bool:
-        value = self.take(name)
-        if not isinstance(value, bool):
-            raise PlanError(f"{self.where}.{name} is neither true nor false")
-        return value
-
-    def number(self, name: str, above: Optional[float] = None) -> float:
-        value = self.take(name)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise PlanError(f"{self.where}.{name} is not a number")
-        if value < 0 or (above is not None and value <= above):
-            raise PlanError(f"{self.where}.{name} is {value}, which is too small")
-        return float(value)
-
-    def integer(self, name: str, least: int, most: int) -> int:
-        value = self.take(name)
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise PlanError(f"{self.where}.{name} is not a whole number from {least} to {most}")
-        return value
-
-    def sequence(self, name: str, empty: bool = False) -> list[Any]:
-        value = self.take(name)
-        if not isinstance(value, list) or not (value or empty):
-            raise PlanError(f"{self.where}.{name} is not a list" + ("" if empty else " with at least one entry"))
-        return value
-
-    def strings(self, name: str) -> list[str]:
-        value = self.sequence(name, empty=True)
-        if not all(isinstance(item, str) and "\0" not in item for item in value):
-            raise PlanError(f"{self.where}.{name} is not a list of texts")
-        return value
-
-    def string_map(self, name: str) -> dict[str, str]:
-        value = self.take(name)
-        if not isinstance(value, dict) or not all(_is_variable(k, v) for k, v in value.items()):
-            raise PlanError(f"{self.where}.{name} is not a map of variable names to texts")
-        return value
+def _check_pattern(stage: str, pattern: str) -> None:
+    try:
+        groups = re.compile(pattern).groupindex
+    except re.error as error:
+        raise PlanError(f"stage {stage!r}: {pattern!r} is not a regular expression: {error}") from error
+    if "value" not in groups:
+        raise PlanError(f"stage {stage!r}: {pattern!r} has no group 'value': write (?P<value>...) around the number")
 
 
-def _is_variable(name: Any, value: Any) -> bool:
-    return isinstance(value, str) and bool(name) and "=" not in name and "\0" not in name + value
+def _object(kind: Any, document: Any, where: str) -> Any:
+    """Read a dataclass from a JSON object. Where a field has a default, null is as if it were not there."""
+    if not isinstance(document, dict):
+        raise PlanError(f"{where} is not an object")
+    kinds = get_type_hints(kind, include_extras=True)
+    known = {item.name: item for item in fields(kind)}
+    unknown = sorted(set(document) - set(known) - set(UNUSED))
+    if unknown:
+        raise PlanError(f"{where} has unknown fields: {', '.join(unknown)}")
+    values = {}
+    for name, item in known.items():
+        value = document.get(name)
+        if value is not None:
+            values[name] = _value(kinds[name], value, f"{where}.{name}")
+        elif item.default is MISSING and item.default_factory is MISSING:
+            raise PlanError(f"{where}.{name} is missing")
+    return kind(**values)
+
+
+def _value(kind: Any, value: Any, where: str, limits: Limits = _ANY) -> Any:
+    """Read a value of a type that the dataclasses of a plan have; limits of a list or map are those of its items."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _value(inner[0], value, where, inner[1])
+    if origin is Union:  # Optional
+        return _value(inner[0], value, where, limits)
+    if is_dataclass(kind):
+        return _object(kind, value, where)
+    if origin is tuple:
+        if not isinstance(value, list):
+            raise PlanError(f"{where} is not a list")
+        return tuple(_value(inner[0], item, f"{where}[{number}]", limits) for number, item in enumerate(value))
+    if origin is not None:
+        if not isinstance(value, dict) or not all(name and not set(name) & {"=", "\0"} for name in value):
+            raise PlanError(f"{where} is not a map of names to values")
+        return {name: _value(inner[1], item, f"{where}.{name}", limits) for name, item in value.items()}
+    if type(value) not in ((int, float) if kind is float else (kind,)):
+        raise PlanError(f"{where} is not of type {kind.__name__}")
+    if kind is str:
+        if "\0" in value or not re.fullmatch(limits.pattern, value, re.DOTALL):
+            raise PlanError(f"{where}: {value!r} is not {limits.words}")
+    elif not limits.least <= value <= limits.most or math.isinf(value):
+        raise PlanError(f"{where} is {value}, not a number from {limits.least:g} to {limits.most:g}")
+    return value

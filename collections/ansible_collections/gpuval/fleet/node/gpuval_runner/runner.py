@@ -17,12 +17,12 @@ from gpuval_runner.boot import Clock, elapsed
 from gpuval_runner.container_stage import RELEASE_SECONDS, Containers
 from gpuval_runner.descendants import run_marker
 from gpuval_runner.documents import RecordDocument
-from gpuval_runner.environment import Accelerator, Places, detected
+from gpuval_runner.environment import Places, detected
 from gpuval_runner.errors import PlanError
 from gpuval_runner.layout import NodeDirectory, own_archive
 from gpuval_runner.lock import Lock
 from gpuval_runner.outcome import Stop
-from gpuval_runner.plan import Plan, Stage
+from gpuval_runner.plan import Accelerator, Plan, Stage
 from gpuval_runner.publish import Note, Publisher, note
 from gpuval_runner.record import Record
 from gpuval_runner.stage import INTERRUPTED, StageContext, StageRun
@@ -283,7 +283,7 @@ class Runner:
     def _accelerator(self) -> Accelerator:
         facts = self.records.get(FACTS)
         environment = facts.environment if facts and facts.state == "success" else None
-        return detected(self.plan.vendor, self.plan.gpu_count, environment)
+        return detected(self.plan.accelerator, environment)
 
     def _started(self, pid: int) -> None:
         process = descendants.look(pid)

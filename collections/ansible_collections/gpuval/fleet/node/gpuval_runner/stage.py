@@ -11,12 +11,12 @@ from gpuval_runner import clock, container, oom, result, scratch
 from gpuval_runner.container_stage import CHILDREN_SECONDS, ContainerRun, Containers, reap
 from gpuval_runner.descendants import stage_marker
 from gpuval_runner.documents import Metric
-from gpuval_runner.environment import Accelerator, Places, build, placeholders
+from gpuval_runner.environment import Places, build, placeholders
 from gpuval_runner.layout import NodeDirectory
 from gpuval_runner.log import CappedLog
 from gpuval_runner.outcome import Evidence, Stop, judge
 from gpuval_runner.patterns import PatternReader
-from gpuval_runner.plan import Plan, Stage, expand
+from gpuval_runner.plan import Accelerator, Plan, Stage, expand
 from gpuval_runner.publish import Note, Publisher, note
 from gpuval_runner.record import Record
 from gpuval_runner.result import Result
