@@ -190,7 +190,7 @@ def test_a_plan_says_how_often():
     document = plan(stage("work"))
     assert plans.parse(document).telemetry_seconds == 0
     assert plans.parse({**document, "telemetry_seconds": 2.5}).telemetry_seconds == 2.5
-    for wrong in (-1, "1", None, float("inf")):
+    for wrong in (-1, "1", float("inf")):
         with pytest.raises(PlanError, match="telemetry_seconds"):
             plans.parse({**document, "telemetry_seconds": wrong})
 

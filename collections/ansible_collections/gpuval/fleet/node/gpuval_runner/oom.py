@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
+
+from gpuval_node.hardware.tree import read_text
 
 
 @dataclass(frozen=True)
@@ -17,7 +20,7 @@ class OomCounters:
 
 def counters(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> OomCounters:
     """Read the counters of this process's control group (versions 2 and 1) and of the machine."""
-    return OomCounters(_group(proc, groups), _value(proc / "vmstat", "oom_kill"))
+    return OomCounters(_group(proc, groups), counter(proc / "vmstat"))
 
 
 def evidence(before: OomCounters, after: OomCounters, killed: bool) -> str:
@@ -38,11 +41,7 @@ def _rise(before: Optional[int], after: Optional[int]) -> int:
 
 
 def _group(proc: Path, groups: Path) -> Optional[int]:
-    try:
-        lines = (proc / "self" / "cgroup").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return None
-    for line in lines:
+    for line in (read_text(proc / "self" / "cgroup") or "").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         path = path.lstrip("/")
@@ -52,19 +51,13 @@ def _group(proc: Path, groups: Path) -> Optional[int]:
             places = [groups / path / "memory.events", groups / "memory.events"]
         else:
             continue
-        for place in places:
-            value = _value(place, "oom_kill")
-            if value is not None:
-                return value
+        found = next((value for value in map(counter, places) if value is not None), None)
+        if found is not None:
+            return found
     return None
 
 
-def _value(path: Path, name: str) -> Optional[int]:
-    try:
-        for line in path.read_text(encoding="ascii", errors="replace").splitlines():
-            key, _, value = line.partition(" ")
-            if key == name and value.strip().isdigit():
-                return int(value)
-    except OSError:
-        return None
-    return None
+def counter(path: Path) -> Optional[int]:
+    """Return `oom_kill` of a file of counters (vmstat, memory.events); None without it."""
+    match = re.search(r"^oom_kill (\d+)$", read_text(path) or "", re.MULTILINE)
+    return int(match.group(1)) if match else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 from gpuval_runner.result import number
 
@@ -22,25 +22,71 @@ CURVES = (
 
 
 @dataclass
-class Mean:
-    """A mean, and the extremes, of what comes one by one."""
+class Values:
+    """Mean, extremes and last of what comes one by one; `whole` counts the values, rounded, for percentiles."""
 
+    whole: Optional[Counter[int]] = None
     total: float = 0.0
     count: int = 0
     least: Optional[float] = None
     most: Optional[float] = None
+    last: Optional[float] = None
 
     def add(self, value: Optional[float]) -> None:
         if value is None:
             return
         self.total += value
         self.count += 1
+        self.last = value
         self.least = value if self.least is None else min(self.least, value)
         self.most = value if self.most is None else max(self.most, value)
+        if self.whole is not None:
+            self.whole[round(value)] += 1
 
     @property
-    def value(self) -> Optional[float]:
+    def mean(self) -> Optional[float]:
         return self.total / self.count if self.count else None
+
+    @property
+    def p50(self) -> Optional[float]:
+        return percentile(self.whole or Counter(), 0.5)
+
+    @property
+    def p95(self) -> Optional[float]:
+        return percentile(self.whole or Counter(), 0.95)
+
+
+class Figure(NamedTuple):
+    """A metric of a GPU: of which reading, what of its values, and whether of busy samples alone."""
+
+    name: str
+    reading: str
+    what: str
+    busy: bool = False
+
+
+FIGURES = (
+    Figure("gpu_temperature_max_celsius", "temperature_celsius", "most"),
+    Figure("gpu_temperature_p95_celsius", "temperature_celsius", "p95"),
+    Figure("gpu_memory_temperature_max_celsius", "memory_temperature_celsius", "most"),
+    Figure("gpu_power_mean_watts", "power_watts", "mean"),
+    Figure("gpu_power_p50_watts", "power_watts", "p50"),
+    Figure("gpu_power_max_watts", "power_watts", "most"),
+    Figure("gpu_power_limit_watts", "power_limit_watts", "last"),
+    Figure("gpu_power_busy_mean_watts", "power_watts", "mean", busy=True),
+    Figure("gpu_sm_clock_busy_mean_hertz", "sm_clock_hertz", "mean", busy=True),
+    Figure("gpu_utilisation_mean_ratio", "utilisation_ratio", "mean"),
+    Figure("gpu_memory_used_max_bytes", "memory_used_bytes", "most"),
+    Figure("gpu_throttle_thermal_ratio", "throttle_thermal", "mean"),
+    Figure("gpu_throttle_power_ratio", "throttle_power", "mean"),
+    Figure("gpu_throttle_hardware_ratio", "throttle_hardware", "mean"),
+    Figure("gpu_pcie_width_min_count", "pcie_width", "least"),
+    # A link slows down by design while its GPU is idle.
+    Figure("gpu_pcie_generation_min_count", "pcie_generation", "least", busy=True),
+)
+#: Readings of which there are percentiles.
+COUNTED = frozenset(figure.reading for figure in FIGURES if figure.what in ("p50", "p95"))
+POWER_RATIO = "gpu_power_busy_ratio"
 
 
 class ThinnedCurve:
@@ -85,53 +131,25 @@ def percentile(counts: Counter[int], share: float) -> Optional[int]:
 class GpuFigures:
     """The figures and curves of one GPU's samples."""
 
-    means: dict[str, Mean] = field(default_factory=dict)
-    busy: dict[str, Mean] = field(default_factory=dict)
-    whole_degrees: Counter[int] = field(default_factory=Counter)
-    whole_watts: Counter[int] = field(default_factory=Counter)
-    limit: Optional[float] = None
+    always: dict[str, Values] = field(default_factory=dict)
+    busy: dict[str, Values] = field(default_factory=dict)
     curves: dict[str, ThinnedCurve] = field(default_factory=dict)
 
     def add(self, x: float, sample: dict[str, Any]) -> None:
         values = {name: number(value) for name, value in sample.items()}
+        groups = [self.always, self.busy] if (values.get("utilisation_ratio") or 0) >= BUSY_RATIO else [self.always]
         for name, value in values.items():
-            self.means.setdefault(name, Mean()).add(value)
-        utilisation = values.get("utilisation_ratio")
-        if utilisation is not None and utilisation >= BUSY_RATIO:
-            for name in ("power_watts", "sm_clock_hertz", "pcie_generation"):
-                self.busy.setdefault(name, Mean()).add(values.get(name))
-        for reading, whole in (("temperature_celsius", self.whole_degrees), ("power_watts", self.whole_watts)):
-            value = values.get(reading)
-            if value is not None:
-                whole[round(value)] += 1
-        limit = values.get("power_limit_watts")
-        self.limit = self.limit if limit is None else limit
+            for group in groups:
+                group.setdefault(name, Values(Counter() if name in COUNTED else None)).add(value)
         for _name, _unit, reading, _decimals in CURVES:
             value = values.get(reading)
             if value is not None:
                 self.curves.setdefault(reading, ThinnedCurve()).add(x, value)
 
     def figures(self) -> dict[str, Optional[float]]:
-        means, busy = self.means, self.busy
-        nothing = Mean()
-        power = busy.get("power_watts", nothing).value
-        return {
-            "gpu_temperature_max_celsius": means.get("temperature_celsius", nothing).most,
-            "gpu_temperature_p95_celsius": percentile(self.whole_degrees, 0.95),
-            "gpu_memory_temperature_max_celsius": means.get("memory_temperature_celsius", nothing).most,
-            "gpu_power_mean_watts": means.get("power_watts", nothing).value,
-            "gpu_power_p50_watts": percentile(self.whole_watts, 0.5),
-            "gpu_power_max_watts": means.get("power_watts", nothing).most,
-            "gpu_power_limit_watts": self.limit,
-            "gpu_power_busy_mean_watts": power,
-            "gpu_power_busy_ratio": power / self.limit if power is not None and self.limit else None,
-            "gpu_sm_clock_busy_mean_hertz": busy.get("sm_clock_hertz", nothing).value,
-            "gpu_utilisation_mean_ratio": means.get("utilisation_ratio", nothing).value,
-            "gpu_memory_used_max_bytes": means.get("memory_used_bytes", nothing).most,
-            "gpu_throttle_thermal_ratio": means.get("throttle_thermal", nothing).value,
-            "gpu_throttle_power_ratio": means.get("throttle_power", nothing).value,
-            "gpu_throttle_hardware_ratio": means.get("throttle_hardware", nothing).value,
-            "gpu_pcie_width_min_count": means.get("pcie_width", nothing).least,
-            # A link slows down by design while its GPU is idle.
-            "gpu_pcie_generation_min_count": busy.get("pcie_generation", nothing).least,
-        }
+        found: dict[str, Optional[float]] = {}
+        for name, reading, what, busy in FIGURES:
+            found[name] = getattr((self.busy if busy else self.always).get(reading), what, None)
+        power, limit = found["gpu_power_busy_mean_watts"], found["gpu_power_limit_watts"]
+        found[POWER_RATIO] = power / limit if power is not None and limit else None
+        return found

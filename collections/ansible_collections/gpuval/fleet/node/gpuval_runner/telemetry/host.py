@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
-MAX_FILE_BYTES = 1 << 20
+from gpuval_node.hardware.memory import meminfo
+from gpuval_node.hardware.tree import read_number, read_text
+
+from gpuval_runner import oom
+
 #: Drivers of hwmon that measure processors, and the labels that stand for a whole package: the cores of coretemp are
 #: read by an interrupt to each of them, which would disturb the work.
 _PACKAGE, _CONTROL = re.compile(r"package", re.IGNORECASE), re.compile(r"tctl|tdie", re.IGNORECASE)
@@ -38,29 +42,29 @@ class Host:
 
     def oom_kills(self) -> Optional[int]:
         """Return how many processes the kernel killed for want of memory since boot."""
-        return vmstat_oom(self._text("proc/vmstat"))
+        return oom.counter(self._root / "proc/vmstat")
 
     def _temperature(self) -> Optional[float]:
-        found = [value for value in map(_millidegrees, self._sensors) if value is not None]
-        return max(found) if found else None
+        found = [value for value in map(read_number, self._sensors) if value is not None]
+        return max(found) / 1000 if found else None
 
     def _text(self, name: str) -> str:
-        return _read(self._root / name) or ""
+        return read_text(self._root / name) or ""
 
 
 def sensors(root: Path) -> list[Path]:
     """Return the temperature inputs of the processors' packages."""
     found = []
     for folder in sorted((root / "sys/class/hwmon").glob("hwmon*")):
-        wanted = CPU_SENSORS.get((_read(folder / "name") or "").strip())
+        wanted = CPU_SENSORS.get(read_text(folder / "name") or "")
         for path in sorted(folder.glob("temp*_input")) if wanted else ():
-            label = _read(path.with_name(path.name.replace("_input", "_label"))) or ""
+            label = read_text(path.with_name(path.name.replace("_input", "_label"))) or ""
             if wanted and wanted.search(label):
                 found.append(path)
     if found:
         return found
     zones = sorted((root / "sys/class/thermal").glob("thermal_zone*"))
-    return [zone / "temp" for zone in zones if (_read(zone / "type") or "").strip() in CPU_ZONES]
+    return [zone / "temp" for zone in zones if read_text(zone / "type") in CPU_ZONES]
 
 
 def cpu_times(stat: str) -> Optional[tuple[int, int]]:
@@ -79,31 +83,7 @@ def utilisation(before: Optional[tuple[int, int]], after: Optional[tuple[int, in
     return min(1.0, max(0.0, 1 - (after[1] - before[1]) / (after[0] - before[0])))
 
 
-def memory_used(meminfo: str) -> Optional[int]:
+def memory_used(text: str) -> Optional[int]:
     """Return the bytes in use of /proc/meminfo: what is not available, caches not counted."""
-    sizes = {name: int(size) * 1024 for name, size in re.findall(r"^(\w+):\s+(\d+) kB$", meminfo, re.MULTILINE)}
-    if "MemTotal" not in sizes or "MemAvailable" not in sizes:
-        return None
-    return sizes["MemTotal"] - sizes["MemAvailable"]
-
-
-def vmstat_oom(vmstat: str) -> Optional[int]:
-    """Return the counter `oom_kill` of /proc/vmstat."""
-    match = re.search(r"^oom_kill (\d+)$", vmstat, re.MULTILINE)
-    return int(match.group(1)) if match else None
-
-
-def _millidegrees(path: Path) -> Optional[float]:
-    text: Any = _read(path)
-    try:
-        return int(text) / 1000
-    except (TypeError, ValueError):
-        return None
-
-
-def _read(path: Path) -> Optional[str]:
-    try:
-        with path.open("rb") as stream:
-            return stream.read(MAX_FILE_BYTES).decode("utf-8", "replace")
-    except OSError:
-        return None
+    sizes = meminfo(text)
+    return sizes["MemTotal"] - sizes["MemAvailable"] if {"MemTotal", "MemAvailable"} <= sizes.keys() else None

@@ -10,7 +10,7 @@ from gpuval_runner.documents import Curve, Metric
 from gpuval_runner.result import number
 from gpuval_runner.telemetry.comparison import COUNTERS, IDENTITY, Comparison, SeenGpu, compare, identity_of
 from gpuval_runner.telemetry.events import KINDS
-from gpuval_runner.telemetry.gpu_figures import BUSY_RATIO, CURVES, GpuFigures, Mean
+from gpuval_runner.telemetry.gpu_figures import BUSY_RATIO, CURVES, FIGURES, POWER_RATIO, GpuFigures, Values
 from gpuval_runner.telemetry.kernel_log import Position
 from gpuval_runner.text import one_line
 
@@ -22,31 +22,17 @@ MAX_GPUS = 1024
 
 #: Which reading a metric is made of, to say why it is absent.
 MADE_OF = {
-    "gpu_temperature_max_celsius": "temperature_celsius",
-    "gpu_power_mean_watts": "power_watts",
-    "gpu_power_max_watts": "power_watts",
-    "gpu_power_limit_watts": "power_limit_watts",
-    "gpu_power_busy_mean_watts": "power_watts",
-    "gpu_power_busy_ratio": "power_limit_watts",
-    "gpu_sm_clock_busy_mean_hertz": "sm_clock_hertz",
-    "gpu_utilisation_mean_ratio": "utilisation_ratio",
-    "gpu_memory_used_max_bytes": "memory_used_bytes",
-    "gpu_memory_temperature_max_celsius": "memory_temperature_celsius",
-    "gpu_throttle_thermal_ratio": "throttle",
-    "gpu_throttle_power_ratio": "throttle",
-    "gpu_throttle_hardware_ratio": "throttle",
-    "gpu_pcie_width_min_count": "pcie_width",
-    "gpu_pcie_generation_min_count": "pcie_generation",
+    **{f.name: "throttle" if f.reading.startswith("throttle") else f.reading for f in FIGURES},
+    POWER_RATIO: "power_limit_watts",
     **dict(COUNTERS),
 }
-OF_BUSY = frozenset(
-    {
-        "gpu_power_busy_mean_watts",
-        "gpu_power_busy_ratio",
-        "gpu_sm_clock_busy_mean_hertz",
-        "gpu_pcie_generation_min_count",
-    }
+#: Metric of the host, reading, and what of its values.
+HOST_FIGURES = (
+    ("cpu_temperature_max_celsius", "cpu_temperature_celsius", "most"),
+    ("cpu_utilisation_mean_ratio", "cpu_utilisation_ratio", "mean"),
+    ("memory_used_max_bytes", "memory_used_bytes", "most"),
 )
+OF_BUSY = frozenset({POWER_RATIO, *(figure.name for figure in FIGURES if figure.busy)})
 NEVER_BUSY = f"no sample with a utilisation of {BUSY_RATIO:.0%} or more"
 #: Where no source says that it cannot be had: no excuse.
 NO_VALUE = "its source gave no value"
@@ -63,8 +49,9 @@ class Summary:
         self._gpus: dict[int, GpuFigures] = {}
         self._before: Optional[dict[int, dict[str, Any]]] = None
         self._after: Optional[dict[int, dict[str, Any]]] = None
-        self._host: dict[str, Mean] = {}
+        self._host: dict[str, Values] = {}
         self._samples = self._host_samples = 0
+        self._last = 0.0  # seconds of the stage at the last sample
         self._source = ""
         self._absent: dict[str, str] = {}
         self._kinds: Counter[str] = Counter()
@@ -75,11 +62,6 @@ class Summary:
         self.kernel_lines: list[str] = []
         #: Why the GPUs' readings stopped, for the stage's message.
         self.problem = ""
-
-    @property
-    def ended(self) -> bool:
-        """Whether the helper has reported everything."""
-        return self._end is not None
 
     @property
     def position(self) -> Optional[Position]:
@@ -118,14 +100,15 @@ class Summary:
         if x is None:
             return
         self._samples += 1
+        self._last = max(0.0, x - self._begun)
         for index, sample in _by_index(message.get("gpus")).items():
-            self._gpus.setdefault(index, GpuFigures()).add(max(0.0, x - self._begun), sample)
+            self._gpus.setdefault(index, GpuFigures()).add(self._last, sample)
 
     def _take_host(self, message: dict[str, Any]) -> None:
         self._host_samples += 1
         host = message.get("host")
         for name, value in host.items() if isinstance(host, dict) else ():
-            self._host.setdefault(name, Mean()).add(number(value))
+            self._host.setdefault(name, Values()).add(number(value))
 
     def _take_absent(self, message: dict[str, Any]) -> None:
         what = message.get("what")
@@ -135,12 +118,12 @@ class Summary:
         reason = one_line(str(message.get("reason")), MAX_TEXT)
         self._absent["gpus"] = reason
         if self._before is not None:
-            self.problem = f"telemetry of the GPUs stopped after {self._since()}: {reason}"
+            self.problem = f"telemetry of the GPUs stopped after {self._last:.0f} s: {reason}"
 
     def _take_hung(self, message: dict[str, Any]) -> None:
         self._hung = number(message.get("limit_seconds"))
         self.problem = (
-            f"telemetry of the GPUs stopped after {self._since()}: a call of the driver did not return within "
+            f"telemetry of the GPUs stopped after {self._last:.0f} s: a call of the driver did not return within "
             f"{self._hung or 0:.0f} s"
         )
         self._absent["gpus"] = self.problem
@@ -148,14 +131,6 @@ class Summary:
     def _take_resumed(self, _message: dict[str, Any]) -> None:
         self._absent.pop("gpus", None)
         self.problem = ""
-
-    def _since(self) -> str:
-        last = max((points[-1][0] for points in self._last_points()), default=0.0)
-        return f"{last:.0f} s"
-
-    def _last_points(self) -> list[list[tuple[float, float]]]:
-        curves = [curve.points() for gpu in self._gpus.values() for curve in gpu.curves.values()]
-        return [points for points in curves if points]
 
     def _take_kernel(self, message: dict[str, Any]) -> None:
         kind, count = message.get("event"), message.get("count")
@@ -168,17 +143,11 @@ class Summary:
         self._kinds[kind] += count
         if message.get("critical"):
             self._critical[address] += count
-        key = (kind, message.get("number"), address)
-        if key not in self._events and len(self._events) < MAX_KERNEL_EVENTS:
-            self._events[key] = {
-                "kind": kind,
-                "number": message.get("number"),
-                "address": address,
-                "count": 0,
-                "text": texts[0] if texts else "",
-            }
-        if key in self._events:
-            self._events[key]["count"] += count
+        xid, text = message.get("number"), texts[0] if texts else ""
+        key = (kind, xid, address)
+        if key in self._events or len(self._events) < MAX_KERNEL_EVENTS:
+            new = {"kind": kind, "number": xid, "address": address, "count": 0, "text": text}
+            self._events.setdefault(key, new)["count"] += count
         self.kernel_lines += texts[: max(0, room)]
 
     def _take_end(self, message: dict[str, Any]) -> None:
@@ -186,7 +155,7 @@ class Summary:
 
     def stop(self, reason: str) -> None:
         """The helper has ended before it reported everything."""
-        if not self.ended:
+        if self._end is None:
             self.problem = self.problem or reason
             self._absent.setdefault("telemetry", reason)
 
@@ -196,14 +165,12 @@ class Summary:
 
         def add(name: str, value: Optional[float], scope: str = "node") -> None:
             if value is not None:
-                found.append({"name": name, "value": _plain(value), "unit": _unit(name), "scope": scope})
+                found.append({"name": name, "value": _plain(value), "unit": name.rpartition("_")[2], "scope": scope})
 
         samples = self._samples if self._source else self._host_samples
         add("telemetry_samples_count", samples)
-        nothing = Mean()
-        add("cpu_temperature_max_celsius", self._host.get("cpu_temperature_celsius", nothing).most)
-        add("cpu_utilisation_mean_ratio", self._host.get("cpu_utilisation_ratio", nothing).value)
-        add("memory_used_max_bytes", self._host.get("memory_used_bytes", nothing).most)
+        for name, reading, what in HOST_FIGURES:
+            add(name, getattr(self._host.get(reading), what, None))
         for name, value in self._kernel_figures().items():
             add(name, value)
         for index in sorted(self._gpus):
@@ -303,7 +270,7 @@ class Summary:
         reason = self._absent.get(reading)
         if reason:
             return reason
-        if any(reading in gpu.means for gpu in self._gpus.values()):
+        if any(reading in gpu.always for gpu in self._gpus.values()):
             return NEVER_BUSY if name in OF_BUSY else "no value"
         compared = reading in dict(COUNTERS).values()
         return NOT_COMPARED if compared and not self._compared() else NO_VALUE
@@ -317,10 +284,6 @@ def _by_index(gpus: Any) -> dict[int, dict[str, Any]]:
     """Return GPUs by index; JSON made the indices texts."""
     found = gpus.items() if isinstance(gpus, dict) else ()
     return {int(k): v for k, v in list(found)[:MAX_GPUS] if str(k).isdigit() and isinstance(v, dict)}
-
-
-def _unit(name: str) -> str:
-    return name.rpartition("_")[2]
 
 
 def _plain(value: float) -> float:

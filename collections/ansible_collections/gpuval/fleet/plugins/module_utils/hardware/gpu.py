@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Optional
 
@@ -36,6 +37,18 @@ _LIVE = ("memory_temperature_celsius", "utilisation_ratio", "throttle", "pcie_re
 
 #: Words of nvidia-smi's "GPU Recovery Action" when it is not None: Reset, Reboot, Drain P2P, Drain and Reset.
 RECOVERY_ACTIONS = ("reset", "reboot", "drain")
+
+
+#: Attributes of ``Gpu``, each with how its text is read and by which names a tool calls it: the first that has a value.
+Fields = tuple[tuple[Any, ...], ...]
+
+
+def read_fields(fields: Fields, look_up: Callable[[str], Any]) -> dict[str, Any]:
+    """Readings by attribute; `look_up` gives a tool's text by its name."""
+    return {
+        attribute: next((value for value in (read(look_up(name)) for name in names) if value is not None), None)
+        for attribute, read, *names in fields
+    }
 
 
 @dataclass

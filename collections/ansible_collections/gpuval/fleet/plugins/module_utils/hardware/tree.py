@@ -10,6 +10,25 @@ from typing import Optional
 READ_LIMIT_BYTES = 4 * 1024 * 1024
 
 
+def read_text(path: Path) -> Optional[str]:
+    """Text of a file, stripped; None when it is absent, empty or not readable."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(READ_LIMIT_BYTES)
+    except OSError:  # absent, no permission, or EINVAL from a driver that has no value now
+        return None
+    return text.decode("utf-8", "replace").strip("\0 \t\r\n") or None
+
+
+def read_number(path: Path) -> Optional[int]:
+    """The whole number in a file, hexadecimal with 0x; None without one."""
+    text = read_text(path)
+    try:
+        return None if text is None else int(text, 0)
+    except ValueError:
+        return None
+
+
 @dataclass(frozen=True)
 class Tree:
     """A machine's file tree; paths are given as on the machine (`/proc/meminfo`)."""
@@ -25,20 +44,10 @@ class Tree:
         return Path(self.root) / name.lstrip("/")
 
     def read(self, name: str) -> Optional[str]:
-        """Text of a file, stripped; None when it is absent, empty or not readable."""
-        try:
-            with self.path(name).open("rb") as file:
-                text = file.read(READ_LIMIT_BYTES)
-        except OSError:  # absent, no permission, or EINVAL from a driver that has no value now
-            return None
-        return text.decode("utf-8", "replace").strip("\0 \t\r\n") or None
+        return read_text(self.path(name))
 
     def number(self, name: str) -> Optional[int]:
-        text = self.read(name)
-        try:
-            return None if text is None else int(text, 0)
-        except ValueError:
-            return None
+        return read_number(self.path(name))
 
     def entries(self, name: str) -> list[str]:
         """Sorted names in a directory; empty when there is none."""

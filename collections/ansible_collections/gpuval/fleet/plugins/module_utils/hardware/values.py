@@ -66,6 +66,12 @@ def text(value: Any) -> Optional[str]:
     return None if bare in ABSENT or bare in ERRORS else word
 
 
+def lower(value: Any) -> Optional[str]:
+    """The text of a value in small letters."""
+    word = text(value)
+    return None if word is None else word.lower()
+
+
 def is_error(value: Any) -> bool:
     """Whether a tool says that it failed to read a value, rather than that there is none."""
     return isinstance(value, str) and value.strip().strip("[]").lower() in ERRORS
@@ -115,6 +121,11 @@ def size_bytes(value: Any, default_unit: str = "B") -> Optional[int]:
         unit = _NUMBER.sub("", str(value), count=1).strip() or default_unit
     factor = BYTE_UNITS.get(unit.upper())
     return None if factor is None else int(amount * factor)
+
+
+def megabytes(value: Any) -> Optional[int]:
+    """`192` or `192 MB` in bytes."""
+    return size_bytes(value, "MB")
 
 
 def hertz(value: Any) -> Optional[Number]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from functools import partial
 from typing import Any, Optional
 
 from .. import values
-from ..gpu import Detection, Gpu
+from ..gpu import Detection, Fields, Gpu, read_fields
 from ..tools import VENDOR_TOOL_TIMEOUT_SECONDS, Run, ToolResult
 
 VENDOR = "amd"
@@ -87,70 +87,14 @@ def parse_amd_smi(static: Any, listing: Any, metric: Any, version: Any = None) -
 
     Releases differ: a list of GPUs at the top or below `gpu_data`, bare numbers or `{"value", "unit"}`.
     """
-    by_view = [by_index(answer) for answer in (static, listing, metric)]
+    views = {"static": by_index(static), "list": by_index(listing), "metric": by_index(metric)}
     release = version[0] if isinstance(version, list) and version else version
     rocm = values.text(_get(release, "rocm_version"))
-    indices = sorted(set(by_view[0]) | set(by_view[1]))
-    gpus = [_amd_smi_gpu(index, *(view.get(index, {}) for view in by_view)) for index in indices]
-    for gpu in gpus:
-        gpu.runtime_version = rocm
+    gpus = []
+    for index in sorted({*views["static"], *views["list"]}):
+        answers = {name: view.get(index) for name, view in views.items()}
+        gpus.append(Gpu(VENDOR, index, runtime_version=rocm, **read_fields(AMD_SMI_FIELDS, partial(_get, answers))))
     return gpus
-
-
-def _amd_smi_gpu(index: int, static: dict[str, Any], listed: dict[str, Any], metric: dict[str, Any]) -> Gpu:
-    serial = values.identifier(_get(static, "board", "product_serial"))
-    partition = values.text(_get(static, "partition", "compute_partition")) or values.text(
-        _get(static, "partition", "accelerator_partition")
-    )
-    return Gpu(
-        vendor=VENDOR,
-        index=index,
-        name=values.text(_get(static, "asic", "market_name")) or values.text(_get(static, "board", "product_name")),
-        uuid=values.identifier(listed.get("uuid")) or values.identifier(_get(static, "asic", "asic_serial")),
-        serial=serial or values.identifier(_get(static, "asic", "asic_serial")),
-        pci_address=values.pci_address(_get(static, "bus", "bdf"))
-        or values.pci_address(listed.get("bdf"))
-        or values.pci_address(_get(metric, "bus", "bdf")),
-        driver_version=values.text(_get(static, "driver", "version"))
-        or values.text(_get(static, "driver", "driver_version")),
-        firmware_version=_first(values.text, static, ("vbios", "version"), ("ifwi", "version"), ("vbios", "name")),
-        memory_bytes=_first(_megabytes, metric, ("mem_usage", "total_vram"), ("vram", "total"))
-        or _megabytes(_get(static, "vram", "size")),
-        memory_used_bytes=_first(_megabytes, metric, ("mem_usage", "used_vram"), ("vram", "used")),
-        # The hot spot is what AMD throttles by; Instinct parts have no edge sensor.
-        temperature_celsius=_first(values.number, metric, ("temperature", "hotspot"), ("temperature", "edge")),
-        memory_temperature_celsius=values.number(_get(metric, "temperature", "mem")),
-        utilisation_ratio=values.ratio(_get(metric, "usage", "gfx_activity")),
-        power_draw_watts=_first(
-            values.number,
-            metric,
-            ("power", "socket_power"),
-            ("power", "current_socket_power"),
-            ("power", "average_socket_power"),
-        ),
-        power_limit_watts=_first(
-            values.number,
-            static,
-            ("limit", "socket_power"),
-            ("limit", "ppt0", "socket_power_limit"),
-            ("limit", "max_power"),
-            ("limit", "ppt0", "max_power_limit"),
-        ),
-        core_clock_hertz=_first(values.hertz, metric, ("clock", "gfx_0", "clk"), ("clock", "GFX_0", "clk")),
-        core_clock_max_hertz=_first(values.hertz, metric, ("clock", "gfx_0", "max_clk"), ("clock", "GFX_0", "max_clk")),
-        memory_clock_hertz=_first(values.hertz, metric, ("clock", "mem_0", "clk"), ("clock", "MEM_0", "clk")),
-        # The counts start at zero when the driver loads, so they are this boot's.
-        ecc_corrected_count=values.count(_get(metric, "ecc", "total_correctable_count")),
-        ecc_uncorrected_count=values.count(_get(metric, "ecc", "total_uncorrectable_count")),
-        pcie_generation=values.pcie_generation(_get(metric, "pcie", "speed")),
-        pcie_generation_max=values.pcie_generation(_get(static, "bus", "max_pcie_speed")),
-        pcie_width=values.count(_get(metric, "pcie", "width")),
-        pcie_width_max=values.count(_get(static, "bus", "max_pcie_width")),
-        pcie_replay_count=values.count(_get(metric, "pcie", "replay_count")),
-        link_errors=xgmi_errors(metric.get("xgmi_err")),
-        partition_mode=None if partition is None else partition.lower(),
-        module_id=values.count(_get(static, "asic", "oam_id")),
-    )
 
 
 def xgmi_errors(value: Any) -> Optional[dict[str, int]]:
@@ -178,35 +122,10 @@ def parse_rocm_smi(answer: Any) -> list[Gpu]:
         if match is None or not isinstance(card, dict):
             continue
         facts = _lower_keys(card)
-        gpu = _rocm_smi_gpu(int(match.group(1)), facts)
-        gpu.driver_version = driver or values.text(facts.get("driver version"))
-        gpus.append(gpu)
+        readings = read_fields(ROCM_SMI_FIELDS, facts.get)
+        readings["driver_version"] = driver or values.text(facts.get("driver version"))
+        gpus.append(Gpu(VENDOR, int(match.group(1)), **readings))
     return sorted(gpus, key=lambda gpu: gpu.index)
-
-
-def _rocm_smi_gpu(index: int, card: dict[str, Any]) -> Gpu:
-    unique = values.identifier(card.get("unique id"))
-    return Gpu(
-        vendor=VENDOR,
-        index=index,
-        name=values.text(card.get("card series")) or values.text(card.get("device name")),
-        uuid=unique,
-        serial=values.identifier(card.get("serial number")) or unique,
-        pci_address=values.pci_address(card.get("pci bus")),
-        firmware_version=values.text(card.get("vbios version")),
-        memory_bytes=values.count(card.get("vram total memory (b)")),
-        memory_used_bytes=values.count(card.get("vram total used memory (b)")),
-        temperature_celsius=_first(
-            values.number, card, ("temperature (sensor junction) (c)",), ("temperature (sensor edge) (c)",)
-        ),
-        power_draw_watts=_first(
-            values.number,
-            card,
-            ("current socket graphics package power (w)",),
-            ("average graphics package power (w)",),
-        ),
-        power_limit_watts=values.number(card.get("max graphics package power (w)")),
-    )
 
 
 def by_index(answer: Any) -> dict[int, dict[str, Any]]:
@@ -217,26 +136,77 @@ def by_index(answer: Any) -> dict[int, dict[str, Any]]:
     return {row["gpu"]: row for row in rows if isinstance(row, dict) and isinstance(row.get("gpu"), int)}
 
 
-def _get(mapping: Any, *keys: str) -> Any:
-    for key in keys:
+def _get(mapping: Any, path: str) -> Any:
+    for key in path.split("."):
         if not isinstance(mapping, dict):
             return None
         mapping = mapping.get(key)
     return mapping
 
 
-def _first(convert: Callable[[Any], Any], mapping: dict[str, Any], *paths: tuple[str, ...]) -> Any:
-    """The first of the paths whose value `convert` can read."""
-    for path in paths:
-        found = convert(_get(mapping, *path))
-        if found is not None:
-            return found
-    return None
-
-
-def _megabytes(value: Any) -> Optional[int]:
-    return values.size_bytes(value, "MB")
-
-
 def _lower_keys(mapping: Any) -> dict[str, Any]:
     return {str(key).lower(): value for key, value in mapping.items()} if isinstance(mapping, dict) else {}
+
+
+#: By paths in the answers to `amd-smi static`, `list` and `metric`.
+AMD_SMI_FIELDS: Fields = (
+    ("name", values.text, "static.asic.market_name", "static.board.product_name"),
+    ("uuid", values.identifier, "list.uuid", "static.asic.asic_serial"),
+    ("serial", values.identifier, "static.board.product_serial", "static.asic.asic_serial"),
+    ("pci_address", values.pci_address, "static.bus.bdf", "list.bdf", "metric.bus.bdf"),
+    ("driver_version", values.text, "static.driver.version", "static.driver.driver_version"),
+    ("firmware_version", values.text, "static.vbios.version", "static.ifwi.version", "static.vbios.name"),
+    ("memory_bytes", values.megabytes, "metric.mem_usage.total_vram", "metric.vram.total", "static.vram.size"),
+    ("memory_used_bytes", values.megabytes, "metric.mem_usage.used_vram", "metric.vram.used"),
+    # The hot spot is what AMD throttles by; Instinct parts have no edge sensor.
+    ("temperature_celsius", values.number, "metric.temperature.hotspot", "metric.temperature.edge"),
+    ("memory_temperature_celsius", values.number, "metric.temperature.mem"),
+    ("utilisation_ratio", values.ratio, "metric.usage.gfx_activity"),
+    (
+        "power_draw_watts",
+        values.number,
+        "metric.power.socket_power",
+        "metric.power.current_socket_power",
+        "metric.power.average_socket_power",
+    ),
+    (
+        "power_limit_watts",
+        values.number,
+        "static.limit.socket_power",
+        "static.limit.ppt0.socket_power_limit",
+        "static.limit.max_power",
+        "static.limit.ppt0.max_power_limit",
+    ),
+    ("core_clock_hertz", values.hertz, "metric.clock.gfx_0.clk", "metric.clock.GFX_0.clk"),
+    ("core_clock_max_hertz", values.hertz, "metric.clock.gfx_0.max_clk", "metric.clock.GFX_0.max_clk"),
+    ("memory_clock_hertz", values.hertz, "metric.clock.mem_0.clk", "metric.clock.MEM_0.clk"),
+    # The counts start at zero when the driver loads, so they are this boot's.
+    ("ecc_corrected_count", values.count, "metric.ecc.total_correctable_count"),
+    ("ecc_uncorrected_count", values.count, "metric.ecc.total_uncorrectable_count"),
+    ("pcie_generation", values.pcie_generation, "metric.pcie.speed"),
+    ("pcie_generation_max", values.pcie_generation, "static.bus.max_pcie_speed"),
+    ("pcie_width", values.count, "metric.pcie.width"),
+    ("pcie_width_max", values.count, "static.bus.max_pcie_width"),
+    ("pcie_replay_count", values.count, "metric.pcie.replay_count"),
+    ("link_errors", xgmi_errors, "metric.xgmi_err"),
+    ("partition_mode", values.lower, "static.partition.compute_partition", "static.partition.accelerator_partition"),
+    ("module_id", values.count, "static.asic.oam_id"),
+)
+#: By keys of a card, in small letters.
+ROCM_SMI_FIELDS: Fields = (
+    ("name", values.text, "card series", "device name"),
+    ("uuid", values.identifier, "unique id"),
+    ("serial", values.identifier, "serial number", "unique id"),
+    ("pci_address", values.pci_address, "pci bus"),
+    ("firmware_version", values.text, "vbios version"),
+    ("memory_bytes", values.count, "vram total memory (b)"),
+    ("memory_used_bytes", values.count, "vram total used memory (b)"),
+    ("temperature_celsius", values.number, "temperature (sensor junction) (c)", "temperature (sensor edge) (c)"),
+    (
+        "power_draw_watts",
+        values.number,
+        "current socket graphics package power (w)",
+        "average graphics package power (w)",
+    ),
+    ("power_limit_watts", values.number, "max graphics package power (w)"),
+)

@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Optional
 
 from ..gpu import Gpu
 from ..source import Counters, Sample, Source, SourceError, known
 from ..tools import toolbox
-from ..values import pcie_generation, ratio
+from ..tree import read_number, read_text
+from ..values import number, pcie_generation, ratio
 from .smi import ROCM_SMI_ARGUMENTS, by_index, find_json, parse_amd_smi, parse_rocm_smi
 
 VENDOR = "0x1002"
@@ -24,18 +26,8 @@ TOOL_SECONDS = 20.0
 #: Without an answer in this time the cards are counted by their PCI addresses, as the tools do too.
 LIST_SECONDS = 5.0
 TOOL_PERIOD_SECONDS = 5.0
-MAX_FILE_BYTES = 1 << 16
-#: A temperature for each purpose, the first label that the GPU has: AMD throttles by the junction (hot spot).
-LABELS = {"temperature_celsius": ("junction", "edge"), "memory_temperature_celsius": ("mem",)}
-#: Files of a GPU's folder by what they are read for.
-FILES = {
-    "utilisation_ratio": "gpu_busy_percent",
-    "pcie_width": "current_link_width",
-    "pcie_generation": "current_link_speed",
-    "pcie_replays": "pcie_replay_count",
-    "ecc_corrected": "ras",
-    "ecc_uncorrected": "ras",
-}
+#: Counters, by the files of a GPU's folder that they come from.
+COUNTER_FILES = {"pcie_replays": "pcie_replay_count", "ecc_corrected": "ras", "ecc_uncorrected": "ras"}
 NO_FILE = "not there: amdgpu has no such file for this GPU"
 VIRTUAL = "not supported by a virtual function, which reports 0"
 RETIRES = "AMD GPUs retire pages instead"
@@ -104,7 +96,7 @@ def cards(root: Path) -> dict[int, Path]:
         return {}
     for name in names:
         folder = drm / name / "device"
-        if read(folder / "vendor") == VENDOR and (folder / "mem_info_vram_used").exists():
+        if read_text(folder / "vendor") == VENDOR and (folder / "mem_info_vram_used").exists():
             found[folder.resolve().name] = folder
     return dict(enumerate(found[address] for address in sorted(found)))
 
@@ -123,68 +115,73 @@ class Card:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.address = folder.resolve().name
-        hwmon = next(iter(sorted((folder / "hwmon").glob("hwmon*"))), None)
-        self._power = _first(hwmon, "power1_average", "power1_input")
-        self._cap = _first(hwmon, "power1_cap")
-        self._clocks = _labelled(hwmon, "freq")
-        heat = _labelled(hwmon, "temp")
-        wanted = {name: [heat[label] for label in labels if label in heat] for name, labels in LABELS.items()}
-        self._heat = {name: paths[0] for name, paths in wanted.items() if paths}
-        #: Readings that this GPU does not have and why: a file that exists and cannot be read is no such reason.
-        self.absent = self._absent()
-
-    def _absent(self) -> dict[str, str]:
-        folder = self._folder
-        there = {
-            "power_watts": self._power,
-            "power_limit_watts": self._cap,
-            "sm_clock_hertz": self._clocks.get("sclk"),
-            **{name: self._heat.get(name) for name in LABELS},
-            **{name: folder / file for name, file in FILES.items() if (folder / file).exists()},
+        hwmon = next(iter(sorted(folder.glob("hwmon/hwmon*"))), folder / "hwmon")
+        heat, clocks = _labelled(hwmon, "temp"), _labelled(hwmon, "freq")
+        places: dict[str, tuple[Optional[Path], ...]] = {
+            "temperature_celsius": (heat.get("junction"), heat.get("edge")),  # AMD throttles by the junction
+            "memory_temperature_celsius": (heat.get("mem"),),
+            "power_watts": (hwmon / "power1_average", hwmon / "power1_input"),
+            "power_limit_watts": (hwmon / "power1_cap",),
+            "sm_clock_hertz": (clocks.get("sclk"),),
+            "memory_clock_hertz": (clocks.get("mclk"),),
+            "utilisation_ratio": (folder / "gpu_busy_percent",),
+            "memory_used_bytes": (folder / "mem_info_vram_used",),
+            "pcie_width": (folder / "current_link_width",),
+            "pcie_generation": (folder / "current_link_speed",),
+            **{name: (folder / file,) for name, file in COUNTER_FILES.items()},
         }
-        absent = {name: NO_FILE for name in (*there, *FILES) if there.get(name) is None}
-        if read(folder / "current_link_width") == "0":
-            absent.update(dict.fromkeys(("pcie_width", "pcie_generation"), VIRTUAL))
-        return absent
+        there = {name: [path for path in paths if path and path.exists()] for name, paths in places.items()}
+        self._files = {name: paths[0] for name, paths in there.items() if paths}
+        #: Readings that this GPU does not have and why: a file that exists and cannot be read is no such reason.
+        self.absent = dict.fromkeys((name for name, paths in there.items() if not paths), NO_FILE)
+        if read_text(folder / "current_link_width") == "0":
+            self.absent.update(dict.fromkeys(("pcie_width", "pcie_generation"), VIRTUAL))
 
     def sample(self) -> Sample:
-        folder = self._folder
-        power, cap = number(self._power), number(self._cap)
-        heat = {name: number(path) for name, path in self._heat.items()}
-        return known(
-            {
-                **{name: None if value is None else value / 1000 for name, value in heat.items()},
-                "power_watts": None if power is None else power / 1e6,
-                "power_limit_watts": None if cap is None else cap / 1e6,
-                "sm_clock_hertz": number(self._clocks.get("sclk")),
-                "memory_clock_hertz": number(self._clocks.get("mclk")),
-                "utilisation_ratio": ratio(read(folder / "gpu_busy_percent")),
-                "memory_used_bytes": number(folder / "mem_info_vram_used"),
-                "pcie_width": number(folder / "current_link_width") or None,  # 0: a virtual function
-                "pcie_generation": pcie_generation(read(folder / "current_link_speed")),
-            }
-        )
+        return known({name: read(read_text(self._files[name])) for name, read in READ.items() if name in self._files})
 
     def counters(self) -> Counters:
         folder = self._folder
-        unique = read(folder / "unique_id")
         corrected, uncorrected = ras_counts(folder / "ras")
         return known(
             {
-                "uuid": unique,
+                "uuid": read_text(folder / "unique_id"),
                 "pci_address": self.address,
                 "ecc_corrected": corrected,
                 "ecc_uncorrected": uncorrected,
-                "pcie_replays": number(folder / "pcie_replay_count"),
-                "pcie_width": number(folder / "current_link_width") or None,  # 0: a virtual function
+                "pcie_replays": read_number(folder / "pcie_replay_count"),
+                "pcie_width": read_number(folder / "current_link_width") or None,  # 0: a virtual function
                 "lost": None if folder.exists() else True,
             }
         )
 
 
+def _divided(by: float) -> Callable[[Optional[str]], Optional[float]]:
+    def read(text: Optional[str]) -> Optional[float]:
+        value = number(text)
+        return None if value is None else value / by
+
+    return read
+
+
+#: How the text of a sample's file is read: millidegrees, microwatts, a percentage.
+READ: dict[str, Callable[[Optional[str]], Any]] = {
+    "temperature_celsius": _divided(1000),
+    "memory_temperature_celsius": _divided(1000),
+    "power_watts": _divided(1e6),
+    "power_limit_watts": _divided(1e6),
+    "sm_clock_hertz": number,
+    "memory_clock_hertz": number,
+    "utilisation_ratio": ratio,
+    "memory_used_bytes": number,
+    "pcie_width": lambda text: number(text) or None,  # 0: a virtual function
+    "pcie_generation": pcie_generation,
+}
+
+
 def ras_counts(folder: Path) -> tuple[Optional[int], Optional[int]]:
     """Return correctable and uncorrectable errors of all blocks (`ue: 0` and `ce: 3` in each `<block>_err_count`)."""
-    texts = [text for text in (read(path) for path in sorted(folder.glob("*_err_count"))) if text]
+    texts = [text for text in (read_text(path) for path in sorted(folder.glob("*_err_count"))) if text]
     counts = {
         kind: [int(value) for text in texts for value in re.findall(rf"^{kind}:\s*(\d+)", text, re.MULTILINE)]
         for kind in ("ce", "ue")
@@ -192,33 +189,9 @@ def ras_counts(folder: Path) -> tuple[Optional[int], Optional[int]]:
     return (sum(counts["ce"]) if counts["ce"] else None), (sum(counts["ue"]) if counts["ue"] else None)
 
 
-def read(path: Optional[Path]) -> Optional[str]:
-    """Return a file's text, stripped; None where it is not there, empty, or the driver has no value now."""
-    if path is None:
-        return None
-    try:
-        with path.open("rb") as stream:
-            return stream.read(MAX_FILE_BYTES).decode("utf-8", "replace").strip() or None
-    except OSError:
-        return None
-
-
-def number(path: Optional[Path]) -> Optional[int]:
-    """Return the whole number in a file, if there is one."""
-    text = read(path)
-    try:
-        return int(text) if text else None
-    except ValueError:
-        return None
-
-
-def _first(folder: Optional[Path], *names: str) -> Optional[Path]:
-    return next((folder / name for name in names if folder and (folder / name).exists()), None)
-
-
-def _labelled(folder: Optional[Path], kind: str) -> dict[str, Path]:
+def _labelled(folder: Path, kind: str) -> dict[str, Path]:
     """Return the inputs of a kind (temp, freq) by their labels."""
-    if folder is None:
-        return {}
     inputs = sorted(folder.glob(f"{kind}*_input"))
-    return {(read(path.with_name(path.name.replace("_input", "_label"))) or path.name).lower(): path for path in inputs}
+    return {
+        (read_text(path.with_name(path.name.replace("_input", "_label"))) or path.name).lower(): path for path in inputs
+    }

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable
-from typing import Any, Optional
+from typing import Any
 
 from .. import values
 from ..gpu import READINGS, Detection, Gpu
@@ -18,23 +18,14 @@ VENDOR = "gaudi"
 _PROCESS = re.compile(r"^\|?\s*\d+\s+(\d+)\s+\S*C\S*\s+(\S+)", re.MULTILINE)
 
 
-def _lower(value: Any) -> Optional[str]:
-    word = values.text(value)
-    return None if word is None else word.lower()
-
-
-def _mebibytes(value: Any) -> Optional[int]:
-    return values.size_bytes(value, "MiB")
-
-
 #: Attribute of ``Gpu`` and how its text is read, by property.
 PROPERTIES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "uuid": ("uuid", values.identifier),
     "bus_id": ("pci_address", values.pci_address),
     "name": ("name", values.text),
     "driver_version": ("driver_version", values.text),
-    "memory.total": ("memory_bytes", _mebibytes),
-    "memory.used": ("memory_used_bytes", _mebibytes),
+    "memory.total": ("memory_bytes", values.megabytes),
+    "memory.used": ("memory_used_bytes", values.megabytes),
     "temperature.aip": ("temperature_celsius", values.number),
     "module_id": ("module_id", values.count),
     "serial": ("serial", values.identifier),
@@ -43,7 +34,7 @@ PROPERTIES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "ecc.errors.uncorrected.volatile.total": ("ecc_uncorrected_count", values.count),
     "ecc.errors.corrected.aggregate.total": ("ecc_corrected_aggregate_count", values.count),
     "ecc.errors.uncorrected.aggregate.total": ("ecc_uncorrected_aggregate_count", values.count),
-    "ecc.mode.current": ("ecc_mode", _lower),
+    "ecc.mode.current": ("ecc_mode", values.lower),
     "clocks.current.soc": ("core_clock_hertz", values.hertz),
     "clocks.max.soc": ("core_clock_max_hertz", values.hertz),
     "utilization.aip": ("utilisation_ratio", values.ratio),

@@ -132,15 +132,6 @@ def _gpu(element: ET.Element, index: int) -> Gpu:
     )
 
 
-def _lower(value: Any) -> Optional[str]:
-    word = values.text(value)
-    return None if word is None else word.lower()
-
-
-def _mebibytes(value: Any) -> Optional[int]:
-    return values.size_bytes(value, "MiB")
-
-
 class Field(NamedTuple):
     """A reading: the attribute of ``Gpu``, how its text is read, its columns of `--query-gpu`, its paths in the log.
 
@@ -163,8 +154,8 @@ FIELDS = (
     Field("serial", values.identifier, (), ("serial",)),
     Field("pci_address", values.pci_address, ("pci.bus_id",), ("pci/pci_bus_id",)),
     Field("firmware_version", values.text, (), ("vbios_version",)),
-    Field("memory_bytes", _mebibytes, (), ("fb_memory_usage/total",)),
-    Field("memory_used_bytes", _mebibytes, ("memory.used",), ("fb_memory_usage/used",)),
+    Field("memory_bytes", values.megabytes, (), ("fb_memory_usage/total",)),
+    Field("memory_used_bytes", values.megabytes, ("memory.used",), ("fb_memory_usage/used",)),
     Field("temperature_celsius", values.number, ("temperature.gpu",), ("temperature/gpu_temp",)),
     Field("memory_temperature_celsius", values.number, ("temperature.memory",)),
     Field(
@@ -194,7 +185,7 @@ FIELDS = (
     Field("memory_clock_hertz", values.hertz, ("clocks.current.memory",), ("clocks/mem_clock",)),
     Field("utilisation_ratio", values.ratio, ("utilization.gpu",)),
     Field("throttle", throttle_of_hex, ("clocks_event_reasons.active", "clocks_throttle_reasons.active")),
-    Field("ecc_mode", _lower, (), ("ecc_mode/current_ecc",)),
+    Field("ecc_mode", values.lower, (), ("ecc_mode/current_ecc",)),
     Field("ecc_corrected_count", values.count, ("ecc.errors.corrected.volatile.total",)),
     Field("ecc_uncorrected_count", values.count, ("ecc.errors.uncorrected.volatile.total",)),
     Field("row_remap_pending_count", values.count, (), ("remapped_rows/remapped_row_pending",)),
@@ -205,8 +196,8 @@ FIELDS = (
     Field("pcie_width", values.count, ("pcie.link.width.current",), (f"{_LINK}/link_widths/current_link_width",)),
     Field("pcie_width_max", values.count, (), (f"{_LINK}/link_widths/max_link_width",)),
     Field("recovery_action", values.text, (), ("gpu_recovery_action",)),
-    Field("persistence_mode", _lower, (), ("persistence_mode",)),
-    Field("fabric_state", _lower, (), ("fabric/state",)),
+    Field("persistence_mode", values.lower, (), ("persistence_mode",)),
+    Field("fabric_state", values.lower, (), ("fabric/state",)),
     Field("module_id", values.count, (), ("gpu_module_id",)),
 )
 #: Columns that not every driver knows (`nvidia-smi --help-query-gpu`): one unknown name refuses the whole query.
