@@ -18,37 +18,16 @@ PASSED_ON = ("reference", "way", "engine", "base", "arguments", "timeout_seconds
 HERE = ("local",)
 
 DOCUMENTATION = r"""
+module_options: [reference, way, engine, base, arguments, timeout_seconds]
 options:
   name:
     description: What the image is for; the archive's log has the name.
     type: str
     required: true
-  reference:
-    description: Name and tag of the image.
-    type: str
-    required: true
-  way:
-    description: V(build) the image, or V(copy) what the reference stands for.
-    type: str
-    choices: [build, copy]
-    default: build
   build_folder:
     description: Folder of the Dockerfile; empty is O(name).
     type: str
     default: ''
-  engine:
-    description: The engine; V(auto) is docker where it answers, else podman.
-    type: str
-    choices: [auto, docker, podman]
-    default: auto
-  base:
-    description: Image to build on.
-    type: str
-    default: ''
-  arguments:
-    description: Further build arguments, none of them secret.
-    type: dict
-    default: {}
   folder:
     description: Folder with the build folders.
     type: str
@@ -73,10 +52,6 @@ options:
     description: Whether to save the image as an archive on the controller.
     type: bool
     default: true
-  timeout_seconds:
-    description: Time limit of pulling, of building and of saving.
-    type: float
-    default: 7200
 """
 
 

@@ -11,24 +11,8 @@ from ..plugin_utils.watch import cleaning
 REACHABLE = "reachable"
 
 DOCUMENTATION = r"""
+module_options: [directory, run_ids, keep_models, remove_images]
 options:
-  directory:
-    description: Base folder of gpuval on the node.
-    type: str
-    default: ''
-  run_ids:
-    description: The runs to remove. Empty removes all runs of the node.
-    type: list
-    elements: str
-    default: []
-  keep_models:
-    description: Keep the node's model cache.
-    type: bool
-    default: false
-  remove_images:
-    description: Remove the container images that runs brought to the node.
-    type: bool
-    default: false
   probe:
     description: Findings of M(gpuval.fleet.probe_nodes) by node. A node that is not V(reachable) is not contacted.
     type: dict

@@ -21,18 +21,10 @@ MAX_ROUNDS = 25
 CONTENT_TYPES = {"records": "application/json", "series": "application/json", "logs": "text/plain; charset=utf-8"}
 
 DOCUMENTATION = r"""
+module_options: [not_uploaded, limit_bytes]
 extends_documentation_fragment:
   - gpuval.fleet.run
   - gpuval.fleet.store
-options:
-  not_uploaded:
-    description: Only what never reached the store.
-    type: bool
-    default: false
-  limit_bytes:
-    description: Size limit of one answer.
-    type: int
-    default: 4000000
 """
 
 

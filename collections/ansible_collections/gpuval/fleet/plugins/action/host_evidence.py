@@ -15,25 +15,9 @@ from ..plugin_utils.delivery import log_bundle
 GZIP = b"\x1f\x8b"
 
 DOCUMENTATION = r"""
+module_options: [directory, seconds, limit_bytes, bug_report]
 extends_documentation_fragment:
   - gpuval.fleet.run
-options:
-  directory:
-    description: Base folder of gpuval on the node.
-    type: str
-    default: ''
-  seconds:
-    description: Time limit of all commands together.
-    type: float
-    default: 120
-  limit_bytes:
-    description: Size limit of the archive.
-    type: int
-    default: 8000000
-  bug_report:
-    description: Whether to run C(nvidia-bug-report.sh) too.
-    type: bool
-    default: false
 """
 
 

@@ -30,6 +30,7 @@ from ..plugin_utils.watch.decisions import keep_started
 DISCOVERED = ("auto", "auto_silent", "auto_legacy", "auto_legacy_silent")
 
 DOCUMENTATION = r"""
+module_options: [directory, force]
 extends_documentation_fragment:
   - gpuval.fleet.run
   - gpuval.fleet.store
@@ -43,10 +44,6 @@ options:
     description: Declarations of the stages by name.
     type: dict
     required: true
-  directory:
-    description: Base folder of gpuval on the node.
-    type: str
-    default: ''
   runtime:
     description: Where stages run.
     type: str
@@ -68,10 +65,6 @@ options:
     description: Interval of telemetry samples; V(0) takes none.
     type: float
     default: 1
-  force:
-    description: Start even where another run or other users' work is on the node.
-    type: bool
-    default: false
   deadline_seconds:
     description: Deadline of the plan; V(0) is that of the run.
     type: float

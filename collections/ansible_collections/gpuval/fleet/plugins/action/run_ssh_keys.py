@@ -9,22 +9,14 @@ from ..plugin_utils.runs.action import RunAction
 from ..plugin_utils.ssh.run_keys import RunKeys, RunKeysError, node_files
 
 DOCUMENTATION = r"""
+module_options: [directory, state]
 extends_documentation_fragment:
   - gpuval.fleet.run
 options:
-  directory:
-    description: Base folder of gpuval on the node.
-    type: str
-    default: ''
   port:
     description: Port of the SSH servers that nodes start for the work.
     type: int
     default: 3022
-  state:
-    description: V(absent) removes the keys.
-    type: str
-    choices: [present, absent]
-    default: present
 """
 
 

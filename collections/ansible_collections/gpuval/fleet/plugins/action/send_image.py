@@ -21,6 +21,7 @@ TRIES = 3
 DD = "bs=1M iflag=fullblock conv=notrunc status=none"
 
 DOCUMENTATION = r"""
+module_options: [directory]
 extends_documentation_fragment:
   - gpuval.fleet.run
   - gpuval.fleet.store
@@ -45,10 +46,6 @@ options:
     type: str
     choices: [auto, store, ssh]
     default: auto
-  directory:
-    description: Base folder of gpuval on the node.
-    type: str
-    default: ''
   timeout_seconds:
     description: Time limit of all images together.
     type: float

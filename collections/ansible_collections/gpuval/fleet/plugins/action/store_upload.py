@@ -8,18 +8,9 @@ from ..plugin_utils.core.action import ControllerAction
 from ..plugin_utils.store.access import open_store
 
 DOCUMENTATION = r"""
+module_options: [src, prefix]
 extends_documentation_fragment:
   - gpuval.fleet.store
-options:
-  src:
-    description: Files and folders.
-    type: list
-    elements: path
-    required: true
-  prefix:
-    description: Prefix in the bucket.
-    type: str
-    required: true
 """
 
 

@@ -21,13 +21,14 @@ SPEC_KEYS = ("type", "elements", "required", "default", "choices", "aliases")
 def argument_spec(action: str) -> dict[str, Any]:
     """The spec of an action plugin: from its own DOCUMENTATION, else from that of the module of its name.
 
-    An action documents its options itself where the module of its name is its half on the node, with other options.
+    An action documents its options itself where the module of its name is its half on the node, with other options;
+    `module_options` are those that both have.
     """
+    of_module = load_yaml(import_module(f"{PLUGINS}.modules.{action}").DOCUMENTATION)
     text = getattr(import_module(f"{PLUGINS}.action.{action}"), "DOCUMENTATION", None)
-    if text is None:
-        text = import_module(f"{PLUGINS}.modules.{action}").DOCUMENTATION
-    document = load_yaml(text)
-    options = dict(document.get("options", {}))
+    document = of_module if text is None else load_yaml(text)
+    options = {name: of_module["options"][name] for name in document.get("module_options", [])}
+    options |= document.get("options", {})
     for name in document.get("extends_documentation_fragment", []):
         for option, description in fragment_options(name.rpartition(".")[2]).items():
             options[option] = {**description, **options.get(option, {})}
