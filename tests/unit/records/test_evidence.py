@@ -1,6 +1,7 @@
 import json
 
 import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import safe_name
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import evidence
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import (
     Refused,
@@ -154,19 +155,17 @@ def test_series():
         accept_series(json.dumps(document).encode(), **KEY)
 
 
-def test_gather_sorts_evidence_from_problems():
+def test_taken_records_are_evidence_or_problems():
     run = make_run(["node-1"], stages=["facts", "training"])
-    found = evidence.gather(
-        run,
-        [
-            ("folder/records/facts/node-1.json", json.dumps(facts_record()).encode()),
-            ("folder/records/training/node-1.json", b"{"),
-            ("folder/records/loading/node-1.json", json.dumps(make_record(stage="loading")).encode()),
-            ("folder/records/training/stranger.json", json.dumps(make_record("stranger")).encode()),
-            ("folder/records/training/../../../etc/x.json", b"{}"),
-        ],
-        {"node-1": {"state": "started", "message": ""}},
-    )
+    found = evidence.Evidence()
+    for key, raw in (
+        ("folder/records/facts/node-1.json", json.dumps(facts_record()).encode()),
+        ("folder/records/training/node-1.json", b"{"),
+        ("folder/records/loading/node-1.json", json.dumps(make_record(stage="loading")).encode()),
+        ("folder/records/training/stranger.json", json.dumps(make_record("stranger")).encode()),
+        ("folder/records/training/../../../etc/x.json", b"{}"),
+    ):
+        evidence.take_record(found, run, key, raw)
     assert found.records == {"node-1": {"facts": accepted(facts_record())}}
     reasons = [problem["reason"] for problem in found.problems]
     assert [(problem["node"], problem["stage"]) for problem in found.problems] == [
@@ -182,16 +181,16 @@ def test_gather_sorts_evidence_from_problems():
 
 @pytest.mark.parametrize("name", ["node-1", "a.b_c-d", "10.0.0.1"])
 def test_safe_names_stay(name):
-    assert evidence.safe_name(name) == name
+    assert safe_name(name) == name
 
 
 @given(st.text(min_size=1, max_size=300), st.text(min_size=1, max_size=300))
 @example("../../etc/passwd", "..")
 @example("fe80::1", "user@host:22")
 def test_safe_names_are_safe_and_keep_nodes_apart(one, other):
-    assert parse_key("f", f"f/records/facts/{evidence.safe_name(one)}.json") == (
+    assert parse_key("f", f"f/records/facts/{safe_name(one)}.json") == (
         "records",
         "facts",
-        evidence.safe_name(one),
+        safe_name(one),
     )
-    assert (evidence.safe_name(one) == evidence.safe_name(other)) == (one == other)
+    assert (safe_name(one) == safe_name(other)) == (one == other)

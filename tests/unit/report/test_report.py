@@ -6,7 +6,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import escape, schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence, gather
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence, take_record
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import (
     final_block,
     json_text,
@@ -207,7 +207,9 @@ def test_malicious_records_harm_nothing_and_are_named(tmp_path):
         ("folder/records/training/../../../../tmp/pwned.json", b"{}"),
         (f"folder/records/training/{NASTY}.json", b"{}"),
     ]
-    evidence = gather(run, objects, {node: {"state": "started", "message": NASTY} for node in run["nodes"]})
+    evidence = Evidence(launches={node: {"state": "started", "message": NASTY} for node in run["nodes"]})
+    for key, raw in objects:
+        take_record(evidence, run, key, raw)
     report = judge(run, evidence)
     schemas.validate("report", report, what="report")
     verdicts = {node["name"]: node["verdict"] for node in report["nodes"]}

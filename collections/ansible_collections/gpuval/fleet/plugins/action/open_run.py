@@ -48,7 +48,7 @@ class ActionModule(ControllerAction):
             for reason, applies in (
                 ("limit", bool(options["limit"])),
                 ("stages", options["gangs_alone"] or left_alone),
-                ("tags", plans.narrows([*stages, *gang_stages], [*options["profile_stages"], *together])),
+                ("tags", [*stages, *gang_stages] != [*options["profile_stages"], *together]),
             )
             if applies
         ]

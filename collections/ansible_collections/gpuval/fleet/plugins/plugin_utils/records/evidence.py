@@ -12,16 +12,14 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..core import schemas
 from ..core.errors import GpuvalError
-from ..core.escape import NODE_NAME, clean_text, one_line, safe_name
+from ..core.escape import NODE_NAME, clean_text, one_line
 from .documents import Problem, Record
-
-__all__ = ["Evidence", "Refused", "accept_record", "accept_series", "gather", "parse_key", "safe_name", "take_record"]
 
 MAX_RECORD_BYTES = 1 << 20
 MAX_SERIES_BYTES = 8 << 20
@@ -129,18 +127,6 @@ def take_record(evidence: Evidence, run: Mapping[str, Any], key: str, raw: bytes
         return None
     evidence.records.setdefault(node, {})[stage] = record
     return record
-
-
-def gather(
-    run: Mapping[str, Any],
-    objects: Iterable[tuple[str, bytes]],
-    launches: Mapping[str, Mapping[str, str]] | None = None,
-) -> Evidence:
-    """Evidence from (key, bytes) of every record found, and from what is known of the launches."""
-    evidence = Evidence(launches={node: dict(launch) for node, launch in (launches or {}).items()})
-    for key, raw in objects:
-        take_record(evidence, run, key, raw)
-    return evidence
 
 
 def _load(raw: bytes, max_bytes: int, schema: str) -> dict[str, Any]:

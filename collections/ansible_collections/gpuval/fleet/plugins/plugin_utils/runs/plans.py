@@ -39,10 +39,6 @@ class PlanError(GpuvalError):
     """The profile, the tags or a declaration do not fit; the message says what to change."""
 
 
-class UndeclaredError(PlanError):
-    """A profile names a stage that no workload is declared for."""
-
-
 class NothingChosenError(PlanError):
     """The tags leave nothing to run."""
 
@@ -78,7 +74,7 @@ def select_stages(
     """
     undeclared = [name for name in profile if name not in declarations]
     if undeclared:
-        raise UndeclaredError(
+        raise PlanError(
             f"no workload is declared for {', '.join(undeclared)}: "
             f"define {undeclared[0]}_workload, or correct gpuval_stages"
         )
@@ -187,11 +183,6 @@ def check_images(runtime: str, images: Mapping[str, str | None]) -> None:
             f"gpuval_runtime is {runtime}, and none of {', '.join(work)} has an image: declare gpuval_images "
             "(training, loading, inference), or set gpuval_runtime to host or auto"
         )
-
-
-def narrows(stages: Sequence[str], profile: Sequence[str]) -> bool:
-    """Whether less than the whole profile runs."""
-    return list(stages) != list(profile)
 
 
 def stage(

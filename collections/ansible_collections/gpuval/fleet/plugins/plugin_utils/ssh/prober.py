@@ -23,10 +23,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-try:
-    import paramiko
-except ImportError:  # a controller of local nodes may lack it; OpenSSH works for all nodes, slower
-    paramiko = None
+import paramiko
+
 from . import findings, known_hosts
 from .findings import REACHABLE, Finding, Policy, Where
 from .known_hosts import CA, HostKey, Known, Pins
@@ -170,8 +168,6 @@ class Prober:
         for setting in ("bindaddress", "bindinterface"):
             if at.settings.get(setting, ("none",))[0] not in ("none", ""):
                 return True
-        if paramiko is None:
-            return True
         kinds = {name for kind in policy.kinds for name in (RSA if kind == "ssh-rsa" else (kind,))}
         return bool(kinds) and not kinds & set(paramiko.Transport._preferred_keys)
 
