@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 from gpuval_workloads.common.result import WorkloadFailure
-from gpuval_workloads.loading import clock, hashing, manifest, plan
+from gpuval_workloads.loading import clock, hashing, manifest
 from gpuval_workloads.loading.rclone import Rclone, find_rclone, parse_log_line
 from gpuval_workloads.loading.units import human_bytes, human_rate, human_seconds
 
@@ -46,18 +46,6 @@ def test_a_manifest_that_cannot_be_trusted_is_refused(line):
         manifest.parse(line)
 
 
-def test_only_what_is_not_verified_is_transferred():
-    digests = {"a": A, "b": B, "c": A}
-    listing = {"a": 10, "b": 20, "c": 30, "SHA256SUMS": 1, "extra": 5}
-    assert plan.same_size(digests, listing, {"a": 10, "b": 19, "stray": 1}) == ["a"]
-    todo = plan.make_plan(digests, listing, ["a"])
-    assert (todo.transfer, todo.present) == ({"b": 20, "c": 30}, {"a": 10})
-    assert (todo.bytes_to_transfer, todo.is_complete) == (50, False)
-    assert plan.make_plan(digests, listing, digests).is_complete
-    assert plan.missing_in_store(digests, {"a": 1}) == ["b", "c"]
-    assert plan.not_in_manifest(digests, listing) == ["extra"]
-
-
 def test_files_are_hashed_and_missing_ones_left_out(tmp_path):
     contents = {f"f{index}": bytes([index]) * (hashing.CHUNK_BYTES + index) for index in range(3)}
     for name, content in contents.items():
@@ -65,7 +53,6 @@ def test_files_are_hashed_and_missing_ones_left_out(tmp_path):
     expected = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
     actual = hashing.hash_files(tmp_path, [*contents, "absent"], report=lambda count: None)
     assert actual == expected
-    assert hashing.mismatches({**expected, "f1": A, "absent": B}, actual, ["f0", "f1", "absent"]) == ["absent", "f1"]
 
 
 def test_what_is_verified_is_read_from_the_disk(tmp_path):

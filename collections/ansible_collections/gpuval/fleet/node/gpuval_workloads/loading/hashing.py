@@ -7,7 +7,7 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Callable
@@ -52,11 +52,6 @@ def drop_from_cache(handle: int) -> None:
     except OSError as error:
         if error.errno not in _CANNOT_SYNC:
             raise
-
-
-def mismatches(expected: Mapping[str, str], actual: Mapping[str, str], paths: Iterable[str]) -> list[str]:
-    """Return the paths whose digest is wrong or absent."""
-    return sorted(path for path in paths if actual.get(path) != expected[path])
 
 
 class _Counter:

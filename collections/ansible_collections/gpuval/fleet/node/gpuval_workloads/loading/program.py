@@ -7,13 +7,13 @@ import os
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..common.arguments import positive_int
 from ..common.result import Result, WorkloadFailure, run_workload
-from . import hashing, manifest, plan
+from . import hashing, manifest
 from .rclone import REMOTE, FullDiskError, Progress, Rclone, TransportError, find_rclone
 from .units import human_bytes, human_rate, human_seconds
 
@@ -89,26 +89,27 @@ def load(options: Options, environ: Mapping[str, str], result: Result) -> None:
     _make_folder(places.folder)
     _remove_partials(places.folder, digests)
     local = _local_sizes(places.folder)
-    _warn("on the node but not in SHA256SUMS, left alone", plan.not_in_manifest(digests, local))
+    _warn("on the node but not in SHA256SUMS, left alone", local.keys() - digests.keys() - {manifest.NAME})
 
-    candidates = [] if options.overwrite else plan.same_size(digests, listing, local)
+    sizes = {path: listing[path] for path in sorted(digests)}
+    candidates = [] if options.overwrite else [path for path, size in sizes.items() if local.get(path) == size]
     verify_seconds, actual = _hash(places.folder, candidates, result)
-    wrong = set(hashing.mismatches(digests, actual, candidates))
-    todo = plan.make_plan(digests, listing, [path for path in candidates if path not in wrong])
-    for path in todo.transfer:
+    present = {path: sizes[path] for path in candidates if actual.get(path) == digests[path]}
+    todo = {path: size for path, size in sizes.items() if path not in present}
+    for path in todo:
         (places.folder / path).unlink(missing_ok=True)
 
     seconds = 0.0
-    if not todo.is_complete:
+    if todo:
         seconds = _transfer(rclone, places, todo, options, result)
-        more_seconds, actual = _hash(places.folder, list(todo.transfer), result)
+        more_seconds, actual = _hash(places.folder, list(todo), result)
         verify_seconds += more_seconds
     result.add_metric("loading_verify_seconds", verify_seconds, "seconds")
-    bad = hashing.mismatches(digests, actual, todo.transfer)
+    bad = [path for path in todo if actual.get(path) != digests[path]]
     result.add_metric("loading_checksum_errors_count", len(bad), "count")
     if bad:
         _reject(places, bad)
-    result.message = _summary(todo, seconds, result.environment.get("transfer_retries", 0))
+    result.message = _summary(todo, present, seconds, result.environment.get("transfer_retries", 0))
     print(result.message, flush=True)
 
 
@@ -135,39 +136,40 @@ def _manifest(rclone: Rclone, places: Places, listing: Mapping[str, int], name: 
         digests = manifest.parse(rclone.read_text(places.source, manifest.NAME))
     except manifest.ManifestError as error:
         raise WorkloadFailure(f"{manifest.NAME} of {name} in the store cannot be used: {error}; {PRELOAD}") from error
-    missing = plan.missing_in_store(digests, listing)
+    missing = digests.keys() - listing.keys()
     if missing:
         raise WorkloadFailure(f"{name} in the store lacks {_named(missing)}: {PRELOAD}")
-    _warn("in the store but not in SHA256SUMS, not loaded", plan.not_in_manifest(digests, listing))
+    _warn("in the store but not in SHA256SUMS, not loaded", listing.keys() - digests.keys() - {manifest.NAME})
     return digests
 
 
-def _transfer(rclone: Rclone, places: Places, todo: plan.LoadPlan, options: Options, result: Result) -> float:
-    needed, free = todo.bytes_to_transfer, _free_bytes(places.folder)
+def _transfer(rclone: Rclone, places: Places, todo: Mapping[str, int], options: Options, result: Result) -> float:
+    """Load the files, by path with their sizes in bytes; return the seconds it took."""
+    needed, free = sum(todo.values()), _free_bytes(places.folder)
     if needed > free:
         raise _full_disk(places, needed, free)
-    result.report(f"transferring {len(todo.transfer)} files, {human_bytes(needed)}")
+    result.report(f"transferring {len(todo)} files, {human_bytes(needed)}")
 
     def report(progress: Progress) -> None:
         count = min(progress.bytes_done, needed)  # rclone counts a file again that it begins anew
         result.add_metric("loading_bytes", count, "bytes")
         rate = human_rate(progress.bytes_per_second)
         done = f"{human_bytes(count)} of {human_bytes(needed)}"
-        result.report(f"transferred {done}, {progress.files_done} of {len(todo.transfer)} files, {rate}")
+        result.report(f"transferred {done}, {progress.files_done} of {len(todo)} files, {rate}")
 
     started = time.monotonic()
     try:
         retries = rclone.copy(
             places.source,
             places.folder,
-            todo.transfer,
+            todo,
             transfers=options.transfers,
             streams=options.streams,
             chunk_size=options.chunk_size,
             report=report,
         )
     except FullDiskError as error:
-        _remove_partials(places.folder, todo.transfer)
+        _remove_partials(places.folder, todo)
         raise _full_disk(places, needed, _free_bytes(places.folder)) from error
     seconds = time.monotonic() - started
     result.environment["transfer_retries"] = retries
@@ -209,15 +211,15 @@ def _full_disk(places: Places, needed: int, free: int) -> WorkloadFailure:
     )
 
 
-def _summary(todo: plan.LoadPlan, seconds: float, retries: int) -> str:
-    present = f"{len(todo.present)} files, {human_bytes(sum(todo.present.values()))}, already present and verified"
-    if todo.is_complete:
-        return present
-    rate = human_rate(todo.bytes_to_transfer / seconds)
-    loaded = f"{human_bytes(todo.bytes_to_transfer)} in {human_seconds(seconds)}: {rate}"
+def _summary(todo: Mapping[str, int], present: Mapping[str, int], seconds: float, retries: int) -> str:
+    verified = f"{len(present)} files, {human_bytes(sum(present.values()))}, already present and verified"
+    if not todo:
+        return verified
+    size = sum(todo.values())
+    loaded = f"{human_bytes(size)} in {human_seconds(seconds)}: {human_rate(size / seconds)}"
     if retries:
         loaded += f", {retries} interruptions of the store included"
-    return f"{loaded}; {present}" if todo.present else loaded
+    return f"{loaded}; {verified}" if present else loaded
 
 
 def _make_folder(folder: Path) -> None:
@@ -248,14 +250,14 @@ def _free_bytes(folder: Path) -> int:
     return stat.f_bavail * stat.f_frsize
 
 
-def _warn(what: str, paths: Sequence[str]) -> None:
+def _warn(what: str, paths: Collection[str]) -> None:
     if paths:
         print(f"warning: {what}: {_named(paths)}", flush=True)
 
 
-def _named(paths: Sequence[str]) -> str:
+def _named(paths: Collection[str]) -> str:
     more = len(paths) - NAMED_FILES
-    return ", ".join(paths[:NAMED_FILES]) + (f" and {more} more" if more > 0 else "")
+    return ", ".join(sorted(paths)[:NAMED_FILES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _required(environ: Mapping[str, str], name: str) -> str:
