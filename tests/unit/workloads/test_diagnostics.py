@@ -352,7 +352,7 @@ def test_sums_of_all_ranks_are_exact_in_every_type():
 
 
 def test_a_bit_that_memory_loses_is_counted(alone, monkeypatch):
-    found = memory.pattern(alone, 0.01)
+    found = memory.pattern(alone, Meter(alone), 0.01)
     assert error_of(found, "diagnostics_memory_pattern_error_count") == 0
     assert error_of(found, "diagnostics_memory_tested_bytes") == memory.CPU_TESTED_BYTES
     write = memory._write
@@ -363,7 +363,7 @@ def test_a_bit_that_memory_loses_is_counted(alone, monkeypatch):
 
     monkeypatch.setattr(memory, "_write", losing)
     chunks = memory.CPU_TESTED_BYTES // memory.CPU_CHUNK_BYTES
-    found = memory.pattern(alone, 0.0)
+    found = memory.pattern(alone, Meter(alone), 0.0)
     assert error_of(found, "diagnostics_memory_pattern_error_count") == chunks  # once in pattern or complement
 
 
@@ -410,7 +410,7 @@ def test_ranks_with_less_memory_free_count_as_much(alone, monkeypatch):
     for most in (2, 5):
         progress = Counting()
         monkeypatch.setattr(torch.distributed, "all_reduce", lambda tensor, most=most, **_more: tensor.fill_(most))
-        memory.pattern(Ranks(0, 1, CPU, progress), 0.0)
+        memory.pattern(waiting := Ranks(0, 1, CPU, progress), Meter(waiting), 0.0)
         counts.append(progress.ticks)
     assert counts == [2 * 2, 2 * 5]  # pattern and complement; 2 chunks here
 
@@ -424,7 +424,7 @@ def test_an_address_line_that_is_broken_is_counted(alone, monkeypatch):
         chunk[: 1 << 10] = chunk[1 << 10 : 1 << 11].clone()
 
     monkeypatch.setattr(memory, "_write", folding)
-    assert error_of(memory.pattern(alone, 0.0), "diagnostics_memory_pattern_error_count") > 1 << 10
+    assert error_of(memory.pattern(alone, Meter(alone), 0.0), "diagnostics_memory_pattern_error_count") > 1 << 10
 
 
 def test_a_copy_that_differs_is_counted(alone, monkeypatch):
@@ -502,9 +502,9 @@ def test_what_goes_on_for_long_is_reported_by_the_first_rank(alone, monkeypatch,
         assert least <= len(lines) <= 12
     reporter = progress.ProgressReporter(alone)
     for work in (
-        lambda: memory.pattern(alone, 0.4, reporter.report),
-        lambda: host.memory_and_cores(alone, 0.4, reporter.report),
-        lambda: overlap.launch_latency(alone, 0.4, reporter.report),
+        lambda: memory.pattern(alone, Meter(alone, reporter.report), 0.4),
+        lambda: host.memory_and_cores(alone, Meter(alone, reporter.report), 0.4),
+        lambda: overlap.launch_latency(alone, Meter(alone, reporter.report), 0.4),
     ):
         reporter.begin("another", 0.4)
         work()
@@ -537,7 +537,7 @@ def test_a_slow_disk_is_reported(alone, monkeypatch, tmp_path, is_there):
     monkeypatch.setattr(host.fio, "run", measured)
     monkeypatch.setattr(host, "DISK_BYTES", 2**24)
     monkeypatch.setenv("GPUVAL_WORK_DIR", str(tmp_path))
-    found = host.disk(alone, 1.0, lambda: reports.append(1))
+    found = host.disk(alone, Meter(alone, lambda: reports.append(1)), 1.0)
     assert len(found.figures) == 2
     assert len(reports) >= 5
 
@@ -600,7 +600,7 @@ def test_a_part_and_a_link_behind_the_others_are_named():
 
 
 def test_launches_are_timed_one_by_one(alone):
-    found = overlap.launch_latency(alone, 0.05)
+    found = overlap.launch_latency(alone, Meter(alone), 0.05)
     assert 1e-8 < error_of(found, "diagnostics_launch_seconds") < 1e-3
 
 

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 from ..common import fio
 from ..common.ranks import Ranks
-from .figures import Findings, Timing
-from .progress import Report, keep_reporting, no_report
+from .figures import Findings
+from .measure import Meter
+from .progress import Report, keep_reporting
 
 COPY_BYTES = 2**28
 MATRIX = 1024
 DISK_BYTES, BLOCK_BYTES = 2**28, 2**22
-LEAST_LAPS = 5
 DISK_PATIENCE_SECONDS = 600
 
 
-def memory_and_cores(ranks: Ranks, seconds: float, report: Report = no_report) -> Findings:
+def memory_and_cores(ranks: Ranks, meter: Meter, seconds: float) -> Findings:
     """Copy in the host's memory and multiply on its cores, with all ranks' threads at once.
 
     Adds this rank's bytes per second (read and written) and fp32 TFLOP/s; the node's are the sums over its ranks.
@@ -32,14 +31,14 @@ def memory_and_cores(ranks: Ranks, seconds: float, report: Report = no_report) -
     a = torch.randn(MATRIX, MATRIX)
     out = torch.empty_like(a)
     ranks.gather(None)  # all begin together
-    copy = _repeat(lambda: target.copy_(source), seconds / 2, report)
+    copy = meter.repeat(lambda: target.copy_(source), seconds / 2)
     found.add("diagnostics_host_memory_bytes_per_second", 2 * source.nbytes / copy.seconds, "bytes/s", "node")
-    multiply = _repeat(lambda: torch.matmul(a, a, out=out), seconds / 2, report)
+    multiply = meter.repeat(lambda: torch.matmul(a, a, out=out), seconds / 2)
     found.add("diagnostics_host_cpu_tflops", 2 * MATRIX**3 / multiply.seconds / 1e12, "TFLOP/s", "node")
     return found
 
 
-def disk(ranks: Ranks, seconds: float, report: Report = no_report) -> Findings:
+def disk(ranks: Ranks, meter: Meter, seconds: float) -> Findings:
     """Write a file to the stage's scratch directory and read it back past the page cache, on rank 0 alone.
 
     With fio where it is installed, else with plain writes and ``fsync``. A disk that cannot be used is left out, with
@@ -53,10 +52,10 @@ def disk(ranks: Ranks, seconds: float, report: Report = no_report) -> Findings:
     read: float | None
     try:
         with ranks.patience(DISK_PATIENCE_SECONDS):
-            with keep_reporting(report, seconds + 2 * fio.GRACE_SECONDS):  # fio's own deadlines
+            with keep_reporting(meter.report, seconds + 2 * fio.GRACE_SECONDS):  # fio's own deadlines
                 measured = fio.run(directory, seconds, DISK_BYTES)
             if measured is None:
-                write, read = _plain(directory, report)
+                write, read = _plain(directory, meter.report)
             else:
                 write, read = measured.write_bytes_per_second, measured.read_bytes_per_second
         if measured is not None and measured.problem:
@@ -70,7 +69,7 @@ def disk(ranks: Ranks, seconds: float, report: Report = no_report) -> Findings:
     return found
 
 
-def _plain(directory: Path, report: Report = no_report) -> tuple[float, float]:
+def _plain(directory: Path, report: Report) -> tuple[float, float]:
     path = directory / "disk.bin"
     block = os.urandom(BLOCK_BYTES)
     try:
@@ -90,15 +89,3 @@ def _plain(directory: Path, report: Report = no_report) -> tuple[float, float]:
         return DISK_BYTES / written, DISK_BYTES / (time.perf_counter() - begun)
     finally:
         path.unlink(missing_ok=True)
-
-
-def _repeat(work: Callable[[], object], seconds: float, report: Report = no_report) -> Timing:
-    work()
-    laps: list[float] = []
-    started = time.perf_counter()
-    while len(laps) < LEAST_LAPS or time.perf_counter() - started < seconds:
-        begun = time.perf_counter()
-        work()
-        laps.append(time.perf_counter() - begun)
-        report()
-    return Timing(laps)

@@ -17,6 +17,7 @@ from .progress import REPORT_SECONDS, Report, no_report
 
 LEAST_LAPS, LEAST_SLOW_LAPS, MOST_LAPS = 8, 3, 20_000
 """Fewest repeats; fewest of work so slow that they would take ``REPORT_SECONDS``; most, of sustained work most kept."""
+LEAST_HOST_LAPS = 5
 KNOWN = 0.002
 """A median whose standard error is smaller than this (0.2 %) is known: criteria ask for differences of 2 % and more."""
 BLOCK_SECONDS = 0.25
@@ -70,6 +71,18 @@ class Meter:
             done, lap = self._agree(enough, timing.seconds, together)
             if done:
                 return timing
+
+    def repeat(self, work: Work, seconds: float) -> Timing:
+        """Time work of the host by its own clock, for about so long; other ranks go on as they like."""
+        work()
+        laps: list[float] = []
+        started = time.perf_counter()
+        while len(laps) < LEAST_HOST_LAPS or time.perf_counter() - started < seconds:
+            begun = time.perf_counter()
+            work()
+            laps.append(time.perf_counter() - begun)
+            self.report()
+        return Timing(laps)
 
     def _block(self, work: Work, prepare: Work | None, turns: int, together: bool) -> list[float]:
         laps = self._laps(work, prepare, turns, together)

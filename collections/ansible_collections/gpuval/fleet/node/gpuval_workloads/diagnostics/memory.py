@@ -11,7 +11,6 @@ from torch import Tensor
 from ..common.ranks import GIB, Ranks
 from .figures import Findings
 from .measure import Meter
-from .progress import Report, no_report
 
 GPU_COPY_BYTES, CPU_COPY_BYTES = 4 * GIB, 2**26
 GPU_SPARE_BYTES = 3 * GIB
@@ -37,7 +36,7 @@ def copy(ranks: Ranks, meter: Meter, seconds: float, size_bytes: int | None = No
     return found
 
 
-def pattern(ranks: Ranks, seconds: float, report: Report = no_report) -> Findings:
+def pattern(ranks: Ranks, meter: Meter, seconds: float) -> Findings:
     """Write a pattern that differs at every address over most of the free memory, read it back; then its complement.
 
     As often as the time allows, once at least. Adds how much was tested, its share of the device's memory, and the
@@ -56,7 +55,7 @@ def pattern(ranks: Ranks, seconds: float, report: Report = no_report) -> Finding
             for number, chunk in enumerate(chunks):
                 errors += _wrong(chunk, number + rounds, flip)
                 ranks.tick()
-                report()
+                meter.report()
             for _ in range(fewer):  # the ranks count alike, whatever each has free
                 ranks.tick()
         rounds += 1

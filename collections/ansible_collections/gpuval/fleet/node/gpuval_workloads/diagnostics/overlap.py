@@ -2,40 +2,31 @@
 
 from __future__ import annotations
 
-import time
-
 import torch
 import torch.distributed as dist
 
 from ..common.ranks import Ranks
-from .figures import Findings, Timing
+from .figures import Findings
 from .measure import Meter
-from .progress import Report, no_report
 
 LAUNCHES = 1000
 GPU_MATRIX, CPU_MATRIX = 8192, 512
 GPU_BYTES, CPU_BYTES = 2**30, 2**22
 
 
-def launch_latency(ranks: Ranks, seconds: float, report: Report = no_report) -> Findings:
+def launch_latency(ranks: Ranks, meter: Meter, seconds: float) -> Findings:
     """Start kernels that do nearly nothing, one after another; adds the seconds of one, as the host's clock says."""
     found = Findings()
     one = torch.zeros(1, device=ranks.device)
-    for _ in range(LAUNCHES):
-        one.add_(1)
-    ranks.synchronize()
-    dist.barrier()
-    laps: list[float] = []
-    started = time.perf_counter()
-    while len(laps) < 5 or time.perf_counter() - started < seconds:
-        begun = time.perf_counter()
+
+    def launch() -> None:
         for _ in range(LAUNCHES):
             one.add_(1)
         ranks.synchronize()
-        laps.append((time.perf_counter() - begun) / LAUNCHES)
-        report()
-    timing = Timing(laps)
-    found.add("diagnostics_launch_seconds", timing.seconds, "seconds")
+
+    dist.barrier()
+    timing = meter.repeat(launch, seconds)
+    found.add("diagnostics_launch_seconds", timing.seconds / LAUNCHES, "seconds")
     found.add("diagnostics_launch_spread_ratio", timing.spread_ratio, "ratio")
     return found
 

@@ -48,10 +48,10 @@ PARTS = (
     Part("products beside an all-reduce", 0.06, overlap),
     Part("links between devices", 0.06, peers),
     Part("host to device and back", 0.10, transfers),
-    Part("kernel launches", 0.01, lambda ranks, meter, seconds: launch_latency(ranks, seconds, meter.report)),
-    Part("host memory and cores", 0.03, lambda ranks, meter, seconds: memory_and_cores(ranks, seconds, meter.report)),
-    Part("local disk", 0.03, lambda ranks, meter, seconds: disk(ranks, seconds, meter.report)),
-    Part("device memory, patterns", 0.14, lambda ranks, meter, seconds: pattern(ranks, seconds, meter.report)),
+    Part("kernel launches", 0.01, launch_latency),
+    Part("host memory and cores", 0.03, memory_and_cores),
+    Part("local disk", 0.03, disk),
+    Part("device memory, patterns", 0.14, pattern),
 )
 BASIC_PARTS = tuple(part for part in PARTS if part.run in (matmul, copy, collectives))
 

@@ -36,12 +36,6 @@ def llama_flops(shape: LlamaShape, sequence_length: int, tokens: int) -> int:
     return tokens * (6 * weights + attention)
 
 
-def resnet18_parameters() -> int:
-    """Return the number of parameters: convolutions, a scale and an offset per channel, head."""
-    convolutions = sum(cin * cout * kernel**2 + 2 * cout for cin, cout, kernel, _ in convolution_shapes())
-    return convolutions + WIDTHS[-1] * CLASSES + CLASSES
-
-
 def resnet18_macs() -> int:
     """Return the multiply-adds of one image's forward pass, convolutions and head."""
     return sum(cin * cout * (kernel * size) ** 2 for cin, cout, kernel, size in convolution_shapes()) + (

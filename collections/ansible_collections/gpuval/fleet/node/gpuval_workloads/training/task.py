@@ -110,7 +110,7 @@ def _resnet18(config: Config, ranks: Ranks, dtype: str) -> Task:
         learning_rate=config.learning_rate or 1e-3,
         autocast=dtype == "bf16",
         environment={
-            "parameters": metrics.resnet18_parameters(),
+            "parameters": sum(parameter.numel() for parameter in model.parameters()),
             "batch_size_per_process": batch_size,
             "precision": "bf16 autocast, fp32 weights" if dtype == "bf16" else "fp32 weights",
             "flops_formula": metrics.RESNET_FORMULA,
