@@ -73,11 +73,9 @@ _PATH = re.compile(
     r"(?:/(?P<name>[^/]+))?(?:/(?P<sub>[^/]+))?$"
 )
 
-_REVIEW_PATH = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
 _ACCESS_PATH = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 #: Its events are not cached, and what is not cached has no bookmarks.
 _NO_BOOKMARKS = ("Event",)
-_VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
 
 
 class Change(NamedTuple):
@@ -259,16 +257,12 @@ class ApiServer(kmock.KubernetesScaffold):
         self.lost: Counter[str] = Counter()  # verbs whose answers get lost
         self.down_until = 0.0
         self.gone_by_status = False
-        self.rules_incomplete = False
-        self.unlisted: set[Asked] = set()  # rules of an authorizer that does not tell them
         self.admit: Callable[[Resource, Manifest], None] = lambda resource, manifest: None
         self.delete: Callable[[Resource, Manifest, str], None] = lambda resource, item, propagation: None
 
     async def __call__(self, raw_request: aiohttp.web.BaseRequest) -> aiohttp.web.StreamResponse:
         if time.monotonic() < self.down_until:
             return self._hang_up(raw_request)
-        if raw_request.path == _REVIEW_PATH:
-            return await self._review(raw_request)
         if raw_request.path == _ACCESS_PATH:
             return await self._review_access(raw_request)
         found = _PATH.match(raw_request.path)
@@ -289,19 +283,6 @@ class ApiServer(kmock.KubernetesScaffold):
             return self._hang_up(raw_request)
         return answer
 
-    async def _review(self, raw_request: aiohttp.web.BaseRequest) -> aiohttp.web.StreamResponse:
-        """Say what this user may do."""
-        self.asked.append(Asked("create", "authorization.k8s.io", "selfsubjectrulesreviews"))
-        await raw_request.content.read()
-        places = [(item.group, item.plural, "") for item in RESOURCES.values()] + [("", "pods", "log")]
-        rules = [
-            {"verbs": verbs, "apiGroups": [group], "resources": [f"{plural}/{sub}" if sub else plural]}
-            for group, plural, sub in places
-            if (verbs := [verb for verb in _VERBS if self._lists(Asked(verb, group, plural, sub))])
-        ]
-        status = {"resourceRules": rules, "nonResourceRules": [], "incomplete": self.rules_incomplete}
-        return aiohttp.web.json_response({"kind": "SelfSubjectRulesReview", "status": status}, status=201)
-
     async def _review_access(self, raw_request: aiohttp.web.BaseRequest) -> aiohttp.web.StreamResponse:
         """Say whether this user may do one thing."""
         self.asked.append(Asked("create", "authorization.k8s.io", "selfsubjectaccessreviews"))
@@ -312,9 +293,6 @@ class ApiServer(kmock.KubernetesScaffold):
         allowed = self._allows(asked) and bool(wanted["namespace"]) == resource.namespaced
         status = {"allowed": allowed}
         return aiohttp.web.json_response({"kind": "SelfSubjectAccessReview", "status": status}, status=201)
-
-    def _lists(self, asked: Asked) -> bool:
-        return self._allows(asked) and asked not in self.unlisted
 
     def _allows(self, asked: Asked) -> bool:
         return self.denied.get(asked, 0) == 0 and (self.allowed is None or self.allowed(asked))

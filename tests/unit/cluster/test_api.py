@@ -80,11 +80,11 @@ def test_a_list_whose_version_is_gone_between_pages_starts_again(kit, cluster, m
     kit.add_nodes(5)
     call, times = cluster._call, []
 
-    def compacting(asked, method, path, query=None, *rest, **options):
-        if query and "continue" in query and not times:
+    def compacting(request):
+        if "continue" in request.query and not times:
             times.append(1)
             kit.compact()
-        return call(asked, method, path, query, *rest, **options)
+        return call(request)
 
     monkeypatch.setattr(cluster, "_call", compacting)
     items, _ = cluster.list("Node", limit=2)
@@ -323,27 +323,7 @@ class TestRefusals:
         with pytest.raises(Forbidden) as caught:
             cluster.check(needed)
         assert caught.value.asked == [Asked("create", "batch", "jobs"), Asked("watch", "", "nodes")]
-        assert set(kit.counts()) == {permissions.REVIEW}
-
-    def test_rules_that_the_cluster_does_not_list_are_asked_for_one_by_one(self, kit, cluster):
-        needed = sorted(permissions.granted(permissions.documents("gpuval")))
-        kit.server.rules_incomplete = True
-        cluster.check(needed)
-        assert set(kit.counts()) == {permissions.REVIEW}
-        kit.server.unlisted = {Asked(*one) for one in needed}
-        cluster.check(needed)
-        assert kit.counts()[permissions.ACCESS_REVIEW] == len(needed)
-        kit.server.unlisted = {Asked("get", "", "pods", "log")}
-        kit.deny("create", "batch", "jobs")
-        kit.deny("watch", "", "nodes")
-        kit.forget_requests()
-        with pytest.raises(Forbidden) as caught:
-            cluster.check(needed)
-        assert caught.value.asked == [Asked("create", "batch", "jobs"), Asked("watch", "", "nodes")]
-        assert kit.counts() == {permissions.REVIEW: 1, permissions.ACCESS_REVIEW: 3}
-        kit.server.rules_incomplete = False
-        with pytest.raises(Forbidden, match="get pods/log"):  # a list that is complete is believed
-            cluster.check(needed)
+        assert kit.counts() == {permissions.REVIEW: 2 * len(needed)}
 
     def test_the_documented_role_is_enough_for_each_call_here(self, kit, cluster):
         kit.add_node("node-001")
@@ -364,7 +344,7 @@ class TestRefusals:
         for kind in ("Job", "Pod", "Secret", "ConfigMap", "Service", "PersistentVolume", "PersistentVolumeClaim"):
             cluster.delete_all(kind, SELECTOR)
             cluster.list(kind, SELECTOR)
-        assert permissions.unused(permissions.documents("gpuval"), kit.requests) == []
+        assert permissions.granted(permissions.documents("gpuval")) <= set(kit.requests)
 
     @pytest.mark.parametrize(
         "message",

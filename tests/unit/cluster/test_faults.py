@@ -14,7 +14,7 @@ from tests.kit.cluster import ClusterKit, Fault, StageEnd
 RUN, AT = "20261120-201500-3f2a", "2026-11-20T20:21:00Z"
 STAGES = ("facts", "training", "loading")
 IMAGE = "registry.test/gpuval:1"
-SOON = Limits(*[0.3] * 8)
+SOON = Limits(0.3, 0.3)
 PLAN = {
     "run_id": RUN,
     "node": "",

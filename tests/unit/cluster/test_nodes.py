@@ -7,7 +7,6 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import (
     classes,
     nodes,
-    pod_classes,
     pod_settings,
     probing,
 )
@@ -400,14 +399,14 @@ def test_a_launch_is_told_why_it_cannot_be():
     ],
 )
 def test_classes_of_what_the_cluster_says(reason, message, name):
-    known = classes.classify(reason, message)
+    known = classes.classify(f"{reason}: {message}")
     assert known is not None and known.name == name
     assert known.remedy.endswith("validate again with --limit {node}")
 
 
 def test_an_unknown_text_has_no_class():
-    assert classes.classify("BackOff", "something new") is None
-    assert classes.named("cordoned").name == "cordoned" and classes.named("x") is None
+    assert classes.classify("BackOff: something new") is None
+    assert classes.named("cordoned").name == "cordoned"
 
 
 @pytest.mark.parametrize(
@@ -445,7 +444,7 @@ def test_names_of_classes_are_unique():
 def test_the_documentation_names_every_class():
     docs = Path(__file__).resolve().parents[3] / "docs"
     text = "".join((docs / name).read_text(encoding="utf-8") for name in ("kubernetes.md", "troubleshooting.md"))
-    names = {known.name for known in classes.CLASSES} | set(pod_classes.OWN)
+    names = {known.name for known in classes.CLASSES}
     assert [name for name in sorted(names) if f"`{name}`" not in text] == []
 
 

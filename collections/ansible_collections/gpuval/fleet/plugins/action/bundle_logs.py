@@ -9,8 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from ..module_utils.host_evidence import Part, pack
 from ..module_utils.redaction import Redaction
 from ..plugin_utils.cluster import names, node_evidence
-from ..plugin_utils.cluster.api import Cluster, ClusterError
-from ..plugin_utils.cluster.options import access_of
+from ..plugin_utils.cluster.api import Access, Cluster, ClusterError
 from ..plugin_utils.core.action import ControllerAction
 from ..plugin_utils.core.escape import one_line
 from ..plugin_utils.core.paths import project_path
@@ -47,7 +46,7 @@ class ActionModule(ControllerAction):
         deadline = time.monotonic() + options["seconds"]
         secrets = {*secrets, *(options["store"][name] for name in SECRETS if options["store"][name])}
         try:
-            with Cluster(access_of(options), deadline_seconds=min(60.0, options["seconds"])) as cluster:
+            with Cluster(Access.of(options), deadline_seconds=min(60.0, options["seconds"])) as cluster:
                 _gather(cluster, folder, nodes, secrets, options["limit_bytes"], deadline)
         except ClusterError as error:
             for node in nodes:

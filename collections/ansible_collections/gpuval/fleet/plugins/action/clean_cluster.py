@@ -4,15 +4,14 @@
 from __future__ import annotations
 
 from ..plugin_utils.cluster import cleaning
-from ..plugin_utils.cluster.api import Cluster
-from ..plugin_utils.cluster.options import access_of
+from ..plugin_utils.cluster.api import Access, Cluster
 from ..plugin_utils.core.action import ControllerAction
 
 
 class ActionModule(ControllerAction):
     def work(self, options, task_vars):
         run_ids, trial = options["run_ids"], self.check_mode
-        with Cluster(access_of(options)) as cluster:
+        with Cluster(Access.of(options)) as cluster:
             cleaned = cleaning.clean(
                 cluster, run_ids, options["deadline_seconds"], trial=trial, volumes=options["volumes"]
             )

@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 from ..plugin_utils.cluster import marks
-from ..plugin_utils.cluster.api import Cluster, Missing
-from ..plugin_utils.cluster.options import access_of
+from ..plugin_utils.cluster.api import Access, Cluster, Missing
 from ..plugin_utils.core.escape import one_line
 from ..plugin_utils.core.text import some_of
 from ..plugin_utils.runs import failed_checks, folder
@@ -17,7 +16,7 @@ INCOMPLETE = "INCOMPLETE"
 
 class ActionModule(RunAction):
     def work(self, options, task_vars):
-        with Cluster(access_of(options)) as cluster:
+        with Cluster(Access.of(options)) as cluster:
             before = {node["metadata"]["name"]: node for node in cluster.list("Node")[0]}
             if options["state"] == "absent":
                 done = marks.remove_marks(cluster, options["nodes"], options["run_id"], trial=self.check_mode)

@@ -6,8 +6,7 @@ from __future__ import annotations
 from ansible.errors import AnsibleActionFail
 
 from ..plugin_utils.cluster import manifests, names, permissions
-from ..plugin_utils.cluster.api import Cluster, ClusterError, Forbidden, Missing, Refused
-from ..plugin_utils.cluster.options import access_of
+from ..plugin_utils.cluster.api import Access, Cluster, ClusterError, Forbidden, Missing, Refused
 from ..plugin_utils.core import files
 from ..plugin_utils.core.action import ControllerAction
 from ..plugin_utils.core.paths import project_path
@@ -24,7 +23,7 @@ class ActionModule(ControllerAction):
         if role != before:
             self._show(path, role)
         try:
-            with Cluster(access_of(options)) as cluster:
+            with Cluster(Access.of(options)) as cluster:
                 made = self._prepare(cluster, options)
         except ClusterError as error:
             if not isinstance(error, (Forbidden, Missing)):

@@ -11,8 +11,7 @@ from pathlib import Path
 from ansible.errors import AnsibleActionFail
 
 from ..plugin_utils.cluster import names
-from ..plugin_utils.cluster.api import Cluster, ClusterError
-from ..plugin_utils.cluster.options import access_of
+from ..plugin_utils.cluster.api import Access, Cluster, ClusterError
 from ..plugin_utils.core.escape import clean_text
 from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.gang import document
@@ -89,7 +88,7 @@ class ActionModule(RunAction):
 
     def _in_cluster(self, run_id, node, options):
         selector = f"{names.run_selector(run_id)},{names.NODE_LABEL}={names.label_value(node)}"
-        with Cluster(access_of(options)) as cluster:
+        with Cluster(Access.of(options)) as cluster:
             pod = reach.newest(cluster.list("Pod", selector)[0])
             if pod is None:
                 raise reach.ReachError(

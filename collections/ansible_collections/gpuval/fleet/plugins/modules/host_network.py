@@ -227,7 +227,7 @@ from ansible_collections.gpuval.fleet.plugins.module_utils.network.hosts_file im
 from ansible_collections.gpuval.fleet.plugins.module_utils.network.journal import Journal
 from ansible_collections.gpuval.fleet.plugins.module_utils.network.plan import HOSTS_FILE, Management, build, protected
 from ansible_collections.gpuval.fleet.plugins.module_utils.network.settings import parse
-from ansible_collections.gpuval.fleet.plugins.module_utils.network.summary import shown
+from ansible_collections.gpuval.fleet.plugins.module_utils.network.state import shown
 from ansible_collections.gpuval.fleet.plugins.module_utils.network.undo import is_changed, is_touched, put_back
 from ansible_collections.gpuval.fleet.plugins.module_utils.node_directory import NodeError, base_directory, run_folders
 
@@ -295,52 +295,42 @@ def apply(module):
         "management": {"interfaces": carriers, "peer": peer, "reason": reason},
         "left": [],
         "down": [],
+        "interfaces": shown(state),
     }
     if module._diff and changes:
-        result["diff"] = {
-            "before": "".join(f"{change.subject}: {_text(change.before)}\n" for change in plan.changes),
-            "after": "".join(f"{change.subject}: {_text(change.after)}\n" for change in plan.changes),
-            "before_header": "network, as it is",
-            "after_header": "network, as declared",
-        }
+        before, after = (
+            "".join(f"{change.subject}: {_text(getattr(change, side))}\n" for change in plan.changes)
+            for side in ("before", "after")
+        )
+        headers = {"before_header": "network, as it is", "after_header": "network, as declared"}
+        result["diff"] = {"before": before, "after": after, **headers}
     if plan.problems:
-        module.fail_json(
-            msg="; ".join(plan.problems), changed=False, interfaces=shown(state), **{**result, "changes": []}
-        )
+        module.fail_json(msg="; ".join(plan.problems), changed=False, **{**result, "changes": []})
     if changes and os.geteuid() != 0:
-        module.fail_json(
-            msg=NEEDS_ROOT.format(what="; ".join(changes)), interfaces=shown(state), **{**result, "changes": []}
-        )
+        module.fail_json(msg=NEEDS_ROOT.format(what="; ".join(changes)), **{**result, "changes": []})
     if module.check_mode:
-        module.exit_json(
-            changed=bool(changes), msg=_summary(settings, changes, "would be"), interfaces=shown(state), **result
-        )
+        module.exit_json(changed=bool(changes), msg=_summary(settings, changes, "would be"), **result)
     if not changes:
         state = wait_for_links(plan, host, list(settings.sysctls), module.params["link_seconds"])
-        result["down"] = links_down(plan, state)
+        result.update(down=links_down(plan, state), interfaces=shown(state))
         if result["down"]:
             reasons = ", ".join(why_down(name, state) for name in result["down"])
             module.fail_json(
                 msg=f"{reasons}, though declared up. Look at the cable, the transceiver, the switch's port and dmesg",
-                interfaces=shown(state),
                 **result,
             )
-        module.exit_json(changed=False, msg=_summary(settings, changes, "were"), interfaces=shown(state), **result)
+        module.exit_json(changed=False, msg=_summary(settings, changes, "were"), **result)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a connection that ends must not leave half of the changes
     outcome = apply_plan(plan, settings, management, host, journal, module.params["link_seconds"])
-    result.update(left=outcome.left, down=outcome.down)
+    state = host.state() if outcome.failures else outcome.state
+    result.update(left=outcome.left, down=outcome.down, interfaces=shown(state))
     if outcome.failures:
         back = "; the changes were rolled back" if outcome.rolled_back and not outcome.left else ""
         if outcome.left:
             back = f"; could not be rolled back: {'; '.join(outcome.left)}: run `make clean`"
-        module.fail_json(
-            msg="; ".join(outcome.failures) + back,
-            changed=bool(outcome.left),
-            rolled_back=outcome.rolled_back,
-            interfaces=shown(host.state()),
-            **result,
-        )
-    module.exit_json(changed=True, msg=_summary(settings, changes, "were"), interfaces=shown(outcome.state), **result)
+        message = "; ".join(outcome.failures) + back
+        module.fail_json(msg=message, changed=bool(outcome.left), rolled_back=outcome.rolled_back, **result)
+    module.exit_json(changed=True, msg=_summary(settings, changes, "were"), **result)
 
 
 def _text(value):

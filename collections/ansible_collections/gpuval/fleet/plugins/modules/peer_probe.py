@@ -168,7 +168,7 @@ from ansible_collections.gpuval.fleet.plugins.module_utils.network.asking import
 from ansible_collections.gpuval.fleet.plugins.module_utils.network.errors import NetworkError
 from ansible_collections.gpuval.fleet.plugins.module_utils.network.host import Deadline, Host
 from ansible_collections.gpuval.fleet.plugins.module_utils.network.parallel import in_parallel
-from ansible_collections.gpuval.fleet.plugins.module_utils.network.summary import shown
+from ansible_collections.gpuval.fleet.plugins.module_utils.network.state import shown
 from ansible_collections.gpuval.fleet.plugins.module_utils.node_directory import NodeError, base_directory
 
 MOST_PORTS = 64

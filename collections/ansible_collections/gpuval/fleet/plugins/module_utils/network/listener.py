@@ -34,7 +34,7 @@ def open_ports(ports: list[int]) -> tuple[dict[int, socket.socket], dict[int, st
         try:
             found[port] = _listen(port)
         except OSError as error:
-            others[port] = "in_use" if error.errno == errno.EADDRINUSE else (error.strerror or str(error))
+            others[port] = "in_use" if error.errno == errno.EADDRINUSE else os.strerror(error.errno)
     return found, others
 
 
@@ -140,21 +140,9 @@ class Service:
 
 def _listen(port: int) -> socket.socket:
     """On all addresses of both IP versions, or of IPv4 where there is no other."""
-    try:
-        link = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
-        link.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        where: Any = ("::", port)
-    except OSError:
-        link = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        where = ("0.0.0.0", port)  # noqa: S104 - other nodes are to reach it, at any address
-    try:
-        link.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        link.bind(where)
-        link.listen(128)
-    except OSError:
-        link.close()
-        raise
-    return link
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    return socket.create_server(("", port), family=family, backlog=128, dualstack_ipv6=both)
 
 
 def _read(path: Path) -> Any:

@@ -6,7 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, Optional
+from typing import Any
 
 AT_ONCE = 32
 
@@ -33,15 +33,9 @@ def in_parallel(
         threading.Thread(target=work, daemon=True).start()  # daemons: a hanging name server must not block the exit
     results: dict[Hashable, Any] = {}
     while len(results) < len(tasks):
-        item = _next(done, end)
-        if item is None:
+        try:
+            key, result = done.get(timeout=max(0.0, end - time.monotonic()))
+        except queue.Empty:
             break
-        results[item[0]] = item[1]
+        results[key] = result
     return results
-
-
-def _next(done: queue.SimpleQueue, end: float) -> Optional[tuple[Hashable, Any]]:
-    try:
-        return done.get(timeout=max(0.0, end - time.monotonic()))
-    except queue.Empty:
-        return None

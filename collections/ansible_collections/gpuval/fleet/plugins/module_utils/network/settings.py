@@ -83,18 +83,12 @@ def _interfaces(entry: dict[str, Any]) -> Interfaces:
     given = {key: value for key, value in entry.items() if value is not None}
     if not (given.get("name") or given.get("pattern") or given.get("driver")):
         raise NetworkError(f"an interface needs a name, a pattern or a driver: {given}")
-    found = Interfaces(
-        name=given.get("name", ""),
-        pattern=given.get("pattern", ""),
-        driver=given.get("driver", ""),
-        exclude=tuple(given.get("exclude", ())),
-        count=given.get("count"),
-        state=given.get("state", "up"),
-        mtu=given.get("mtu"),
-        addresses=tuple(_interface_address(text) for text in given.get("addresses", ())),
-        routes=tuple(_route(route) for route in given.get("routes", ())),
-        flap=bool(given.get("flap", False)),
-    )
+    lists = {
+        "exclude": tuple(given.get("exclude", ())),
+        "addresses": tuple(_interface_address(text) for text in given.get("addresses", ())),
+        "routes": tuple(_route(route) for route in given.get("routes", ())),
+    }
+    found = Interfaces(**{**given, **lists})
     where = f"interfaces, {found}"
     if found.mtu is not None and found.mtu not in MTU_RANGE:
         raise NetworkError(f"{where}: mtu {found.mtu} is not from {MTU_RANGE[0]} to {MTU_RANGE[-1]}")

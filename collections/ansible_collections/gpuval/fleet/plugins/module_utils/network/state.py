@@ -9,6 +9,9 @@ from typing import Any, Optional
 
 from .errors import NetworkError
 
+#: Of what is shown of a node, at most.
+MOST_INTERFACES, MOST_ADDRESSES = 128, 32
+
 #: What a metric that is not shown stands for.
 DEFAULT_METRIC = {4: 0, 6: 1024}
 
@@ -45,6 +48,27 @@ class State:
     hosts_block: Optional[str] = None
     limits: Optional[str] = None
     boot_id: str = ""
+
+
+def shown(state: State) -> dict[str, dict[str, Any]]:
+    """Interfaces by name, to be shown and compared with other nodes'.
+
+    Where many are not hardware (containers' ends), those without hardware are left out.
+    """
+    chosen = [interface for interface in state.interfaces.values() if interface.name != "lo"]
+    if len(chosen) > MOST_INTERFACES:
+        chosen = [interface for interface in chosen if interface.physical][:MOST_INTERFACES]
+    return {
+        interface.name: {
+            "state": interface.state,
+            "carrier": interface.carrier,
+            "mtu": interface.mtu,
+            "addresses": list(interface.addresses[:MOST_ADDRESSES]),
+            "driver": interface.driver,
+            "physical": interface.physical,
+        }
+        for interface in chosen
+    }
 
 
 def parse_interfaces(text: str, drivers: dict[str, str], physical: frozenset[str]) -> dict[str, Interface]:

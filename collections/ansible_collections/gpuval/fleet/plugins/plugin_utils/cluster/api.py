@@ -21,7 +21,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlencode
@@ -84,9 +84,12 @@ class Kind:
     #: Only metadata is fetched: no content of Secrets.
     metadata_only: bool = False
 
-    @property
-    def root(self) -> str:
-        return f"/apis/{self.group}/v1" if self.group else "/api/v1"
+    def asked(self, verb: str) -> Asked:
+        return Asked(verb, self.group, self.plural)
+
+    def path(self, namespace: str) -> str:
+        root = f"/apis/{self.group}/v1" if self.group else "/api/v1"
+        return f"{root}/namespaces/{namespace}/{self.plural}" if self.namespaced else f"{root}/{self.plural}"
 
 
 KINDS = {
@@ -107,6 +110,21 @@ KINDS = {
 
 _JSON = "application/json"
 _METADATA = f"{_JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{_JSON}"
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request; `asked` is how access control sees it."""
+
+    asked: Asked
+    method: str
+    path: str
+    query: Mapping[str, str] = field(default_factory=dict)
+    body: Mapping[str, Any] | None = None
+    accept: str = _JSON
+    content_type: str = _JSON
+    #: Bytes of the answer; None is all.
+    most_bytes: int | None = None
 
 
 class ClusterError(GpuvalError):
@@ -156,6 +174,11 @@ class Access:
     context: str = ""
     namespace: str = "gpuval"
 
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Access:
+        """From options of the documentation fragment `cluster`."""
+        return cls(options["kubeconfig"], options["context"], options["namespace"])
+
 
 class Cluster:
     """One cluster and namespace. May be used by several threads."""
@@ -203,10 +226,9 @@ class Cluster:
         Raises ``Exists``, ``Refused``, ``Forbidden``, ``Missing`` (the namespace).
         """
         kind = KINDS[manifest["kind"]]
-        asked = Asked("create", kind.group, kind.plural)
+        query = {"dryRun": "All"} if dry_run else {}
         try:
-            query = {"dryRun": "All"} if dry_run else None
-            return _document(self._call(asked, "POST", self._path(kind), query, body=manifest))
+            return _document(self._call(self._request(kind, "create", "POST", query=query, body=manifest)))
         except Exists:
             if kind.name == "Namespace":
                 return dict(manifest)
@@ -231,13 +253,12 @@ class Cluster:
     ) -> tuple[list[Manifest], str]:
         """All objects of a kind, trimmed unless `whole`, and their resource version. `limit` is the size of a page."""
         place = KINDS[kind]
-        asked = Asked("list", place.group, place.plural)
         query = {"labelSelector": selector, "fieldSelector": fields, "limit": str(limit)}
         accept = _METADATA if place.metadata_only else _JSON
         items: list[Manifest] = []
         while True:
             try:
-                page = _document(self._call(asked, "GET", self._path(place), query, accept=accept))
+                page = _document(self._call(self._request(place, "list", "GET", query=query, accept=accept)))
             except Gone:
                 if "continue" not in query:
                     raise
@@ -259,12 +280,12 @@ class Cluster:
         """Delete what a selector chooses, and its dependents. Returns before they are gone."""
         if not selector and not fields:
             raise ValueError("a selector is needed: all objects of a kind are never deleted")
-        place = KINDS[kind]
-        asked = Asked("deletecollection", place.group, place.plural)
         query = {"labelSelector": selector, "fieldSelector": fields}
         options = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
         # The answer has the deleted objects, with the content of Secrets unless metadata is asked for.
-        self._call(asked, "DELETE", self._path(place), query, body=options, accept=_METADATA)
+        self._call(
+            self._request(KINDS[kind], "deletecollection", "DELETE", query=query, body=options, accept=_METADATA)
+        )
 
     def delete(self, kind: str, name: str) -> None:
         """Delete one object; a missing one is no error. Uses the rule `deletecollection`."""
@@ -275,33 +296,22 @@ class Cluster:
 
         Raises ``Exists`` when the patch names a resource version that the object no longer has.
         """
-        place = KINDS[kind]
-        asked = Asked("patch", place.group, place.plural)
-        path = f"{self._path(place)}/{name}"
-        answer = self._call(asked, "PATCH", path, body=body, content_type="application/merge-patch+json")
-        return trim(kind, _document(answer))
+        merge = "application/merge-patch+json"
+        request = self._request(KINDS[kind], "patch", "PATCH", name, body=body, content_type=merge)
+        return trim(kind, _document(self._call(request)))
 
     def log(self, pod: str, container: str, limit_bytes: int = MAX_LOG_BYTES, tail_lines: int | None = None) -> str:
         """The output of a container, at most so many bytes; empty before its start.
 
         Raises ``ClusterError`` within `LOG_SECONDS` when the node's kubelet, which has the output, does not answer.
         """
-        asked = Asked("get", "", "pods", "log")
         query = {"container": container, "limitBytes": str(limit_bytes)}
         if tail_lines is not None:
             query["tailLines"] = str(tail_lines)
-        path = f"{self._path(KINDS['Pod'])}/{pod}/log"
+        path = f"{KINDS['Pod'].path(self.namespace)}/{pod}/log"
+        request = Request(Asked("get", "", "pods", "log"), "GET", path, query, accept="*/*", most_bytes=limit_bytes)
         try:
-            answer = self._call(
-                asked,
-                "GET",
-                path,
-                query,
-                accept="*/*",
-                most_bytes=limit_bytes,
-                deadline_seconds=min(LOG_SECONDS, self.deadline_seconds),
-                retried=LOG_RETRIED,
-            )
+            answer = self._call(request, min(LOG_SECONDS, self.deadline_seconds), LOG_RETRIED)
         except Refused as error:
             if error.code == 400 and ("waiting to start" in str(error) or "PodInitializing" in str(error)):
                 return ""
@@ -311,15 +321,8 @@ class Cluster:
         return answer.data.decode("utf-8", "replace")
 
     def check(self, needed: Sequence[Asked]) -> None:
-        """Raise ``Forbidden`` with all rules that are missing.
-
-        One request; where authorizers do not list their rules (webhooks of managed clusters), one more for each rule
-        that is not listed.
-        """
-        status = self._review(permissions.REVIEW, "SelfSubjectRulesReview", {"namespace": self.namespace})
-        lacking = permissions.lacking(status.get("resourceRules") or [], needed)
-        if status.get("incomplete"):
-            lacking = [asked for asked in lacking if not self._may(asked)]
+        """Raise ``Forbidden`` with all rules that are missing; one request for each."""
+        lacking = [asked for asked in needed if not self._may(asked)]
         if lacking:
             raise Forbidden(lacking, self.namespace)
 
@@ -332,20 +335,16 @@ class Cluster:
             "resource": asked.resource,
             "subresource": asked.subresource,
         }
-        status = self._review(permissions.ACCESS_REVIEW, "SelfSubjectAccessReview", {"resourceAttributes": attributes})
-        return bool(status.get("allowed"))
-
-    def _review(self, asked: Asked, kind: str, spec: Mapping[str, Any]) -> Mapping[str, Any]:
-        review = {"kind": kind, "apiVersion": f"{asked.group}/v1", "spec": spec}
-        answer = self._call(asked, "POST", f"/apis/{asked.group}/v1/{asked.resource}", body=review)
-        return _document(answer).get("status") or {}
+        version = f"{permissions.REVIEW.group}/v1"
+        review = {"kind": "SelfSubjectAccessReview", "apiVersion": version, "spec": {"resourceAttributes": attributes}}
+        request = Request(permissions.REVIEW, "POST", f"/apis/{version}/{permissions.REVIEW.resource}", body=review)
+        return bool((_document(self._call(request)).get("status") or {}).get("allowed"))
 
     def watch(
         self, kind: str, selector: str, fields: str, version: str, *, seconds: float, silence_seconds: float
     ) -> Watch:
         """Open a watch from a resource version; the server ends it after `seconds`. Silence for longer than
         `silence_seconds` breaks it. Raises ``Gone`` when the version is too old."""
-        place = KINDS[kind]
         query = {
             "watch": "true",
             "allowWatchBookmarks": "true",
@@ -354,42 +353,29 @@ class Cluster:
             "resourceVersion": version,
             "timeoutSeconds": str(max(1, int(seconds))),
         }
-        asked = Asked("watch", place.group, place.plural)
+        request = self._request(KINDS[kind], "watch", "GET", query=query)
         for login in range(MAX_LOGINS + 1):
             known = self._logins
             try:
-                answer = self._once(
-                    asked, "GET", self._path(place), query, None, _JSON, _JSON, silence_seconds, stream=True
-                )
+                answer = self._once(request, silence_seconds, stream=True)
             except (urllib3.exceptions.HTTPError, OSError) as error:
                 raise self._unreachable(error) from None
             if answer.status != 401 or login == MAX_LOGINS:
                 break
             self._log_in_again(known)
         if answer.status >= 300:
-            raise self._error(asked, answer, _status(answer))
+            raise self._error(request.asked, answer)
         return Watch(answer)
 
     # Transport
 
-    def _path(self, kind: Kind) -> str:
-        if not kind.namespaced:
-            return f"{kind.root}/{kind.plural}"
-        return f"{kind.root}/namespaces/{self.namespace}/{kind.plural}"
+    def _request(self, kind: Kind, verb: str, method: str, name: str = "", **options: Any) -> Request:
+        """A request about the objects of a kind, or about the one of that name."""
+        path = kind.path(self.namespace)
+        return Request(kind.asked(verb), method, f"{path}/{name}" if name else path, **options)
 
     def _call(
-        self,
-        asked: Asked,
-        method: str,
-        path: str,
-        query: Mapping[str, str] | None = None,
-        body: Mapping[str, Any] | None = None,
-        *,
-        accept: str = _JSON,
-        content_type: str = _JSON,
-        most_bytes: int | None = None,
-        deadline_seconds: float | None = None,
-        retried: frozenset[int] = RETRIED,
+        self, request: Request, deadline_seconds: float | None = None, retried: frozenset[int] = RETRIED
     ) -> _Answer:
         """One request, retried until it is answered or the deadline has passed."""
         ends = time.monotonic() + (self.deadline_seconds if deadline_seconds is None else deadline_seconds)
@@ -400,17 +386,7 @@ class Cluster:
             wait *= random.uniform(0.8, 1.2)  # noqa: S311  (so that clients do not come back together)
             left = max(0.1, ends - time.monotonic())
             try:
-                answer = self._once(
-                    asked,
-                    method,
-                    path,
-                    query,
-                    body,
-                    accept,
-                    content_type,
-                    min(READ_SECONDS, left),
-                    most_bytes=most_bytes,
-                )
+                answer = self._once(request, min(READ_SECONDS, left))
             except (urllib3.exceptions.HTTPError, OSError) as error:
                 problem: ClusterError = self._unreachable(error)
                 if _is_permanent(error):
@@ -418,7 +394,7 @@ class Cluster:
             else:
                 if answer.status < 300:
                     return answer
-                problem = self._error(asked, answer, _status(answer))
+                problem = self._error(request.asked, answer)
                 if answer.status == 401 and logins < MAX_LOGINS:
                     logins += 1
                     self._log_in_again(known)
@@ -432,36 +408,23 @@ class Cluster:
             if wait:
                 self._sleep(wait)
 
-    def _once(
-        self,
-        asked: Asked,
-        method: str,
-        path: str,
-        query: Mapping[str, str] | None,
-        body: Mapping[str, Any] | None,
-        accept: str,
-        content_type: str,
-        read_seconds: float,
-        *,
-        stream: bool = False,
-        most_bytes: int | None = None,
-    ) -> Any:
+    def _once(self, request: Request, read_seconds: float, *, stream: bool = False) -> Any:
         with self._lock:  # an expired login is renewed once, not by each thread
-            self.asked[asked] += 1
+            self.asked[request.asked] += 1
             client = self._client
-            headers = {"Accept": accept, "User-Agent": "gpuval"}
-            queries = [(key, value) for key, value in (query or {}).items() if value]
+            headers = {"Accept": request.accept, "User-Agent": "gpuval"}
+            queries = [(key, value) for key, value in request.query.items() if value]
             try:
                 client.update_params_for_auth(headers, queries, ["BearerToken"])
             except Exception as error:  # raised by a plugin of the operator
                 raise ClusterError(f"the login to the cluster failed: {error}") from None
-        url = client.configuration.host + path + (f"?{urlencode(queries)}" if queries else "")
+        url = client.configuration.host + request.path + (f"?{urlencode(queries)}" if queries else "")
         data = None
-        if body is not None:
-            headers["Content-Type"] = content_type
-            data = json.dumps(body, separators=(",", ":")).encode()
+        if request.body is not None:
+            headers["Content-Type"] = request.content_type
+            data = json.dumps(request.body, separators=(",", ":")).encode()
         response = client.rest_client.pool_manager.request(
-            method,
+            request.method,
             url,
             body=data,
             headers=headers,
@@ -473,7 +436,7 @@ class Cluster:
         if stream and response.status < 300:
             return response
         try:
-            limit = most_bytes if response.status < 300 else MAX_STATUS_BYTES
+            limit = request.most_bytes if response.status < 300 else MAX_STATUS_BYTES
             content = response.read(limit) if limit is not None else response.read()
             complete = limit is None or len(content) < limit
         except BaseException:
@@ -498,7 +461,8 @@ class Cluster:
             f"{host} does not answer: {_plain(error)}: check the kubeconfig, its context, and the network"
         )
 
-    def _error(self, asked: Asked, answer: Any, status: Mapping[str, Any]) -> ClusterError:
+    def _error(self, asked: Asked, answer: Any) -> ClusterError:
+        status = _status(answer)
         detail = str(status.get("message") or f"HTTP {answer.status}")
         reason, code = status.get("reason"), answer.status
         what = f"{asked.verb} {asked.full_resource}"
@@ -566,39 +530,33 @@ class Watch:
 
 def trim(kind: str, item: Manifest) -> Manifest:
     """An object without unused fields: a thousand of them may be kept."""
-    meta = {key: value for key, value in item["metadata"].items() if key not in ("managedFields", "selfLink")}
+    item = _unmanaged(item)
     if kind in ("Secret", "ConfigMap"):
-        return {"metadata": meta}
-    kept = {
-        key: value for key, value in item.items() if key not in ("kind", "apiVersion", "metadata", "spec", "status")
-    }
-    result: Manifest = {**kept, "metadata": meta}
+        return {"metadata": item["metadata"]}
+    result = {key: value for key, value in item.items() if key not in ("kind", "apiVersion")}
     spec, status = item.get("spec") or {}, item.get("status") or {}
+    if kind in ("Pod", "Job"):
+        annotations = item["metadata"].get("annotations") or {}
+        ours = {key: value for key, value in annotations.items() if key.startswith("gpuval.io/")}
+        result["metadata"] = {**item["metadata"], "annotations": ours}
     if kind == "Pod":
-        meta.pop("annotations", None)
         containers = {
             part: [{"name": one["name"], "image": one.get("image", "")} for one in spec.get(part) or []]
             for part in ("initContainers", "containers")
         }
-        result["metadata"]["annotations"] = _ours(item["metadata"].get("annotations"))
         return {**result, "spec": {"nodeName": spec.get("nodeName", ""), **containers}, "status": status}
     if kind == "Node":
         left_out = ("images", "volumesInUse", "volumesAttached", "config", "daemonEndpoints")
         return {**result, "spec": spec, "status": {key: value for key, value in status.items() if key not in left_out}}
     if kind == "Job":
-        result["metadata"]["annotations"] = _ours(item["metadata"].get("annotations"))
         kept_spec = {key: value for key, value in spec.items() if key not in ("template", "selector")}
         return {**result, "spec": kept_spec, "status": status}
-    return {**result, **{key: item[key] for key in ("spec", "status") if key in item}}
+    return result
 
 
 def _unmanaged(item: Manifest) -> Manifest:
     left_out = ("managedFields", "selfLink")
     return {**item, "metadata": {key: value for key, value in item["metadata"].items() if key not in left_out}}
-
-
-def _ours(annotations: Mapping[str, str] | None) -> dict[str, str]:
-    return {key: value for key, value in (annotations or {}).items() if key.startswith("gpuval.io/")}
 
 
 def _document(answer: _Answer) -> Manifest:

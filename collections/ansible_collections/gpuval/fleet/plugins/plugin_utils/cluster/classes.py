@@ -6,6 +6,8 @@ as a known one.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ..records.launch_errors import LaunchClass, known_class
 from .api import ClusterError, Forbidden
 
@@ -187,6 +189,34 @@ OF_PODS = (
     known_class("pod_failed", "check the log of the pod's container"),
 )
 
+#: Of containers, pods and Jobs by their state; some have texts of the container runtime.
+OF_CONTAINERS = (
+    # The runtime could not provide accelerators: the one start failure that speaks about the node.
+    known_class(
+        "accelerator_runtime",
+        "repair driver and container toolkit of the node (nvidia-smi, rocm-smi or hl-smi on it; the pods of the device "
+        "plugin or GPU operator)",
+        r"nvidia-container-(?:cli|runtime|toolkit)",
+        r"\bNVML\b|driver (?:error|not loaded|rpc error)|driver/library version mismatch",
+        r"no-gpu-has-|unresolvable CDI devices|failed to inject (?:CDI )?devices|/dev/(?:nvidia|kfd|dri/|accel|hl)",
+    ),
+    known_class(
+        "image_without_python",
+        "use an image that has Python 3.9 or newer, or name its interpreter in gpuval_pods.python",
+        r"python[0-9.]*\W.{0,60}(?:executable file not found|no such file or directory)",
+    ),
+    known_class(
+        "container_lost", "check in the node's journal why its containers vanished (a reboot, a restarted runtime)"
+    ),
+    known_class("container_failed", "read the log of the stage and the kernel log of the node"),
+    known_class("runner_refused", "read the log of the stage: the runner names the missing input"),
+    known_class("node_refused", "the kubelet rejected the pod: fix the cause named above"),
+    known_class("job_deleted", "find the cause of the deletion (audit log, a clean of another controller)"),
+    known_class("no_pod", "check that the cluster's Job controller works (kubectl describe job)"),
+    known_class("not_starting", "check what the kubelet waits for (kubectl describe pod, the kubelet's journal)"),
+    known_class("suspended", "let the queue admit the Job, or exclude the namespace from the queue"),
+)
+
 #: Answers of the API server to the controller.
 OF_API = (
     known_class("forbidden", "grant the rule that the message names (docs/kubernetes.md has the whole Role)"),
@@ -194,22 +224,21 @@ OF_API = (
     known_class("api_away", "check that the controller reaches the API server with this kubeconfig (kubectl version)"),
 )
 
-CLASSES = (*OF_NODES, *OF_PODS, *OF_API)
+CLASSES = (*OF_NODES, *OF_PODS, *OF_CONTAINERS, *OF_API)
 _NAMED = {known.name: known for known in CLASSES}
 
 
-def named(name: str) -> LaunchClass | None:
-    """The class of that name; None if there is no such class."""
-    return _NAMED.get(name)
+def named(name: str) -> LaunchClass:
+    """The class of that name."""
+    return _NAMED[name]
 
 
-def classify(reason: str, message: str = "") -> LaunchClass | None:
+def classify(text: str, among: Iterable[LaunchClass] = OF_PODS) -> LaunchClass | None:
     """The class of a text about a pod, Job or event; None when unknown.
 
     OF_PODS is ordered so that the registry's answer counts more than `ErrImagePull`.
     """
-    text = f"{reason}: {message}"
-    return next((known for known in OF_PODS if known.pattern is not None and known.pattern.search(text)), None)
+    return next((known for known in among if known.pattern is not None and known.pattern.search(text)), None)
 
 
 def of_error(error: ClusterError) -> LaunchClass:
@@ -217,5 +246,5 @@ def of_error(error: ClusterError) -> LaunchClass:
     if isinstance(error, Forbidden):
         return _NAMED["forbidden"]
     if 400 <= error.code < 500 and error.code != 429:
-        return classify("", str(error)) or _NAMED["api_refused"]
+        return classify(str(error)) or _NAMED["api_refused"]
     return _NAMED["api_away"]

@@ -317,8 +317,7 @@ def _condition(kind: str, known: Mapping[str, str] | None) -> str:
 
 
 def _found(name: str, state: str, message: str) -> Finding:
-    known = classes.named(state)
-    return Finding(state, one_line(message, 500), known.remedy.replace("{node}", name) if known else "")
+    return Finding(state, one_line(message, 500), classes.named(state).remedy.replace("{node}", name))
 
 
 def finding_for(

@@ -30,8 +30,7 @@ class Asked(NamedTuple):
 
 
 #: Allowed to every authenticated user (ClusterRole system:basic-user).
-REVIEW = Asked("create", "authorization.k8s.io", "selfsubjectrulesreviews")
-ACCESS_REVIEW = Asked("create", "authorization.k8s.io", "selfsubjectaccessreviews")
+REVIEW = Asked("create", "authorization.k8s.io", "selfsubjectaccessreviews")
 
 #: Resources without a namespace, of those that gpuval uses.
 CLUSTER_SCOPED = frozenset({"nodes", "namespaces", "persistentvolumes"})
@@ -39,20 +38,7 @@ CLUSTER_SCOPED = frozenset({"nodes", "namespaces", "persistentvolumes"})
 
 def documents(namespace: str) -> list[dict[str, Any]]:
     """The manifests of the Role, for a namespace."""
-    found = []
-    for document in yaml.safe_load_all(ROLE_FILE.read_text(encoding="utf-8")):
-        _rename(document["metadata"], namespace)
-        for subject in document.get("subjects", []):
-            _rename(subject, namespace)
-        found.append(document)
-    return found
-
-
-def _rename(part: dict[str, Any], namespace: str) -> None:
-    if part.get("namespace") == FILE_NAMESPACE:
-        part["namespace"] = namespace
-    if part.get("name") == _NODES_BINDING.format(FILE_NAMESPACE):
-        part["name"] = _NODES_BINDING.format(namespace)
+    return list(yaml.safe_load_all(printed(namespace)))
 
 
 def printed(namespace: str) -> str:
@@ -67,15 +53,14 @@ def printed(namespace: str) -> str:
 
 def granted(roles: Iterable[Mapping[str, Any]]) -> set[Asked]:
     """Everything that Roles and ClusterRoles allow, one by one."""
-    found = set()
-    for role in roles:
-        if role["kind"] not in ("Role", "ClusterRole"):
-            continue
-        for asked in _spelled_out(role["rules"]):
-            if role["kind"] == "Role" and asked.resource in CLUSTER_SCOPED:
-                continue  # a Role does not cover objects without a namespace
-            found.add(asked)
-    return found
+    return {
+        asked
+        for role in roles
+        if role["kind"] in ("Role", "ClusterRole")
+        for asked in _spelled_out(role["rules"])
+        # A Role does not cover objects without a namespace.
+        if role["kind"] == "ClusterRole" or asked.resource not in CLUSTER_SCOPED
+    }
 
 
 def _spelled_out(rules: Iterable[Mapping[str, Any]]) -> Iterator[Asked]:
@@ -84,31 +69,6 @@ def _spelled_out(rules: Iterable[Mapping[str, Any]]) -> Iterator[Asked]:
             for full in rule["resources"]:
                 resource, _, subresource = full.partition("/")
                 yield from (Asked(verb, group, resource, subresource) for verb in rule["verbs"])
-
-
-def not_granted(roles: Iterable[Mapping[str, Any]], asked: Iterable[Asked]) -> list[Asked]:
-    """Requests that the roles do not allow."""
-    return sorted(set(asked) - granted(roles) - {REVIEW, ACCESS_REVIEW})
-
-
-def unused(roles: Iterable[Mapping[str, Any]], asked: Iterable[Asked]) -> list[Asked]:
-    """What the roles allow and no request used."""
-    return sorted(granted(roles) - set(asked))
-
-
-def lacking(rules: Sequence[Mapping[str, Any]], needed: Iterable[Asked]) -> list[Asked]:
-    """Needed requests that the cluster's rules for this user do not allow (they may have wildcards)."""
-    return sorted({asked for asked in needed if not any(_covers(rule, asked) for rule in rules)})
-
-
-def _covers(rule: Mapping[str, Any], asked: Asked) -> bool:
-    def has(key: str, *values: str) -> bool:
-        return any(value in (rule.get(key) or []) for value in ("*", *values))
-
-    if rule.get("resourceNames"):
-        return False
-    wide = (f"*/{asked.subresource}",) if asked.subresource else ()
-    return has("verbs", asked.verb) and has("apiGroups", asked.group) and has("resources", asked.full_resource, *wide)
 
 
 def rule_text(asked: Iterable[Asked]) -> str:

@@ -1,7 +1,6 @@
 """The class of a text of scheduler, kubelet or controllers, by where it was reported. Pure.
 
-Classes and remedies are those of `classes.py`, and a few that depend on a pod's own state. Patterns are tested with
-real texts of Kubernetes, containerd and the device plugins (tests/unit/cluster/test_pods.py).
+Patterns are tested with real texts of Kubernetes, containerd and the device plugins (tests/unit/cluster/test_pods.py).
 """
 
 from __future__ import annotations
@@ -9,49 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ..records.launch_errors import LaunchClass, known_class
-from . import classes
+from ..records.launch_errors import LaunchClass
+from .classes import OF_CONTAINERS, OF_PODS, classify, named
 from .pod_state import Node
 
-#: The runtime could not provide accelerators: the one start failure that speaks about the node.
-ACCELERATOR_RUNTIME = known_class(
-    "accelerator_runtime",
-    "repair driver and container toolkit of the node (nvidia-smi, rocm-smi or hl-smi on it; the pods of the device "
-    "plugin or GPU operator)",
-    r"nvidia-container-(?:cli|runtime|toolkit)",
-    r"\bNVML\b|driver (?:error|not loaded|rpc error)|driver/library version mismatch",
-    r"no-gpu-has-|unresolvable CDI devices|failed to inject (?:CDI )?devices|/dev/(?:nvidia|kfd|dri/|accel|hl)",
-)
-IMAGE_WITHOUT_PYTHON = known_class(
-    "image_without_python",
-    "use an image that has Python 3.9 or newer, or name its interpreter in gpuval_pods.python",
-    r"python[0-9.]*\W.{0,60}(?:executable file not found|no such file or directory)",
-)
-#: Classes without a text of their own, by the state of pod and Job.
-CONTAINER_LOST = known_class(
-    "container_lost", "check in the node's journal why its containers vanished (a reboot, a restarted runtime)"
-)
-CONTAINER_FAILED = known_class("container_failed", "read the log of the stage and the kernel log of the node")
-RUNNER_REFUSED = known_class("runner_refused", "read the log of the stage: the runner names the missing input")
-NODE_REFUSED = known_class("node_refused", "the kubelet rejected the pod: fix the cause named above")
-JOB_DELETED = known_class("job_deleted", "find the cause of the deletion (audit log, a clean of another controller)")
-NO_POD = known_class("no_pod", "check that the cluster's Job controller works (kubectl describe job)")
-NOT_STARTING = known_class(
-    "not_starting", "check what the kubelet waits for (kubectl describe pod, the kubelet's journal)"
-)
-SUSPENDED = known_class("suspended", "let the queue admit the Job, or exclude the namespace from the queue")
-
-OWN = {
-    known.name: known
-    for known in (
-        *(ACCELERATOR_RUNTIME, IMAGE_WITHOUT_PYTHON, CONTAINER_LOST, CONTAINER_FAILED, RUNNER_REFUSED, NODE_REFUSED),
-        *(JOB_DELETED, NO_POD, NOT_STARTING, SUSPENDED),
-    )
-}
-
-IMAGE_NAMES = ("disk_full", "image_name", "image_denied", "image_not_found", "registry_away", "image_pull")
-START_NAMES = ("disk_full", "container_refused")
-REFUSED_NAMES = ("quota", "pod_refused")
+#: Classes of a text by what it is about, in the order of their tables.
+OF_IMAGES = ("disk_full", "image_name", "image_denied", "image_not_found", "registry_away", "image_pull")
+OF_STARTS = ("accelerator_runtime", "image_without_python", "disk_full", "container_refused")
+OF_REFUSALS = ("quota", "pod_refused")
 
 #: What the scheduler adds about preemption and, since 1.34, about resource claims.
 _AFTERWARDS = re.compile(r"(?:no new claims to deallocate|\bpreemption:).*", re.DOTALL)
@@ -71,43 +35,30 @@ _CORDON = re.compile(r"were unschedulable|node\.kubernetes\.io/unschedulable")
 _VOLUME = re.compile(r"persistentvolume|volume node affinity|volume\(s\)|max volume count", re.IGNORECASE)
 
 
-def named(name: str) -> LaunchClass:
-    """The class of that name, of the pods' own or of `classes.py`."""
-    known = OWN.get(name) or classes.named(name)
-    if known is None:
-        raise KeyError(name)
-    return known
-
-
 def is_gpu_allocation(reason: str) -> bool:
     """Whether the kubelet's reason for rejecting a pod names its GPUs."""
-    pattern = named("gpu_allocation").pattern
-    return pattern is not None and bool(pattern.search(reason))
+    return classify(reason, [named("gpu_allocation")]) is not None
 
 
 def image(reason: str, message: str) -> LaunchClass:
     """Why a container's image is missing."""
-    return _first(IMAGE_NAMES, f"pull: {reason}: {message}") or named("image_pull")
+    return _among(OF_IMAGES, f"pull: {reason}: {message}")
 
 
 def start(message: str) -> LaunchClass:
     """Why the container runtime did not start a container."""
-    for known in (ACCELERATOR_RUNTIME, IMAGE_WITHOUT_PYTHON):
-        if known.pattern is not None and known.pattern.search(message):
-            return known
-    return _first(START_NAMES, message) or named("container_refused")
+    return _among(OF_STARTS, message)
 
 
 def refused(message: str) -> LaunchClass:
     """Why a Job may not create its pod."""
-    return _first(REFUSED_NAMES, message) or named("pod_refused")
+    return _among(OF_REFUSALS, message)
 
 
-def _first(names: Sequence[str], text: str) -> LaunchClass | None:
-    for known in classes.OF_PODS:
-        if known.name in names and known.pattern is not None and known.pattern.search(text):
-            return known
-    return None
+def _among(names: Sequence[str], text: str) -> LaunchClass:
+    """The class of the text, else the last one."""
+    chosen = [known for known in (*OF_CONTAINERS, *OF_PODS) if known.name in names]
+    return classify(text, chosen) or named(names[-1])
 
 
 def unschedulable(name: str, message: str, node: Node | None) -> tuple[LaunchClass, str]:

@@ -16,6 +16,7 @@ from .pod_state import MESSAGE_CHARACTERS, NOT_RUN_REASONS, Container, Event, No
 
 #: How long to wait for the pod of a Job that failed before it was seen: both come by watches of their own.
 UNSEEN_SECONDS = 5.0
+WITHOUT_LIMIT = 0.0
 #: The part of the patience for states that a cluster resolves soon or never.
 SOON = 0.4
 
@@ -71,33 +72,18 @@ _BACK_OFF = re.compile(r"^Back-off pulling image \"[^\"]*\"(?:: (?:ErrImagePull:
 
 @dataclass(frozen=True)
 class Limits:
-    """How long, in seconds, a state may last that may resolve by itself; 0 is without limit."""
+    """How long, in seconds, a state may last that may resolve by itself; 0 is without limit.
 
-    image_seconds: float = 300.0
-    unschedulable_seconds: float = 300.0
-    refused_seconds: float = 120.0
-    create_seconds: float = 120.0
-    mount_seconds: float = 300.0
-    #: From the scheduling of a pod until a container runs, without any reported cause: a large image.
+    `start_seconds`: from the scheduling of a pod until a container runs, without any reported cause: a large image.
+    """
+
+    patience_seconds: float = 300.0
     start_seconds: float = 1800.0
-    node_seconds: float = 300.0
-    #: From a Job to its pod.
-    pod_seconds: float = 120.0
-    suspended_seconds: float = 0.0
 
-    @classmethod
-    def of(cls, patience_seconds: float, start_seconds: float) -> Limits:
-        """All of them from the two options; what a cluster resolves soon or never has less time."""
-        return cls(
-            image_seconds=patience_seconds,
-            unschedulable_seconds=patience_seconds,
-            refused_seconds=SOON * patience_seconds,
-            create_seconds=SOON * patience_seconds,
-            mount_seconds=patience_seconds,
-            start_seconds=start_seconds,
-            node_seconds=patience_seconds,
-            pod_seconds=SOON * patience_seconds,
-        )
+    @property
+    def soon_seconds(self) -> float:
+        """Of states that a cluster resolves soon or never."""
+        return SOON * self.patience_seconds
 
 
 @dataclass(frozen=True)
@@ -235,12 +221,12 @@ def _deleted(case: Case) -> Cause | None:
     if case.host is not None and case.host.gone and pod is not None and pod.host:
         return None  # the pod went with its node
     if one.job_gone:
-        return Cause(known.JOB_DELETED, f"its Job {one.job} was deleted", "deleted", stage=stage, again=True)
+        return Cause(known.named("job_deleted"), f"its Job {one.job} was deleted", "deleted", stage=stage, again=True)
     if pod is None or not (pod.gone or pod.deleted_at):
         return None
     if one.suspended:
         text = "preempted by its queue: the Job is suspended again"
-        return Cause(known.SUSPENDED, text, "deleted", stage=stage, again=True)
+        return Cause(known.named("suspended"), text, "deleted", stage=stage, again=True)
     # At its deadline the Job deletes its pod before it reports so: until it has failed, the deadline may be the reason.
     how = ("was deleted" if pod.gone else "is being deleted") + (" from outside the run" if one.failed else "")
     return Cause(known.named("pod_deleted"), f"its pod {pod.name} {how}", "deleted", stage=stage, again=True)
@@ -257,7 +243,7 @@ def _node_trouble(case: Case) -> Cause | None:
         return Cause(lost, text, "node_gone", stage=stage, again=True)
     if not host.ready:
         text = f"the node is not ready: {host.message}"
-        return Cause(lost, text, "node_lost", case.limits.node_seconds, stage, again=True)
+        return Cause(lost, text, "node_lost", case.limits.patience_seconds, stage, again=True)
     return None
 
 
@@ -265,10 +251,10 @@ def _no_pod(case: Case) -> Cause:
     limits, event = case.limits, case.job_events.get("FailedCreate")
     if case.attempt.suspended:
         text = "its Job is suspended: a queue holds it back"
-        return Cause(known.SUSPENDED, text, "suspended", limits.suspended_seconds)
+        return Cause(known.named("suspended"), text, "suspended", WITHOUT_LIMIT)
     if event and event.message:
-        return Cause(known.refused(event.message), event.message, "refused", limits.refused_seconds)
-    return Cause(known.NO_POD, "its Job has made no pod", "no_pod", limits.pod_seconds, quiet=True)
+        return Cause(known.refused(event.message), event.message, "refused", limits.soon_seconds)
+    return Cause(known.named("no_pod"), "its Job has made no pod", "no_pod", limits.soon_seconds, quiet=True)
 
 
 def _ended_badly(case: Case) -> Cause | None:
@@ -287,11 +273,11 @@ def _container_end(stage: str, container: Container, *, is_last: bool) -> Cause 
     """What the end of a container with an exit code other than 0 means."""
     if container.reason in LOST_REASONS:
         text = one_line(container.message) or "how its container ended is unknown"
-        return Cause(known.CONTAINER_LOST, f"{container.reason}: {text}", "ended", stage=stage, again=True)
+        return Cause(known.named("container_lost"), f"{container.reason}: {text}", "ended", stage=stage, again=True)
     if container.reason in NOT_RUN_REASONS:
         text = f"{container.reason}: {one_line(container.message, MESSAGE_CHARACTERS)}"
         start_class = known.start(text)
-        return Cause(start_class, text, "ended", stage=stage, evidence=start_class is known.ACCELERATOR_RUNTIME)
+        return Cause(start_class, text, "ended", stage=stage, evidence=start_class.name == "accelerator_runtime")
     if container.reason == OOM:
         text = (
             f"{OOM}: the kernel killed the container of {stage}: out of memory (its limit is in gpuval_pods.resources)"
@@ -300,11 +286,13 @@ def _container_end(stage: str, container: Container, *, is_last: bool) -> Cause 
     if container.exit_code in RUNNER_REFUSED_CODES and container.signal is None:
         detail = one_line(container.message, 300)
         text = f"the runner of {stage} refused (exit code {container.exit_code})" + (f": {detail}" if detail else "")
-        return Cause(known.RUNNER_REFUSED, text, "ended", stage=stage)
+        return Cause(known.named("runner_refused"), text, "ended", stage=stage)
     if container.exit_code == NOT_ALL_SUCCEEDED and is_last and termination_report(stage, container):
         return None  # some stage did not succeed: its record says which
     how = f"was killed by {container.signal}" if container.signal else f"ended with exit code {container.exit_code}"
-    return Cause(known.CONTAINER_FAILED, f"the container of {stage} {how}", "ended", stage=stage, evidence=True)
+    return Cause(
+        known.named("container_failed"), f"the container of {stage} {how}", "ended", stage=stage, evidence=True
+    )
 
 
 def _not_running(case: Case) -> Cause | None:
@@ -320,7 +308,7 @@ def _not_running(case: Case) -> Cause | None:
 
 
 def _unscheduled(case: Case, pod: Pod) -> Cause:
-    limit = case.limits.unschedulable_seconds
+    limit = case.limits.patience_seconds
     if pod.unscheduled is None:
         text = "no scheduler has handled its pod"
         return Cause(known.named("unschedulable"), text, "unschedulable", limit, quiet=True)
@@ -343,7 +331,7 @@ def _image(case: Case, _pod: Pod, stage: str, container: Container) -> Cause | N
     image_class = known.image(reason, message)
     if progressed(case.pod_events, PULL_FAILED_REASONS):  # the message is that of the pull before
         return Cause(image_class, f"{reason}: {message} (pulling again)", "pull", limits.start_seconds, stage)
-    return Cause(image_class, f"{reason}: {message}", "image", limits.image_seconds, stage)
+    return Cause(image_class, f"{reason}: {message}", "image", limits.patience_seconds, stage)
 
 
 def _start(case: Case, _pod: Pod, stage: str, container: Container) -> Cause | None:
@@ -351,8 +339,8 @@ def _start(case: Case, _pod: Pod, stage: str, container: Container) -> Cause | N
         return None
     text = f"{container.reason}: {container.message}"
     start_class = known.start(text)
-    evidence = start_class is known.ACCELERATOR_RUNTIME
-    return Cause(start_class, text, "start", case.limits.create_seconds, stage, evidence=evidence)
+    evidence = start_class.name == "accelerator_runtime"
+    return Cause(start_class, text, "start", case.limits.soon_seconds, stage, evidence=evidence)
 
 
 def _prepare(case: Case, pod: Pod, stage: str, _container: Container) -> Cause | None:
@@ -360,13 +348,13 @@ def _prepare(case: Case, pod: Pod, stage: str, _container: Container) -> Cause |
         if reason in case.pod_events and not (pod.prepared or pod.ran or progressed(case.pod_events, {reason})):
             # older kubelets set the condition late, and events may be lost: either will do
             text = f"{reason}: {case.pod_events[reason].message}"
-            return Cause(known.named(name), text, "prepare", case.limits.mount_seconds, stage)
+            return Cause(known.named(name), text, "prepare", case.limits.patience_seconds, stage)
     return None
 
 
 def _no_progress(case: Case, _pod: Pod, stage: str, container: Container) -> Cause:
     text = "no container runs, and no cause is reported" + (f" ({container.reason})" if container.reason else "")
-    return Cause(known.NOT_STARTING, text, f"starting {stage}", case.limits.start_seconds, stage, quiet=True)
+    return Cause(known.named("not_starting"), text, f"starting {stage}", case.limits.start_seconds, stage, quiet=True)
 
 
 WITHOUT_POD: Sequence[Rule] = (_deadline, _deleted, _job_failed, _no_pod)

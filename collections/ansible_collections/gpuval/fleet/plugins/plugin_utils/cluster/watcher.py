@@ -15,9 +15,8 @@ from ..store.rclone import rclone_config
 from ..watch import launching
 from ..watch.watch import Limits, RunWatch
 from . import inventory, joining
-from .api import Cluster
+from .api import Access, Cluster
 from .gangs import member_address
-from .options import access_of
 from .orders import GANG_WORKLOADS, WORKLOADS, NodeOrders
 from .placement import ClusterPlacement, StoreForPods
 from .pod_diagnosis import Limits as PodLimits
@@ -36,7 +35,7 @@ class ClusterWatcher:
         self._workloads = GANG_WORKLOADS if gangs else WORKLOADS
 
     def __enter__(self) -> ClusterWatcher:
-        self._cluster = Cluster(access_of(self._options))
+        self._cluster = Cluster(Access.of(self._options))
         return self
 
     def __exit__(self, *_exception: object) -> None:
@@ -65,7 +64,7 @@ class ClusterWatcher:
             self._task_vars["ansible_play_hosts"],
             self._task_vars["ansible_play_hosts_all"],
             display.warning,
-            PodLimits.of(self._options["patience_seconds"], self._options["start_seconds"]),
+            PodLimits(self._options["patience_seconds"], self._options["start_seconds"]),
             self._join_rule(),
         )
         if self._gangs:  # members wait for each other from their start: none may wait for others' image pulls

@@ -89,7 +89,7 @@ def take_in(facts: Any, node: str, peers: Sequence[str], services: Sequence[str]
         raise Rejected(one_line(str(error), 300)) from None
     missing = sorted({*peers} - answer["peers"].keys() | {*services} - answer["endpoints"].keys())
     if answer["node"] != node or missing:
-        raise Rejected(f"it says nothing of {missing[0]}" if missing else "it is in the name of another node")
+        raise Rejected(f"it lacks {missing[0]}" if missing else "it is in the name of another node")
     return Answers(
         peers={name: _asked(answer["peers"][name]) for name in peers},
         services={name: Service(**_clean(answer["endpoints"][name])) for name in services},
