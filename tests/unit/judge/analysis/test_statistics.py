@@ -83,16 +83,16 @@ def test_page_and_analysis_tell_the_same():
     shown = figures.figures_of({"nodes": nodes}).figures
     assert len(shown) == 3
     for one in shown:
-        assert told[one.metric]["p50"] == one.spread.median
+        assert told[one.metric]["p50"] == one.spread.p50
         assert told[one.metric]["coefficient_of_variation"] == one.spread.variation
 
 
 @given(st.lists(st.floats(-1e99, 1e99), min_size=1, max_size=40))
 def test_any_figures_can_be_described(values):
     one = distribution([(value, (number, "node")) for number, value in enumerate(values)])
-    assert one.low <= one.p01 <= one.p05 <= one.p95 <= one.p99 <= one.high
-    assert one.low <= one.median <= one.high
-    json.dumps([one.mean, one.deviation, one.variation, one.spread], allow_nan=False)
+    assert one.min <= one.p1 <= one.p5 <= one.p95 <= one.p99 <= one.max
+    assert one.min <= one.p50 <= one.max
+    json.dumps([one.mean, one.standard_deviation, one.variation, one.robust_deviation], allow_nan=False)
     assert all(change is None or math.isfinite(change) for change in map(one.change, values))
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 from ..core.escape import one_line
 from . import orchestrate
+from .search.findings import CLASSES
 
 #: Bounds; gangs/gangs.json has the rest.
 MAX_SENTENCES, MAX_CHARACTERS = 200, 600
 MAX_ROUNDS = 200
-CLASSES = ("healthy", "bad", "suspect", "untested")
 MAX_REASON = 300
 
 

@@ -50,10 +50,10 @@ class PartResult:
 def entry_of(
     check: Check,
     verdict: str,
-    part: str,
-    *,
     reason: str,
     expected: str,
+    *,
+    part: str = "node",
     value: float | int | str | None = None,
     unit: str | None = None,
 ) -> Entry:
@@ -101,7 +101,7 @@ def entries_of(
             entries[-1]["reason"] += f"; so are {len(unknown) - 1} more parts"
     if absent is not None:
         part, reason = absent
-        entries.append(entry_of(check, "missing", part, reason=reason, expected=expected))
+        entries.append(entry_of(check, "missing", reason, expected, part=part))
     if not entries:
         worst = min(results, key=lambda one: one.margin)
         entry = _of_part(check, worst, "pass", expected)
@@ -112,13 +112,13 @@ def entries_of(
 
 
 def _of_part(check: Check, one: PartResult, verdict: str, expected: str) -> Entry:
-    return entry_of(check, verdict, one.part, reason=one.text, expected=expected, value=one.value, unit=one.unit)
+    return entry_of(check, verdict, one.text, expected, part=one.part, value=one.value, unit=one.unit)
 
 
 def not_applicable(check: Check, subject: Subject, expected: str) -> list[Entry]:
     """The entry of a node that the check does not apply to; empty where it applies."""
     outside = _outside(check, subject)
-    return [entry_of(check, outside[0], "node", reason=outside[1], expected=expected)] if outside else []
+    return [entry_of(check, outside[0], outside[1], expected)] if outside else []
 
 
 def _outside(check: Check, subject: Subject) -> tuple[str, str] | None:
@@ -162,7 +162,7 @@ def no_record(check: Check, subject: Subject, expected: str) -> list[Entry]:
     if record is not None and record["state"] not in UNFINISHED:
         return []
     reason = f"no record of {check.stage}" if record is None else f"{check.stage} has not ended"
-    return [entry_of(check, "missing", "node", reason=reason, expected=expected)]
+    return [entry_of(check, "missing", reason, expected)]
 
 
 def not_to_judge(check: Check, subject: Subject, expected: str) -> list[Entry]:
@@ -178,12 +178,12 @@ def not_to_judge(check: Check, subject: Subject, expected: str) -> list[Entry]:
         found = record["fingerprints"].get(name)
         if found is None:
             reason = f"applies to {name} {_any_of(wanted)}, and {check.stage} reported no {name}"
-            return excused(check, [entry_of(check, "missing", "node", reason=reason, expected=expected)], record)
+            return excused(check, [entry_of(check, "missing", reason, expected)], record)
         if found not in wanted:
             reason = f"applies to {name} {_any_of(wanted)}, this is {found}"
-            return [entry_of(check, "skipped", "node", reason=reason, expected=expected)]
+            return [entry_of(check, "skipped", reason, expected)]
     if check.scope == "link" and _is_single(check, subject, record):
-        return [entry_of(check, "skipped", "node", reason="one part has no links", expected=expected)]
+        return [entry_of(check, "skipped", "one part has no links", expected)]
     return []
 
 

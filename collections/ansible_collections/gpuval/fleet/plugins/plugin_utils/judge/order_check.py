@@ -18,19 +18,23 @@ def checks(subject: Subject, has_facts: bool, models: Sequence[str]) -> list[Ent
         return []  # the accelerator's own check says what there is to say
     ordered = sku_catalogue.named(subject.sku)
     models_text = ", ".join(sorted(set(models))[:8])
-    fields: dict[str, Any] = {"value": models_text or None, "expected": f"sku {subject.sku}"}
-    sources = {"source": "gpuval_sku of the inventory, and the models that the facts report"}
+    fields: dict[str, Any] = {
+        "value": models_text or None, "expected": f"sku {subject.sku}",
+        "source": "gpuval_sku of the inventory, and the models that the facts report",
+    }  # fmt: skip
+
+    def entry(verdict: str, reason: str, remedy: str = "", severity: str = "required") -> Entry:
+        return own_entry("sku", FACTS, "identity", verdict, reason=reason, remedy=remedy, severity=severity, **fields)
+
     if not models:
-        reason = "no facts report the models of the GPUs"
         remedy = "let the facts stage run and succeed; check the GPUs with the vendor's tool"
-        return [own_entry("sku", FACTS, "identity", "missing", reason=reason, remedy=remedy, **fields, **sources)]
+        return [entry("missing", "no facts report the models of the GPUs", remedy)]
     found = next((sku for sku in sku_catalogue.shipped() if sku.name == subject.catalogue_sku), None)
     hinted = sku_catalogue.hinted(subject.sku) if ordered is None else None
     expected = ordered or (hinted if found else None)
     if expected is not None and found is not expected:
-        reason = f"{expected.title} was ordered, the facts report {models_text}"
         remedy = "the wrong machine was delivered, or gpuval_sku is wrong: compare with the order"
-        return [own_entry("sku", FACTS, "identity", "fail", reason=reason, remedy=remedy, **fields, **sources)]
+        return [entry("fail", f"{expected.title} was ordered, the facts report {models_text}", remedy)]
     if found is None:
         several = len({sku.name if sku else None for sku in map(sku_catalogue.of_model, models)}) > 1
         reason = (
@@ -41,11 +45,10 @@ def checks(subject: Subject, has_facts: bool, models: Sequence[str]) -> list[Ent
                 "see which GPU is not the one that was ordered; a mixed machine that was ordered so has a name of its "
                 "own in gpuval_sku"
             )
-            return [own_entry("sku", FACTS, "identity", "fail", reason=reason, remedy=remedy, **fields, **sources)]
-        verdict = "warn" if several else "skipped"
-        return [own_entry("sku", FACTS, "identity", verdict, severity="advisory", reason=reason, **fields, **sources)]
-    entry = own_entry("sku", FACTS, "identity", "pass", reason=f"{models_text}: {found.title}", **fields, **sources)
-    return [entry, *_node_size_check(subject, found, ordered=ordered is not None)]
+            return [entry("fail", reason, remedy)]
+        return [entry("warn" if several else "skipped", reason, severity="advisory")]
+    size = _node_size_check(subject, found, ordered=ordered is not None)
+    return [entry("pass", f"{models_text}: {found.title}"), *size]
 
 
 def _node_size_check(subject: Subject, sku: sku_catalogue.Sku, *, ordered: bool) -> list[Entry]:
@@ -63,13 +66,15 @@ def _node_size_check(subject: Subject, sku: sku_catalogue.Sku, *, ordered: bool)
         "remedy": "look for the missing GPU on the PCI bus and in the kernel log (XID 79); a machine that was ordered "
         "with fewer declares gpuval_gpu_count",
     }  # fmt: skip
+
+    def entry(verdict: str, reason: str, severity: str = "required") -> list[Entry]:
+        return [own_entry("sku_gpu_count", FACTS, "identity", verdict, reason=reason, severity=severity, **fields)]
+
     if count is None:
-        return [
-            own_entry("sku_gpu_count", FACTS, "identity", "missing", reason="the facts have no gpu_count", **fields)
-        ]
+        return entry("missing", "the facts have no gpu_count")
     reason = f"{units.number_text(count)} GPUs; a node of {sku.title} has {sku.node_gpus}"
     if count == sku.node_gpus:
-        return [own_entry("sku_gpu_count", FACTS, "identity", "pass", reason=reason, **fields)]
+        return entry("pass", reason)
     if ordered or count not in sku.part_gpus:
-        return [own_entry("sku_gpu_count", FACTS, "identity", "fail", reason=reason, **fields)]
-    return [own_entry("sku_gpu_count", FACTS, "identity", "warn", severity="advisory", reason=reason, **fields)]
+        return entry("fail", reason)
+    return entry("warn", reason, severity="advisory")

@@ -120,30 +120,34 @@ def accelerator_check(subject: Subject, facts: Record | None) -> Entry:
     declared = f"sku {subject.sku}"
     if subject.sku != "auto" and subject.declared_gpus:
         declared += f" with {subject.declared_gpus} GPUs"
-    fields: dict[str, Any] = {"value": subject.accelerator, "expected": declared, "remedy": ""}
     install = (
         "install or repair the GPU driver and look for the devices with lspci; a node meant as CPU is declared sku: cpu"
     )
+
+    def entry(verdict: str, reason: str, remedy: str = "") -> Entry:
+        return own_entry(
+            "accelerator", FACTS, "identity", verdict, value=subject.accelerator, expected=declared, reason=reason,
+            remedy=remedy,
+        )  # fmt: skip
+
     if subject.sku == "cpu":
-        return own_entry("accelerator", FACTS, "identity", "pass", reason="declared cpu", **fields)
+        return entry("pass", "declared cpu")
     if subject.accelerator == "unknown":
-        fields["remedy"] = "let the facts stage run and succeed, or declare sku: cpu"
-        return own_entry("accelerator", FACTS, "identity", "missing", reason="no facts say what the node has", **fields)
+        remedy = "let the facts stage run and succeed, or declare sku: cpu"
+        return entry("missing", "no facts say what the node has", remedy)
     if subject.accelerator in GPU_VENDORS:
-        return own_entry("accelerator", FACTS, "identity", "pass", reason=f"{subject.accelerator} found", **fields)
-    fields["remedy"] = install
+        return entry("pass", f"{subject.accelerator} found")
     if subject.sku != "auto" or subject.declared_gpus:
         reason = f"{declared} is declared, but no usable GPU was found: a CPU never stands in for a GPU"
-        return own_entry("accelerator", FACTS, "identity", "fail", reason=reason, **fields)
+        return entry("fail", reason, install)
     hardware = count_of(facts, "gpu_hardware_count")
     if hardware is None:
         reason = "looks like a CPU node, but gpu_hardware_count does not prove that it has no GPU hardware"
-        return own_entry("accelerator", FACTS, "identity", "missing", reason=reason, **fields)
+        return entry("missing", reason, install)
     if hardware > 0:
         reason = f"{units.number_text(hardware)} GPU devices on the PCI bus, none of them usable"
-        return own_entry("accelerator", FACTS, "identity", "fail", reason=reason, **fields)
-    fields["remedy"] = ""
-    return own_entry("accelerator", FACTS, "identity", "pass", reason="a CPU node: no GPU hardware", **fields)
+        return entry("fail", reason, install)
+    return entry("pass", "a CPU node: no GPU hardware")
 
 
 def identity_checks(facts: Record | None, twins: Twins) -> list[Entry]:

@@ -63,7 +63,7 @@ def sample_of(check: Check, subject: Subject, expected: str) -> PeerSample | lis
     alike, unreported_too = values_at(record, check.alike)
     for path in (*unreported, *unreported_too):
         reason = f"{check.stage} does not report its {path}"
-        return [entry_of(check, "missing", "node", reason=reason, expected=expected)]
+        return [entry_of(check, "missing", reason, expected)]
     figures, settled = figures_of(check, subject, record)
     spreads, unknown = _spreads(check, subject, record, {part for part, _ in figures})
     parts = expected_parts(check, subject, record)[0] if check.parts_from else None
@@ -76,7 +76,7 @@ def too_few_parts(check: Check, subject: Subject, expected: str) -> list[Entry]:
     if count is None or count >= peer_statistics.MIN_PARTS:
         return []
     reason = f"{count} of a kind: a comparison needs {peer_statistics.MIN_PARTS}"
-    return [entry_of(check, "skipped", "node", reason=reason, expected=expected)]
+    return [entry_of(check, "skipped", reason, expected)]
 
 
 def group_key(subject: Subject, record: Record, paths: Iterable[str]) -> tuple[GroupKey, list[str]]:

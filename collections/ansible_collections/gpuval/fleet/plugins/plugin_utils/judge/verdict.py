@@ -257,10 +257,10 @@ def failed_criteria(node: Mapping[str, Any], criteria: Sequence[Check]) -> list[
 
 
 def _stage(name: str, record: Record | None, *, failed: bool) -> dict[str, Any]:
+    copied = ("attempt", "started_at", "finished_at", "duration_seconds")
     if record is None:
         return {
-            "name": name, "workload": None, "state": "missing", "message": "", "attempt": None, "flaky": False,
-            "started_at": None, "finished_at": None, "duration_seconds": None,
+            "name": name, "workload": None, "state": "missing", "message": "", "flaky": False, **dict.fromkeys(copied)
         }  # fmt: skip
     retried = any(
         attempt["state"] not in ("pending", "skipped", "cancelled") and not attempt.get("regrouped")
@@ -271,21 +271,20 @@ def _stage(name: str, record: Record | None, *, failed: bool) -> dict[str, Any]:
         "workload": one_line(record["workload"], 64),
         "state": record["state"],
         "message": one_line(record["message"], 1000),
-        "attempt": record["attempt"],
         "flaky": record["state"] == "success" and retried and not failed,
-        "started_at": record["started_at"],
-        "finished_at": record["finished_at"],
-        "duration_seconds": record["duration_seconds"],
+        **{key: value for key, value in record.items() if key in copied},
     }
 
 
 def _problems_of(name: str, stages: Sequence[str], evidence: Evidence) -> list[Problem]:
     problems = [_problem(problem) for problem in evidence.problems if problem["node"] == name]
-    for stage in evidence.records.get(name, {}):
-        if stage not in stages:
-            reason = "a record of a stage that the node was not asked to run"
-            problems.append({"node": name, "stage": one_line(stage, 40), "reason": reason})
-    return problems
+    return problems + _not_asked(name, stages, evidence)
+
+
+def _not_asked(name: str, stages: Sequence[str], evidence: Evidence) -> list[Problem]:
+    reason = "a record of a stage that the node was not asked to run"
+    others = sorted(evidence.records.get(name, {}).keys() - set(stages))
+    return [{"node": name, "stage": one_line(stage, 40), "reason": reason} for stage in others]
 
 
 def _problems(run: Mapping[str, Any], evidence: Evidence) -> list[Problem]:
@@ -295,9 +294,7 @@ def _problems(run: Mapping[str, Any], evidence: Evidence) -> list[Problem]:
             {"node": None, "stage": None, "reason": f"records of {one_line(name, 80)!r}, not a node of the run"}
         )
     for name, expected in run["nodes"].items():
-        for stage in sorted(evidence.records.get(name, {}).keys() - set(expected["stages"])):
-            reason = "a record of a stage that the node was not asked to run"
-            problems.append({"node": name, "stage": one_line(stage, 40), "reason": reason})
+        problems += _not_asked(name, expected["stages"], evidence)
     return sorted(problems, key=lambda one: (one["node"] or "", one["stage"] or "", one["reason"]))
 
 

@@ -25,34 +25,11 @@ class Test(NamedTuple):
     tested: tuple[str, ...]
 
 
-def tests(
-    line: Sequence[str],
-    topology: Topology,
-    explanation: Explanation,
-    states: NodeStates,
-    used: Mapping[Link, int],
-    asked: Callable[[str, Sequence[str]], int],
-) -> list[Test]:
-    """Pairs of the next round; none when nothing is open. `used`: runs of each pair, in the order of the line;
+class Plan:
+    """The pairs of one round; a node is in one of them. `used`: runs of each pair, in the order of the line;
 
     `asked(purpose, nodes)`: the groups with that purpose that ran about exactly these nodes.
     """
-    plan = _Plan(line, topology, explanation, states, used, asked)
-    if len(line) == THREE and HARD not in explanation.relative:
-        plan.rotate_three()
-    if not plan.tests:
-        plan.test_links()
-        plan.test_boundaries()
-        plan.test_nodes()
-        plan.repeat_missing()
-        plan.vouch()
-        if plan.tests:
-            plan.add_controls()
-    return plan.tests
-
-
-class _Plan:
-    """The pairs of one round; a node is in one of them."""
 
     def __init__(
         self,
@@ -73,7 +50,23 @@ class _Plan:
             self._runs.update(dict.fromkeys(pair, count))
         self.tests: list[Test] = []
 
-    def rotate_three(self) -> None:
+    def make(self) -> list[Test]:
+        """The tests; none when nothing is open."""
+        if len(self._line) == THREE and HARD not in self._explanation.relative:
+            self._rotate_three()
+        if not self.tests:
+            self._test_links()
+            for boundary, state in self._states.boundaries.items():
+                if state.open:
+                    self._across(boundary)
+            self._test_nodes()
+            self._repeat_missing()
+            self._vouch()
+            if self.tests:
+                self._add_controls()
+        return self.tests
+
+    def _rotate_three(self) -> None:
         """Of three nodes the pairs run in turn; the pair without the slow node is the measure, and noisy too."""
         states, explanation = self._states, self._explanation
         unclear = states.unsure or states.unvouched or any(state.open for state in states.nodes.values())
@@ -88,7 +81,7 @@ class _Plan:
         pair = min(every, key=lambda pair: self._times(*pair))
         self._add(*pair, "confirm", *pair)
 
-    def test_links(self) -> None:
+    def _test_links(self) -> None:
         """Open links again; after that each end with other partners, since one of them may be the cause."""
         explanation, tuning = self._explanation, self._tuning
         for pair in explanation.open_links:
@@ -103,12 +96,7 @@ class _Plan:
             if self._asked("link", pair) < (tuning.link_failures if failed else tuning.link_tests):
                 self._add(*pair, "link", *pair)
 
-    def test_boundaries(self) -> None:
-        for boundary, state in self._states.boundaries.items():
-            if state.open:
-                self._across(boundary)
-
-    def test_nodes(self) -> None:
+    def _test_nodes(self) -> None:
         explanation = self._explanation
         self._measure_last_good_pair()
         for node in explanation.implicated:
@@ -116,7 +104,7 @@ class _Plan:
                 fresh = fresh_partners(explanation, node)
                 self._pair_up(node, self._good, "confirm", len(fresh), avoid=fresh)
 
-    def repeat_missing(self) -> None:
+    def _repeat_missing(self) -> None:
         for pair in self._states.missing:
             if self._asked("repeat", pair) < self._tuning.repeats:
                 self._add(*pair, "repeat", *pair)
@@ -125,7 +113,7 @@ class _Plan:
             if turn < self._tuning.repeats:
                 self._pair_up(node, self._good, "silent", turn)
 
-    def vouch(self) -> None:
+    def _vouch(self) -> None:
         """More results for nodes that have too few to be healthy, or too few for the noise."""
         explanation = self._explanation
         fine = {
@@ -141,7 +129,7 @@ class _Plan:
         for node in self._states.unsure:
             self._pair_up(node, self._good, "vouch", self._runs[node])
 
-    def add_controls(self) -> None:
+    def _add_controls(self) -> None:
         """Pairs of good nodes that have no test."""
         left = [node for node in self._line if node in self._free and node in self._good]
         for _ in range(min(self._tuning.controls, len(left) // 2)):

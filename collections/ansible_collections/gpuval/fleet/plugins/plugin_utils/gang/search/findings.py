@@ -30,9 +30,9 @@ class Findings:
     evidence: dict[str, list[str]]
     centre_bytes_per_second: Optional[float]
     noise_ratio: float
-    rounds: int
-    pairs: int
-    seconds: float
+    rounds: int = 0
+    pairs: int = 0
+    seconds: float = 0.0
     stopped: str = ""
 
     def of_class(self, name: str) -> list[str]:
@@ -48,17 +48,6 @@ class Findings:
         return asdict(self)
 
 
-@dataclass
-class Conclusion:
-    """Classes of nodes and boundaries, and faults of the gang as a whole, from pairs and growing groups."""
-
-    nodes: dict[str, NodeState]
-    boundaries: dict[Boundary, NodeState]
-    suspect_links: list[Link]
-    gang: list[str]
-    evidence: dict[str, list[str]]
-
-
 def conclude(
     line: Sequence[str],
     topology: Topology,
@@ -66,8 +55,8 @@ def conclude(
     states: NodeStates,
     grown: Climb,
     floor: float | None,
-) -> Conclusion:
-    """`floor`: the speed in bytes/s that two good nodes are expected to reach, where known."""
+) -> Findings:
+    """From pairs and growing groups; `floor`: the speed in bytes/s that two good nodes are expected to reach."""
     nodes = {node: NodeState(state.name, state.reason) for node, state in states.nodes.items()}
     nodes |= {node: NodeState(SUSPECT, reason) for node, reason in grown.suspect.items()}
     nodes |= {node: NodeState(BAD, reason) for node, reason in grown.bad.items()}
@@ -85,7 +74,17 @@ def conclude(
         others = "right with others" if explanation.good.issuperset(pair) else "faster with most others"
         evidence[" - ".join(pair)] = [f"{sentence(explanation, indices, pair[0])}; both are {others}"]
     evidence |= {str(boundary): [state.reason] for boundary, state in boundaries.items()}
-    return Conclusion(nodes, boundaries, open_links, gang, evidence)
+    return Findings(
+        nodes={node: nodes[node].name for node in line},
+        bad_links=list(explanation.bad_links),
+        suspect_links=open_links,
+        bad_boundaries=[boundary for boundary, state in boundaries.items() if state.name == BAD],
+        suspect_boundaries=[boundary for boundary, state in boundaries.items() if state.name != BAD],
+        gang=gang,
+        evidence=evidence,
+        centre_bytes_per_second=None if explanation.centre is None else math.exp(explanation.centre),
+        noise_ratio=explanation.sigma,
+    )
 
 
 def _whole_groups(

@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any, Optional
 
 from ...core import schemas
 from ...core.text import some_of
-from . import climb, confirm, pairs
+from . import climb, pairs
+from .confirm import Plan
 from .explain import explain
 from .explanation import Boundary, Explanation, Link, Measurement, Setting
 from .findings import Findings, conclude
-from .node_state import BAD, HEALTHY, NodeStates, classify
+from .node_state import HEALTHY, NodeStates, classify
 from .statistics import FAILED, HARD, Result
 from .topology import Topology
 from .tuning import DEFAULT, Tuning
@@ -165,7 +166,7 @@ class Search:
             return self._pairs(paired)
         confirming = sum(round_.groups[0].purpose not in UNCONFIRMING for round_ in self.rounds)
         if confirming < self._further():
-            tests = confirm.tests(self.line, self.topology, explanation, states, self._used(), self._asked)
+            tests = Plan(self.line, self.topology, explanation, states, self._used(), self._asked).make()
             if tests:
                 return [((test.one, test.two), test.purpose, test.tested) for test in tests]
         elif explanation.open_links or any(state.open for state in states.nodes.values()):
@@ -265,23 +266,13 @@ class Search:
         floor = self.limits.floor_bytes_per_second if is_bus else None
         grown = self._climb(explanation, states)
         found = conclude(self.line, self.topology, explanation, states, grown, floor)
+        if not is_bus:
+            found.centre_bytes_per_second = None
         if not self.rounds or self.results[0] is None:
             found.gang = ["fewer than two nodes: nothing to compare"] if len(self.line) < 2 else []
-        return Findings(
-            nodes={node: found.nodes[node].name for node in self.line},
-            bad_links=list(explanation.bad_links),
-            suspect_links=found.suspect_links,
-            bad_boundaries=[boundary for boundary, state in found.boundaries.items() if state.name == BAD],
-            suspect_boundaries=[boundary for boundary, state in found.boundaries.items() if state.name != BAD],
-            gang=found.gang,
-            evidence=found.evidence,
-            centre_bytes_per_second=math.exp(explanation.centre) if is_bus and explanation.centre is not None else None,
-            noise_ratio=explanation.sigma,
-            rounds=len(self.rounds),
-            pairs=sum(len(group.nodes) == 2 for group in self._run()),
-            seconds=self.seconds,
-            stopped=self.stopped,
-        )
+        found.rounds, found.seconds, found.stopped = len(self.rounds), self.seconds, self.stopped
+        found.pairs = sum(len(group.nodes) == 2 for group in self._run())
+        return found
 
     # Saving and resuming
 
@@ -294,17 +285,12 @@ class Search:
             "seconds": self.seconds,
             "rounds": [
                 {
-                    "number": round_.number,
-                    "deadline_seconds": round_.deadline_seconds,
+                    **vars(round_),
                     "groups": [
-                        {"id": one.id, "nodes": list(one.nodes), "purpose": one.purpose, "tested": list(one.tested)}
-                        for one in round_.groups
+                        {**vars(one), "nodes": list(one.nodes), "tested": list(one.tested)} for one in round_.groups
                     ],
-                    "results": None
-                    if results is None
-                    else {
-                        name: {**vars(result), "culprits": list(result.culprits)} for name, result in results.items()
-                    },
+                    "results": results
+                    and {name: {**vars(one), "culprits": list(one.culprits)} for name, one in results.items()},
                 }
                 for round_, results in zip(self.rounds, self.results)
             ],
@@ -314,9 +300,7 @@ class Search:
     def from_json(cls, document: Mapping[str, Any]) -> Search:
         """A saved search. Raises schemas.Invalid, or ValueError if it contradicts itself."""
         schemas.validate("localisation", document, what="the saved search")
-        known = {entry.name for entry in fields(Limits)}
-        limits = Limits(**{name: value for name, value in document["limits"].items() if name in known})
-        search = cls.start(document["nodes"], Topology.of(document["topology"]), limits)
+        search = cls.start(document["nodes"], Topology.of(document["topology"]), Limits(**document["limits"]))
         search.seconds = document["seconds"]
         for number, saved in enumerate(document["rounds"], 1):
             groups = tuple(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+
+from ...core.text import natural_order
 
 #: Levels of topology, outermost first: the one place to add a level. Each is also the inventory label that declares it.
 LEVELS = ("rack", "switch", "rail")
@@ -39,7 +40,7 @@ class Topology:
 
     def line(self, nodes: Iterable[str]) -> list[str]:
         """Nodes in the order of the gang's ring: neighbours share as many levels as possible."""
-        return sorted(nodes, key=lambda node: (*map(natural, self.path(node)), natural(node)))
+        return sorted(nodes, key=lambda node: (*map(natural_order, self.path(node)), natural_order(node)))
 
     def groups(self, level: str, nodes: Iterable[str]) -> dict[str, list[str]]:
         """Groups of one level with their nodes; a node with an unknown group is in none."""
@@ -48,9 +49,4 @@ class Topology:
             name = self.place(node, level)
             if name:
                 found.setdefault(name, []).append(node)
-        return dict(sorted(found.items(), key=lambda item: natural(item[0])))
-
-
-def natural(text: str) -> tuple[tuple[int, int, str], ...]:
-    """A sort key that puts node-2 before node-10."""
-    return tuple((0, int(part), part) if part.isdecimal() else (1, 0, part) for part in re.findall(r"\d+|\D+", text))
+        return dict(sorted(found.items(), key=lambda item: natural_order(item[0])))

@@ -146,35 +146,31 @@ def _gpus(node: Mapping[str, Any]) -> int:
 
 @dataclass(frozen=True)
 class Distribution:
-    """``outliers`` are all of them, the furthest first. ``deviation`` is the standard one (n - 1)."""
+    """``outliers`` are all of them, the furthest first. ``standard_deviation`` is that of a sample (n - 1)."""
 
     count: int
     nodes: int
     mean: float
-    deviation: float
-    low: float
-    p01: float
-    p05: float
-    median: float
+    standard_deviation: float
+    min: float
+    p1: float
+    p5: float
+    p50: float
     p95: float
     p99: float
-    high: float
+    max: float
     #: 1.4826 x the median absolute deviation.
-    spread: float
+    robust_deviation: float
     outliers: list[Value]
 
     @property
     def variation(self) -> float | None:
         """Standard deviation by mean; None where the mean is 0."""
-        return self.deviation / abs(self.mean) if self.mean else None
-
-    def distance(self, value: float) -> float | None:
-        """From the median, in robust deviations; None where all the others agree."""
-        return (value - self.median) / self.spread if self.spread else None
+        return self.standard_deviation / abs(self.mean) if self.mean else None
 
     def change(self, value: float) -> float | None:
         """From the median, relative to it; None where that is 0."""
-        return relative(value, self.median)
+        return relative(value, self.p50)
 
 
 def relative(value: float, base: float) -> float | None:

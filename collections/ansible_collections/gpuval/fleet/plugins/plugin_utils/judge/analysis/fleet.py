@@ -33,7 +33,7 @@ def analyse(nodes: Nodes, properties: Sequence[Mapping[str, str]]) -> dict[str, 
     correlated = correlation.correlate(reported)
     statistics = [_statistic(key, sample, reported, nodes) for key, sample in _first(described, MAX_STATISTICS)]
     standings = [
-        {**_figure(key), "by": by, "groups": [_standing(one) for one in its]}
+        {**key._asdict(), "by": by, "groups": [_standing(one) for one in its]}
         for (key, by), its in compared.standings.items()
     ]
     kept = _within(standings, MAX_GROUPS)
@@ -65,29 +65,14 @@ def _first(described: Mapping[Key, Sample], most: int) -> list[tuple[Key, Sample
     return [(key, sample) for key, sample in described.items() if key in kept]
 
 
-def _figure(key: Key) -> dict[str, Any]:
-    return {"stage": key.stage, "metric": key.metric, "scope": key.scope, "unit": key.unit, "kind": key.kind}
-
-
 def _statistic(key: Key, sample: Sample, reported: Samples, nodes: Nodes) -> dict[str, Any]:
     spread: Distribution = distribution(sample.values)
     return {
-        **_figure(key),
-        "count": spread.count,
-        "nodes": spread.nodes,
+        **key._asdict(),
+        **vars(spread),
         "missing": reported.missing(key),
         "not_finite": len(sample.not_numbers),
-        "mean": spread.mean,
-        "standard_deviation": spread.deviation,
         "coefficient_of_variation": spread.variation,
-        "min": spread.low,
-        "p1": spread.p01,
-        "p5": spread.p05,
-        "p50": spread.median,
-        "p95": spread.p95,
-        "p99": spread.p99,
-        "max": spread.high,
-        "robust_deviation": spread.spread,
         "outlier_count": len(spread.outliers),
         "outliers": [
             {"node": nodes[number]["name"], "part": part, "value": value, "relative_difference": spread.change(value)}
@@ -113,7 +98,7 @@ def _within(standings: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
 def _finding(one: groups.Finding, nodes: Nodes) -> dict[str, Any]:
     by, value = one.standing.group
     return {
-        **_figure(one.key),
+        **one.key._asdict(),
         "by": by,
         "value": value,
         "nodes": len(one.nodes),

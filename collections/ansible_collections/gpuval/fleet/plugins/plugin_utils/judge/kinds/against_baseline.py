@@ -43,7 +43,7 @@ class AgainstBaseline(Kind):
             return outside
         if baseline is None:
             reason = "gpuval_baseline names no baseline"
-            return [entry_of(check, "skipped", "node", reason=reason, expected=expected)]
+            return [entry_of(check, "skipped", reason, expected)]
         open_entries = not_to_judge(check, subject, expected)
         if open_entries:
             return open_entries
@@ -51,19 +51,19 @@ class AgainstBaseline(Kind):
         (sku, _, workload, *values), unreported = group_key(subject, record, check.group_by)
         if unreported:
             reason = f"{check.stage} does not report its {unreported[0]}"
-            return [entry_of(check, "missing", "node", reason=reason, expected=expected)]
+            return [entry_of(check, "missing", reason, expected)]
         setup = dict(zip(check.group_by, values, strict=True))
         figure = baseline.find(check, sku, subject.gpus, workload, setup)
         if figure is None:
             kind = " ".join([sku, f"{subject.gpus} GPUs", workload, *setup.values()])
             reason = f"the baseline {baseline.title} has no {check.metric} of {kind}"
-            return [entry_of(check, "skipped", "node", reason=reason, expected=expected)]
+            return [entry_of(check, "skipped", reason, expected)]
         if check.same_part and "places" not in figure:
             reason = (
                 f"the baseline {baseline.title} does not keep the {check.scope}s of {check.metric} apart: it is of an "
                 f"earlier version, or of fewer than {MIN_PARTS} nodes"
             )
-            return [entry_of(check, "skipped", "node", reason=reason, expected=expected)]
+            return [entry_of(check, "skipped", reason, expected)]
         results = _results(check, subject, record, figure, baseline)
         earlier = earlier_failures(check, record, lambda attempt: _results(check, subject, attempt, figure, baseline))
         absent = lacking(check, subject, record, {one.part for one in results})

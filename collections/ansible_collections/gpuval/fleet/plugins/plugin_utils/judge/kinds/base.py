@@ -83,13 +83,9 @@ class MetricKind(Kind):
         target: Target = check.value
         if check.value_from is not None:
             if check.value_from == "gpu_count" and subject.declared_gpus is None:
-                return [entry_of(check, "skipped", "node", reason="count not declared", expected=expected)]
+                return [entry_of(check, "skipped", "count not declared", expected)]
             if subject.gpus is None:
-                return [
-                    entry_of(
-                        check, "missing", "node", reason="the GPU count of this node is unknown", expected=expected
-                    )
-                ]
+                return [entry_of(check, "missing", "the GPU count of this node is unknown", expected)]
             target = subject.gpus
             expected = self.expected(check, target)
         open_entries = not_to_judge(check, subject, expected) or self.not_comparable(check, subject, expected)

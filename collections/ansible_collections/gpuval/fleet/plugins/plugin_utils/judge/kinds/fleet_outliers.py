@@ -196,18 +196,18 @@ class _Comparison:
         if behind:
             reason += f"; {behind}"
         verdict = "fail" if wrong else "missing" if behind else "pass"
-        self.context.fleet.append(entry_of(check, verdict, "fleet", reason=reason, expected=self.expected))
+        self.context.fleet.append(entry_of(check, verdict, reason, self.expected, part="fleet"))
 
     def _without_peers(self, samples: Samples, group: PeerGroup) -> None:
         """What needs no peers is judged all the same; the rest is skipped."""
         check = self.check
         reason = f"{group.nodes} of its kind ({group.kind}): a comparison needs {check.min_peers + 1} nodes"
-        skipped = entry_of(check, "skipped", "node", reason=reason, expected=self.expected)
+        skipped = entry_of(check, "skipped", reason, self.expected)
         for sample in samples:
             entries = self._entries(sample, None) if sample.settled else []
             absent = lacking(check, sample.subject, sample.record, sample.reported)
             if absent is not None and not entries:
-                entries = [entry_of(check, "missing", absent[0], reason=absent[1], expected=self.expected)]
+                entries = [entry_of(check, "missing", absent[1], self.expected, part=absent[0])]
             self._keep(sample, excused(check, entries, sample.record) or [dict(skipped)])
 
     def _entries(self, sample: PeerSample, group: PeerGroup | None, doubt: str = "") -> list[Entry]:
@@ -265,7 +265,7 @@ class _Comparison:
         return units.number_text(median) if self.check.relative_to else units.human(median, self.check.unit or "")
 
     def _missing(self, reason: str) -> Entry:
-        return entry_of(self.check, "missing", "node", reason=reason, expected=self.expected)
+        return entry_of(self.check, "missing", reason, self.expected)
 
     def _keep(self, sample: PeerSample, entries: list[Entry]) -> None:
         self.context.nodes[sample.subject.name][self.check.name] = entries

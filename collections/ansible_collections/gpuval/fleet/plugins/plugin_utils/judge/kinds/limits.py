@@ -21,12 +21,8 @@ Convert = Callable[[float], Number]
 
 class LimitKind(MetricKind):
     @abstractmethod
-    def margin(self, check: Check, target: float, number: Number, convert: Convert) -> Number:
-        """How far the figure is on the right side of the limit; negative where it fails."""
-
-    def nearest(self, check: Check, target: float, number: Number, convert: Convert) -> Number:
-        """The limit that the figure is nearest to."""
-        return convert(target)
+    def bounds(self, check: Check, target: float) -> tuple[float | None, float | None]:
+        """The least and the greatest figure that pass; None is no limit on that side."""
 
     def judge_parts(
         self, check: Check, target: Target, metrics: Sequence[Metric], subject: Subject, record: Record
@@ -49,8 +45,10 @@ class LimitKind(MetricKind):
                 return PartResult(part, None, value, metric["unit"], f"{check.metric}: {error}")
             convert = units.exact
         shown: float = value if unit == metric["unit"] else units.to_float(number)
-        margin = self.margin(check, target, number, convert)
-        limit = self.nearest(check, target, number, convert)
+        low, high = (None if bound is None else convert(bound) for bound in self.bounds(check, target))
+        sides = [(number - low, low)] if low is not None else []
+        sides += [(high - number, high)] if high is not None else []
+        margin, limit = min(sides)
         order = (number > limit) - (number < limit)
         reason = functools.partial(self.reason, check, shown, unit, target, order=order, passed=margin >= 0)
         return PartResult(part, margin >= 0, shown, unit, reason, units.to_float(margin))
@@ -68,8 +66,8 @@ class Min(LimitKind):
     def describe(self, check: Check, target: Target) -> str:
         return f"at least {_figure(target, check)}"
 
-    def margin(self, check: Check, target: float, number: Number, convert: Convert) -> Number:
-        return number - convert(target)
+    def bounds(self, check: Check, target: float) -> tuple[float | None, float | None]:
+        return target, None
 
 
 class Max(LimitKind):
@@ -78,28 +76,24 @@ class Max(LimitKind):
     def describe(self, check: Check, target: Target) -> str:
         return f"at most {_figure(target, check)}"
 
-    def margin(self, check: Check, target: float, number: Number, convert: Convert) -> Number:
-        return convert(target) - number
+    def bounds(self, check: Check, target: float) -> tuple[float | None, float | None]:
+        return None, target
 
 
 class Within(LimitKind):
     name = "within"
 
     def problem(self, check: Check) -> str | None:
-        low, high = _bounds(check)
+        low, high = self.bounds(check, 0.0)
         return f"low {low} is above high {high}" if low > high else None
 
     def describe(self, check: Check, target: Target) -> str:
-        low, high = _bounds(check)
+        low, high = self.bounds(check, 0.0)
         return f"{_figure(low, check)} to {_figure(high, check)}"
 
-    def margin(self, check: Check, target: float, number: Number, convert: Convert) -> Number:
-        low, high = _bounds(check)
-        return min(number - convert(low), convert(high) - number)
-
-    def nearest(self, check: Check, target: float, number: Number, convert: Convert) -> Number:
-        low, high = _bounds(check)
-        return convert(low) if number < convert(low) else convert(high)
+    def bounds(self, check: Check, target: float) -> tuple[float, float]:
+        """The schema requires both."""
+        return (0.0 if check.low is None else check.low), (0.0 if check.high is None else check.high)
 
     def reason(self, check: Check, value: float, unit: str, target: float, *, order: int, passed: bool) -> str:
         text = units.human(value, unit)
@@ -121,9 +115,8 @@ class Equal(LimitKind):
     def metrics(self, check: Check) -> set[str]:
         return set() if isinstance(check.value, str) else super().metrics(check)
 
-    def margin(self, check: Check, target: float, number: Number, convert: Convert) -> Number:
-        difference = number - convert(target)
-        return -difference if difference > 0 else difference
+    def bounds(self, check: Check, target: float) -> tuple[float | None, float | None]:
+        return target, target
 
     def results(
         self, check: Check, target: Target, subject: Subject, record: Record
@@ -144,11 +137,6 @@ class Equal(LimitKind):
 
 def _unchanged(value: float) -> float:
     return value
-
-
-def _bounds(check: Check) -> tuple[float, float]:
-    """The schema requires both."""
-    return (0.0 if check.low is None else check.low), (0.0 if check.high is None else check.high)
 
 
 def _figure(target: Target, check: Check) -> str:

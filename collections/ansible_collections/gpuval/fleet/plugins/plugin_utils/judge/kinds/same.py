@@ -64,23 +64,27 @@ class Same(Kind):
         right = majority(values)
         if not values:
             reason = f"{check.stage} does not report {check.metric}"
-            return [entry_of(check, "missing", "node", reason=reason, expected=expected)]
+            return [entry_of(check, "missing", reason, expected)]
         if right is None:
             shown = some_of(f"{part_of(member)} {value}" for member, value in pairs)
             reason = f"{check.metric} differs and no value has a majority: {shown}"
-            return [entry_of(check, _undecided(check), "node", reason=reason, expected=expected)]
+            return [entry_of(check, _undecided(check), reason, expected)]
         if len(set(values)) == 1:
             reason = f"{check.metric} is {right} on all {len(values)}"
-            return [entry_of(check, "pass", "node", reason=reason, expected=expected)]
-        most = f"{values.count(right)} of {len(values)}"
+            return [entry_of(check, "pass", reason, expected)]
+        most = f"as on {values.count(right)} of {len(values)}"
         return [
             entry_of(
-                check, "fail", part_of(member), expected=f"{right}, as on {most}", value=value,
-                reason=f"{check.metric} is {value}, not {right} as on {most}",
+                check,
+                "fail",
+                f"{check.metric} is {value}, not {right} {most}",
+                f"{right}, {most}",
+                part=part_of(member),
+                value=value,
             )
             for member, value in pairs
             if value != right
-        ]  # fmt: skip
+        ]
 
     def compare(self, check: Check, subjects: Sequence[Subject], context: Context) -> None:
         groups: dict[GroupKey, list[_Reported]] = defaultdict(list)
@@ -103,14 +107,12 @@ class Same(Kind):
         value = _value(check, record)
         if value is None:
             reason = f"{check.stage} reported no fingerprint {check.metric}"
-            return entry_of(check, "missing", "node", reason=reason, expected=expected)
+            return entry_of(check, "missing", reason, expected)
         group = [subject.kind]
         for path in check.group_by:
             found = ", ".join(sorted(set(environment.texts(record["environment"], path))))
             if not found and check.path is None:
-                return entry_of(
-                    check, "missing", "node", reason=f"{check.stage} does not report its {path}", expected=expected
-                )
+                return entry_of(check, "missing", f"{check.stage} does not report its {path}", expected)
             group.append(found or NOT_REPORTED)
         attempts = (_value(check, one) for one in record["attempts"] if one["state"] not in UNFINISHED)
         earlier = tuple(one for one in attempts if one is not None) if check.required and not check.retry else ()
@@ -125,9 +127,7 @@ class Same(Kind):
             reason = "the only node of its kind: no peers" if alone else "no node of its kind reports it"
             for one in reported:
                 value = one.value if alone else None
-                nodes[one.node][check.name] = [
-                    entry_of(check, "skipped", "node", reason=reason, value=value, expected=expected)
-                ]
+                nodes[one.node][check.name] = [entry_of(check, "skipped", reason, expected, value=value)]
             return
         if right is None:
             verdict = _undecided(check)
@@ -136,10 +136,8 @@ class Same(Kind):
             )
             reason = f"{check.metric} differs and no value has a majority of {len(reported)} nodes: {shown}"
             for one in reported:
-                nodes[one.node][check.name] = [
-                    entry_of(check, verdict, "node", reason=reason, value=one.value, expected=expected)
-                ]
-            context.fleet.append(entry_of(check, verdict, "fleet", reason=f"{kind}: {reason}", expected=expected))
+                nodes[one.node][check.name] = [entry_of(check, verdict, reason, expected, value=one.value)]
+            context.fleet.append(entry_of(check, verdict, f"{kind}: {reason}", expected, part="fleet"))
             return
         wrong = []
         for one in reported:
@@ -152,7 +150,7 @@ class Same(Kind):
         else:
             reason = f"{kind}: the same on {len(reported)} nodes"
         verdict = "fail" if wrong else "pass"
-        context.fleet.append(entry_of(check, verdict, "fleet", reason=reason, value=right, expected=expected))
+        context.fleet.append(entry_of(check, verdict, reason, expected, part="fleet", value=right))
 
 
 def _undecided(check: Check) -> str:
@@ -177,4 +175,4 @@ def _of_node(check: Check, reported: _Reported, right: str, most: str) -> Entry:
         reason = f"{check.metric} was {other} in an earlier attempt; such a result is never retried into PASS"
     else:
         verdict, reason = "pass", f"{check.metric} is that of {most}"
-    return entry_of(check, verdict, "node", reason=reason, expected=f"{right}, as on {most}", value=value)
+    return entry_of(check, verdict, reason, f"{right}, as on {most}", value=value)

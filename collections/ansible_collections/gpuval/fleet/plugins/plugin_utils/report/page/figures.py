@@ -82,7 +82,7 @@ def figures_of(report: Mapping[str, Any]) -> Figures:
         if key.scope == "link" or len({place[0] for _, place in sample.values}) < MIN_NODES:
             continue
         spread = distribution(sample.values)
-        if spread.low == spread.high:
+        if spread.min == spread.max:
             same += 1
             continue
         shown = _shown_range(spread)
@@ -100,10 +100,10 @@ def judged_figures(report: Mapping[str, Any]) -> set[tuple[str, str | None]]:
 
 
 def _shown_range(spread: Distribution) -> tuple[float, float]:
-    low, high = spread.low, spread.high
-    if spread.spread > 0:
-        wide = max(SHOWN_DEVIATIONS * spread.spread, 2 * LEAST_DIFFERENCE * abs(spread.median))
-        low, high = max(low, spread.median - wide), min(high, spread.median + wide)
+    low, high = spread.min, spread.max
+    if spread.robust_deviation > 0:
+        wide = max(SHOWN_DEVIATIONS * spread.robust_deviation, 2 * LEAST_DIFFERENCE * abs(spread.p50))
+        low, high = max(low, spread.p50 - wide), min(high, spread.p50 + wide)
     return (low, high) if high - low > 1 / GREATEST else (low, low + 1.0)
 
 
@@ -122,7 +122,7 @@ def as_data(figures: Sequence[Figure], nodes: int) -> list[dict[str, Any]]:
             {
                 "l": short(float(low)),
                 "h": short(float(high)),
-                "m": short(float(one.spread.median)),
+                "m": short(float(one.spread.p50)),
                 "u": one.key.unit,
                 "r": {scope: pairs(row, low, high) for scope, row in zip(scopes, rows, strict=True)},
             }
