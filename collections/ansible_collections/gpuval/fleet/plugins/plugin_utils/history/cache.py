@@ -31,6 +31,7 @@ from .database import json_lines, parquet
 
 #: Version of the files' format; a cache of another version is rebuilt.
 FORMAT = 2
+TABLES = ("nodes", "records", "metrics", "gpus", "judged")
 #: Prefix of DuckDB's spill folders; the process id follows.
 _TEMPORARY = ".temporary-"
 
@@ -47,12 +48,8 @@ class CachedRun:
     @property
     def state(self) -> dict[str, Any]:
         """The state of the run; empty if its files are unusable."""
-        try:
-            state = run_folder.read_json(self.path / "state.json")
-        except (OSError, ValueError):
-            return {}
-        whole = all(self.file(name).exists() for name in ("nodes", "records", "metrics", "gpus", "judged"))
-        return state if whole and isinstance(state, dict) and state.get("format") == FORMAT else {}
+        state = self._read("state.json")
+        return state if state.get("format") == FORMAT and all(self.file(name).exists() for name in TABLES) else {}
 
     def write_state(self, state: Mapping[str, Any]) -> None:
         run_folder.write_json(self.path / "state.json", {"format": FORMAT, **state})
@@ -60,14 +57,18 @@ class CachedRun:
     @property
     def remembered(self) -> dict[str, Any]:
         """``{"stamp", "run"}`` of the run.json that was read last; empty where it was not."""
-        try:
-            found = run_folder.read_json(self.path / "run.json")
-        except (OSError, ValueError):
-            return {}
-        return found if isinstance(found, dict) and {"stamp", "run"} <= found.keys() else {}
+        found = self._read("run.json")
+        return found if {"stamp", "run"} <= found.keys() else {}
 
     def remember(self, stamp: str, run: Mapping[str, Any]) -> None:
         run_folder.write_json(self.path / "run.json", {"stamp": stamp, "run": run})
+
+    def _read(self, name: str) -> dict[str, Any]:
+        try:
+            found = run_folder.read_json(self.path / name)
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
@@ -106,18 +107,12 @@ class Cache:
         found = self.connection.execute(f"SELECT stage, node, stamp FROM {parquet(run.file('records'))}")
         return {(stage, node): stamp for stage, node, stamp in found.fetchall()}
 
-    def write_nodes(self, run: CachedRun, folder: str, lines: Iterable[Mapping[str, Any]]) -> None:
-        self._write_lines(run, "nodes", folder, lines, database.NODES)
-
-    def write_judged(self, run: CachedRun, folder: str, lines: Iterable[Mapping[str, Any]]) -> None:
-        self._write_lines(run, "judged", folder, lines, database.JUDGED)
-
-    def _write_lines(
-        self, run: CachedRun, name: str, folder: str, lines: Iterable[Mapping[str, Any]], columns: dict[str, str]
-    ) -> None:
+    def write_table(self, run: CachedRun, name: str, folder: str, lines: Iterable[Mapping[str, Any]]) -> None:
+        """Replace nodes.parquet or judged.parquet."""
         draft = run.path / f".{name}.jsonl"
         write_lines(draft, lines)
-        self._replace(run, name, f"SELECT ? AS folder, * FROM {json_lines(draft, columns)}", "node", [folder])
+        table = json_lines(draft, database.COLUMNS[name])
+        self._replace(run, name, f"SELECT ? AS folder, * FROM {table}", "node", [folder])
         draft.unlink()
 
     def write_records(self, run: CachedRun, folder: str, lines: Path, gone: Iterable[tuple[str, str]]) -> None:
@@ -126,7 +121,7 @@ class Cache:
         dropped = run.path / ".gone.jsonl"
         write_lines(dropped, ({"stage": stage, "node": node} for stage, node in gone))
         keys = json_lines(dropped, {"stage": "VARCHAR", "node": "VARCHAR"})
-        fresh = f"(SELECT ? AS folder, * FROM {json_lines(lines, database.RECORDS)})"
+        fresh = f"(SELECT ? AS folder, * FROM {json_lines(lines, database.COLUMNS['records'])})"
         execute(f"CREATE OR REPLACE TEMP VIEW gone AS SELECT * FROM {keys}")
 
         def kept(name: str) -> str:

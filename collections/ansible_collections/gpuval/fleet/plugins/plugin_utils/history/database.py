@@ -24,16 +24,18 @@ MAX_LINE_BYTES = 64 << 20
 #: Columns of the cached files, as they are read from JSON lines.
 GPUS = 'STRUCT("index" INTEGER, model VARCHAR, serial VARCHAR, uuid VARCHAR)[]'
 METRICS = "STRUCT(name VARCHAR, value DOUBLE, unit VARCHAR, scope VARCHAR)[]"
-RECORDS = {
-    "node": "VARCHAR", "stage": "VARCHAR", "stamp": "VARCHAR", "refused": "VARCHAR", "state": "VARCHAR",
-    "retried": "BOOLEAN", "workload": "VARCHAR", "setup": "VARCHAR", "versions": "MAP(VARCHAR, VARCHAR)",
-    "machine_id": "VARCHAR", "serial": "VARCHAR", "kind": "VARCHAR", "gpu_count": "INTEGER", "gpus": GPUS,
-    "metrics": METRICS,
-}  # fmt: skip
-NODES = {"node": "VARCHAR", "stages": "VARCHAR[]", "sku": "VARCHAR"}
-JUDGED = {
-    "node": "VARCHAR", "verdict": "VARCHAR", "class": "VARCHAR", "flaky": "BOOLEAN",
-    "failed": 'STRUCT("name" VARCHAR, part VARCHAR, verdict VARCHAR)[]',
+COLUMNS = {
+    "records": {
+        "node": "VARCHAR", "stage": "VARCHAR", "stamp": "VARCHAR", "refused": "VARCHAR", "state": "VARCHAR",
+        "retried": "BOOLEAN", "workload": "VARCHAR", "setup": "VARCHAR", "versions": "MAP(VARCHAR, VARCHAR)",
+        "machine_id": "VARCHAR", "serial": "VARCHAR", "kind": "VARCHAR", "gpu_count": "INTEGER", "gpus": GPUS,
+        "metrics": METRICS,
+    },
+    "nodes": {"node": "VARCHAR", "stages": "VARCHAR[]", "sku": "VARCHAR"},
+    "judged": {
+        "node": "VARCHAR", "verdict": "VARCHAR", "class": "VARCHAR", "flaky": "BOOLEAN",
+        "failed": 'STRUCT("name" VARCHAR, part VARCHAR, verdict VARCHAR)[]',
+    },
 }  # fmt: skip
 
 

@@ -47,25 +47,19 @@ def of_record(record: Mapping[str, Any], stamp: str) -> dict[str, Any]:
         "node": record["node"],
         "stage": record["stage"],
         "stamp": stamp,
-        "refused": None,
         "state": record["state"],
         "retried": record["state"] == "success" and retried,
         "workload": record["workload"],
         "setup": setup_of(record),
         "versions": versions_of(record),
         "metrics": [metric for metric in record["metrics"] if metric["value"] is not None],
-        "machine_id": None, "serial": None, "kind": None, "gpu_count": None, "gpus": [],
-    }  # fmt: skip
+    }
     return {**line, **facts_of(record)} if record["stage"] == FACTS else line
 
 
 def of_refusal(node: str, stage: str, stamp: str, reason: str) -> dict[str, Any]:
-    """A refused record, kept so that it is not read again."""
-    return {
-        "node": node, "stage": stage, "stamp": stamp, "refused": one_line(reason), "state": None, "retried": False,
-        "workload": None, "setup": None, "versions": {}, "metrics": [], "machine_id": None, "serial": None,
-        "kind": None, "gpu_count": None, "gpus": [],
-    }  # fmt: skip
+    """A refused record, kept so that it is not read again; its other columns are NULL."""
+    return {"node": node, "stage": stage, "stamp": stamp, "refused": one_line(reason), "retried": False}
 
 
 def of_judged(node: Mapping[str, Any]) -> dict[str, Any]:

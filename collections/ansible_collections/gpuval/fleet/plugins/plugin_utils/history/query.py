@@ -16,14 +16,13 @@ from ..judge import sku_catalogue
 from ..judge.check import Check
 from ..judge.peer_samples import LEAST, MOST
 from . import HistoryError, identity
-from .cache import Cache
+from .cache import TABLES, Cache
 from .database import parquet
 from .flaky import Judged, flakiness
 from .trend import CONFIDENCE, MIN_RUNS, MIN_TOTAL, Trend, trend_of
 
 SCHEMA = "gpuval.history/1"
 NOT_JUDGED = "not judged"
-TABLES = ("nodes", "records", "metrics", "gpus", "judged")
 #: Units of the figures shown by default; more is faster, except for seconds.
 SPEEDS = (
     "bytes/s", "bytes_per_second", "TFLOP/s", "tokens/s", "tokens_per_second", "samples/s", "samples_per_second",
@@ -37,6 +36,13 @@ MAX_CHANGES = 12
 MAX_REFUSED = 100
 #: Only figures that agree in these are compared.
 GROUP = ("stage", "metric", "unit", "scope", "sku", "gpus", "workload", "setup")
+
+#: Each chosen node of each run: c (no, node, part), r (run), m (machine), j (verdict), f (facts), bad (refused).
+_JUDGED_NODES = """chosen c JOIN runs r USING (no) JOIN machines m ON m.no = c.no AND m.node = c.node
+    LEFT JOIN judged j ON j.folder = r.folder AND j.node = c.node
+    LEFT JOIN records f ON f.folder = r.folder AND f.node = c.node AND f.stage = 'facts'
+    LEFT JOIN (SELECT folder, node, count(*) AS refused FROM records WHERE refused IS NOT NULL GROUP BY ALL) bad
+        ON bad.folder = r.folder AND bad.node = c.node"""
 
 
 @dataclass(frozen=True)
@@ -211,32 +217,29 @@ class History:
         held, drifts = self._drifts()
         document |= {"held_count": held, "drift_count": len(drifts), "drifts": drifts[:MAX_DRIFTS]}
         self._say_what_changed(document["drifts"])
-        refused = self.execute(
-            "SELECT run_id, node, stage, refused FROM records JOIN runs USING (folder) WHERE refused IS NOT NULL "
-            "AND (no, node) IN (SELECT (no, node) FROM chosen) ORDER BY no, node, stage"
-        ).fetchall()
-        names = ("run_id", "node", "stage", "reason")
-        document["refused"] = [dict(zip(names, row)) for row in refused[:MAX_REFUSED]]
+        refused = self._table(
+            "SELECT run_id, node, stage, refused AS reason FROM records JOIN runs USING (folder) "
+            "WHERE refused IS NOT NULL AND (no, node) IN (SELECT (no, node) FROM chosen) ORDER BY no, node, stage"
+        )
+        document["refused"] = refused[:MAX_REFUSED]
         document["refused_count"] = len(refused)
         return document
 
+    def _table(self, sql: str, *parameters: Any) -> list[dict[str, Any]]:
+        found = self.execute(sql, list(parameters))
+        names = [column[0] for column in found.description]
+        return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+
     def _node_rows(self) -> list[dict[str, Any]]:
         """A row for each run of the node or GPU: its place and its verdict."""
-        found = self.execute(
-            """SELECT r.time, r.run_id, r.profile, c.node, m.machine, m.sku, c.part, coalesce(j.verdict, ?) AS verdict,
+        rows = self._table(
+            f"""SELECT r.time, r.run_id, r.profile, c.node, m.machine, m.sku, c.part, coalesce(j.verdict, ?) AS verdict,
                 j.class, coalesce(j.flaky, FALSE) AS flaky,
                 coalesce(j.failed, []) AS failed,
                 f.versions, coalesce(bad.refused, 0) AS refused
-            FROM chosen c JOIN runs r USING (no) JOIN machines m ON m.no = c.no AND m.node = c.node
-            LEFT JOIN judged j ON j.folder = r.folder AND j.node = c.node
-            LEFT JOIN records f ON f.folder = r.folder AND f.node = c.node AND f.stage = 'facts'
-            LEFT JOIN (SELECT folder, node, count(*) AS refused FROM records WHERE refused IS NOT NULL GROUP BY ALL) bad
-                ON bad.folder = r.folder AND bad.node = c.node
-            ORDER BY r.no, c.node, c.part""",
-            [NOT_JUDGED],
+            FROM {_JUDGED_NODES} ORDER BY r.no, c.node, c.part""",
+            NOT_JUDGED,
         )
-        names = [column[0] for column in found.description]
-        rows = [dict(zip(names, row)) for row in found.fetchall()]
         for row in rows:
             row["failed_checks"] = [_check(one) for one in row.pop("failed")]
             versions = dict(row.pop("versions") or {})
@@ -245,44 +248,34 @@ class History:
 
     def _run_rows(self) -> list[dict[str, Any]]:
         """A row for each run: how many of the nodes had which verdict, and on which drivers."""
-        found = self.execute(
-            """SELECT r.time, r.run_id, r.profile, count(*) AS nodes, count(*) FILTER (j.verdict = 'PASS') AS "PASS",
+        return self._table(
+            f"""SELECT r.time, r.run_id, r.profile, count(*) AS nodes, count(*) FILTER (j.verdict = 'PASS') AS "PASS",
                 count(*) FILTER (j.verdict = 'FAIL') AS "FAIL",
                 count(*) FILTER (j.verdict = 'INCOMPLETE') AS "INCOMPLETE",
                 count(*) FILTER (j.verdict IS NULL) AS not_judged, count(*) FILTER (j.flaky) AS flaky,
                 list_sort(list(DISTINCT m.sku)) AS skus,
-                list_sort(list(DISTINCT f.versions['driver']) FILTER (f.versions['driver'] IS NOT NULL)) AS driver,
-                list_sort(list(DISTINCT f.versions['vbios']) FILTER (f.versions['vbios'] IS NOT NULL)) AS firmware,
+                coalesce(list_sort(list(DISTINCT f.versions['driver']) FILTER (f.versions['driver'] IS NOT NULL)), [])
+                    AS driver,
+                coalesce(list_sort(list(DISTINCT f.versions['vbios']) FILTER (f.versions['vbios'] IS NOT NULL)), [])
+                    AS firmware,
                 coalesce(sum(bad.refused), 0)::INTEGER AS refused
-            FROM chosen c JOIN runs r USING (no) JOIN machines m ON m.no = c.no AND m.node = c.node
-            LEFT JOIN judged j ON j.folder = r.folder AND j.node = c.node
-            LEFT JOIN records f ON f.folder = r.folder AND f.node = c.node AND f.stage = 'facts'
-            LEFT JOIN (SELECT folder, node, count(*) AS refused FROM records WHERE refused IS NOT NULL GROUP BY ALL) bad
-                ON bad.folder = r.folder AND bad.node = c.node
-            GROUP BY r.no, r.time, r.run_id, r.profile ORDER BY r.no"""
+            FROM {_JUDGED_NODES} GROUP BY r.no, r.time, r.run_id, r.profile ORDER BY r.no"""
         )
-        names = [column[0] for column in found.description]
-        rows = [dict(zip(names, row)) for row in found.fetchall()]
-        for row in rows:
-            row |= {"driver": row["driver"] or [], "firmware": row["firmware"] or []}
-        return rows
 
     def _figures(self) -> list[dict[str, Any]]:
         """Per comparable figure the median, min and max of each run."""
         if self.question.subject == "fleet" and not self.question.metrics:
             return []
-        found = self.execute(
-            """SELECT any_value(stage), any_value(metric), any_value(unit), any_value(scope), any_value(sku),
-                any_value(gpus), any_value(workload), any_value(setup), any_value(run_id),
-                median(value), min(value), max(value), count(*), count(DISTINCT node_key)
-            FROM figures JOIN runs USING (no) JOIN groups USING (group_key) GROUP BY group_key, no
-            ORDER BY 1, 2, 4, 3, 5, 6, 7, 8, no"""
-        )
-        names = (*GROUP, "run_id", "median", "low", "high", "parts", "nodes")
+        names = ", ".join(GROUP)
         grouped: dict[tuple[Any, ...], dict[str, Any]] = {}
-        for row in found.fetchall():
-            figure = grouped.setdefault(row[:8], {**dict(zip(names, row[:8])), "runs": []})
-            figure["runs"].append(dict(zip(names[8:], row[8:])))
+        for row in self._table(
+            f"""SELECT {names}, run_id, median(value) AS median, min(value) AS low, max(value) AS high,
+                count(*) AS parts, count(DISTINCT node_key) AS nodes
+            FROM figures JOIN runs USING (no) JOIN groups USING (group_key) GROUP BY {names}, no, run_id
+            ORDER BY stage, metric, scope, unit, sku, gpus, workload, setup, no"""
+        ):
+            group = {name: row.pop(name) for name in GROUP}
+            grouped.setdefault(tuple(group.values()), {**group, "runs": []})["runs"].append(row)
         return list(grouped.values())
 
     def _flaky(self) -> list[dict[str, Any]]:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,15 +15,12 @@ from ..records import report_file
 from ..records.evidence import MAX_RECORD_BYTES, Refused, accept_record, parse_key
 from ..runs import folder as run_folder
 from ..store import stored_runs
+from ..store.reading import read_all
 from . import HistoryError, database, projection
 from .cache import FORMAT, Cache, CachedRun, write_lines
 
-MAX_RUN_BYTES = 64 << 20
 MAX_REPORT_BYTES = 2 << 30
 MAX_PROBLEMS = 100
-READERS = 8
-#: Records read ahead.
-AHEAD = 64
 PIECE = 8 << 20
 LOCK_SECONDS = 600
 
@@ -97,24 +91,18 @@ def _read_run(store: Store, cached: CachedRun, entry: Entry, done: Synced) -> di
     remembered = cached.remembered
     if remembered.get("stamp") == entry.stamp:
         return remembered["run"]
+    done.read += 1
+    raw = store.get_if_there(entry.key, max_bytes=stored_runs.MAX_DOCUMENT_BYTES)
+    if raw is None:  # deleted since it was listed
+        return None
     try:
-        run = _run(_get(store, entry.key, MAX_RUN_BYTES, done))
-    except (ValueError, RecursionError) as error:
-        done.add_problem(f"{entry.key} is not a valid run: {error}")
+        run = stored_runs.read_document(raw, "run", entry.key)
+    except stored_runs.Damaged as error:
+        done.add_problem(str(error))
         return None
     if remembered and remembered["run"]["run_id"] != run["run_id"]:
         cached.remove()
     cached.remember(entry.stamp, run)
-    return run
-
-
-def _run(raw: bytes | None) -> dict[str, Any]:
-    if raw is None:
-        raise ValueError("it is missing")
-    if len(raw) > MAX_RUN_BYTES:
-        raise ValueError(f"over {MAX_RUN_BYTES:,} bytes")
-    run = json.loads(raw)
-    schemas.validate("run", run, what="run.json")
     return run
 
 
@@ -140,7 +128,7 @@ class _Reader:
     def _bring(self, entry: Entry, show: Show) -> None:
         run, state = self.cached.remembered["run"], self.cached.state
         if state.get("run_stamp") != entry.stamp:
-            self.cache.write_nodes(self.cached, self.folder, projection.of_run(run))
+            self.cache.write_table(self.cached, "nodes", self.folder, projection.of_run(run))
         self._records(run, new=not state, show=show)
         after = {
             "folder": self.folder,
@@ -155,7 +143,7 @@ class _Reader:
 
     def _records(self, run: Mapping[str, Any], *, new: bool, show: Show) -> None:
         known = {} if new else self.cache.stamps(self.cached)
-        wanted: list[tuple[str, str, Entry]] = []
+        wanted: dict[tuple[str, str], Entry] = {}
         present = set()
         for entry in self.store.list(f"{self.folder}/records/"):
             self.done.listed += 1
@@ -165,17 +153,30 @@ class _Reader:
             key = place[1], place[2]
             present.add(key)
             if known.get(key) != entry.stamp:
-                wanted.append((*key, entry))
+                wanted[key] = entry
         gone = known.keys() - present
         if not (wanted or gone or new):
             return
         if wanted:
             show(f"run {run['run_id']}: reading {len(wanted):,} of {len(present):,} records")
-        changed = {(stage, node) for stage, node, _ in wanted}
         lines = self.cached.path / ".records.jsonl"
-        write_lines(lines, _projected(self.store, run, wanted, self.done))
-        self.cache.write_records(self.cached, self.folder, lines, gone | changed)
+        write_lines(lines, self._projected(run, wanted))
+        self.cache.write_records(self.cached, self.folder, lines, gone | wanted.keys())
         lines.unlink()
+
+    def _projected(self, run: Mapping[str, Any], wanted: Mapping[tuple[str, str], Entry]) -> Iterator[dict[str, Any]]:
+        answers = read_all(self.store, wanted.values(), lambda _: MAX_RECORD_BYTES)
+        for (stage, node), (entry, raw) in zip(wanted, answers, strict=True):
+            self.done.read += 1
+            if raw is None:  # deleted since it was listed
+                continue
+            try:
+                record = accept_record(raw, run_id=run["run_id"], node=node, stage=stage)
+            except Refused as refusal:
+                self.done.add_problem(f"run {run['run_id']}: record of {node} {stage} refused: {refusal}")
+                yield projection.of_refusal(node, stage, entry.stamp, str(refusal))
+            else:
+                yield projection.of_record(record, entry.stamp)
 
     def _report(self, run: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
         """The fields of state.json about the report; an unusable report counts as none."""
@@ -189,79 +190,38 @@ class _Reader:
             return {"report_stamp": stamp, "report_refused": state["report_refused"]}
         refused = None
         try:
-            self._write_judged(entry, run)
+            self.cache.write_table(self.cached, "judged", self.folder, self._judged(entry, run))
         except (ValueError, RecursionError, KeyError, TypeError) as error:
             refused = one_line(f"{key} is refused, so run {run['run_id']} is not judged: {error}")
             self.done.add_problem(refused)
-            self.cache.write_judged(self.cached, self.folder, [])
+            self.cache.write_table(self.cached, "judged", self.folder, [])
         return {"report_stamp": stamp, "report_refused": refused}
 
-    def _write_judged(self, entry: Entry | None, run: Mapping[str, Any]) -> None:
+    def _judged(self, entry: Entry | None, run: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """The nodes of a report. Raises ValueError for an invalid report or another run's."""
         if entry is None:
-            self.cache.write_judged(self.cached, self.folder, [])
             return
         with tempfile.TemporaryDirectory(dir=self.cached.path) as draft:
             path = Path(draft) / "report.json"
-            _download(self.store, entry, path, self.done)
-            self.cache.write_judged(self.cached, self.folder, _judged(path, run))
+            self.done.read += 1
+            _download(self.store, entry, path)
+            report = report_file.walk(path)
+            head = {"fleet": {"checks": [], "problems": []}, **next(report)}
+            schemas.validate("report", head, what="report")
+            if head["run"]["run_id"] != run["run_id"]:
+                raise ValueError(f"it belongs to run {head['run']['run_id']}")
+            seen = set()
+            for node in report:
+                schemas.validate("report", {**head, "nodes": [node]}, what="report")
+                if node["name"] in run["nodes"] and node["name"] not in seen:
+                    seen.add(node["name"])
+                    yield projection.of_judged(node)
 
 
-def _projected(
-    store: Store, run: Mapping[str, Any], wanted: list[tuple[str, str, Entry]], done: Synced
-) -> Iterator[dict[str, Any]]:
-    """The wanted records in turn; a few are read ahead."""
-    with ThreadPoolExecutor(READERS) as pool:
-        ahead: deque[tuple[str, str, Entry, Future[bytes | None]]] = deque()
-        waiting = iter(wanted)
-        try:
-            while True:
-                for stage, node, entry in waiting:
-                    ahead.append((stage, node, entry, pool.submit(_get, store, entry.key, MAX_RECORD_BYTES, done)))
-                    if len(ahead) >= AHEAD:
-                        break
-                if not ahead:
-                    return
-                stage, node, entry, reading = ahead.popleft()
-                raw = reading.result()
-                if raw is None:
-                    continue
-                try:
-                    record = accept_record(raw, run_id=run["run_id"], node=node, stage=stage)
-                except Refused as refusal:
-                    done.add_problem(f"run {run['run_id']}: record of {node} {stage} refused: {refusal}")
-                    yield projection.of_refusal(node, stage, entry.stamp, str(refusal))
-                else:
-                    yield projection.of_record(record, entry.stamp)
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-def _get(store: Store, key: str, max_bytes: int, done: Synced) -> bytes | None:
-    """None if the object was deleted since it was listed."""
-    done.read += 1
-    return store.get_if_there(key, max_bytes=max_bytes)
-
-
-def _download(store: Store, entry: Entry, path: Path, done: Synced) -> None:
+def _download(store: Store, entry: Entry, path: Path) -> None:
     """In pieces: the report of a thousand nodes has 200 MB."""
     if entry.size > MAX_REPORT_BYTES:
         raise ValueError(f"{entry.size:,} bytes, over the limit of {MAX_REPORT_BYTES:,}")
-    done.read += 1
     with path.open("wb") as stream:
         for start in range(0, entry.size, PIECE):
             stream.write(store.get_range(entry.key, start, min(start + PIECE, entry.size)))
-
-
-def _judged(path: Path, run: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The nodes of a report. Raises ValueError for an invalid report or another run's."""
-    report = report_file.walk(path)
-    head = {"fleet": {"checks": [], "problems": []}, **next(report)}
-    schemas.validate("report", head, what="report")
-    if head["run"]["run_id"] != run["run_id"]:
-        raise ValueError(f"it belongs to run {head['run']['run_id']}")
-    seen = set()
-    for node in report:
-        schemas.validate("report", {**head, "nodes": [node]}, what="report")
-        if node["name"] in run["nodes"] and node["name"] not in seen:
-            seen.add(node["name"])
-            yield projection.of_judged(node)
