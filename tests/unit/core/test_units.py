@@ -81,8 +81,3 @@ def test_human_is_one_short_line(value, unit):
 )
 def test_human(value, unit, text):
     assert units.human(value, unit) == text
-
-
-def test_seed_figures():
-    assert units.gigabytes(16_070_000_000) == "16.07 GB"
-    assert units.gigabits_per_second(723_750_000) == "5.79 Gbps"

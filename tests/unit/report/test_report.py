@@ -94,7 +94,7 @@ def test_markdown(mixed):
     assert "- Node: good, Training Time: 811.93 seconds, 56,000 tokens/s" in text
     assert "- Node: good, Data Size: 16.07 GB, Duration: 22.2 seconds, Throughput: 5.79 Gbps" in text
     inference = (
-        "Startup Time: 65.0 seconds, Running Time: 120.0 seconds, Inference Number: 640, Generated Token Number: 64000"
+        "Startup Time: 65 seconds, Running Time: 120.00 seconds, Inference Number: 640, Generated Token Number: 64000"
     )
     assert f"- Node: good, {inference}" in text
     assert "| crashed | success 12.5 s | crash 12.5 s | success 12.5 s | success 12.5 s |" in text

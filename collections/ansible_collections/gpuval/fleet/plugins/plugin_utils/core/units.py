@@ -126,16 +126,6 @@ def duration(seconds: Number) -> str:
     return f"{sign}{minutes // 60} h {minutes % 60:02d} min"
 
 
-def gigabytes(count: Number) -> str:
-    """16.07 GB."""
-    return f"{count / 1e9:.2f} GB" if 1e7 <= count < 1e18 else _scaled(count, "B")
-
-
-def gigabits_per_second(bytes_per_second: Number) -> str:
-    """5.79 Gbps."""
-    return f"{bytes_per_second * 8 / 1e9:.2f} Gbps"
-
-
 def human(value: Number | None, unit: str) -> str:
     """A figure with its unit as people read it; ``None`` is "not a number"."""
     if value is None or not math.isfinite(value):

@@ -21,7 +21,7 @@ from ..core import files
 from ..core.escape import clean_text, csv_cell
 from ..core.text import some_of
 from ..records import report_file
-from ..records.evidence import MAX_RECORD_BYTES, MAX_SERIES_BYTES, Refused, accept_record
+from ..records.evidence import MAX_RECORD_BYTES, MAX_SERIES_BYTES, Refused, accept_record, read_object
 from ..report import write_file
 from ..report.html import html_report
 from ..report.markdown import markdown_report
@@ -33,7 +33,7 @@ from . import DeliveryError, log_bundle, pack, report_conversion, stage_file, ve
 from .own_terms import own_terms
 from .redactor import Known, Redactor, is_ordinary
 from .scan import Scan, problems
-from .sensitive import Sensitive, read_json
+from .sensitive import Sensitive
 
 COLLECTION = Path(__file__).parents[3]
 #: Only head and tail of a longer log are delivered.
@@ -214,7 +214,7 @@ def _known(request: Request, sensitive: Sensitive) -> Known:
 
 def _add_sensitive(folder: run_folder.RunFolder, node: str, sensitive: Sensitive, scratch: Path) -> None:
     """Add a node's own sensitive data, before the first of its texts is converted."""
-    sensitive.add_facts(node, read_json(folder.evidence_file(node, "facts"), MAX_RECORD_BYTES))
+    sensitive.add_facts(node, read_object(folder.evidence_file(node, "facts"), MAX_RECORD_BYTES))
     gathered = vendor_output.gathered(log_bundle.archive_file(folder.path, node))
     sensitive.addresses |= gathered.addresses
     sensitive.macs |= gathered.macs
@@ -233,7 +233,7 @@ def _stages(
 ) -> list[tuple[str, ...]]:
     """Write the file of each stage of a node and the evidence behind report.html; returns the rows of the index."""
     name, identity = node["name"], redactor.name(node["name"])
-    tools = read_json(scratch / "tools" / f"{name}.json", 1 << 30) or {}
+    tools = read_object(scratch / "tools" / f"{name}.json", 1 << 30) or {}
     facts = _record(folder, run, name, "facts")[0]
     evidence = scratch / "nodes" / identity
     evidence.mkdir(parents=True)
@@ -310,7 +310,7 @@ def _log(path: Path) -> str:
 
 def _curves(path: Path, name: str, identity: str, redactor: Redactor, evidence: Path) -> None:
     """The curves of a stage under the node's id, for report.html."""
-    document = read_json(path, MAX_SERIES_BYTES)
+    document = read_object(path, MAX_SERIES_BYTES)
     if document is None or document.get("node") != name or not isinstance(document.get("series"), list):
         return
     texts = ("name", "unit", "scope", "x_unit")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import getpass
 import ipaddress
-import json
 import os
 import re
 import shlex
@@ -132,14 +131,3 @@ def _place(text: str) -> tuple[str, str]:
 
 def _text(value: Any) -> str:
     return str(value) if isinstance(value, str) else ""
-
-
-def read_json(path: Path, limit: int) -> dict[str, Any] | None:
-    """The JSON object of a file that a node may have written; None if it is missing, too large or malformed."""
-    try:
-        if path.is_symlink() or path.stat().st_size > limit:
-            return None
-        document = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return None
-    return document if isinstance(document, dict) else None

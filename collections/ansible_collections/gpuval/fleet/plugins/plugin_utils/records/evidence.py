@@ -14,6 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from ..core import schemas
@@ -104,6 +105,18 @@ def accept_series(
             raise Refused(f"series {curve['name']}: {len(curve['x'])} x values and {len(curve['y'])} y values")
     cleaned: dict[str, Any] = _cleaned(document)
     return cleaned
+
+
+def read_object(path: Path, max_bytes: int) -> dict[str, Any] | None:
+    """The JSON object of a file that a node may have written, of no certain form; None if it is missing, too large,
+    malformed or a link."""
+    try:
+        if path.is_symlink() or path.stat().st_size > max_bytes:
+            return None
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict) else None
 
 
 def take_record(evidence: Evidence, run: Mapping[str, Any], key: str, raw: bytes) -> Record | None:

@@ -10,11 +10,13 @@ from ..core import units
 from ..core.escape import markdown as escaped
 from ..judge.analysis import fleet
 from ..judge.verdict import headline
+from ..records import lines as stage_lines
 from . import template
 from .page.figures import judged_figures
 from .place import RESULTS, Place
 from .summary import decisive, metric_value, part_text, places
 
+SPEEDS = ("training_tokens_per_second", "training_samples_per_second", "training_model_tflops")
 VERDICTS = ("pass", "fail", "warn", "missing", "skipped")
 
 
@@ -81,33 +83,11 @@ def _stage_cell(node: Mapping[str, Any], name: str) -> str:
 def figure_lines(node: Mapping[str, Any]) -> list[str]:
     """One line for each of training, loading and inference that has its figures."""
     lines = []
-
-    def value(stage: str, name: str) -> float | None:
-        metric = metric_value(node, stage, name)
-        return None if metric is None else metric["value"]
-
-    seconds = value("training", "training_duration_seconds")
-    if seconds is not None:
-        speed = [
-            units.human(metric["value"], metric["unit"])
-            for name in ("training_tokens_per_second", "training_samples_per_second", "training_model_tflops")
-            if (metric := metric_value(node, "training", name)) is not None
-        ]
-        lines.append(", ".join([f"Node: {node['name']}, Training Time: {seconds:.2f} seconds", *speed]))
-    size, seconds = value("loading", "loading_bytes"), value("loading", "loading_duration_seconds")
-    rate = value("loading", "loading_bytes_per_second")
-    if size is not None and seconds is not None:
-        speed = f", Throughput: {units.gigabits_per_second(rate)}" if rate is not None else ""
-        lines.append(
-            f"Node: {node['name']}, Data Size: {units.gigabytes(size)}, Duration: {seconds:.1f} seconds{speed}"
-        )
-    figures = [
-        ("Startup Time", value("inference", "inference_startup_seconds"), "{:.1f} seconds"),
-        ("Running Time", value("inference", "inference_running_seconds"), "{:.1f} seconds"),
-        ("Inference Number", value("inference", "inference_requests_done_count"), "{:.0f}"),
-        ("Generated Token Number", value("inference", "inference_generated_tokens_count"), "{:.0f}"),
-    ]
-    known = [f"{label}: {form.format(figure)}" for label, figure, form in figures if figure is not None]
-    if known:
-        lines.append(", ".join([f"Node: {node['name']}", *known]))
+    for stage, parts in stage_lines.LINES.items():
+        found = {name: metric_value(node, stage, name) for _, name, _ in parts}
+        figures = {name: metric["value"] for name, metric in found.items() if metric is not None}
+        speeds = [metric for name in SPEEDS if (metric := metric_value(node, stage, name)) is not None]
+        if figures:
+            line = stage_lines.stage_line(node["name"], stage, figures, None)
+            lines.append(", ".join([line, *(units.human(metric["value"], metric["unit"]) for metric in speeds)]))
     return lines
