@@ -30,9 +30,8 @@ from ..report.place import DELIVERY
 from ..runs import folder as run_folder
 from ..runs.node_ids import MAX_SHOWN
 from . import DeliveryError, log_bundle, pack, report_conversion, stage_file, vendor_output
-from .own_terms import own_terms
 from .redactor import Known, Redactor, is_ordinary
-from .scan import Scan, problems
+from .scan import Scan, own_terms, problems
 from .sensitive import Sensitive
 
 COLLECTION = Path(__file__).parents[3]

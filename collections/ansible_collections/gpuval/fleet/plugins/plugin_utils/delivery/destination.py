@@ -50,7 +50,7 @@ def parse(destination: str) -> tuple[str, str, str]:
     return "s3", place.netloc, prefix
 
 
-def send_to_folder(root: Path, source: Path, files: Iterable[pack.File], folder: Path, *, dry: bool = False) -> Sent:
+def send_to_folder(root: Path, source: Path, files: Iterable[pack.File], folder: Path) -> Sent:
     """Copy files from below ``source`` to below ``folder``. Raises DeliveryError."""
     sent = Sent()
     if folder.resolve().is_relative_to(root.resolve()):
@@ -61,8 +61,6 @@ def send_to_folder(root: Path, source: Path, files: Iterable[pack.File], folder:
             sent.there += 1
             continue
         sent.sent += 1
-        if dry:
-            continue
         target.parent.mkdir(parents=True, exist_ok=True)
         draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
         try:
@@ -100,35 +98,29 @@ class Bucket:
         files: list[pack.File],
         below: str,
         say: Callable[[str], object] = lambda _line: None,
-        *,
-        dry: bool = False,
     ) -> Sent:
         """Put files from ``source`` under the prefix; the last two of the list come last and mark completion.
 
         Raises DeliveryError, which names the first file that failed; a second call resumes there.
         """
-        sent = Sent()
+        sent = 0
         most = max(0, len(files) - 2)
         with ThreadPoolExecutor(STREAMS) as pool:
             for start in range(0, most, 256):  # bounded, so that a failure shows before everything else is tried
-                for one in pool.map(
-                    lambda file: self._one(source, file, below, dry), files[start : min(start + 256, most)]
-                ):
-                    _count(sent, one)
-                say(f"delivery: {sent.sent} files sent, {sent.there} already there, of {len(files)}")
-        for file in files[most:]:
-            _count(sent, self._one(source, file, below, dry))
-        return sent
+                batch = files[start : min(start + 256, most)]
+                sent += sum(pool.map(lambda file: self._one(source, file, below), batch))
+                done = start + len(batch)
+                say(f"delivery: {sent} files sent, {done - sent} already there, of {len(files)}")
+        sent += sum(self._one(source, file, below) for file in files[most:])
+        return Sent(sent, len(files) - sent)
 
-    def _one(self, source: Path, file: pack.File, below: str, dry: bool) -> bool:
+    def _one(self, source: Path, file: pack.File, below: str) -> bool:
         """Send one file unless it is there; returns whether it was sent."""
         key = "/".join(part for part in (self._prefix, below, file.path) if part)
         path = source / file.path
         try:
             if self._there(key, file, path, checked=True):
                 return False
-            if dry:
-                return True
             self._put(key, file, path)
             there = self._there(key, file, path, checked=file.bytes <= SINGLE_BYTES)
             if there is None and file.bytes <= SINGLE_BYTES:
@@ -182,13 +174,6 @@ class Bucket:
         finally:
             body.close()
         return found.hexdigest()
-
-
-def _count(sent: Sent, was_sent: bool) -> None:
-    if was_sent:
-        sent.sent += 1
-    else:
-        sent.there += 1
 
 
 def _content_type(name: str) -> str:

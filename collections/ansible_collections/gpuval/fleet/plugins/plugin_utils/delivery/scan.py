@@ -18,6 +18,8 @@ PIECE_BYTES = 4 << 20
 #: A match across the end of a piece is found with the next one.
 OVERLAP = 8192
 MAX_FOUND = 20
+_WORD = re.compile(r"[A-Za-z_-]+")
+_KINDS = frozenset({".py", ".json", ".yml", ".yaml", ".j2", ".js", ".css", ".html", ".md"})
 
 
 class Scan:
@@ -85,3 +87,16 @@ def problems(scan: Scan, folder: Path, names: Iterable[str]) -> list[str]:
         if len(found) >= MAX_FOUND:
             break
     return found
+
+
+def own_terms(secrets: Iterable[str], collection: Path) -> frozenset[str]:
+    """The secrets that are a single word and occur in a file of the collection: every delivery contains them."""
+    words = {secret for secret in secrets if len(secret) >= SHORTEST_SECRET and _WORD.fullmatch(secret)}
+    found: set[str] = set()
+    if not words:
+        return frozenset()
+    for path in sorted(collection.rglob("*")):
+        if path.suffix in _KINDS and path.is_file():
+            text = path.read_text(encoding="utf-8", errors="replace")
+            found |= {word for word in words - found if word in text}
+    return frozenset(found)
