@@ -41,26 +41,7 @@ LOCK_SECONDS = 2.0
 PROGRESS_SECONDS = 10.0
 FOLDER = "delivery"
 
-_README = """# Acceptance of run {run_id}: {verdict}
-
-{nodes} nodes: {passed} PASS, {failed} FAIL, {incomplete} INCOMPLETE. Nodes are named by their unique ids.
-
-| file | what it is |
-|---|---|
-| `report.html` | the report, opens offline |
-| `report.md`, `report.json` | the same as text, and for programs |
-| `perf.csv` | every figure as a row |
-| `index.csv` | every node and stage with verdict, state and file |
-| `logs/<stage>/<unique id>.log` | for each node and stage a JSON header, the output of the vendor's tool, the log |
-| `manifest.json` | every file with its size and SHA-256 |
-| `SHA256SUMS` | for `sha256sum -c SHA256SUMS` |
-
-The header of a log ends with the first line that is a closing brace alone. Its `sections` say how many bytes each part
-after it has; an empty line and a line with its name precede each part.
-
-Secrets, internal addresses and names of other machines are replaced: `***` is a secret; `address-1`, `mac-1` and
-`host-1` are the same address or machine throughout.
-"""
+README = Path(__file__).with_name("README.md.txt")
 
 
 @dataclass(frozen=True)
@@ -332,7 +313,7 @@ def _forms(
 ) -> None:
     """Every form of the report, made from the converted one, with README.md and index.csv."""
     run, counts = report["run"], report["counts"]
-    readme = _README.format(
+    readme = README.read_text(encoding="utf-8").format(
         run_id=redactor.text(run["run_id"]),
         verdict=report["verdict"],
         nodes=counts["expected"],

@@ -25,15 +25,14 @@ def converted(original: dict[str, Any], redactor: Redactor, name: str) -> dict[s
     while nodes:
         done.append(_node(nodes.pop(), redactor))
     done.sort(key=lambda node: node["name"])
-    fleet = original["fleet"]
     report = {
         "schema": original["schema"],
-        "run": {**_texts(original["run"], redactor), "bucket": "delivery", "folder": name},
+        "run": {**_converted(original["run"], redactor), "bucket": "delivery", "folder": name},
         "verdict": original["verdict"],
         "counts": original["counts"],
         "summary": [],
         "nodes": done,
-        "fleet": {**_named(fleet, redactor), "problems": _problems(fleet["problems"], redactor)},
+        "fleet": _converted(original["fleet"], redactor),
     }
     report["summary"] = summary_lines(report)
     return report
@@ -46,13 +45,13 @@ def _node(node: Mapping[str, Any], redactor: Redactor) -> dict[str, Any]:
         "name": identity,
         "id": identity,
         **{key: node[key] for key in ("verdict", "flaky", "class", "accelerator") if key in node},
-        **{key: _texts(node[key], redactor) for key in ("sku", "catalogue_sku") if key in node},
+        **{key: _converted(node[key], redactor) for key in ("sku", "catalogue_sku") if key in node},
         "labels": {text(key, redactor): text(value, redactor) for key, value in node.get("labels", {}).items()},
-        "identity": _texts(without_internal(node["identity"]), redactor),
+        "identity": _converted(without_internal(node["identity"]), redactor),
         "stages": [{**stage, "message": text(stage["message"], redactor)} for stage in node["stages"]],
         "checks": [_check(check, redactor) for check in node["checks"]],
-        "metrics": _texts(node["metrics"], redactor),
-        "problems": _problems(node["problems"], redactor),
+        "metrics": _converted(node["metrics"], redactor),
+        "problems": _converted(node["problems"], redactor),
     }
 
 
@@ -63,39 +62,13 @@ def _check(check: Mapping[str, Any], redactor: Redactor) -> dict[str, Any]:
     }
 
 
-def _problems(problems: list[Mapping[str, Any]], redactor: Redactor) -> list[dict[str, Any]]:
-    return [
-        {
-            "node": redactor.known.names.get(one["node"], text(one["node"], redactor)) if one["node"] else one["node"],
-            "stage": one["stage"],
-            "reason": text(one["reason"], redactor),
-        }
-        for one in problems
-    ]
-
-
-def _named(value: Any, redactor: Redactor) -> Any:
-    """Like _texts; a value that is a node's name becomes its id, whatever word it is."""
-    if isinstance(value, Mapping):
-        return {
-            key: _names(item, redactor) if key in ("node", "names") else _named(item, redactor)
-            for key, item in value.items()
-        }
-    return [_named(item, redactor) for item in value] if isinstance(value, list) else _texts(value, redactor)
-
-
-def _names(value: Any, redactor: Redactor) -> Any:
-    if isinstance(value, list):
-        return [_names(item, redactor) for item in value]
-    return redactor.known.names[value] if value in redactor.known.names else _texts(value, redactor)
-
-
-def _texts(value: Any, redactor: Redactor) -> Any:
+def _converted(value: Any, redactor: Redactor, *, of_node: bool = False) -> Any:
+    """JSON with every text in it converted; the name of a node becomes its id, whatever word it is."""
     if isinstance(value, str):
-        return text(value, redactor)
+        return redactor.known.names[value] if of_node and value in redactor.known.names else text(value, redactor)
     if isinstance(value, Mapping):
-        return {key: _texts(item, redactor) for key, item in value.items()}
-    return [_texts(item, redactor) for item in value] if isinstance(value, list) else value
+        return {key: _converted(item, redactor, of_node=key in ("node", "names")) for key, item in value.items()}
+    return [_converted(item, redactor, of_node=of_node) for item in value] if isinstance(value, list) else value
 
 
 def text(value: str, redactor: Redactor) -> str:
