@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 from gpuval_workloads.common.result import Result
-from gpuval_workloads.gang.host import access, findings, local, mesh, pcie, rdma, record
+from gpuval_workloads.gang.host import findings, local, mesh, pcie, rdma, record
 from gpuval_workloads.gang.host.checks import HostChecks
 from gpuval_workloads.gang.host.sysfs import Sysfs
 from gpuval_workloads.gang.members import Gang, Member
@@ -30,7 +30,7 @@ def gang(index=0, count=3):
 @pytest.fixture
 def trees(tmp_path, monkeypatch):
     """Three hosts that are alike: a NIC of InfiniBand, at full speed."""
-    monkeypatch.setattr(access, "locked_limit", lambda: None)  # that of the tests' own process
+    monkeypatch.setattr(rdma, "locked_limit", lambda: None)  # that of the tests' own process
     made = []
     for index in range(3):
         tree = Tree(tmp_path / str(index))
@@ -204,7 +204,7 @@ def test_ports_that_are_down_beside_active_ones_are_no_problem_in_themselves():
 
 
 def test_roce_without_an_address():
-    first = [rdma.Gid(i, *gid, None) for i, gid in enumerate([(ROCE_GIDS[0][0], "RoCE v1"), ROCE_GIDS[1]])]
+    first = [rdma.Gid(i, *gid) for i, gid in enumerate([(ROCE_GIDS[0][0], "RoCE v1"), ROCE_GIDS[1]])]
     [said] = findings.of_ports(host(port(layer="Ethernet", gids=tuple(first))))
     assert "no address for RoCE v2" in said
 
@@ -215,9 +215,9 @@ def test_devices_that_a_container_was_not_given(tmp_path):
         tree.write(f"class/infiniband_verbs/uverbs{place}/ibdev", name)
     dev = tmp_path / "dev"
     dev.mkdir()
-    assert access.closed_devices(Sysfs(tree.root), dev) == ["mlx5_0", "mlx5_1"]
+    assert rdma.closed_devices(Sysfs(tree.root), dev) == ["mlx5_0", "mlx5_1"]
     (dev / "uverbs1").touch()
-    assert access.closed_devices(Sysfs(tree.root), dev) == ["mlx5_0"]
+    assert rdma.closed_devices(Sysfs(tree.root), dev) == ["mlx5_0"]
     both = host(port(), port("mlx5_1"))
     both.closed = ["mlx5_0"]
     assert findings.of_access(both, True) == []  # one is enough: a pod may have been given its own alone
@@ -236,9 +236,9 @@ def test_a_limit_of_locked_memory(tmp_path):
     try:
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (65536, before[1]))
         status.write_text("Name:\tx\nCapEff:\t00000000a80425fb\n")  # a container of Docker's, without privileges
-        assert access.locked_limit(status) == 65536
+        assert rdma.locked_limit(status) == 65536
         status.write_text("CapEff:\t000001ffffffffff\n")
-        assert access.locked_limit(status) is None
+        assert rdma.locked_limit(status) is None
     finally:
         resource.setrlimit(resource.RLIMIT_MEMLOCK, before)
     assert "65536 bytes of memory may be locked" in findings.of_access(host(port(), locked_limit_bytes=65536), True)[0]

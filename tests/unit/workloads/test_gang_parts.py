@@ -19,7 +19,6 @@ from gpuval_workloads.common.result import Result, WorkloadCrash, WorkloadFailur
 from gpuval_workloads.gang import (
     collectives,
     config,
-    expected,
     launching,
     members,
     network,
@@ -29,8 +28,11 @@ from gpuval_workloads.gang import (
     zero,
 )
 from gpuval_workloads.gang.control_channel import Stop
+from gpuval_workloads.gang.host import rdma
+from gpuval_workloads.gang.host.sysfs import Sysfs
 
 from tests.kit.needs import lacking
+from tests.kit.sysfs_tree import Tree
 from tests.kit.workload_process import NODE
 
 MEMBERS = [{"node": "a", "address": "10.0.0.1", "slots": 8}, {"node": "b", "address": "10.0.0.2", "slots": 4}]
@@ -219,75 +221,47 @@ def test_nvlink_between_nodes_is_a_network():
 
 
 @pytest.mark.parametrize(
-    ("networks", "names", "ports", "told"),
+    ("networks", "names", "states", "told"),
     [
         ([], ["IB"], [], None),
-        (["IB"], [], ["mlx5_0:1"], ""),
-        (["Socket"], [], {}, ""),
-        (["Socket"], [], {"mlx5_0:1": "ACTIVE"}, "although 1 RDMA ports are here (mlx5_0:1 ACTIVE)"),
+        (["IB"], [], ["ACTIVE"], ""),
+        (["Socket"], [], [], ""),
+        (["Socket"], [], ["ACTIVE"], "although 1 RDMA ports are here (mlx5_0:1 ACTIVE)"),
         (
             ["Socket"],
             [],
-            {"mlx5_0:1": "INIT", "mlx5_1:1": "DOWN"},
+            ["INIT", None],
             "declare gpuval_network: tcp where sockets are meant",
         ),
-        (["IB", "Socket"], [], {"mlx5_0:1": "ACTIVE"}, "went by IB and Socket although"),
-        (["Socket"], ["Socket"], ["mlx5_0:1"], ""),
+        (["IB", "Socket"], [], ["ACTIVE"], "went by IB and Socket although"),
+        (["Socket"], ["Socket"], ["ACTIVE"], ""),
         (["IBext_v8"], ["IB", "IBext*"], [], ""),
         (["gib"], ["gIB"], [], ""),
         (["Socket"], ["IB", "IBext*"], [], "went by Socket, not by IB or IBext* as declared"),
         (["IB", "Socket"], ["IB"], [], "not by IB as declared"),
         (["IB", "MNNVL"], ["IB"], [], ""),
         (["MNNVL"], ["IB"], [], "not by IB as declared"),
-        (["MNNVL"], [], ["mlx5_0:1"], ""),
+        (["MNNVL"], [], ["ACTIVE"], ""),
     ],
 )
-def test_another_network_than_expected_is_told(networks, names, ports, told):
-    found = expected.complaint(networks, names, ports)
+def test_another_network_than_expected_is_told(networks, names, states, told):
+    ports = [rdma.Port(f"mlx5_{i}", 1, state, None, None, None) for i, state in enumerate(states)]
+    found = transport.complaint(networks, names, ports)
     assert found == told if not told else told in found
 
 
-def test_rdma_ports_are_told_whatever_their_state(tmp_path):
-    for name, state in (("mlx5_0", "4: ACTIVE\n"), ("mlx5_1", "1: DOWN\n"), ("efa_0", "4: ACTIVE"), ("bad", "ACTIVE")):
-        folder = tmp_path / name / "ports" / "1"
-        folder.mkdir(parents=True)
-        (folder / "state").write_text(state)
-    (tmp_path / "mlx5_2" / "ports" / "2").mkdir(parents=True)
-    found = {"bad:1": "unknown", "efa_0:1": "ACTIVE", "mlx5_0:1": "ACTIVE", "mlx5_1:1": "DOWN", "mlx5_2:2": "unknown"}
-    assert expected.rdma_ports(tmp_path) == found
-    assert expected.rdma_ports(tmp_path / "none") == {}
-
-
 def test_an_infiniband_controller_without_its_driver_is_no_reason_for_sockets(tmp_path):
-    for name, kind in (("0000:17:00.0", "0x020700"), ("0000:18:00.0", "0x020000"), ("0000:2a:00.0", "0x020700")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "class").write_text(kind + "\n")
-    (tmp_path / "0000:2a:00.0" / "infiniband" / "mlx5_0").mkdir(parents=True)
-    found = expected.without_driver(tmp_path)
+    tree = Tree(tmp_path)
+    for address, kind in (("0000:17:00.0", "0x020700"), ("0000:18:00.0", "0x020000"), ("0000:2a:00.0", "0x020700")):
+        tree.pci(address, **{"class": kind})
+    (tmp_path / "devices/0000:2a:00.0/infiniband/mlx5_0").mkdir(parents=True)
+    found = rdma.without_driver(Sysfs(tmp_path))
     assert found == ["0000:17:00.0"]
-    assert expected.without_driver(tmp_path / "none") == []
-    told = expected.complaint(["Socket"], [], {}, found)
+    assert rdma.without_driver(Sysfs(tmp_path / "none")) == []
+    told = transport.complaint(["Socket"], [], [], found)
     assert "although 1 InfiniBand controllers are here without a driver (0000:17:00.0): load it" in told
-    assert expected.complaint(["Socket"], ["Socket"], {}, found) == ""
-    assert expected.complaint(["IB"], [], {}, found) == ""
-
-
-def put_port(folder, device, state, rate):
-    port = folder / device / "ports" / "1"
-    port.mkdir(parents=True)
-    (port / "state").write_text(state)
-    if rate:
-        (port / "rate").write_text(rate)
-
-
-def test_what_active_ports_carry_together(tmp_path):
-    put_port(tmp_path, "mlx5_0", "4: ACTIVE\n", "400 Gb/sec (4X NDR)\n")
-    put_port(tmp_path, "mlx5_1", "4: ACTIVE\n", "2.5 Gb/sec (1X SDR)\n")
-    put_port(tmp_path, "mlx5_2", "1: DOWN\n", "400 Gb/sec (4X NDR)\n")
-    put_port(tmp_path, "mlx5_3", "4: ACTIVE\n", None)
-    put_port(tmp_path, "mlx5_4", "4: ACTIVE\n", "unknown\n")
-    assert expected.active_bytes_per_second(tmp_path) == 402.5e9 / 8
-    assert expected.active_bytes_per_second(tmp_path / "none") == 0
+    assert transport.complaint(["Socket"], ["Socket"], [], found) == ""
+    assert transport.complaint(["IB"], [], [], found) == ""
 
 
 @pytest.mark.parametrize(
@@ -295,13 +269,17 @@ def test_what_active_ports_carry_together(tmp_path):
     [(["IB"], True), (["IBext_v8"], True), (["IB", "MNNVL"], False), (["Socket"], False), ([], False)],
 )
 def test_what_counts_as_infiniband(networks, is_ib):
-    assert expected.is_ib(networks) is is_ib
+    assert transport.is_ib(networks) is is_ib
 
 
-def completed(tmp_path, monkeypatch, log, *, nodes=2, rate="400 Gb/sec (4X NDR)"):
-    """What a node's result is completed with: 20 GB/s on the bus beside one port."""
-    put_port(tmp_path, "mlx5_0", "4: ACTIVE\n", rate)
-    monkeypatch.setattr(expected, "SYSFS", tmp_path)
+def completed(tmp_path, monkeypatch, log, *, nodes=2, rate="200 Gb/sec (4X HDR)"):
+    """What a node's result is completed with: 20 GB/s on the bus beside two active ports, others that carry nothing."""
+    tree = Tree(tmp_path)
+    states = {"mlx5_0": ("4: ACTIVE", rate), "mlx5_1": ("4: ACTIVE", rate), "mlx5_2": ("1: DOWN", "400 Gb/sec (4X)")}
+    for name, (state, of_port) in {**states, "mlx5_3": ("4: ACTIVE", "unknown")}.items():
+        tree.rdma(name)
+        tree.port(name, state=state, rate=of_port)
+    monkeypatch.setattr(collectives, "SYSFS", Sysfs(tmp_path))
     monkeypatch.setattr(collectives.nccl_log, "read", lambda _environ: log)
     result = Result()
     result.add_metric("gang_all_reduce_bus_bytes_per_second", 20e9, "bytes/s")
@@ -313,6 +291,7 @@ def completed(tmp_path, monkeypatch, log, *, nodes=2, rate="400 Gb/sec (4X NDR)"
 
 def test_the_bus_is_held_against_the_ports(tmp_path, monkeypatch):
     found = completed(tmp_path, monkeypatch, LOG)
+    assert found["gang_rdma_ports_count"] == 4
     assert (found["gang_bus_over_ports_ratio"], found["gang_gpu_direct_off_count"]) == (0.4, 0)
 
 

@@ -59,11 +59,12 @@ def run(
     environment: Mapping[str, str] | None = None,
     echo: Callable[[str], None] | None = None,
     say: Callable[[str], None] | None = None,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> Ended:
-    """Run a program for at most so long. At the deadline its whole process group gets TERM, then KILL; never raises for
-    what the program does.
+    """Run a program for at most so long, or until ``stopped`` says so; then its whole process group gets TERM, then
+    KILL. Never raises for what the program does.
 
-    ``echo`` gets its lines, a quarter of a MiB of them at most; ``say`` a line now and then while it is silent. What it
+    ``echo`` gets its lines, 2 MiB of them at most; ``say`` a line now and then while it is silent. What it
     left in its process group is killed when it has ended, or when this call is broken off.
     """
     start = time.monotonic()
@@ -84,8 +85,8 @@ def run(
     reader.start()
     timed_out, problem = False, ""
     try:
-        timed_out = not _wait(process, start + seconds, start, output, say)
-        if timed_out and not _stop(process):
+        timed_out = not _wait(process, start + seconds, start, output, say, stopped)
+        if process.poll() is None and not _stop(process):
             problem = f"had not ended after {seconds:.0f} s and could not be killed"
     finally:
         _signal_group(process.pid, signal.SIGKILL)
@@ -150,11 +151,16 @@ def _read(stream: IO[bytes], output: _Output) -> None:
 
 
 def _wait(
-    process: subprocess.Popen, deadline: float, start: float, output: _Output, say: Callable[[str], None] | None
+    process: subprocess.Popen,
+    deadline: float,
+    start: float,
+    output: _Output,
+    say: Callable[[str], None] | None,
+    stopped: Callable[[], bool],
 ) -> bool:
-    """Wait for the end of the process; False when the deadline came first."""
+    """Wait for the end of the process, or until it is to be stopped; False when the deadline came first."""
     spoken = start
-    while process.poll() is None:
+    while process.poll() is None and not stopped():
         now = time.monotonic()
         if now >= deadline:
             return False

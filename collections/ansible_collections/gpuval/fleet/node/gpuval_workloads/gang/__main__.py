@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -414,7 +415,6 @@ class _ByMpi:
         self._gang, self._accelerator, self._folder, self._config = gang, accelerator, folder, config
         self._otherwise, self._active = otherwise, self
         self._over_ssh = otherwise if isinstance(otherwise, _OverSsh) else _OverSsh(gang, folder, "")
-        self._bench: mpi.Bench | None = None
         self._begun = time.monotonic()
         self._tools: mpi.Tools | None = None
         self.environment: dict[str, str] = {"tool": "nccl-tests"}
@@ -431,13 +431,11 @@ class _ByMpi:
                 if self._over_ssh is self._otherwise or self._config.tool == "nccl-tests":
                     raise
                 self._tools, why = None, str(error)
-        return {**brings, "tools": self._tools and self._tools.to_json(), "no_tools": why}
+        return {**brings, "tools": self._tools and asdict(self._tools), "no_tools": why}
 
     def stop(self) -> None:
-        if self._active is not self:
+        if self._active is not self:  # a measurement looks at the stopper itself
             self._active.stop()
-        elif self._bench:
-            self._bench.end()
 
     def progress(self) -> str:
         if self._active is not self:
@@ -470,8 +468,10 @@ class _ByMpi:
         host_keys = [theirs["host_key"] for theirs in brought]
         (self._folder / "known_hosts").write_text(known_hosts(self._gang, host_keys), encoding="utf-8")
         put(self._folder / "hostfile", hostfile(self._gang))
-        self._bench = mpi.Bench(self._tools, self._gang, self._folder, options, lambda: stopper.stop is not None)
-        found, why = self._bench.measure(self._config.seconds * 2, self._config.most_bytes)
+        found, why = mpi.measure(
+            self._tools, self._gang, self._folder, options, lambda: stopper.stop is not None,
+            self._config.seconds * 2, self._config.most_bytes,
+        )  # fmt: skip
         if stopper.stop:
             raise StallError(stopper.stop.message)
         name, text = (OUTCOME_FILE, found.to_json()) if found else (self.OTHERWISE_FILE, why)

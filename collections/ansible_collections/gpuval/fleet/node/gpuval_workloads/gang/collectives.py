@@ -13,11 +13,14 @@ from ..diagnostics import nccl_log
 from ..diagnostics.collectives import COLLECTIVES, SEND_RECEIVE, collectives
 from ..diagnostics.measure import Meter
 from ..diagnostics.progress import ProgressReporter
-from . import expected, transport, wrong
+from . import transport, wrong
 from .config import NAMES, CollectivesConfig, parse_arguments
+from .host import rdma
+from .host.sysfs import Sysfs
 
 PREFIX = "gang"
 ERRORS = f"{PREFIX}_collective_error_count"
+SYSFS = Sysfs()
 MAX_NETWORKS, MAX_NAME = 16, 64
 NODES_VARIABLE = "GPUVAL_GANG_NODES"
 """How many nodes the gang has."""
@@ -92,7 +95,7 @@ def _tell_transport(result: Result, accelerator: Accelerator) -> list[str]:
         result.fingerprints["gang_network"] = "+".join(networks)
         direct = transport.reads_gpu_memory(text)
         result.fingerprints["gang_gpu_direct"] = "on" if direct else "off"
-        if expected.is_ib(networks):
+        if transport.is_ib(networks):
             result.add_metric("gang_gpu_direct_off_count", int(not direct), "count")
     result.environment["networks_initialised"] = sorted(transport.initialised(text))
     chosen = transport.choices(text.splitlines())
@@ -123,15 +126,15 @@ def _bounded(names: set[str]) -> list[str]:
 
 def _complain(result: Result, config: CollectivesConfig, accelerator: Accelerator, networks: list[str]) -> str:
     """Put into the result whether it went by the network that it was to go by; return what is wrong with it."""
-    ports = expected.rdma_ports()
+    ports = rdma.ports(SYSFS)
     result.add_metric("gang_rdma_ports_count", len(ports), "count")
     if accelerator.kind != "cuda":
         return ""
     bus = next((m["value"] for m in result.metrics if m["name"] == f"{PREFIX}_all_reduce_bus_bytes_per_second"), None)
-    carried = expected.active_bytes_per_second() if expected.is_ib(networks) else 0.0
-    if carried and bus is not None:
+    carried = sum(port.rate_bits_per_second or 0 for port in ports if port.is_active) / 8
+    if carried and bus is not None and transport.is_ib(networks):
         result.add_metric("gang_bus_over_ports_ratio", bus / carried, "ratio")
-    found = expected.complaint(networks, config.expect_network, ports, expected.without_driver())
+    found = transport.complaint(networks, config.expect_network, ports, rdma.without_driver(SYSFS))
     if found is None:
         return "NCCL's log does not tell by which network the collectives went"
     result.add_metric("gang_network_unexpected_count", int(bool(found)), "count")

@@ -26,7 +26,7 @@ from typing import Any
 
 from ..common.stall import Beat, Watch
 from .host.routes import is_ip
-from .loops import run_to_end
+from .loops import LoopThread
 from .members import Gang
 
 BEAT_SECONDS = 1.0
@@ -106,20 +106,18 @@ class ControlChannel:
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._joined, self._over, self._left = threading.Event(), threading.Event(), threading.Event()
         self._max_line = MAX_LINE + MAX_BROUGHT * len(gang.members)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="gang control channel", daemon=True)
+        self._thread = LoopThread("gang control channel")
+        self._loop = self._thread.loop
 
     def __enter__(self) -> ControlChannel:
-        self._thread.start()
+        self._thread.start(self._lead() if self._gang.is_leader else self._follow())
         return self
 
     def __exit__(self, *_: object) -> None:
         self._left.set()
         if self._stop or self._over.is_set():
             self._thread.join(2 * LAST_WORD_SECONDS)
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._task.cancel)
-        self._thread.join(timeout=5)
+        self._thread.cancel(5)
 
     @property
     def stopped(self) -> Stop | None:
@@ -149,11 +147,6 @@ class ControlChannel:
                 sent.result(2 * LAST_WORD_SECONDS)
         if self._stop and self._stop.node != self._gang.own.node:
             raise StoppedError(self._stop)
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._task = self._loop.create_task(self._lead() if self._gang.is_leader else self._follow())
-        run_to_end(self._loop, self._task)
 
     # The leader.
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,9 +14,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..common.command import run
 from ..common.result import Result
 from ..vendor_tools import collectives
 from ..vendor_tools.answer import FAIL, PASS, Answer
+from ..vendor_tools.job import settle
 from ..vendor_tools.places import Places
 from . import wrong
 from .config import SMALLEST_BYTES
@@ -27,33 +28,20 @@ from .network import interface_of, network_of
 FOLDER_VARIABLE = "NCCL_TESTS_DIR"
 PREFIX = "gang"
 #: The collectives by their names in the figures, with nccl-tests' programs.
-PROGRAMS = {
-    "all_reduce": "all_reduce_perf",
-    "all_gather": "all_gather_perf",
-    "reduce_scatter": "reduce_scatter_perf",
-    "all_to_all": "alltoall_perf",
-    "broadcast": "broadcast_perf",
-    "send_receive": "sendrecv_perf",
-}
+PROGRAMS = {"send_receive" if name == "sendrecv" else name: path for name, path in collectives.BINARIES.items()}
 #: What does not end in time with one largest size is tried with the next.
 LARGEST_BYTES = (8 << 30, 1 << 30, 128 << 20)
 START_SECONDS = 60.0
 VERSION_SECONDS = 20.0
 DELIVERY_SECONDS = 60.0
-MAX_OUTPUT = 16 << 20
-POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
 class Tools:
-    """Where mpirun and the programs lie, by collective."""
+    """Where mpirun and the programs lie, by collective: all members have to have the same."""
 
     mpirun: str
     programs: Mapping[str, str]
-
-    def to_json(self) -> dict:
-        """As a member tells it to the others: all have to have the same."""
-        return {"mpirun": self.mpirun, "programs": dict(self.programs)}
 
 
 def find(environ: Mapping[str, str], only: Sequence[str] = ()) -> tuple[Tools | None, str]:
@@ -91,12 +79,8 @@ def is_for_mpi(path: Path) -> bool:
 
 
 def is_open_mpi(mpirun: Path) -> bool:
-    with suppress(OSError, subprocess.TimeoutExpired):
-        version = subprocess.run(
-            [str(mpirun), "--version"], capture_output=True, text=True, timeout=VERSION_SECONDS, check=False
-        )
-        return "Open MPI" in version.stdout or "OpenRTE" in version.stdout
-    return False
+    version = run([mpirun, "--version"], VERSION_SECONDS).output
+    return "Open MPI" in version or "OpenRTE" in version
 
 
 def differing(brought: Sequence[Mapping], gang: Gang) -> str:
@@ -155,91 +139,47 @@ def arguments(largest_bytes: int) -> list[str]:
     return ["-b", str(SMALLEST_BYTES), "-e", str(largest_bytes), "-f", "2", "-g", "1", "-c", "1"]
 
 
-class Bench:
-    """Runs the programs one after another. ``stopped`` says whether the gang has ended meanwhile."""
+def measure(
+    tools: Tools, gang: Gang, folder: Path, ssh_options: Sequence[str], stopped: Callable[[], bool],
+    seconds: float, most_bytes: int | None,
+) -> tuple[Result | None, str]:  # fmt: skip
+    """The figures of all collectives; else None, and why they gave no answer that counts.
 
-    def __init__(
-        self, tools: Tools, gang: Gang, folder: Path, ssh_options: Sequence[str], stopped: Callable[[], bool]
-    ) -> None:
-        self._tools, self._gang, self._folder = tools, gang, folder
-        self._ssh_options, self._stopped = list(ssh_options), stopped
-        self._process: subprocess.Popen | None = None
-
-    def measure(self, seconds: float, most_bytes: int | None) -> tuple[Result | None, str]:
-        """The figures of all collectives; else None, and why they gave no answer that counts.
-
-        Wrong elements are an answer, whatever else is amiss. ``seconds`` is for all together, starting apart.
-        """
-        sizes = [size for size in LARGEST_BYTES if size < (most_bytes or size + 1)] or []
-        sizes = [most_bytes, *sizes] if most_bytes else sizes
-        answers: dict[str, Answer] = {}
-        deadline = time.monotonic() + seconds
-        for done, name in enumerate(self._tools.programs):
-            left = len(self._tools.programs) - done
-            while True:
-                share = max(5.0, (deadline - time.monotonic()) * 2 / (left + 1))
-                text, is_late, code = self._run(name, sizes[0], share)
-                answer = collectives.judge(collectives.parse(text), name, self._gang.world_size, PREFIX)
-                if self._stopped() or not is_late or len(sizes) == 1 or answer.verdict == FAIL:
-                    break
-                print(f"{name} up to {sizes[0]} bytes takes too long: up to {sizes[1]} bytes now", flush=True)
-                sizes.pop(0)
-            why = ""
-            if is_late:
-                why = f"{name}: had not ended after {share + START_SECONDS:.0f} s and was stopped"
-            elif answer.verdict != PASS:
-                why = answer.reason
-            elif not any(one.name == f"{PREFIX}_ranks_count" for one in answer.figures):
-                why = f"{name}: it does not say over which ranks"
-            elif code:
-                why = f"{name}: mpirun ended with exit code {code}"
-            if answer.verdict == FAIL:
-                wrong.keep(
-                    self._gang.first_rank(0), f"{PREFIX}_collective_error_count", errors_of([*answers.values(), answer])
-                )
-            elif why and any(one.verdict == FAIL for one in answers.values()):
+    Wrong elements are an answer, whatever else is amiss. ``seconds`` is for all together, starting apart. ``stopped``
+    says whether the gang has ended meanwhile.
+    """
+    sizes = [most_bytes] if most_bytes else []
+    sizes += [size for size in LARGEST_BYTES if size < (most_bytes or size + 1)]
+    answers: dict[str, Answer] = {}
+    deadline = time.monotonic() + seconds
+    for done, (name, program) in enumerate(tools.programs.items()):
+        while True:
+            share = max(5.0, (deadline - time.monotonic()) * 2 / (len(tools.programs) - done + 1))
+            whole = [*command(tools.mpirun, gang, folder / "hostfile", ssh_options), program, *arguments(sizes[0])]
+            print(f"{name}: {shlex.join(whole)}", flush=True)
+            ended = run(
+                whole,
+                share + START_SECONDS,
+                environment={**os.environ, **environment(gang, ssh_options)},
+                echo=lambda line: print(line, flush=True),
+                stopped=stopped,
+            )
+            answer = settle(ended, collectives.judge(collectives.parse(ended.output), name, gang.world_size, PREFIX))
+            if stopped() or not ended.timed_out or len(sizes) == 1 or answer.verdict == FAIL:
                 break
-            elif why:
-                return None, why
-            answers[name] = answer
-        return result_of(answers, self._gang)
-
-    def _run(self, name: str, largest_bytes: int, seconds: float) -> tuple[str, bool, int | None]:
-        """What a program printed, whether it was stopped at its deadline, and mpirun's exit code."""
-        whole = [
-            *command(self._tools.mpirun, self._gang, self._folder / "hostfile", self._ssh_options),
-            self._tools.programs[name],
-            *arguments(largest_bytes),
-        ]
-        print(f"{name}: {shlex.join(whole)}", flush=True)
-        path = self._folder / f"{name}.txt"
-        with path.open("wb") as output:
-            self._process = subprocess.Popen(
-                whole, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
-                env={**os.environ, **environment(self._gang, self._ssh_options)},
-            )  # fmt: skip
-        deadline, is_late = time.monotonic() + seconds + START_SECONDS, False
-        while self._process.poll() is None and not self._stopped():
-            is_late = time.monotonic() > deadline
-            if is_late or path.stat().st_size > MAX_OUTPUT:
-                break
-            time.sleep(POLL_SECONDS)
-        self.end()
-        with path.open("rb") as file:
-            text = file.read(MAX_OUTPUT).decode("utf-8", "replace")
-        print(text[-200_000:], flush=True)
-        return text, is_late, self._process.poll()
-
-    def end(self) -> None:
-        """End mpirun; the members end what it has started there."""
-        process = self._process
-        if process and process.poll() is None:
-            for word, patience in ((signal.SIGTERM, 5), (signal.SIGKILL, 5)):
-                with suppress(OSError):
-                    os.killpg(process.pid, word)
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(patience)
-                    return
+            print(f"{name} up to {sizes[0]} bytes takes too long: up to {sizes[1]} bytes now", flush=True)
+            sizes.pop(0)
+        if answer.verdict == PASS and not any(one.name == f"{PREFIX}_ranks_count" for one in answer.figures):
+            answer = Answer.none("does not say over which ranks")
+        if answer.verdict == FAIL:
+            errors = errors_of([*answers.values(), answer])
+            wrong.keep(gang.first_rank(0), f"{PREFIX}_collective_error_count", errors)
+        elif answer.verdict != PASS and any(one.verdict == FAIL for one in answers.values()):
+            break
+        elif answer.verdict != PASS:
+            return None, f"{name}: {answer.reason}"
+        answers[name] = answer
+    return result_of(answers, gang)
 
 
 def errors_of(answers: Iterable[Answer]) -> int:

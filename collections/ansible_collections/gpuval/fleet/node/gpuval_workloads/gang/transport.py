@@ -1,17 +1,25 @@
 """How the collectives' library got from node to node, by its debug log: network, GPUs' own memory or not, algorithm.
 
+A fall-back to sockets is slow and silent: :func:`complaint` names it.
+
 Lines are those of NCCL 2.18 to 2.28 (src/transport/net.cc, src/init.cc, src/enqueue.cc); RCCL prints the same.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+
+from .host.rdma import Port
 
 _USING = re.compile(r"Using network (\S.*?)\s*$", re.MULTILINE)
 _CHANNEL = re.compile(r"\] via NET/([^/\n]+)/(\S+)")
 _NVLINK = re.compile(r"\] via P2P/MNNVL\b")
 _CHOICE = re.compile(r"(\w+): (\d+) Bytes -> Algo (\w+) proto (\w+)")
+SOCKET, NVLINK = "Socket", "MNNVL"
+#: InfiniBand and RoCE, by the library's own transport or that of HPC-X.
+IB = ("IB", "IBext*")
 #: In the log of NCCL 2.18 to 2.22 an algorithm and a protocol are numbers.
 ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
 PROTOCOLS = ("LL", "LL128", "SIMPLE")
@@ -19,7 +27,7 @@ PROTOCOLS = ("LL", "LL128", "SIMPLE")
 
 def networks(text: str) -> set[str]:
     """The networks by which channels to other nodes go: IB (RoCE too), Socket, AWS Libfabric, MNNVL (NVLink) ..."""
-    return {match[1] for match in _CHANNEL.finditer(text)} | ({"MNNVL"} if _NVLINK.search(text) else set())
+    return {match[1] for match in _CHANNEL.finditer(text)} | ({NVLINK} if _NVLINK.search(text) else set())
 
 
 def initialised(text: str) -> set[str]:
@@ -47,3 +55,40 @@ def choices(lines: Iterable[str]) -> dict[str, dict[int, tuple[str, str]]]:
 
 def _word(text: str, words: tuple[str, ...]) -> str:
     return words[int(text)] if text.isdigit() and int(text) < len(words) else text
+
+
+def is_ib(networks: Sequence[str]) -> bool:
+    """Whether everything between the nodes went by InfiniBand or RoCE."""
+    return bool(networks) and all(any(fnmatchcase(name, one) for one in IB) for name in networks)
+
+
+def complaint(
+    networks: Sequence[str], expected: Sequence[str], rdma_ports: Sequence[Port], driverless: Sequence[str] = ()
+) -> str | None:
+    """Say what is wrong with the networks that were used, empty for nothing; None where the log tells of none.
+
+    ``expected`` are names as NCCL's log has them, ``*`` for any text; without any, sockets are wrong where there is an
+    RDMA port, whatever its state, or an InfiniBand controller without its driver (``driverless``): a fabric that is
+    down is no reason to go by sockets.
+    """
+    if not networks:
+        return None
+    used = " and ".join(networks)
+    if expected:
+        others = [name for name in networks if not any(fnmatchcase(name.lower(), one.lower()) for one in expected)]
+        if len(others) < len(networks):  # NVLink between the nodes of a rack beside what joins the racks
+            others = [name for name in others if name != NVLINK]
+        return f"the collectives went by {used}, not by {' or '.join(expected)} as declared" if others else ""
+    if SOCKET in networks and rdma_ports:
+        listed = ", ".join(f"{port.name} {port.state or 'unknown'}" for port in rdma_ports[:8])
+        return (
+            f"the collectives went by {used} although {len(rdma_ports)} RDMA ports are here ({listed}): bring them up, "
+            "or declare gpuval_network: tcp where sockets are meant"
+        )
+    if SOCKET in networks and driverless:
+        return (
+            f"the collectives went by {used} although {len(driverless)} InfiniBand controllers are here without a "
+            f"driver ({', '.join(driverless[:8])}): load it (mlx5_ib), or declare gpuval_network: tcp where "
+            "sockets are meant"
+        )
+    return ""

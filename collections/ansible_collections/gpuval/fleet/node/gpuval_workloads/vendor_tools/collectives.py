@@ -201,7 +201,7 @@ def judge(table: Table, collective: str, ranks: int | None, prefix: str) -> Answ
     """Return what a table proves of one collective. ``ranks`` is how many were asked for."""
     largest = table.largest
     if table.problem or largest is None:
-        return Answer.none(f"{collective}: {table.problem or 'its table has no rows'}")
+        return Answer.none(table.problem or "its table has no rows")
     faults = []
     if table.wrong or table.reported_failed:
         sizes = [
@@ -214,18 +214,17 @@ def judge(table: Table, collective: str, ranks: int | None, prefix: str) -> Answ
     if faults:
         return Answer(FAIL, faults=faults, figures=[*counts, *_figures(table, collective, prefix)])
     if not table.complete:
-        return Answer.none(f"{collective}: its output is cut short, the summary is missing")
+        return Answer.none("its output is cut short, the summary is missing")
     if ranks is not None and table.ranks is not None and table.ranks != ranks:
-        return Answer.none(f"{collective}: {ranks} ranks were asked for, it used {table.ranks}")
+        return Answer.none(f"{ranks} ranks were asked for, it used {table.ranks}")
     step, kind = table.step
     following = largest.size_bytes * step if kind == "factor" else largest.size_bytes + step
     if table.most_bytes is not None and following <= table.most_bytes:
         return Answer.none(
-            f"{collective}: asked for {table.most_bytes:,} bytes, the largest size in its table is "
-            f"{largest.size_bytes:,}"
+            f"asked for {table.most_bytes:,} bytes, the largest size in its table is {largest.size_bytes:,}"
         )
     if largest.main is None or largest.main.bus_bytes_per_second is None:
-        return Answer.none(f"{collective}: no bandwidth at its largest size")
+        return Answer.none("no bandwidth at its largest size")
     return Answer(
         PASS,
         summary=f"{collective} {largest.main.bus_bytes_per_second / 1e9:.1f} GB/s",
@@ -294,9 +293,7 @@ def _measure(job: Job, collective: str, path: Path, largest: str, left: int) -> 
         return Answer.none(f"{collective}: no time was left for it"), False
     arguments: list[str | Path] = [path, "-b", SMALLEST, "-e", largest, "-f", "2", "-g", str(job.gpus)]
     ended = job.call(arguments, seconds, name=f"{job.tool}_{collective}")
-    answer = judge(parse(ended.output), collective, job.gpus, job.tool)
-    answer.reason = answer.reason.removeprefix(f"{collective}: ")
-    answer = settle(ended, answer)
+    answer = settle(ended, judge(parse(ended.output), collective, job.gpus, job.tool))
     if answer.verdict not in (PASS, FAIL):
         answer.reason = f"{collective}: {answer.reason}"
     return answer, ended.timed_out and answer.verdict != FAIL

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 from ..members import Gang
 from . import mesh, rdma
-from .access import LOCKED_BYTES
 from .local import Local
 from .record import by_other_interface, clock_skew, narrow
 from .routes import is_ip
@@ -48,7 +47,7 @@ def of_access(found: Local, expects_rdma: bool) -> list[str]:
         names = _names(sorted(used))
         odd.append(f"/dev/infiniband has no file here that opens {names}: give the devices to the container")
     limit = found.locked_limit_bytes
-    if limit is not None and limit < LOCKED_BYTES:
+    if limit is not None and limit < rdma.LOCKED_BYTES:
         odd.append(f"{limit} bytes of memory may be locked, RDMA needs more: set the limit memlock to unlimited")
     return odd
 

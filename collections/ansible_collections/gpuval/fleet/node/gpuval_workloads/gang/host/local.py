@@ -8,13 +8,18 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 from ..members import Gang
-from . import access, pcie, rdma
-from .routes import Route, route_to
+from . import pcie, rdma
+from .routes import route_to
 from .sysfs import Sysfs
 
 MOST_TEXT = 200
+
+#: What to look at, by name; each returns the fields of :class:`Local` that it has found.
+Steps = Mapping[str, Callable[[], Mapping[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -71,49 +76,45 @@ class Local:
         return {name: text[:MOST_TEXT] or "none" for name, text in found.items()}
 
 
-_NOTHING = Local()
-
-
 def look(gang: Gang, sysfs: Sysfs, seconds: float) -> Local:
     """All of it, or what was found within so many seconds: a driver or name server that hangs delays nothing."""
-    groups: tuple[dict[str, Callable[[Local], None]], ...] = (
-        {"routes": lambda part: part.ways.update(ways(gang, sysfs))},
-        {
-            "rdma": lambda part: _rdma(part, sysfs),
-            "pcie": lambda part: _pcie(part, sysfs),
-            "acs": lambda part: _acs(part, sysfs),
-            "counters": lambda part: _counters(part, sysfs),
-        },
-    )
     found, over = Local(), threading.Event()
-    found.unknown = {name: f"this host did not tell within {seconds:g} s" for steps in groups for name in steps}
-    deadline = time.monotonic() + seconds
-    threads = [threading.Thread(target=_do, args=(steps, found, over), daemon=True) for steps in groups]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
+    routes: Steps = {"routes": lambda: {"ways": ways(gang, sysfs)}}
+    devices: Steps = {
+        "rdma": lambda: _rdma(sysfs),
+        "pcie": lambda: _pcie(found, sysfs),
+        "acs": lambda: _acs(found, sysfs),
+        "counters": lambda: _counters(found, sysfs),
+    }
+    found.unknown = dict.fromkeys((*routes, *devices), f"this host did not tell within {seconds:g} s")
+    _run_for(seconds, *(partial(_do, steps, found, over) for steps in (routes, devices)))
     over.set()
     return found
 
 
-def _do(steps: Mapping[str, Callable[[Local], None]], found: Local, over: threading.Event) -> None:
+def _run_for(seconds: float, *works: Callable[[], None]) -> None:
+    """Run all of these at once, and wait so long for them at most; what hangs hangs on."""
+    deadline = time.monotonic() + seconds
+    threads = [threading.Thread(target=work, name="host checks", daemon=True) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def _do(steps: Steps, found: Local, over: threading.Event) -> None:
     for name, step in steps.items():
-        part = Local(devices=found.devices)
+        why, fields = "", {}
         try:
-            step(part)
+            fields = step()
         except Exception as error:  # a probe is never a reason to fail
             why = f"{error or type(error).__name__}"[:MOST_TEXT]
-        else:
-            why = ""
         if over.is_set():
             return
         if why:
             found.unknown[name] = why
             continue
-        for key, value in vars(part).items():
-            if value != getattr(_NOTHING, key):
-                setattr(found, key, value)
+        vars(found).update(fields)
         found.looked.add(name)
         del found.unknown[name]
 
@@ -121,13 +122,7 @@ def _do(steps: Mapping[str, Callable[[Local], None]], found: Local, over: thread
 def counters_again(found: Local, sysfs: Sysfs, seconds: float) -> dict[str, rdma.Moved]:
     """What the counters did since; nothing where their driver does not answer within so many seconds."""
     read: list[Mapping[str, Mapping[str, int]]] = []
-
-    def work() -> None:
-        read.append(rdma.counters(sysfs, found.ports))
-
-    thread = threading.Thread(target=work, name="host checks", daemon=True)
-    thread.start()
-    thread.join(seconds)
+    _run_for(seconds, lambda: read.append(rdma.counters(sysfs, found.ports)))
     if not read:
         found.unknown["counters"] = f"this host did not tell them again within {seconds:g} s"
         return {}
@@ -147,19 +142,18 @@ def _way(address: str, sysfs: Sysfs) -> Way:
         return Way(problem=f"the name {address} is not known here")
     except OSError as error:
         return Way(problem=error.strerror or str(error))
-    return _described(route, name, sysfs)
-
-
-def _described(route: Route, name: str | None, sysfs: Sysfs) -> Way:
     mtu = sysfs.number(f"class/net/{name}/mtu") if name else None
     if mtu and route.mtu:
         mtu = min(mtu, route.mtu)
     return Way(name, mtu, route.gateway, route.source, route.is_local)
 
 
-def _rdma(found: Local, sysfs: Sysfs) -> None:
-    found.devices = rdma.devices(sysfs)
-    found.closed, found.locked_limit_bytes = access.closed_devices(sysfs), access.locked_limit()
+def _rdma(sysfs: Sysfs) -> dict[str, Any]:
+    return {
+        "devices": rdma.devices(sysfs),
+        "closed": rdma.closed_devices(sysfs),
+        "locked_limit_bytes": rdma.locked_limit(),
+    }
 
 
 def _nics(found: Local, sysfs: Sysfs) -> dict[str, str]:
@@ -172,16 +166,17 @@ def _nics(found: Local, sysfs: Sysfs) -> dict[str, str]:
     return {name: end[0] for name, end in ends.items() if end and pcie.is_address(end[0])}
 
 
-def _pcie(found: Local, sysfs: Sysfs) -> None:
+def _pcie(found: Local, sysfs: Sysfs) -> dict[str, Any]:
     links = {name: pcie.link(sysfs, address) for name, address in _nics(found, sysfs).items()}
-    found.links = {name: link for name, link in links.items() if link}
+    return {"links": {name: link for name, link in links.items() if link}}
 
 
-def _counters(found: Local, sysfs: Sysfs) -> None:
-    found.counters = rdma.counters(sysfs, found.ports)
-    if found.ports and not found.counters:
+def _counters(found: Local, sysfs: Sysfs) -> dict[str, Any]:
+    counters = rdma.counters(sysfs, found.ports)
+    if found.ports and not counters:
         raise LookupError("the drivers of these devices have none")
+    return {"counters": counters}
 
 
-def _acs(found: Local, sysfs: Sysfs) -> None:
-    found.acs = pcie.acs(sysfs, [device.pci_address for device in found.devices if device.pci_address])
+def _acs(found: Local, sysfs: Sysfs) -> dict[str, Any]:
+    return {"acs": pcie.acs(sysfs, [device.pci_address for device in found.devices if device.pci_address])}

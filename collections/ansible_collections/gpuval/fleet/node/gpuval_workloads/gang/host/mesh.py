@@ -19,7 +19,7 @@ from concurrent import futures
 from contextlib import suppress
 from dataclasses import dataclass
 
-from ..loops import run_to_end
+from ..loops import LoopThread
 from .routes import is_ip
 
 BIND_TRIES = 5
@@ -70,20 +70,18 @@ class Mesh:
         self._gang, self._index, self._address = gang, index, address
         self.port: int | None = None
         self.problem = ""
-        self._loop = asyncio.new_event_loop()
         self._listens = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="mesh of the gang", daemon=True)
+        self._thread = LoopThread("mesh of the gang")
+        self._loop = self._thread.loop
 
     def __enter__(self) -> Mesh:
-        self._thread.start()
+        self._thread.start(self._listen())
         if not self._listens.wait(ANSWER_SECONDS):
             self.problem = f"{self._address} cannot be listened at: it takes too long"
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._task.cancel)
-        self._thread.join(ANSWER_SECONDS)
+        self._thread.cancel(ANSWER_SECONDS)
 
     def ask(self, peers: Sequence[Peer], seconds: float) -> dict[int, Answer]:
         """What each peer answers within so many seconds in all, by its place in the gang."""
@@ -95,11 +93,6 @@ class Mesh:
         return answers
 
     # Listening.
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._task = self._loop.create_task(self._listen())
-        run_to_end(self._loop, self._task)
 
     async def _listen(self) -> None:
         server = None

@@ -6,15 +6,23 @@ and, where they are called the same, of other drivers.
 
 from __future__ import annotations
 
+import os
 import re
+import resource
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from .pcie import is_address
+from .pcie import DEVICES, is_address
 from .sysfs import Sysfs
 
-FOLDER = "class/infiniband"
+FOLDER, VERBS = "class/infiniband", "class/infiniband_verbs"
+#: What NCCL registers for its buffers is more than a limit below this allows.
+LOCKED_BYTES = 2**30
+_IPC_LOCK = 1 << 14
+#: PCI's class of InfiniBand controllers. A NIC that could do RoCE has that of Ethernet, like those that never will.
+CONTROLLER = 0x0207
 #: Of tables with hundreds of places, of which hosts use the first few.
 MOST_GIDS = 64
 ACTIVE, LINK_UP = "ACTIVE", "LinkUp"
@@ -54,7 +62,6 @@ class Gid:
     index: int
     value: str
     type: str
-    interface: str | None
 
     @property
     def is_ipv4(self) -> bool:
@@ -106,6 +113,18 @@ def devices(sysfs: Sysfs) -> list[Device]:
     return [_device(sysfs, name) for name in sysfs.entries(FOLDER)]
 
 
+def ports(sysfs: Sysfs) -> list[Port]:
+    """All ports; one that is down counts as well: a node that has it is meant to use it."""
+    return [port for device in devices(sysfs) for port in device.ports]
+
+
+def without_driver(sysfs: Sysfs) -> list[str]:
+    """The addresses of InfiniBand controllers on PCI that no RDMA driver uses."""
+    kinds = {address: sysfs.number(f"{DEVICES}/{address}/class") for address in sysfs.entries(DEVICES)}
+    controllers = [address for address, kind in kinds.items() if kind is not None and kind >> 8 == CONTROLLER]
+    return [address for address in controllers if not sysfs.entries(f"{DEVICES}/{address}/infiniband")]
+
+
 def _device(sysfs: Sysfs, name: str) -> Device:
     folder = f"{FOLDER}/{name}"
     way = sysfs.way(f"{folder}/device")
@@ -150,7 +169,7 @@ def _gids(sysfs: Sysfs, folder: str, link_layer: str | None) -> list[Gid]:
         kind = sysfs.read(f"{folder}/gid_attrs/types/{index}") or ""
         if kind != ROCE_V2:  # the kernel has one name, IB/RoCE v1, for two things
             kind = "RoCE v1" if link_layer == ETHERNET else "IB"
-        found.append(Gid(int(index), value, kind, sysfs.read(f"{folder}/gid_attrs/ndevs/{index}")))
+        found.append(Gid(int(index), value, kind))
     return found
 
 
@@ -172,9 +191,8 @@ class Moved:
     """What a port's counters did while the gang worked."""
 
     counts: dict[str, int]
-    #: Counters at their maximum, which show nothing; and those that were reset meanwhile.
+    #: Counters at their maximum, which show nothing.
     full: tuple[str, ...] = ()
-    reset: tuple[str, ...] = ()
 
     @property
     def link_errors(self) -> int:
@@ -195,9 +213,30 @@ def moved(before: Mapping[str, Mapping[str, int]], after: Mapping[str, Mapping[s
         names = before[port].keys() & after[port].keys()
         change = {name: after[port][name] - before[port][name] for name in sorted(names)}
         full = tuple(n for n in change if not change[n] and before[port][n] == LINK_ERRORS.get(n))
-        reset = tuple(name for name, count in change.items() if count < 0)
-        found[port] = Moved({n: c for n, c in change.items() if c >= 0 and n not in full}, full, reset)
+        # A counter that fell was reset meanwhile.
+        found[port] = Moved({n: c for n, c in change.items() if c >= 0 and n not in full}, full)
     return dict(sorted(found.items()))
+
+
+def closed_devices(sysfs: Sysfs, dev: Path = Path("/dev/infiniband")) -> list[str]:
+    """The RDMA devices whose file is not there, or may not be opened for reading and writing."""
+    names = {name: sysfs.read(f"{VERBS}/{name}/ibdev") for name in sysfs.entries(VERBS)}
+    return sorted(device for name, device in names.items() if device and not os.access(dev / name, os.R_OK | os.W_OK))
+
+
+def locked_limit(status: Path = Path("/proc/self/status")) -> int | None:
+    """How many bytes this process may lock; None where it may lock all there is."""
+    limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    return None if limit == resource.RLIM_INFINITY or _may_lock(status) else limit
+
+
+def _may_lock(status: Path) -> bool:
+    try:
+        lines = status.read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return False
+    effective = next((line.split()[1] for line in lines if line.startswith("CapEff:")), "0")
+    return bool(int(effective, 16) & _IPC_LOCK)
 
 
 def describe_ports(ports: Sequence[Port]) -> str:
