@@ -71,7 +71,7 @@ def test_the_launcher_exports_nothing_of_the_leaders_own(tmp_path, monkeypatch, 
     }  # fmt: skip
     for name, value in own.items():
         monkeypatch.setenv(name, value)
-    launcher = launching.DeepSpeedLauncher(gang_of(1, 1), tmp_path, tmp_path / "key", ["a", "b"])
+    launcher = launching.DeepSpeedLauncher(gang_of(1, 1), tmp_path, [])
     launcher.start("gpuval_workloads.gang.training", ["training"])
     deadline = time.monotonic() + 50
     while launcher.poll() is None and time.monotonic() < deadline:
@@ -136,9 +136,7 @@ def test_a_rank_sees_the_values_as_they_are_by_a_key_that_all_could_read(tmp_pat
     values = {"AN_EQUAL": "a=b c", "A_TICK": "it's $HOME `x` #7", "EMPTY": "", "UMLAUT": "ü"}
     public = authorized.with_suffix(".pub").read_text()
     with ssh_server.SshServer(gang, tmp_path / "ssh", public, values) as server:
-        known = tmp_path / "known"
-        known.write_text(ssh_server.known_hosts(gang, [server.host_key] * 2))
-        options = ssh_server.client_options(ssh_server.own_key(authorized, tmp_path), known)
+        options = ssh_server.client(gang, tmp_path, authorized, [server.host_key] * 2)
         done = subprocess.run(
             ["ssh", *options, "-p", str(gang.ssh_port), "127.0.0.1", "env -0"],
             capture_output=True, timeout=30, check=False,
@@ -186,14 +184,14 @@ def test_what_ranks_leave_in_files_is_printed_as_it_comes_and_in_the_end(tmp_pat
     monkeypatch.setattr(forwarding, "FORWARD_SECONDS", 0.05)
     monkeypatch.setattr(forwarding, "MOST_BYTES", 100)
     folder = tmp_path / "ranks"
-    with forwarding.Forwarder(folder):
+    with forwarding.Forwarder(folder) as forwarder:
         (folder / "one").write_text("step 1\nhalf a li")
         seen, deadline = "", time.monotonic() + 10
         while "step 1\n" not in seen and time.monotonic() < deadline:
             time.sleep(0.02)
             seen += capsys.readouterr().out
         assert seen == "step 1\n"
-        monkeypatch.setattr(forwarding, "FORWARD_SECONDS", 60)
+        forwarder._seconds = 60
         time.sleep(0.2)
         with (folder / "one").open("a") as file:
             file.write("ne\nno end")

@@ -75,12 +75,15 @@ def test_ranks_of_a_gang_have_their_own_nodes_devices():
     assert Ranks(1, 2, CPU).scope == "rank:1"
 
 
-def test_files_of_the_launchers():
+def test_files_of_the_launchers(tmp_path):
     gang = members.parse(document())
     assert launching.hostfile(gang) == "10.0.0.1 slots=8\n10.0.0.2 slots=4\n"
-    assert launching.environment_file() == "PYTHONUNBUFFERED=1\nPYTHONPATH=$GPUVAL_PYTHONPATH\n"
     assert "--node-rank=1" in launching.torchrun_place(gang)
-    assert ssh_server.known_hosts(gang, ["ssh-ed25519 AAA", "ssh-ed25519 BBB"]) == (
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "keys" / "brought").write_text("its key")
+    options = ssh_server.client(gang, tmp_path, tmp_path / "keys" / "brought", ["ssh-ed25519 AAA", "ssh-ed25519 BBB"])
+    assert f"UserKnownHostsFile={tmp_path / 'known_hosts'}" in options
+    assert (tmp_path / "known_hosts").read_text() == (
         "[10.0.0.1]:3022 ssh-ed25519 AAA\n[10.0.0.2]:3022 ssh-ed25519 BBB\n"
     )
 

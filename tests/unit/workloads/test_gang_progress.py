@@ -56,7 +56,7 @@ def test_unchanged_progress_is_printed_once(monkeypatch, capsys):
         text = next(texts, "")
         return text if text else done.set() or "one"
 
-    with progress.ProgressPrinter(tell):
+    with progress.progress_printer(tell):
         assert done.wait(10)
     assert capsys.readouterr().out.split() == ["one", "two", "one"]
 

@@ -55,8 +55,8 @@ from .launching import (
 )
 from .members import Gang, from_environment
 from .network import interface_of, own_address
-from .progress import ProgressPrinter, progress
-from .ssh_server import SshServer, client_options, known_hosts, own_key, passed, user
+from .progress import progress, progress_printer
+from .ssh_server import SshServer, client, passed, user
 
 TOKEN_VARIABLE = "GPUVAL_GANG_TOKEN"  # noqa: S105 - its name
 KEYS_VARIABLE = "GPUVAL_GANG_KEYS"
@@ -188,7 +188,7 @@ def _take_part(
         try:
             brought = channel.join()
             print(f"all {len(gang.members)} members have joined", flush=True)
-            stack.enter_context(ProgressPrinter(work.progress))
+            stack.enter_context(progress_printer(work.progress))
             _compare(gang, brought, config)
             described["joined"] = True
             result.environment["gang"] = described
@@ -368,16 +368,18 @@ class _OverSsh:
 
     def run(self, brought: list[dict], arguments: list[str], stopper: Stopper) -> None:
         if self._gang.is_leader:
-            key = own_key(self._keys / "id_ed25519", self._folder)
-            self._launcher = DeepSpeedLauncher(
-                self._gang, self._folder, key, [theirs["host_key"] for theirs in brought]
-            )
+            self._launcher = DeepSpeedLauncher(self._gang, self._folder, self.ssh_options(brought))
             self._launcher.start(self._module, arguments)
         with stopper:
             while not self._is_over():
                 time.sleep(POLL_SECONDS)
                 if stopper.stop:
                     raise StallError(stopper.stop.message)
+
+    def ssh_options(self, brought: list[dict]) -> list[str]:
+        """Return how the leader reaches the members' servers."""
+        host_keys = [theirs["host_key"] for theirs in brought]
+        return client(self._gang, self._folder, self._keys / "id_ed25519", host_keys)
 
     def _is_over(self) -> bool:
         """Whether all is done here. Raises ``KilledError`` for a rank that ended unexpectedly, else its own error."""
@@ -463,10 +465,7 @@ class _ByMpi:
 
     def _lead(self, brought: list[dict], stopper: Stopper) -> str:
         """Measure and send the results to the others; return why there is no answer."""
-        key = own_key(_keys(os.environ) / "id_ed25519", self._folder)
-        options = client_options(key, self._folder / "known_hosts")
-        host_keys = [theirs["host_key"] for theirs in brought]
-        (self._folder / "known_hosts").write_text(known_hosts(self._gang, host_keys), encoding="utf-8")
+        options = self._over_ssh.ssh_options(brought)
         put(self._folder / "hostfile", hostfile(self._gang))
         found, why = mpi.measure(
             self._tools, self._gang, self._folder, options, lambda: stopper.stop is not None,

@@ -26,8 +26,8 @@ from typing import Any
 
 from ..common.stall import Beat, Watch
 from .host.routes import is_ip
-from .loops import LoopThread
 from .members import Gang
+from .threads import LoopThread
 
 BEAT_SECONDS = 1.0
 #: When one member fails, others fail within moments. So long the leader waits to find the first cause.

@@ -3,38 +3,30 @@
 from __future__ import annotations
 
 import sys
-import threading
 from contextlib import suppress
 from pathlib import Path
+
+from .threads import Periodic
 
 FORWARD_SECONDS = 0.5
 #: Of each file at one time, and in the end.
 MOST_BYTES = 1 << 20
 
 
-class Forwarder:
+class Forwarder(Periodic):
     """Enter it: what comes into the files of a folder is printed as it comes, and the rest when it is left."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._done = folder, threading.Event()
+        super().__init__(FORWARD_SECONDS, self._forward, "forwarding")
+        self._folder = folder
         self._read: dict[Path, int] = {}
-        self._thread = threading.Thread(target=self._run, name="forwarding", daemon=True)
-
-    def __enter__(self) -> Forwarder:
-        self._folder.mkdir(mode=0o700, exist_ok=True)
-        self._thread.start()
-        return self
+        folder.mkdir(mode=0o700, exist_ok=True)
 
     def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join(timeout=5)
+        super().__exit__()
         self._forward(is_last=True)
 
-    def _run(self) -> None:
-        while not self._done.wait(FORWARD_SECONDS):
-            self._forward(is_last=False)
-
-    def _forward(self, *, is_last: bool) -> None:
+    def _forward(self, *, is_last: bool = False) -> None:
         for path in sorted(self._folder.iterdir()):
             with suppress(OSError):
                 self._forward_file(path, is_last)

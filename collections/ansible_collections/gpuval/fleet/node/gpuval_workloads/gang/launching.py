@@ -17,7 +17,6 @@ from ..common.result import WorkloadFailure
 from ..common.stall import BEAT_FILE, Beat, process_state, read_beat
 from .control_channel import Stop
 from .members import Gang
-from .ssh_server import client_options, known_hosts
 from .texts import template
 
 #: DeepSpeed's launcher would export what the leader has of these to all nodes: their own servers give each its own.
@@ -92,11 +91,6 @@ def hostfile(gang: Gang) -> str:
     return "".join(f"{member.address} slots={member.slots}\n" for member in gang.members)
 
 
-def environment_file() -> str:
-    """DeepSpeed's environment file: what it exports on every node, a line ``NAME=value`` each."""
-    return template(ENVIRONMENT_TEMPLATE).substitute(path_variable=PATH_VARIABLE)
-
-
 def put(path: Path, text: str) -> None:
     """Write a file that a launcher reads, and print it, as the folder is deleted at the end."""
     path.write_text(text, encoding="utf-8")
@@ -127,10 +121,8 @@ def check_blanks(*paths: object) -> None:
 class DeepSpeedLauncher:
     """DeepSpeed's own launcher on the leader, with pdsh over the members' SSH servers."""
 
-    def __init__(self, gang: Gang, folder: Path, key: Path, host_keys: Sequence[str]) -> None:
-        self._gang, self._folder, self._process = gang, folder, None
-        self._options = client_options(key, folder / "known_hosts")
-        (folder / "known_hosts").write_text(known_hosts(gang, host_keys), encoding="utf-8")
+    def __init__(self, gang: Gang, folder: Path, ssh_options: Sequence[str]) -> None:
+        self._gang, self._folder, self._ssh_options, self._process = gang, folder, ssh_options, None
 
     def start(self, module: str, arguments: Sequence[str]) -> None:
         """Start the module on all members. Raises ``WorkloadFailure`` where what it needs is not there."""
@@ -139,7 +131,7 @@ class DeepSpeedLauncher:
                 "pdsh, by which DeepSpeed reaches the nodes, is not there: install it, or choose launcher torchrun"
             )
         environment_path = self._folder / ENVIRONMENT_TEMPLATE
-        put(environment_path, environment_file())
+        put(environment_path, template(ENVIRONMENT_TEMPLATE).substitute(path_variable=PATH_VARIABLE))
         put(self._folder / "hostfile", hostfile(self._gang))
         command = [
             *(sys.executable, "-c", BEGIN),
@@ -155,7 +147,7 @@ class DeepSpeedLauncher:
         script = self._folder / RUN_TEMPLATE
         text = template(RUN_TEMPLATE).substitute(
             environment=shlex.quote(str(environment_path)),
-            ssh_options=shlex.quote(shlex.join(self._options)),
+            ssh_options=shlex.quote(shlex.join(self._ssh_options)),
             command=shlex.join(command),
         )
         put(script, text)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 
 from ..common.stall import Beat
+from .threads import Periodic
 
 PRINT_SECONDS = 30.0
 
@@ -22,25 +22,15 @@ def progress(beats: Mapping[int, tuple[Beat, str]], slots: int) -> str:
     return f"{slots} of {slots} ranks are at work; the last one has counted {ticks} steps of progress{device}"
 
 
-class ProgressPrinter:
+def progress_printer(text_of: Callable[[], str]) -> Periodic:
     """Enter it: a thread prints what ``text_of`` returns now and then, if it has changed."""
+    last = ""
 
-    def __init__(self, text_of: Callable[[], str]) -> None:
-        self._text_of, self._done = text_of, threading.Event()
-        self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
+    def look() -> None:
+        nonlocal last
+        text = text_of()
+        if text != last:
+            last = text
+            print(text, flush=True)
 
-    def __enter__(self) -> ProgressPrinter:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join(timeout=5)
-
-    def _run(self) -> None:
-        last = ""
-        while not self._done.wait(PRINT_SECONDS):
-            text = self._text_of()
-            if text != last:
-                last = text
-                print(text, flush=True)
+    return Periodic(PRINT_SECONDS, look, "progress")

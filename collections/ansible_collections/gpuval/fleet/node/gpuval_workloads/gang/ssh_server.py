@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ..common.result import WorkloadFailure
 from .host.routes import is_ip
-from .members import Gang, Member
+from .members import Gang
 
 START_SECONDS = 15.0
 LOGIN_SECONDS = 15
@@ -145,20 +145,6 @@ def check_not_locked(name: str, shadow: Path = Path("/etc/shadow")) -> None:
         )
 
 
-def own_key(brought: Path, folder: Path) -> Path:
-    """Return the gang's private key in a file of this user's alone: ssh takes no other, and it may be brought as one.
-
-    Raises ``WorkloadFailure`` where it cannot be read.
-    """
-    path = folder / brought.name
-    try:
-        path.touch(mode=0o600)
-        path.write_bytes(brought.read_bytes())
-    except OSError as error:
-        raise WorkloadFailure(f"the gang's key {brought} cannot be read: {error.strerror}") from None
-    return path
-
-
 def passed(environ: Mapping[str, str], secret: str) -> tuple[dict[str, str], list[str]]:
     """Return what of a member's environment its sshd can give to the ranks, and the names of what it cannot.
 
@@ -169,13 +155,20 @@ def passed(environ: Mapping[str, str], secret: str) -> tuple[dict[str, str], lis
     return able, sorted(wanted.keys() - able.keys())
 
 
-def known_hosts(gang: Gang, host_keys: Sequence[str]) -> str:
-    """The lines that pin every member's key to its address and port."""
-    return "".join(f"{_place(m, gang)} {key}\n" for m, key in zip(gang.members, host_keys))
+def client(gang: Gang, folder: Path, brought: Path, host_keys: Sequence[str]) -> list[str]:
+    """Return the options of ssh for this key, these hosts and no others, no questions.
 
-
-def client_options(key: Path, known: Path) -> list[str]:
-    """Options of ssh: this key, these hosts and no others, no questions."""
+    The key is copied to a file of this user's alone: ssh takes no other, and it may be brought as one. Raises
+    ``WorkloadFailure`` where it cannot be read.
+    """
+    key, known = folder / brought.name, folder / "known_hosts"
+    try:
+        key.touch(mode=0o600)
+        key.write_bytes(brought.read_bytes())
+    except OSError as error:
+        raise WorkloadFailure(f"the gang's key {brought} cannot be read: {error.strerror}") from None
+    lines = (f"[{m.address}]:{gang.ssh_port} {host_key}\n" for m, host_key in zip(gang.members, host_keys))
+    known.write_text("".join(lines), encoding="utf-8")
     options = {
         "UserKnownHostsFile": str(known),
         "GlobalKnownHostsFile": "/dev/null",
@@ -188,10 +181,6 @@ def client_options(key: Path, known: Path) -> list[str]:
         "ServerAliveCountMax": "3",
     }
     return ["-F", "/dev/null", *(word for name, value in options.items() for word in ("-o", f"{name}={value}"))]
-
-
-def _place(member: Member, gang: Gang) -> str:
-    return f"[{member.address}]:{gang.ssh_port}"
 
 
 def _program(name: str) -> str:

@@ -19,7 +19,7 @@ from concurrent import futures
 from contextlib import suppress
 from dataclasses import dataclass
 
-from ..loops import LoopThread
+from ..threads import LoopThread
 from .routes import is_ip
 
 BIND_TRIES = 5

@@ -1,10 +1,10 @@
-"""An event loop that has a thread of its own."""
+"""Threads of a member beside its work."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 
 
@@ -37,3 +37,23 @@ class LoopThread:
             task.cancel()
         self.loop.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
         self.loop.close()
+
+
+class Periodic:
+    """Enter it: a thread calls ``work`` every so many seconds until it is left."""
+
+    def __init__(self, seconds: float, work: Callable[[], object], name: str) -> None:
+        self._seconds, self._work, self._done = seconds, work, threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def __enter__(self) -> Periodic:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        while not self._done.wait(self._seconds):
+            self._work()
