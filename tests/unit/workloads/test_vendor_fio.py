@@ -21,10 +21,6 @@ def test_rates_of_fio_3():
     assert fio.parse(golden("fio3_write.json")) == fio.Disk(1458888347)
 
 
-def test_fio_2_counts_in_kib():
-    assert fio.parse(golden("fio2_write.json")).write_bytes_per_second == 1424695 * 1024
-
-
 def test_jobs_are_summed():
     text = """{"jobs": [
         {"read": {"io_bytes": 10, "bw_bytes": 5}},

@@ -1,7 +1,4 @@
-"""fio, where the node or the image has it: how fast a folder's disk takes and gives data.
-
-JSON of fio 3 (``bw_bytes``, ``clat_ns``) and of fio 2 (``bw`` in KiB/s, ``clat`` in microseconds).
-"""
+"""fio 3, where the node or the image has it: how fast a folder's disk takes and gives data."""
 
 from __future__ import annotations
 
@@ -59,13 +56,9 @@ def parse(text: str) -> Disk:
 
 def _rate(sides: list[dict]) -> float | None:
     """Return the bytes per second of one direction of all jobs together; None when none of them moved data."""
-    rates = []
-    for side in sides:
-        exact, kib = number(side.get("bw_bytes")), number(side.get("bw"))
-        rate = exact if exact is not None or kib is None else kib * 1024
-        if rate is not None and (number(side.get("io_bytes")) or 0) > 0:
-            rates.append(rate)
-    return sum(rates) if rates else None
+    rates = [number(side.get("bw_bytes")) for side in sides if (number(side.get("io_bytes")) or 0) > 0]
+    known = [rate for rate in rates if rate is not None]
+    return sum(known) if known else None
 
 
 def run(directory: Path, seconds: float, size_bytes: int) -> Disk | None:

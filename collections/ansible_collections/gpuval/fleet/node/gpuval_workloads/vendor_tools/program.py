@@ -8,8 +8,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,19 +87,20 @@ def main(result: Result) -> None:
         if tool not in present and options.tools
     }
     count = gpu_count(os.environ, kind)
-    with _folder() as folder:
-        for place, tool in enumerate(present):
-            left = start + options.seconds - time.monotonic()
-            share = left * tool.weight / sum(later.weight for later in present[place:])
-            job = Job(tool.name, places, count, options.level, time.monotonic() + share, folder)
-            result.report(f"{tool.name}: runs, {share:.0f} s are for it")
-            answer = tool.run(job) if job.seconds_left() > 0 else Answer.none("no time was left for it")
-            print(f"{tool.name}: {answer.verdict}: {_words(answer)}", flush=True)
-            answers[tool.name] = answer
-            for figure in answer.figures:
-                result.add_metric(figure.name[:96], figure.value, figure.unit, figure.scope)
-            for curve in answer.curves:
-                result.add_series(curve.name, curve.unit, curve.x, curve.y, x_unit="bytes")
+    # What the tools print is in the log of the stage too, which outlasts this folder.
+    folder = Path(os.environ.get("GPUVAL_WORK_DIR") or tempfile.mkdtemp(prefix="gpuval-"), "vendor_tools")
+    for place, tool in enumerate(present):
+        left = start + options.seconds - time.monotonic()
+        share = left * tool.weight / sum(later.weight for later in present[place:])
+        job = Job(tool.name, places, count, options.level, time.monotonic() + share, folder)
+        result.report(f"{tool.name}: runs, {share:.0f} s are for it")
+        answer = tool.run(job) if job.seconds_left() > 0 else Answer.none("no time was left for it")
+        print(f"{tool.name}: {answer.verdict}: {_words(answer)}", flush=True)
+        answers[tool.name] = answer
+        for figure in answer.figures:
+            result.add_metric(figure.name[:96], figure.value, figure.unit, figure.scope)
+        for curve in answer.curves:
+            result.add_series(curve.name, curve.unit, curve.x, curve.y, x_unit="bytes")
     _conclude(result, answers, [tool.name for tool in present])
     if not answers:
         names = ", ".join(sorted({name for tool in wanted for name in tool.executables}))
@@ -130,14 +130,3 @@ def _words(answer: Answer) -> str:
         notes = "; ".join(answer.notes[:MAX_NOTES])
         return answer.summary + (f" ({notes})" if notes else "")
     return f"left out: {answer.reason}" if answer.verdict == LEFT_OUT else f"no answer: {answer.reason}"
-
-
-@contextmanager
-def _folder() -> Iterator[Path]:
-    """Give a folder for the tools' files; what they print is in the log of the stage, which outlasts it."""
-    work = os.environ.get("GPUVAL_WORK_DIR")
-    if work:
-        yield Path(work, "vendor_tools")
-        return
-    with tempfile.TemporaryDirectory(prefix="vendor-tools-") as folder:
-        yield Path(folder)
