@@ -242,7 +242,7 @@ def test_an_answer_of_another_form_is_rejected(facts, listening):
 def test_a_rejected_answer_is_a_finding_of_its_node_alone(tmp_path):
     plan = {"peers": {"a": [{"name": "b"}], "b": [{"name": "a"}]}, "zones": {}, "uncovered": []}
     facts = {"a": peer_with(ports={"²": "open"}), "b": {**answer(node="b"), "peers": {"a": answer()["peers"]["b"]}}}
-    variables = {name: {"probed": {"ansible_facts": {"gpuval_network": fact}}} for name, fact in facts.items()}
+    variables = {name: {"probed": {"measured": fact}} for name, fact in facts.items()}
     options = {"plan": plan, "probed": "probed", "listened": "l", "applied": "p", "endpoints": ["hub"], "ports": []}
     whole = network_matrix.ActionModule._fleet(options, variables)
     assert whole.answers["a"] is None and whole.answers["b"].peers["a"].reached

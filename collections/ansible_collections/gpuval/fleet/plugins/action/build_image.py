@@ -7,8 +7,6 @@ import posixpath
 import tempfile
 from pathlib import Path
 
-from ansible.errors import AnsibleActionFail
-
 from ..module_utils import image_archive
 from ..plugin_utils.artifacts import build_context, images
 from ..plugin_utils.core.action import ControllerAction
@@ -130,11 +128,9 @@ class ActionModule(ControllerAction):
         here.replace(images.archive_file(state, archive["sha256"]))
 
     def _module(self, arguments, task_vars):
-        outcome = self._execute_module(
-            module_name="gpuval.fleet.build_image", module_args=arguments, task_vars=task_vars
-        )
+        outcome = self.ask_node("build_image", arguments, task_vars)
         if outcome.get("failed"):
-            raise AnsibleActionFail(str(outcome.get("msg") or outcome.get("module_stderr") or "the build failed"))
+            raise images.ImagesError(outcome.get("msg") or outcome.get("module_stderr") or "the build failed")
         return outcome
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from ansible.errors import AnsibleActionFail, AnsibleError, AnsibleUndefinedVariable, AnsibleValueOmittedError
 from ansible.module_utils.parsing.convert_bool import boolean
 
-from ..plugin_utils.core.action import ControllerAction
+from ..plugin_utils.core.action import ControllerAction, injected_settings
 from ..plugin_utils.core.host_values import templar_of, values_of
 from ..plugin_utils.core.text import some_of
 from ..plugin_utils.runs import settings
@@ -27,6 +27,10 @@ class ActionModule(ControllerAction):
         for node in task_vars["ansible_play_hosts"]:
             values = values_of(self, node, task_vars)
             names.update(name for name in values if name.startswith(settings.PREFIX))
+            for name in injected_settings(values):
+                wrong.setdefault(
+                    f"{name} comes from the node's own facts: set inject_facts_as_vars = false", []
+                ).append(node)
             chosen = settings.changed(values, known)
             placed.add(str(values.get("gpuval_placement")))
             clusters.add(repr([values.get(name) for name in CLUSTER]))

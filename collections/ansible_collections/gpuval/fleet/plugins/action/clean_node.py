@@ -40,9 +40,7 @@ class ActionModule(ControllerAction):
         if options["remove_images"]:
             arguments["remove_images"] = True
         try:
-            answer = self._execute_module(
-                module_name="gpuval.fleet.clean_node", module_args=arguments, task_vars=task_vars
-            )
+            answer = self.ask_node("clean_node", arguments, task_vars)
         except AnsibleConnectionFailure as error:
             return cleaning.unreached(str(error.message))
         except AnsibleError as error:  # become, the interpreter, a temporary folder

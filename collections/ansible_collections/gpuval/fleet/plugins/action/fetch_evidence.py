@@ -76,9 +76,7 @@ class ActionModule(RunAction):
             "limit_bytes": options["limit_bytes"],
         }
         try:
-            answer = self._execute_module(
-                module_name="gpuval.fleet.fetch_evidence", module_args=arguments, task_vars=task_vars
-            )
+            answer = self.ask_node("fetch_evidence", arguments, task_vars)
         except AnsibleError as error:
             return {"error": str(error.message)}
         if answer.get("failed") or answer.get("unreachable"):

@@ -53,9 +53,7 @@ class ActionModule(ControllerAction):
         arguments = {name: options[name] for name in ("directory", "seconds", "limit_bytes", "bug_report")}
         arguments |= {"run_id": run_id, "node": node}
         try:
-            answer = self._execute_module(
-                module_name="gpuval.fleet.host_evidence", module_args=arguments, task_vars=task_vars
-            )
+            answer = self.ask_node("host_evidence", arguments, task_vars)
         except AnsibleError as error:  # no connection, no become, no interpreter
             raise NoEvidence("unreachable", str(error.message)) from error
         if answer.get("unreachable"):
@@ -68,5 +66,4 @@ class ActionModule(ControllerAction):
             raise NoEvidence("failed", "the node's answer holds no archive") from error
         if not data.startswith(GZIP) or len(data) > 2 * options["limit_bytes"]:
             raise NoEvidence("failed", "the node's answer is no archive, or larger than asked for")
-        notes = answer.get("notes") if isinstance(answer.get("notes"), dict) else {}
-        return data, "" if answer.get("has_run") else "the node has nothing of this run", notes
+        return data, "" if answer.get("has_run") else "the node has nothing of this run", answer.get("notes") or {}

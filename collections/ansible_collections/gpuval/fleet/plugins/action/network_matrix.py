@@ -46,7 +46,7 @@ class ActionModule(ControllerAction):
         for name, peers in plan["peers"].items():
             probed = hostvars[name].get(options["probed"]) or {}
             listened = hostvars[name].get(options["listened"]) or {}
-            facts = (probed.get("ansible_facts") or {}).get("gpuval_network")
+            facts = probed.get("measured")
             known[name] = None
             if facts is not None:
                 asked_for = [peer["name"] for peer in peers]

@@ -49,7 +49,7 @@ class ActionModule(RunAction):
                     arguments["files"] = node_files(run["run_id"], node, keys, addresses, options["port"])
             except RunKeysError as error:
                 raise AnsibleActionFail(str(error)) from None
-        return self._execute_module(module_name="gpuval.fleet.run_ssh_keys", module_args=arguments, task_vars=task_vars)
+        return self.ask_node("run_ssh_keys", arguments, task_vars)
 
 
 def _addresses(node, task_vars):

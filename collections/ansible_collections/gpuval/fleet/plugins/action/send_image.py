@@ -103,13 +103,11 @@ class ActionModule(RunAction):
         return sent
 
     def _look(self, arguments, task_vars):
-        outcome = self._execute_module(
-            module_name="gpuval.fleet.send_image", module_args=arguments, task_vars=task_vars
-        )
+        outcome = self.ask_node("send_image", arguments, task_vars)
         if outcome.get("failed") or outcome.get("unreachable"):
-            raise images.ImagesError(
-                str(outcome.get("msg") or outcome.get("module_stderr") or "the node does not answer")
-            )
+            raise images.ImagesError(outcome.get("msg") or outcome.get("module_stderr") or "the node does not answer")
+        if not 0 <= outcome.get("have", -1) <= arguments["bytes"] or not outcome.get("part") or "state" not in outcome:
+            raise images.ImagesError("the node's answer does not say how much of the image is there")
         return outcome
 
     def _append(self, path, part, have, size, deadline):

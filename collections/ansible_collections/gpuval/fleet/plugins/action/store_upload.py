@@ -21,7 +21,7 @@ class ActionModule(ControllerAction):
         if "store" in self._task.args:
             return super().run(tmp, task_vars)
         result = super(ControllerAction, self).run(tmp, task_vars)  # the module checks its options
-        return {**result, **self._execute_module(module_name="gpuval.fleet.store_upload", task_vars=task_vars)}
+        return {**result, **self.ask_node("store_upload", None, task_vars)}
 
     def work(self, options, task_vars):
         connection = open_store(options["store"]).connection()

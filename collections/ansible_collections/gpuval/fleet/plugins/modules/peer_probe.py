@@ -148,15 +148,10 @@ not_listening:
   description: Why there is no listener on the others; V(in_use) by a service of the node.
   returned: when O(phase=listen)
   type: dict
-ansible_facts:
-  description: Facts of the host.
+measured:
+  description: What was measured, C(peers), C(endpoints) and C(interfaces) by name. Null is what was not measured.
   returned: when O(phase=ask)
   type: dict
-  contains:
-    gpuval_network:
-      description: What was measured, C(peers), C(endpoints) and C(interfaces) by name. Null is what was not measured.
-      returned: always
-      type: dict
 """
 
 import functools
@@ -240,7 +235,7 @@ def measure(module):
         "endpoints": {target.name: reached.get(target.name, late) for target in targets},
         "interfaces": shown(state),
     }
-    module.exit_json(changed=False, ansible_facts={"gpuval_network": facts})
+    module.exit_json(changed=False, measured=facts)
 
 
 def main():

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from ansible import constants
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
+from . import answers
 from .argument_specs import argument_spec
 from .errors import GpuvalError
+from .text import some_of
+
+
+def injected_settings(values: Mapping[str, Any]) -> list[str]:
+    """Names of settings that a host's facts override: what a node says of itself, made variables by Ansible."""
+    facts = values.get("ansible_facts") or () if constants.config.get_config_value("INJECT_FACTS_AS_VARS") else ()
+    return answers.settings_among(facts)
 
 
 class ControllerAction(ActionBase):
@@ -18,15 +28,55 @@ class ControllerAction(ActionBase):
 
     def run(self, tmp: Any = None, task_vars: Any = None) -> dict[str, Any]:
         result = super().run(tmp, task_vars)
-        _checked, options = self.validate_argument_spec(argument_spec(type(self).__module__.rpartition(".")[2]))
+        self._refuse_foreign_settings(task_vars or {})
+        _checked, options = self.validate_argument_spec(argument_spec(self.name))
         try:
-            return {**result, **self.work(options, task_vars)}
+            result |= self.work(options, task_vars)
         except GpuvalError as error:
             raise AnsibleActionFail(str(error)) from None  # Ansible adds the message of each cause again
+        facts = result.pop("ansible_facts", {})
+        if self._discovered_interpreter_key:  # Ansible searched for the node's Python: once is enough
+            facts[self._discovered_interpreter_key] = self._discovered_interpreter
+        facts = {name: value for name, value in facts.items() if name in answers.FACTS}
+        return {**result, "ansible_facts": facts} if facts else result
 
     def work(self, options: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         raise NotImplementedError
 
+    def ask_node(self, module: str, arguments: dict[str, Any] | None, task_vars: dict[str, Any]) -> dict[str, Any]:
+        """Run a module of the collection on the node. Returns what its RETURN documents, and how it ended.
+
+        An invalid answer is a failed one. Raises AnsibleError where the node, or its Python, is not reached.
+        """
+        answer = self._execute_module(module_name=f"gpuval.fleet.{module}", module_args=arguments, task_vars=task_vars)
+        try:
+            return answers.take_in(module, answer)
+        except answers.InvalidAnswerError as error:
+            return {"failed": True, "msg": str(error)}
+
+    @property
+    def name(self) -> str:
+        return type(self).__module__.rpartition(".")[2]
+
     @property
     def check_mode(self) -> bool:
         return bool(self._task.check_mode)
+
+    @staticmethod
+    def _refuse_foreign_settings(task_vars: Mapping[str, Any]) -> None:
+        found = injected_settings(task_vars)
+        if found:
+            raise AnsibleActionFail(
+                f"facts of {task_vars.get('inventory_hostname')} have names of settings ({some_of(found)}), which they "
+                "would override: set inject_facts_as_vars = false in ansible.cfg, clear the fact cache, and check "
+                "which task returned them"
+            )
+
+
+class NodeAction(ControllerAction):
+    """The action of a module that answers for itself: its answer passes as far as its RETURN documents it."""
+
+    _requires_connection = True
+
+    def work(self, options: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
+        return self.ask_node(self.name, None, task_vars)

@@ -1,0 +1,93 @@
+"""What a module answers from a node, which is untrusted: what its RETURN documents passes, of the documented types.
+
+A node that answers otherwise fails its own task, and changes nothing of another node's: above all it sets no variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from .argument_specs import PLUGINS, load_yaml
+from .errors import GpuvalError
+from .escape import clean_text, one_line
+
+#: What every answer may hold beside what is documented. Messages are shown as they come.
+STATES = ("changed", "failed", "unreachable")
+MESSAGES = ("msg", "module_stdout", "module_stderr")
+MAX_MESSAGE = 4000
+MAX_WARNINGS = 5
+TYPES: dict[str, Any] = {
+    "str": (str,),
+    "path": (str,),
+    "int": (int,),
+    "float": (int, float),
+    "bool": (bool,),
+    "list": (list,),
+    "dict": (dict,),
+    "complex": (dict,),
+}
+#: Facts that modules of the collection give, none of which is the name of a setting; and the Python that Ansible found.
+FACTS = frozenset({"gpuval", "gpuval_hardware", "discovered_interpreter_python"})
+ROLES = Path(__file__).resolve().parents[3] / "roles"
+
+
+class InvalidAnswerError(GpuvalError):
+    """An answer that the module never gives."""
+
+
+@cache
+def documented(module: str) -> dict[str, Any]:
+    """RETURN of a module of the collection, and `diff` where it has one."""
+    source = import_module(f"{PLUGINS}.modules.{module}")
+    fields: dict[str, Any] = load_yaml(source.RETURN)
+    modes = load_yaml(source.DOCUMENTATION).get("attributes", {})
+    has_diff = modes.get("diff_mode", {}).get("support") == "full"
+    return {**fields, "diff": {"type": "dict"}} if has_diff else fields
+
+
+def take_in(module: str, answer: Mapping[str, Any]) -> dict[str, Any]:
+    """What of an answer may be used. Raises InvalidAnswerError."""
+    taken: dict[str, Any] = {key: bool(answer[key]) for key in STATES if key in answer}
+    taken |= {key: clean_text(str(answer[key]))[:MAX_MESSAGE] for key in MESSAGES if answer.get(key)}
+    warnings = answer.get("warnings")
+    if isinstance(warnings, list) and warnings:
+        taken["warnings"] = [one_line(str(text)) for text in warnings[:MAX_WARNINGS]]
+    try:
+        return {**taken, **_fields(answer, documented(module), "")}
+    except InvalidAnswerError as error:
+        raise InvalidAnswerError(
+            f"the node's answer to {module} is invalid: {error}. Check which programs answer for Python on the node"
+        ) from None
+
+
+def _fields(answer: Mapping[str, Any], fields: Mapping[str, Any], place: str) -> dict[str, Any]:
+    return {name: _value(answer[name], field, f"{place}{name}") for name, field in fields.items() if name in answer}
+
+
+def _value(value: Any, field: Mapping[str, Any], place: str) -> Any:
+    kind = field["type"]
+    if value is None:
+        return None
+    if not isinstance(value, TYPES[kind]) or (isinstance(value, bool) and kind != "bool"):
+        raise InvalidAnswerError(f"{place} is not of type {kind}")
+    if kind in ("dict", "complex") and "contains" in field:
+        return _fields(value, field["contains"], f"{place}.")
+    if kind == "list" and "elements" in field:
+        element = {"type": field["elements"], **({"contains": field["contains"]} if "contains" in field else {})}
+        return [_value(item, element, f"{place}[]") for item in value]
+    return value
+
+
+@cache
+def _prefixes() -> tuple[str, ...]:
+    """How names of settings begin: those of all roles, and of the collection."""
+    return ("gpuval_", *(f"{role.name}_" for role in ROLES.iterdir()))
+
+
+def settings_among(facts: Iterable[str]) -> list[str]:
+    """Facts with the name of a setting: Ansible makes variables of facts, which override the inventory."""
+    return sorted(str(name) for name in facts if str(name).startswith(_prefixes()) and name not in FACTS)

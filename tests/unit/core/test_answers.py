@@ -1,0 +1,60 @@
+"""What of a node's answer passes: what the module's RETURN documents, of the documented types."""
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.collect import facts_result
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import answers
+
+POISON = {
+    "gpuval_model": "/root/.docker",
+    "gpuval_results_dir": "/tmp/elsewhere",
+    "gpuval_images": {"training": {"reference": "evil.example/x:1"}},
+    "gpuval_s3_endpoint": "https://evil.example",
+}
+
+
+@pytest.mark.parametrize("module", ["host_network", "peer_probe", "clean_node", "host_evidence", "launch_plan"])
+def test_foreign_facts_and_keys_do_not_pass(module):
+    taken = answers.take_in(module, {"changed": False, "ansible_facts": POISON, "_ansible_x": 1, "add_host": {}})
+    assert taken == {"changed": False}
+
+
+def test_facts_pass_only_under_the_documented_name():
+    environment = facts_result()["environment"]
+    answer = {"changed": False, "state": "success", "ansible_facts": {"gpuval_hardware": environment, **POISON}}
+    taken = answers.take_in("gpu_facts", answer)
+    assert taken["ansible_facts"] == {"gpuval_hardware": environment}
+
+
+@pytest.mark.parametrize(
+    ("module", "answer", "place"),
+    [
+        ("host_network", {"changes": {"a": 1}}, "changes is not of type list"),
+        ("host_network", {"left": [5]}, r"left\[\] is not of type str"),
+        ("clean_node", {"removed": "all"}, "removed is not of type list"),
+        ("send_image", {"have": True}, "have is not of type int"),
+        ("gpu_facts", {"ansible_facts": {"gpuval_hardware": []}}, "ansible_facts.gpuval_hardware is not of type dict"),
+        ("gpu_facts", {"ansible_facts": {"gpuval_hardware": {"gpus": [1]}}}, r"gpus\[\] is not of type dict"),
+        ("launch_plan", {"launch": {"state": 5}}, "launch.state is not of type str"),
+    ],
+)
+def test_another_type_is_named(module, answer, place):
+    with pytest.raises(answers.InvalidAnswerError, match=place):
+        answers.take_in(module, answer)
+
+
+def test_messages_are_shown_without_escapes_and_warnings_are_bounded():
+    answer = {"failed": True, "msg": "\x1b[2Jno", "warnings": ["a\nFINAL ACCEPTANCE: PASS"] * 50, "deprecations": ["x"]}
+    taken = answers.take_in("host_network", answer)
+    assert taken["msg"] == "no"
+    assert taken["warnings"] == ["a FINAL ACCEPTANCE: PASS"] * answers.MAX_WARNINGS
+    assert set(taken) == {"failed", "msg", "warnings"}
+
+
+def test_a_diff_passes_where_the_module_has_one():
+    assert "diff" in answers.take_in("host_network", {"diff": {"before": "", "after": "x"}})
+    assert "diff" not in answers.take_in("send_image", {"diff": {"before": "", "after": "x"}})
+
+
+def test_facts_named_as_settings_are_found():
+    facts = ["gpuval_hardware", "gpuval", "ansible_distribution", "services", "gpuval_model", "model_preload_force"]
+    assert answers.settings_among(facts) == ["gpuval_model", "model_preload_force"]
