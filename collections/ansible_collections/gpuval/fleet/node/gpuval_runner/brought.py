@@ -22,17 +22,17 @@ def note(directory: NodeDirectory, command: str, image: Image, before: Optional[
 
     `named`: the image was here already, and the run only tags it with the reference.
     """
-    entries = [entry for entry in _entries(directory) if entry["reference"] != image.reference]
-    earlier = [entry for entry in _entries(directory) if entry["reference"] == image.reference]
-    entry = {"engine": command, "reference": image.reference, "id": image.id, "before": before, "named": named}
-    _write(directory, [*entries, *(earlier or [entry])])
+    entries = _entries(directory)
+    if all(entry["reference"] != image.reference for entry in entries):
+        entry = {"engine": command, "reference": image.reference, "id": image.id, "before": before, "named": named}
+        _write(directory, [*entries, entry])
 
 
 def note_id(directory: NodeDirectory, reference: str, identity: str) -> None:
     """Record the engine's id of an image that was brought."""
     entries = [{**e, "id": identity} if e["reference"] == reference else e for e in _entries(directory)]
     if entries:
-        write_atomically(directory.undo / FILE, to_json({"images": entries}))
+        _write(directory, entries)
 
 
 def remove_images(directory: NodeDirectory) -> tuple[list[str], list[str]]:
@@ -55,14 +55,14 @@ def remove_images(directory: NodeDirectory) -> tuple[list[str], list[str]]:
             if entry["id"] and not is_image(here, entry["id"], directory):
                 continue  # another image has the name now
             if entry["named"]:
-                engine.call([engine.command, "tag", entry["before"], reference], REMOVE_SECONDS)
+                engine.ask("tag", entry["before"], reference, limit=REMOVE_SECONDS)
                 continue
-            done = engine.call([engine.command, "rmi", reference], REMOVE_SECONDS)
+            done = engine.ask("rmi", reference, limit=REMOVE_SECONDS)
             if done.returncode != 0:
                 left.append(f"image {reference}: {one_line(done.stderr, 200)}")
                 continue
             if entry["before"] and engine.image(entry["before"]):  # the name goes back to the earlier image
-                engine.call([engine.command, "tag", entry["before"], reference], REMOVE_SECONDS)
+                engine.ask("tag", entry["before"], reference, limit=REMOVE_SECONDS)
             removed.append(f"image {reference}")
         except EngineMissingError:
             continue

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from typing import Any
 
 from gpuval_runner import lock
@@ -26,9 +25,7 @@ def cancel(options: Options, wait_seconds: float = WAIT_SECONDS) -> dict[str, An
     if lock.holder(directory.lock) is None and is_finished(directory, plan):
         return {"cancelled": False, "running": False, "message": "nothing is left to cancel"}
     write_atomically(directory.cancel, f"{plan.attempt}\n".encode())
-    deadline = time.monotonic() + wait_seconds
-    while lock.holder(directory.lock) is not None and time.monotonic() < deadline:
-        time.sleep(0.1)
+    lock.wait_until_free(directory.lock, wait_seconds)
     if lock.holder(directory.lock) is None and not is_finished(directory, plan):
         with contextlib.suppress(LockHeldError):  # a runner that began just now sees the request
             run(options)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any, Optional
 
@@ -50,7 +49,7 @@ def clean(
     state = states.load(directory.state)
     run_id = plan.run_id if plan else state.run_id or root.parent.name
     node = plan.node if plan else state.node or root.name
-    killed, left = _end(directory, plan, run_marker(run_id, node), state, cancel_seconds)
+    killed, left = _end(directory, run_id, node, plan, state, cancel_seconds)
     if not root.exists():
         return {"removed": removed, "killed": killed, "left": left}
     try:
@@ -102,13 +101,13 @@ def _plan(directory: NodeDirectory) -> Optional[Plan]:
 
 
 def _end(
-    directory: NodeDirectory, plan: Optional[Plan], marker: str, state: states.State, cancel_seconds: float
+    directory: NodeDirectory, run_id: str, node: str, plan: Optional[Plan], state: states.State, cancel_seconds: float
 ) -> tuple[list[str], list[str]]:
     """End the runner, gently first, then all that the run started. Returns what was killed and what stayed."""
     if lock.holder(directory.lock) is not None:
         with contextlib.suppress(OSError):
             write_atomically(directory.cancel, b"\n")
-        _wait_until_free(directory, cancel_seconds)
+        lock.wait_until_free(directory.lock, cancel_seconds)
     killed = []
     holder = lock.holder(directory.lock)
     if holder is not None:
@@ -118,35 +117,16 @@ def _end(
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
                 killed.append(f"runner (pid {pid})")
-        _wait_until_free(directory, KILL_SECONDS)
+        lock.wait_until_free(directory.lock, KILL_SECONDS)
     session = leftovers.live_session(state.current) if state.boot else None
-    ended, stuck = leftovers.end_processes(marker, session=session)
+    ended, stuck = leftovers.end_processes(run_marker(run_id, node), session=session)
     killed += [f"{process.name} (pid {process.pid})" for process in ended]
     left = [f"{p.name} (pid {p.pid}, state {p.state}): KILL did not end it, reboot the node" for p in stuck]
-    if plan:
-        containers, problems = leftovers.end_containers(plan, state.container)
-        killed += [f"container {identifier[:12]}" for identifier in containers]
-        left += problems
-    elif directory.plan.exists() or state.run_id:
-        containers, problems = _end_without_plan(directory, state)
+    if plan or directory.plan.exists() or state.run_id:
+        containers, problems = leftovers.end_containers(run_id, node, plan, state)
         killed += [f"container {identifier[:12]}" for identifier in containers]
         left += problems
     return killed, left
-
-
-def _end_without_plan(directory: NodeDirectory, state: states.State) -> tuple[list[str], list[str]]:
-    """End the containers of a run whose plan cannot be read, by their labels. Returns their ids and problems."""
-    mark = state.container
-    commands = [mark.command] if mark else []
-    run_id, node = state.run_id or directory.root.parent.name, state.node or directory.root.name
-    strict = () if state.run_id else plans.ENGINES  # a readable state names every engine that was used
-    return leftovers.end_labelled(run_id, node, [*commands, *plans.ENGINES], [*commands, *strict])
-
-
-def _wait_until_free(directory: NodeDirectory, limit: float) -> None:
-    deadline = time.monotonic() + limit
-    while lock.holder(directory.lock) is not None and time.monotonic() < deadline:
-        time.sleep(0.1)
 
 
 def _other_runs(directory: NodeDirectory) -> bool:

@@ -19,20 +19,21 @@ EXIT_REFUSED, EXIT_HELD = 2, 3
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
-    """Run one command; returns the exit code. Errors go to standard error."""
+    """Run one command and print the document that it gives, if any; returns the exit code."""
     os.umask(0o077)
     options = _parser().parse_args(arguments)
     try:
-        return int(options.command(options))
-    except LockHeldError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return EXIT_HELD
+        result = options.command(options)
+        if not isinstance(result, int):
+            print(json.dumps(result, separators=(",", ":")), flush=True)
+            result = 0
     except RunnerError as error:
         print(f"error: {error}", file=sys.stderr)
-        return EXIT_REFUSED
+        return EXIT_HELD if isinstance(error, LockHeldError) else EXIT_REFUSED
     except OSError as error:
         print(f"error: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
         return EXIT_REFUSED
+    return result
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -87,17 +88,10 @@ def _directory(text: str) -> Path:
     return Path(text).absolute()
 
 
-def _print(document: Any) -> None:
-    json.dump(document, sys.stdout, separators=(",", ":"))
-    sys.stdout.write("\n")
-    sys.stdout.flush()
-
-
-def _start(options: argparse.Namespace) -> int:
+def _start(options: argparse.Namespace) -> dict[str, Any]:
     from gpuval_runner.start import start
 
-    _print(start(NodeDirectory(options.dir)).as_dict())
-    return 0
+    return start(NodeDirectory(options.dir))
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -117,19 +111,17 @@ def _run(options: argparse.Namespace) -> int:
     )
 
 
-def _status(options: argparse.Namespace) -> int:
+def _status(options: argparse.Namespace) -> dict[str, Any]:
     from gpuval_runner.status import status
 
-    _print(status(NodeDirectory(options.dir)))
-    return 0
+    return status(NodeDirectory(options.dir))
 
 
-def _fetch(options: argparse.Namespace) -> int:
+def _fetch(options: argparse.Namespace) -> dict[str, Any]:
     from gpuval_runner.fetch import LIMIT_BYTES, fetch
 
     limit = LIMIT_BYTES if options.limit_bytes is None else options.limit_bytes
-    _print(fetch(NodeDirectory(options.dir), _since(options.since), limit, options.not_uploaded))
-    return 0
+    return fetch(NodeDirectory(options.dir), _since(options.since), limit, options.not_uploaded)
 
 
 def _since(text: str) -> dict[str, Any]:
@@ -146,21 +138,17 @@ def _since(text: str) -> dict[str, Any]:
     return value
 
 
-def _cancel(options: argparse.Namespace) -> int:
+def _cancel(options: argparse.Namespace) -> dict[str, Any]:
     from gpuval_runner.cancel import WAIT_SECONDS, cancel
     from gpuval_runner.runner import Options
 
-    _print(
-        cancel(Options(directory=NodeDirectory(options.dir)), WAIT_SECONDS if options.wait is None else options.wait)
-    )
-    return 0
+    return cancel(Options(directory=NodeDirectory(options.dir)), WAIT_SECONDS if options.wait is None else options.wait)
 
 
-def _clean(options: argparse.Namespace) -> int:
+def _clean(options: argparse.Namespace) -> dict[str, Any]:
     from gpuval_runner.clean import clean
 
-    _print(clean(NodeDirectory(options.dir), options.keep_models, remove_images=options.remove_images))
-    return 0
+    return clean(NodeDirectory(options.dir), options.keep_models, remove_images=options.remove_images)
 
 
 def _image(options: argparse.Namespace) -> int:

@@ -128,11 +128,9 @@ class ContainerRun:
                 )
         if found is None:
             raise EngineError(absent(reference))
-        own = engine.facts.architecture
-        if own and found.architecture and found.architecture != own:
-            raise EngineError(
-                f"image {reference} is for {found.architecture} and this node is {own}: give the image built for it"
-            )
+        unfit = engine.unfit(found, reference)
+        if unfit:
+            raise EngineError(unfit)
         return found
 
     def _wanted(self, engine: Engine, image: LocalImage, argv: Sequence[str]) -> Wanted:
@@ -239,7 +237,7 @@ class ContainerRun:
 
         ended = supervise(
             ProcessSpec(
-                argv=engine.attach_argv(identifier),
+                argv=[engine.command, "start", "--attach", identifier],
                 environment=os.environ,
                 directory=self.directory.root,
                 marker=stage_marker(self.plan.run_id, self.plan.node, self.stage.name, self.plan.attempt),
@@ -357,11 +355,11 @@ def foreign(work: Path) -> bool:
 def chown_to_runner(engine: Engine, mark: ContainerMark, work: Path) -> str:
     """Give all in a scratch directory to the runner's user, by a container; returns what went wrong."""
     uid, gid = (0, 0) if engine.facts.rootless else (os.geteuid(), os.getegid())
-    argv = [engine.command, "run", "--rm", "--pull=never", "--network=none", "--user=0:0", "--log-driver=none"]
+    argv = ["run", "--rm", "--pull=never", "--network=none", "--user=0:0", "--log-driver=none"]
     argv += ["--security-opt=label=disable"] if SELINUX.exists() else []
     argv += [f"--volume={work}:{PLACES.work}", f"--entrypoint={mark.python}", mark.image]
     try:
-        done = engine.call([*argv, "-c", OWN.format(work=str(PLACES.work), uid=uid, gid=gid)], OWN_SECONDS)
+        done = engine.ask(*argv, "-c", OWN.format(work=str(PLACES.work), uid=uid, gid=gid), limit=OWN_SECONDS)
     except EngineError as error:
         return f"files of another user stay in {work}: {error}"
     return "" if done.returncode == 0 else f"files of another user stay in {work}: {done.stderr.strip()[-300:]}"

@@ -15,6 +15,8 @@ from gpuval_runner.text import one_line
 LABEL_RUN, LABEL_NODE, LABEL_STAGE = "gpuval.run", "gpuval.node", "gpuval.stage"
 COMMAND_SECONDS = 60.0
 PROBE_SECONDS = 30.0
+#: Kills and removes containers with their anonymous volumes.
+REMOVE = ("rm", "--force", "--volumes")
 NEVER_STARTED = "0001-01-01"
 #: Podman says Running only of the first.
 UNDER_WAY = ("running", "paused", "stopping", "restarting")
@@ -94,38 +96,24 @@ class Engine:
     execute: Execute = _execute
     facts: EngineFacts = field(default_factory=EngineFacts)
 
-    def list_argv(self, labels: Mapping[str, str]) -> list[str]:
-        """Return the command that lists the ids of all containers with these labels, stopped ones too."""
-        filters = [f"--filter=label={name}={value}" for name, value in sorted(labels.items())]
-        return [self.command, "ps", "--all", "--quiet", "--no-trunc", *filters]
-
     def stop_argv(self, ids: Sequence[str], grace_seconds: float) -> list[str]:
         """Return the command that ends containers: TERM, a grace, KILL."""
         return [self.command, "stop", f"--time={max(0, round(grace_seconds))}", *ids]
 
-    def remove_argv(self, ids: Sequence[str]) -> list[str]:
-        """Return the command that kills and removes containers with their anonymous volumes."""
-        return [self.command, "rm", "--force", "--volumes", *ids]
-
-    def attach_argv(self, identifier: str) -> list[str]:
-        """Return the command that starts a created container and hands its output on until it ends."""
-        return [self.command, "start", "--attach", identifier]
-
-    def stop(self, labels: Mapping[str, str], grace_seconds: float = 0.0) -> list[str]:
+    def stop(self, labels: Mapping[str, str]) -> list[str]:
         """End and remove all containers with these labels; returns their ids. Raises ``EngineError`` when some stay."""
-        ids = self._list(labels)
-        if ids and grace_seconds > 0:
-            self.call(self.stop_argv(ids, grace_seconds), grace_seconds + COMMAND_SECONDS)
+        filters = [f"--filter=label={name}={value}" for name, value in sorted(labels.items())]
+        ids = self._list(*filters)
         if ids:
-            self.call(self.remove_argv(ids), COMMAND_SECONDS)
-        left = self._list(labels) if ids else []
-        if left:
-            raise EngineError(f"{self.command} could not remove containers {', '.join(i[:12] for i in left)}")
+            self.ask(*REMOVE, *ids)
+            left = self._list(*filters)
+            if left:
+                raise EngineError(f"{self.command} could not remove containers {', '.join(i[:12] for i in left)}")
         return ids
 
     def create(self, argv: Sequence[str]) -> str:
         """Create a container by a whole command; returns its id. Raises ``EngineError`` with the engine's message."""
-        done = self.call(argv, 2 * COMMAND_SECONDS)
+        done = self.ask(*argv[1:], limit=2 * COMMAND_SECONDS)
         lines = done.stdout.split()
         if done.returncode != 0 or not lines:
             raise EngineError(done.stderr.strip()[-2000:] or f"{self.command} create failed without output")
@@ -133,7 +121,7 @@ class Engine:
 
     def ending(self, identifier: str) -> Ending:
         """Return how a container ended. Raises ``EngineError``."""
-        done = self.call([self.command, "inspect", "--format={{json .State}}", identifier], COMMAND_SECONDS)
+        done = self.ask("inspect", "--format={{json .State}}", identifier)
         state = _json(done.stdout) if done.returncode == 0 else None
         if not isinstance(state, dict):
             raise EngineError(f"{self.command} cannot inspect the container: {one_line(done.stderr, 300)}")
@@ -141,15 +129,15 @@ class Engine:
 
     def remove(self, identifier: str) -> None:
         """Kill and remove a container. Raises ``EngineError`` when it stays."""
-        done = self.call(self.remove_argv([identifier]), COMMAND_SECONDS)
-        listed = self.call([self.command, "ps", "--all", "--quiet", f"--filter=id={identifier}"], COMMAND_SECONDS)
+        done = self.ask(*REMOVE, identifier)
+        listed = self.ask("ps", "--all", "--quiet", f"--filter=id={identifier}")
         if listed.returncode != 0 or listed.stdout.split():  # without an answer it may still exist
             reason = one_line(done.stderr or listed.stderr, 300)
             raise EngineError(f"{self.command} could not remove container {identifier[:12]}: {reason}")
 
     def image(self, reference: str) -> Optional[LocalImage]:
         """Return an image by reference or id, None when it is not here. Raises ``EngineError`` without an answer."""
-        done = self.call([self.command, "image", "inspect", reference], COMMAND_SECONDS)
+        done = self.ask("image", "inspect", reference)
         if done.returncode != 0:
             if "no such image" in done.stderr.lower() or "image not known" in done.stderr.lower():
                 return None
@@ -157,20 +145,27 @@ class Engine:
         found = _json(done.stdout)
         return parse_image(found[0]) if isinstance(found, list) and found and isinstance(found[0], dict) else None
 
-    def _list(self, labels: Mapping[str, str]) -> list[str]:
-        done = self.call(self.list_argv(labels), COMMAND_SECONDS)
+    def unfit(self, image: LocalImage, reference: str) -> str:
+        """Return why this node cannot run an image: it is for another processor architecture; empty if it can."""
+        own = self.facts.architecture
+        if not own or image.architecture in ("", own):
+            return ""
+        return f"image {reference} is for {image.architecture} and this node is {own}: give the image built for it"
+
+    def _list(self, *filters: str) -> list[str]:
+        done = self.ask("ps", "--all", "--quiet", "--no-trunc", *filters)
         if done.returncode != 0:
             raise EngineError(f"{self.command} ps failed: {done.stderr.strip()[-300:]}")
         return done.stdout.split()
 
-    def call(self, argv: Sequence[str], limit: float) -> subprocess.CompletedProcess[str]:
+    def ask(self, *arguments: str, limit: float = COMMAND_SECONDS) -> subprocess.CompletedProcess[str]:
         """Run a command of the engine. Raises ``EngineError`` when there is none or it does not answer in time."""
         try:
-            return self.execute(argv, limit)
+            return self.execute([self.command, *arguments], limit)
         except FileNotFoundError:
             raise EngineMissingError(f"{self.command} is not installed on this node") from None
         except subprocess.TimeoutExpired:
-            raise EngineError(f"{' '.join(argv[:2])} did not answer within {limit:.0f} s") from None
+            raise EngineError(f"{self.command} {arguments[0]} did not answer within {limit:.0f} s") from None
         except OSError as error:
             raise EngineError(f"{self.command}: {error.strerror}") from error
 
@@ -178,7 +173,7 @@ class Engine:
 def probe(command: str, execute: Execute = _execute) -> Engine:
     """Return an engine that answers. Raises ``EngineError`` saying what to do."""
     bare = Engine(command, execute)
-    done = bare.call([command, "info", "--format={{json .}}"], PROBE_SECONDS)
+    done = bare.ask("info", "--format={{json .}}", limit=PROBE_SECONDS)
     info = _json(done.stdout)
     facts = parse_info(info) if isinstance(info, dict) else None
     if facts is None:

@@ -311,17 +311,14 @@ class _Bringer:
     def _name(self, engine: Engine, found: LocalImage, image: Image) -> None:
         present = engine.image(image.reference)
         if "@" not in image.reference and (present is None or present.id != found.id):
-            done = engine.call([engine.command, "tag", found.id, image.reference], self._left_for_call())
+            done = engine.ask("tag", found.id, image.reference)
             if done.returncode != 0:
                 raise ImageError(f"{engine.command} cannot name the image {image.reference}: {_end(done.stderr)}")
 
     def _check_architecture(self, engine: Engine, found: LocalImage, image: Image) -> None:
-        own = engine.facts.architecture
-        if own and found.architecture and own != found.architecture:
-            raise DeliveryError(
-                f"image {image.reference} is for {found.architecture} and this node is {own}: give the image built "
-                "for it"
-            )
+        unfit = engine.unfit(found, image.reference)
+        if unfit:
+            raise DeliveryError(unfit)
 
     def _pull(self, engine: Engine, image: Image) -> None:
         if image.id and "@" not in image.reference:
@@ -380,9 +377,6 @@ class _Bringer:
                 report(f"{word} {_size(count)} of {_size(total)}")
 
         return show
-
-    def _left_for_call(self) -> float:
-        return max(1.0, min(60.0, self._left()))
 
 
 def _unloadable(output: str, engine: Engine, path: Path) -> ImageError:

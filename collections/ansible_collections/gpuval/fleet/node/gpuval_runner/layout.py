@@ -4,94 +4,36 @@ from __future__ import annotations
 
 import re
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
 STAGE_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 KINDS = {"records": ".json", "logs": ".log", "series": ".json"}
-
-
 #: In a model cache that was made here: only such a cache is removed.
 CACHE_MARK = ".gpuval-cache"
 
 
-@dataclass(frozen=True)
 class NodeDirectory:
     """The files of one run on one node."""
 
-    root: Path
-
-    @property
-    def base(self) -> Path:
-        """Directory of all runs on this machine."""
-        return self.root.parent.parent
-
-    @property
-    def models(self) -> Path:
-        """The model cache of all runs, unless a plan names another."""
-        return self.base / "models"
-
-    @property
-    def images(self) -> Path:
-        """Archives of images, of all runs."""
-        return self.base / "images"
-
-    @property
-    def known_images(self) -> Path:
-        """Under which id the engine knows the images that were loaded here."""
-        return self.images / "known.json"
-
-    @property
-    def undo(self) -> Path:
-        """What was changed outside this directory and has to be put back, a file for each part."""
-        return self.root / "undo"
-
-    @property
-    def plan(self) -> Path:
-        return self.root / "plan.json"
-
-    @property
-    def store(self) -> Path:
-        return self.root / "store.json"
-
-    @property
-    def rclone_config(self) -> Path:
-        return self.root / "rclone.conf"
-
-    @property
-    def runner(self) -> Path:
-        return self.root / "runner.pyz"
-
-    @property
-    def workloads(self) -> Path:
-        return self.root / "workloads.zip"
-
-    @property
-    def lock(self) -> Path:
-        return self.root / "lock"
-
-    @property
-    def state(self) -> Path:
-        return self.root / "state.json"
-
-    @property
-    def cancel(self) -> Path:
-        return self.root / "cancel"
-
-    @property
-    def uploaded(self) -> Path:
-        """What of the results the store already has: key to digest."""
-        return self.root / "uploaded.json"
-
-    @property
-    def runner_log(self) -> Path:
-        return self.root / "runner.log"
-
-    @property
-    def runner_environment(self) -> Path:
-        """Environment for a runner whose starter cannot hand its own on."""
-        return self.root / "environment.json"
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.base = root.parent.parent  #: directory of all runs on this machine
+        self.models = self.base / "models"  #: the model cache of all runs, unless a plan names another
+        self.images = self.base / "images"  #: archives of images, of all runs
+        self.known_images = self.images / "known.json"  #: by planned ids, those of the engine
+        self.undo = root / "undo"  #: what was changed outside and has to be put back, a file for each part
+        self.plan = root / "plan.json"
+        self.store = root / "store.json"
+        self.rclone_config = root / "rclone.conf"
+        self.runner = root / "runner.pyz"
+        self.workloads = root / "workloads.zip"
+        self.lock = root / "lock"
+        self.state = root / "state.json"
+        self.cancel = root / "cancel"
+        self.uploaded = root / "uploaded.json"  #: what of the results the store has: key to digest
+        self.runner_log = root / "runner.log"
+        self.runner_environment = root / "environment.json"  #: for a runner whose starter cannot hand its own on
 
     def result(self, key: str) -> Path:
         """Return the file of a key such as ``records/facts``."""

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Collection, Iterable
 from typing import Optional
 
 from gpuval_runner import descendants
 from gpuval_runner.descendants import Process
 from gpuval_runner.engine import Engine, EngineError, EngineMissingError, labels
 from gpuval_runner.plan import ENGINES, Plan
-from gpuval_runner.state import ContainerMark
+from gpuval_runner.state import State
 
 GRACE_SECONDS = 3.0
 KILL_SECONDS = 15.0
@@ -55,42 +54,32 @@ def live_session(current: Optional[dict[str, int]]) -> Optional[int]:
 
 
 def end_containers(
-    plan: Plan, mark: Optional[ContainerMark] = None, patience: float = 0.0
+    run_id: str, node: str, plan: Optional[Plan], state: State, patience: float = 0.0
 ) -> tuple[list[str], list[str]]:
-    """End the containers of a run on this node. Returns the ids of those ended, and problems.
+    """End the containers of a run on this node by their labels. Returns the ids of those ended, and problems.
 
-    `mark` names the engine that made some, which stands for ``auto`` too. Without it an engine that is not there or
-    does not answer has none of ours. One that made some is asked again for `patience` seconds: it may be restarting.
+    The state names the engine that made some, for ``auto`` too: it must answer, and is asked again for `patience`
+    seconds, as it may be restarting. Any other engine that does not answer has none of ours, unless neither plan nor
+    state says which was used.
     """
-    if mark is None and not plan.containers:
+    mark = state.container
+    if plan and mark is None and not plan.containers:
         return [], []
-    named = [mark.command] if mark else []
-    named += [plan.runtime] if plan.runtime in ENGINES else list(ENGINES)
-    deadline = time.monotonic() + patience
     made_by = [mark.command] if mark else []
-    ended, problems = end_labelled(plan.run_id, plan.node, named, made_by)
-    while problems and time.monotonic() < deadline:
-        time.sleep(PAUSE_SECONDS)
-        more, problems = end_labelled(plan.run_id, plan.node, named, made_by)
-        ended += more
-    return ended, problems
-
-
-def end_labelled(
-    run_id: str, node: str, commands: Iterable[str], must_answer: Collection[str]
-) -> tuple[list[str], list[str]]:
-    """End the containers with a run's labels in these engines. Returns the ids of those ended, and problems.
-
-    It is a problem where an engine of `must_answer` does not; any other counts as having no container of the run.
-    """
+    others = [plan.runtime] if plan and plan.runtime in ENGINES else list(ENGINES)
+    must_answer = made_by if plan or state.run_id else ENGINES
+    deadline = time.monotonic() + patience
     ended: list[str] = []
-    problems: list[str] = []
-    for command in dict.fromkeys(commands):
-        try:
-            ended += Engine(command).stop(labels(run_id, node))
-        except EngineMissingError:
-            continue
-        except EngineError as error:
-            if command in must_answer:
-                problems.append(str(error))
-    return ended, problems
+    while True:
+        problems = []
+        for command in dict.fromkeys([*made_by, *others]):
+            try:
+                ended += Engine(command).stop(labels(run_id, node))
+            except EngineMissingError:
+                continue
+            except EngineError as error:
+                if command in must_answer:
+                    problems.append(str(error))
+        if not problems or time.monotonic() >= deadline:
+            return ended, problems
+        time.sleep(PAUSE_SECONDS)

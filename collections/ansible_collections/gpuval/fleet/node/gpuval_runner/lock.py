@@ -76,6 +76,13 @@ def holder(path: Path) -> Optional[dict[str, Any]]:
     return None
 
 
+def wait_until_free(path: Path, seconds: float) -> None:
+    """Wait for at most so many seconds until no process holds the lock."""
+    deadline = time.monotonic() + seconds
+    while holder(path) is not None and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
 def _read(handle: int) -> dict[str, Any]:
     try:
         value = json.loads(os.pread(handle, 4096, 0))

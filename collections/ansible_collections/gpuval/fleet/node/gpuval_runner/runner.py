@@ -316,8 +316,9 @@ class Runner:
         containers: list[str] = []
         problems: list[str] = []
         if self.state.started:  # on a fresh start nothing is left, and an engine that hangs must not delay it
+            patience = 0.0 if rebooted else RELEASE_SECONDS
             containers, problems = leftovers.end_containers(
-                self.plan, self.state.container, 0.0 if rebooted else RELEASE_SECONDS
+                self.plan.run_id, self.plan.node, self.plan, self.state, patience
             )
             if problems and not rebooted:  # beside such a container every measurement is worthless
                 self._containers.stays = (

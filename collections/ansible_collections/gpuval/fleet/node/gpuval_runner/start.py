@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from dataclasses import asdict, dataclass
-from typing import Optional
+from typing import Any, Optional
 
 from gpuval_runner import lock, machine, record
 from gpuval_runner import plan as plans
@@ -22,23 +21,10 @@ WAIT_SECONDS = 10.0
 START_SECONDS = 60.0  # on a busy machine: a runner given up too early would run on, reported as never started
 
 
-@dataclass
-class Started:
-    """What ``start`` prints. `store_reachable` is None without a store."""
-
-    started: bool
-    already_running: bool
-    finished: bool
-    pid: Optional[int]
-    store_reachable: Optional[bool]
-    message: str
-
-    def as_dict(self) -> dict[str, object]:
-        return asdict(self)
-
-
-def start(directory: NodeDirectory, wait_seconds: float = WAIT_SECONDS) -> Started:
+def start(directory: NodeDirectory, wait_seconds: float = WAIT_SECONDS) -> dict[str, Any]:
     """Start a runner unless one runs or nothing is left to do; waits until it works and has tried the store.
+
+    Returns what the command prints; `store_reachable` is None without a store.
 
     Raises ``PlanError`` and ``StoreError`` for what it was given.
     """
@@ -54,13 +40,32 @@ def start(directory: NodeDirectory, wait_seconds: float = WAIT_SECONDS) -> Start
     reachable = state.store_reachable if has_store else None
     if holder is not None:
         message = "works" if state.attempt >= plan.attempt else "ends an earlier attempt, then starts this one"
-        return Started(False, True, False, holder.get("pid"), reachable, f"a runner {message}")
+        return _answer(f"a runner {message}", already_running=True, pid=holder.get("pid"), reachable=reachable)
     if is_finished(directory, plan):
-        return Started(False, False, True, None, reachable, "nothing is left to run")
+        return _answer("nothing is left to run", finished=True, reachable=reachable)
     instance = secrets.token_hex(8)
     log_end = directory.runner_log.stat().st_size if directory.runner_log.exists() else 0
     detach(directory, unit_name(plan.run_id, plan.node), ["--instance", instance], os.environ)
     return _await(directory, plan, instance, has_store=has_store, deadline=deadline, log_end=log_end)
+
+
+def _answer(
+    message: str,
+    *,
+    started: bool = False,
+    already_running: bool = False,
+    finished: bool = False,
+    pid: Optional[int] = None,
+    reachable: Optional[bool] = None,
+) -> dict[str, Any]:
+    return {
+        "started": started,
+        "already_running": already_running,
+        "finished": finished,
+        "pid": pid,
+        "store_reachable": reachable,
+        "message": one_line(message, 500),
+    }
 
 
 def is_finished(directory: NodeDirectory, plan: Plan) -> bool:
@@ -71,7 +76,7 @@ def is_finished(directory: NodeDirectory, plan: Plan) -> bool:
 
 def _await(
     directory: NodeDirectory, plan: Plan, instance: str, *, has_store: bool, deadline: float, log_end: int
-) -> Started:
+) -> dict[str, Any]:
     while True:
         state = states.load(directory.state)
         late = time.monotonic() >= deadline
@@ -83,12 +88,13 @@ def _await(
                     reachable = False
                     state.store_message = "the store has not answered yet"
                 message = state.store_message or "started"
-                return Started(True, False, is_finished(directory, plan), state.pid, reachable, one_line(message, 500))
+                finished = is_finished(directory, plan)
+                return _answer(message, started=True, finished=finished, pid=state.pid, reachable=reachable)
         elif time.monotonic() >= deadline + START_SECONDS - WAIT_SECONDS:
             log = _log_since(directory, log_end)
             holder = lock.holder(directory.lock)
             if holder is not None:
-                return Started(False, True, False, holder.get("pid"), None, "another runner took the lock first")
+                return _answer("another runner took the lock first", already_running=True, pid=holder.get("pid"))
             raise PlanError(f"the runner did not start within {START_SECONDS:.0f} s: {log or 'runner.log is empty'}")
         time.sleep(0.05)
 

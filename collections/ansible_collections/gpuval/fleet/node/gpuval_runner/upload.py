@@ -133,6 +133,10 @@ class Pace:
         return min(self.longest, self.first * 2.0 ** min(failures - 1, 16)) * (0.5 + 0.5 * chance)
 
 
+class _RefusedError(StoreError):
+    """The store will not have this key by this URL: it waits for another."""
+
+
 class Ledger:
     """Which version of each key the store has, kept on disk."""
 
@@ -146,10 +150,6 @@ class Ledger:
             self._digests[key] = sha256
             with contextlib.suppress(OSError):  # a full disk: at worst a result is fetched that the store already has
                 write_atomically(self._path, to_json(self._digests))
-
-    def get(self, key: str) -> Optional[str]:
-        with self._guard:
-            return self._digests.get(key)
 
 
 def read_ledger(path: Path) -> dict[str, str]:
@@ -321,63 +321,55 @@ class _Lane:
             self._attempt(key, item)
 
     def _attempt(self, key: str, item: _Item) -> None:
+        """Send one version of a key. It waits when the store is away, and longer when the store refuses it."""
         try:
-            store = self._file.current()
+            sent = self._send(key, item.source)
+        except _RefusedError as error:
+            self._settle(f"{key}: {error}")
+            with self._condition:
+                self._refused[key] = (self._file.version, time.monotonic() + self._pace.refused)
         except StoreError as error:
-            self._fail(str(error))
-            return
+            self._settle(str(error))
+            with self._condition:
+                self._failures = min(self._failures + 1, 3) if self._hurry else self._failures + 1
+                self._resume_at = time.monotonic() + self._pace.wait(self._failures, random.random())  # noqa: S311 - jitter
+        else:
+            with self._condition:
+                self.problem = sent
+                if key in self._items and self._items[key].version == item.version:
+                    del self._items[key]
+
+    def _send(self, key: str, source: Source) -> str:
+        """Returns why a file could not be read, else nothing. Raises ``StoreError`` when the store did not take it."""
+        store = self._file.current()
         if store is None or key not in store.put:
-            self._refuse(key, f"{key}: {'no URL was given' if store else 'there is no store'}")
-            return
-        if store.expired(store.put[key]):
-            self._refuse(key, f"{key}: its URL has expired")
-            return
+            raise _RefusedError("no URL was given" if store else "there is no store")
+        url = store.put[key]
+        if store.expired(url):
+            raise _RefusedError("its URL has expired")
         try:
-            data = item.source if isinstance(item.source, bytes) else read_bounded(item.source, MAX_OBJECT_BYTES)
+            data = source if isinstance(source, bytes) else read_bounded(source, MAX_OBJECT_BYTES)
         except OSError as error:
-            self._done(key, item, f"{key}: cannot be read: {error.strerror or type(error).__name__}")
-            return
+            return f"{key}: cannot be read: {error.strerror or type(error).__name__}"
         timeout = self._pace.timeout if self.reachable else self._pace.first_timeout
         try:
-            status = self._file.send(store.put[key], data, CONTENT_TYPES[key.partition("/")[0]], timeout)
-        except StoreError as error:
-            self._fail(str(error))
-            return
+            status = self._file.send(url, data, CONTENT_TYPES[key.partition("/")[0]], timeout)
         except OSError as error:
-            self._fail(f"the store does not answer: {reason(error, store.put[key])}")
-            return
-        if 200 <= status < 300:
-            self.reachable = True
-            self._failures = 0
-            self._ledger.note(key, digest(data))
-            self._done(key, item, "")
-        elif status in (408, 425, 429) or status >= 500:
-            self._fail(f"the store answers {status}")
-        else:
-            self._refuse(
-                key, f"{key}: the store refuses with {status} (expired, not allowed, or the controller's clock is off)"
+            raise StoreError(f"the store does not answer: {reason(error, url)}") from None
+        if status in (408, 425, 429) or status >= 500:
+            raise StoreError(f"the store answers {status}")
+        if not 200 <= status < 300:
+            raise _RefusedError(
+                f"the store refuses with {status} (expired, not allowed, or the controller's clock is off)"
             )
+        self.reachable, self._failures = True, 0
+        self._ledger.note(key, digest(data))
+        return ""
 
-    def _done(self, key: str, item: _Item, problem: str) -> None:
+    def _settle(self, problem: str) -> None:
         with self._condition:
             self.problem = problem
-            if key in self._items and self._items[key].version == item.version:
-                del self._items[key]
-
-    def _fail(self, problem: str) -> None:
-        with self._condition:
-            self.problem = problem
-            if self.reachable is None:
-                self.reachable = False
-            self._failures = min(self._failures + 1, 3) if self._hurry else self._failures + 1
-            self._resume_at = time.monotonic() + self._pace.wait(self._failures, random.random())  # noqa: S311 - jitter
-
-    def _refuse(self, key: str, problem: str) -> None:
-        with self._condition:
-            self.problem = problem
-            if self.reachable is None:
-                self.reachable = False
-            self._refused[key] = (self._file.version, time.monotonic() + self._pace.refused)
+            self.reachable = bool(self.reachable)
 
 
 def reason(error: Exception, url: str = "") -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Iterable
-from typing import Any, Optional
+from typing import Any, Optional, cast
 
 from ..source import Counters, Sample, Source, SourceError, known
 from .throttle import throttle
@@ -45,6 +45,13 @@ REASONS = {
 }
 
 TEMPERATURE_GPU, CLOCK_SM, CLOCK_MEM = 0, 1, 2
+#: Readings of a sample: factor to the base unit, function, and its arguments before the last.
+SAMPLED: dict[str, tuple[Any, ...]] = {
+    "temperature_celsius": (1, "nvmlDeviceGetTemperature", TEMPERATURE_GPU),
+    "power_watts": (0.001, "nvmlDeviceGetPowerUsage"),
+    "sm_clock_hertz": (1_000_000, "nvmlDeviceGetClockInfo", CLOCK_SM),
+    "memory_clock_hertz": (1_000_000, "nvmlDeviceGetClockInfo", CLOCK_MEM),
+}
 ECC_CORRECTED, ECC_UNCORRECTED, ECC_VOLATILE = 0, 1, 0
 FI_MEMORY_TEMP, FI_NVLINK_LINK_COUNT = 82, 91
 MAX_LINKS = 36
@@ -178,8 +185,11 @@ class Nvml(Source):
         """Return what a function puts into its last argument; None and a reason when it refuses."""
         value = ctypes.c_ulonglong() if wide else ctypes.c_uint()
         code = self._call(name, handle, *arguments, ctypes.byref(value))
-        found: Optional[int] = self._checked(what, code, value.value)
-        return found
+        return cast("Optional[int]", self._checked(what, code, value.value))
+
+    def _scaled(self, what: str, handle: ctypes.c_void_p, factor: float, name: str, *arguments: int) -> Optional[float]:
+        value = self._number(what, name, handle, *map(ctypes.c_uint, arguments))
+        return None if value is None else value * factor
 
     def _link(self, what: str, name: str, handle: ctypes.c_void_p) -> Optional[int]:
         """Return a figure of the PCIe link; a virtual function has none."""
@@ -201,25 +211,11 @@ class Nvml(Source):
         used = self._checked("memory_used_bytes", code, memory.used)
         code = self._call("nvmlDeviceGetUtilizationRates", handle, ctypes.byref(utilisation))
         busy = self._checked("utilisation_ratio", code, utilisation.gpu / 100)
-        power = self._number("power_watts", "nvmlDeviceGetPowerUsage", handle)
-        clock = self._number("sm_clock_hertz", "nvmlDeviceGetClockInfo", handle, ctypes.c_uint(CLOCK_SM))
-        memory_clock = self._number("memory_clock_hertz", "nvmlDeviceGetClockInfo", handle, ctypes.c_uint(CLOCK_MEM))
-        sensor = ctypes.c_uint(TEMPERATURE_GPU)
+        heat = self._fields(handle, [(FI_MEMORY_TEMP, 0)], "memory_temperature_celsius").get((FI_MEMORY_TEMP, 0))
+        numbers = {name: self._scaled(name, handle, *call) for name, call in SAMPLED.items()}
         return {
             **known(
-                {
-                    "temperature_celsius": self._number(
-                        "temperature_celsius", "nvmlDeviceGetTemperature", handle, sensor
-                    ),
-                    "memory_temperature_celsius": self._fields(
-                        handle, [(FI_MEMORY_TEMP, 0)], "memory_temperature_celsius"
-                    ).get((FI_MEMORY_TEMP, 0)),
-                    "power_watts": None if power is None else power / 1000,
-                    "sm_clock_hertz": None if clock is None else clock * 1_000_000,
-                    "memory_clock_hertz": None if memory_clock is None else memory_clock * 1_000_000,
-                    "utilisation_ratio": busy,
-                    "memory_used_bytes": used,
-                }
+                {**numbers, "memory_temperature_celsius": heat, "utilisation_ratio": busy, "memory_used_bytes": used}
             ),
             **self._throttle(handle),
             **self._slowly(index, handle),
@@ -238,10 +234,11 @@ class Nvml(Source):
         at, kept = self._slow.get(index, (0.0, {}))
         if kept and present - at < SLOW_SECONDS:
             return {"power_limit_watts": kept["power_limit_watts"]} if "power_limit_watts" in kept else {}
-        limit = self._number("power_limit_watts", "nvmlDeviceGetEnforcedPowerLimit", handle)
         reading = known(
             {
-                "power_limit_watts": None if limit is None else limit / 1000,
+                "power_limit_watts": self._scaled(
+                    "power_limit_watts", handle, 0.001, "nvmlDeviceGetEnforcedPowerLimit"
+                ),
                 "pcie_width": self._link("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth", handle),
                 "pcie_generation": self._link("pcie_generation", "nvmlDeviceGetCurrPcieLinkGeneration", handle),
             }
