@@ -8,12 +8,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from gpuval_runner import download as downloads
-from gpuval_runner.download import ChecksumError, DownloadError, Expected, download
+from gpuval_runner.download import ChecksumError, DownloadError, download
+from gpuval_runner.plan import Archive
 from gpuval_runner.upload import reason
 
 SocketTimeout = socket.timeout
 DATA = bytes(range(256)) * 5000
-EXPECTED = Expected(hashlib.sha256(DATA).hexdigest(), len(DATA))
+EXPECTED = Archive("images/a.tar", hashlib.sha256(DATA).hexdigest(), len(DATA))
 
 
 class Server:
@@ -97,7 +98,7 @@ def test_a_part_file_is_kept_as_far_as_it_may_be_right(serve, tmp_path, size):
 
 def test_what_is_not_as_announced_is_removed(serve, tmp_path):
     with pytest.raises(ChecksumError, match="it was removed"):
-        fetch(serve(), tmp_path / "a.tar", Expected("0" * 64, len(DATA)))
+        fetch(serve(), tmp_path / "a.tar", Archive("images/a.tar", "0" * 64, len(DATA)))
     assert list(tmp_path.iterdir()) == []
 
 

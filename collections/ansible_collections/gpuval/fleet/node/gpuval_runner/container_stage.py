@@ -283,15 +283,13 @@ class ContainerRun:
         """Return how the container ended, as the engine reports it; None and a note without an answer in time."""
         begun = time.monotonic()
         while True:
-            ending: Optional[Ending] = None
-            problem, limit = "", SETTLE_SECONDS
+            ending, problem = None, ""
             try:
                 ending = engine.ending(identifier)
-                if not (ending.running and by_itself):
-                    return ending
             except EngineError as error:
-                problem, limit = str(error), RELEASE_SECONDS
-            if time.monotonic() - begun >= limit:
+                problem = str(error)
+            over = ending is not None and not (ending.running and by_itself)
+            if over or time.monotonic() - begun >= (RELEASE_SECONDS if problem else SETTLE_SECONDS):
                 notes += [problem] if problem else []
                 return ending
             hooks.tick()  # keeps the heartbeat; a stop has no effect any more

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Callable, Optional
 MARKER_VARIABLE = "GPUVAL_STAGE_ID"
 _PR_SET_CHILD_SUBREAPER = 36
 _MAX_ENVIRON = 1 << 20
+KILL_SECONDS = 15.0
+FIRST_PAUSE_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
@@ -156,6 +159,30 @@ def send(process: Process, number: int) -> bool:
 def send_all(processes: Iterable[Process], number: int) -> int:
     """Send a signal to each process; returns how many were there."""
     return sum(send(process, number) for process in processes)
+
+
+def end_all(
+    members: Callable[[], list[Process]], grace_seconds: float, pause: Callable[[float], None] = time.sleep
+) -> tuple[list[Process], list[Process]]:
+    """End all that `members` finds: TERM, a grace, then KILL until none is left. Returns those found and those left.
+
+    `pause` waits for so many seconds.
+    """
+    left = members()
+    found: dict[tuple[int, int], Process] = {}
+    for number, limit in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, KILL_SECONDS)):
+        deadline, wait = time.monotonic() + limit, FIRST_PAUSE_SECONDS
+        sent = False
+        while left and time.monotonic() < deadline:
+            found.update({(p.pid, p.start_ticks): p for p in left})
+            if not sent or number == signal.SIGKILL:
+                send_all(left, number)
+                send_all(left, signal.SIGCONT)  # a stopped process takes the TERM only when it goes on
+            sent = True
+            pause(min(wait, max(0.0, deadline - time.monotonic())))
+            wait = min(2 * wait, 0.5)
+            left = members()
+    return list(found.values()), left
 
 
 def _send_by_pid(process: Process, number: int) -> bool:

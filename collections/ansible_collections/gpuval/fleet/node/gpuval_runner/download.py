@@ -11,11 +11,11 @@ import time
 import urllib.error
 import urllib.request
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Optional
 
 from gpuval_runner.errors import RunnerError
+from gpuval_runner.plan import Archive
 from gpuval_runner.upload import Pace, make_opener, reason
 
 BLOCK_BYTES = 4 << 20
@@ -35,18 +35,10 @@ class ChecksumError(DownloadError):
     """What came is not what was announced."""
 
 
-@dataclass(frozen=True)
-class Expected:
-    """What the object is: its bytes and their SHA-256."""
-
-    sha256: str
-    bytes: int
-
-
 def download(
     url: str,
     target: Path,
-    expected: Expected,
+    expected: Archive,
     deadline: float,
     *,
     ca_file: Optional[str] = None,
@@ -106,7 +98,7 @@ def _receive(
     url: str,
     stream: Any,
     sha256: Any,
-    expected: Expected,
+    expected: Archive,
     deadline: float,
     progress: Progress,
 ) -> Any:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-from pathlib import Path
 
-from gpuval_runner.files import to_json, write_atomically
+from gpuval_runner.files import write_result
 
 
 def facts(root: str, accelerator: str) -> int:
@@ -18,10 +16,7 @@ def facts(root: str, accelerator: str) -> int:
     from gpuval_node.hardware.collect import facts_result
 
     result = facts_result(root=root, accelerator=accelerator)
-    place = os.environ.get("GPUVAL_RESULT_FILE")
-    if place:
-        write_atomically(Path(place), to_json(result))
-    else:
+    if not write_result(result):
         json.dump(result, sys.stdout, indent=2)
         print()
     if result["state"] == "failure":

@@ -5,7 +5,6 @@ One run at a time brings images to a node, so that an image of two runs is downl
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -20,10 +19,9 @@ from gpuval_runner import brought, download
 from gpuval_runner import plan as plans
 from gpuval_runner.container_stage import engine_id, is_image, known_ids
 from gpuval_runner.documents import Metric
-from gpuval_runner.download import Expected
 from gpuval_runner.engine import Engine, EngineError, LocalImage, select
 from gpuval_runner.errors import LockHeldError, RunnerError
-from gpuval_runner.files import to_json, write_atomically
+from gpuval_runner.files import to_json, write_atomically, write_result
 from gpuval_runner.layout import NodeDirectory
 from gpuval_runner.lock import Lock
 from gpuval_runner.plan import Archive, Image, Plan
@@ -109,9 +107,7 @@ def bring_images(directory: NodeDirectory, keep_archive: bool = False) -> int:
         "metrics": _metrics(done, time.monotonic() - began),
         "environment": environment,
     }
-    place = os.environ.get("GPUVAL_RESULT_FILE")
-    if place:
-        write_atomically(Path(place), to_json(result))
+    write_result(result)
     print(message, flush=True)
     return 0 if state == "success" else 1
 
@@ -234,13 +230,12 @@ class _Bringer:
             raise DeliveryError(f"the signed URL for {image.reference} has expired: launch the run again")
         report(f"downloads {image.reference}, {_size(archive.bytes)}")
         began = time.monotonic()
-        expected = Expected(archive.sha256, archive.bytes)
         part = path.with_name(f"{path.name}.part")
         try:
             self._done.downloaded_bytes += download.download(
                 url,
                 path,
-                expected,
+                archive,
                 self._deadline,
                 ca_file=store.ca_file,
                 progress=self._progress("downloaded", archive.bytes),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from typing import Optional
 
@@ -13,7 +12,6 @@ from gpuval_runner.plan import ENGINES, Plan
 from gpuval_runner.state import State
 
 GRACE_SECONDS = 3.0
-KILL_SECONDS = 15.0
 PAUSE_SECONDS = 1.0
 
 
@@ -25,22 +23,7 @@ def end_processes(
     def members() -> list[Process]:
         return descendants.belonging(descendants.snapshot(), marker, session=session)
 
-    found: dict[tuple[int, int], Process] = {}
-    left = members()
-    begun = time.monotonic()
-    if left and grace_seconds > 0:
-        found.update({(p.pid, p.start_ticks): p for p in left})
-        descendants.send_all(left, signal.SIGTERM)
-        descendants.send_all(left, signal.SIGCONT)
-        while left and time.monotonic() - begun < grace_seconds:
-            time.sleep(0.05)
-            left = members()
-    while left and time.monotonic() - begun < grace_seconds + KILL_SECONDS:
-        found.update({(p.pid, p.start_ticks): p for p in left})
-        descendants.send_all(left, signal.SIGKILL)
-        time.sleep(0.05)
-        left = members()
-    return list(found.values()), left
+    return descendants.end_all(members, grace_seconds)
 
 
 def live_session(current: Optional[dict[str, int]]) -> Optional[int]:

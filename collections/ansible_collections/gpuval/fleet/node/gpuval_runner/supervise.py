@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
-import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -20,9 +19,8 @@ from gpuval_runner.text import seconds
 TICK_SECONDS = 0.2
 READ_BYTES = 1 << 16
 DRAIN_SECONDS = 0.5
-KILL_SECONDS = 15.0
 LEFTOVER_GRACE_SECONDS = 3.0
-STOP_SECONDS = 30.0
+STOP_SECONDS, FOLLOW_SECONDS = 30.0, 3.0
 
 
 @dataclass(frozen=True)
@@ -229,19 +227,10 @@ class _Supervision:
                 self._pump(TICK_SECONDS / 4)
         elif self._spec.stop:
             self._stop(self._spec.stop)
-        members = self._members()
-        ended.left_behind = len(members) if ended.stop is None else 0
+        ended.left_behind = len(self._members()) if ended.stop is None else 0
         grace = self._spec.grace_seconds if ended.stop else min(self._spec.grace_seconds, LEFTOVER_GRACE_SECONDS)
-        if members and grace > 0:
-            descendants.send_all(members, signal.SIGTERM)
-            descendants.send_all(members, signal.SIGCONT)  # a stopped process takes the TERM only when it goes on
-            members = self._wait(grace)
-        killed_by = self._clock() + KILL_SECONDS
-        while members and self._clock() < killed_by:
-            descendants.send_all(members, signal.SIGKILL)
-            members = self._wait(0.1)
-        ended.unkillable = members
-        if not members:
+        _, ended.unkillable = descendants.end_all(self._members, grace, self._pump)
+        if not ended.unkillable:
             self._wait_for_main()
         drained = self._clock() + DRAIN_SECONDS  # what may not be killed (another user's) may write for ever
         while self._read() and self._clock() < drained:
@@ -264,22 +253,11 @@ class _Supervision:
             self._pump(TICK_SECONDS)
         if stopper.poll() is None:
             stopper.kill()
-        ended = self._clock() + KILL_SECONDS / 5  # the client follows its container
+        ended = self._clock() + FOLLOW_SECONDS  # the client follows its container
         while stopper.poll() is None or (self._process.returncode is None and self._clock() < ended):
             self._pump(TICK_SECONDS / 4)
             if self._clock() >= ended:
                 break
-
-    def _wait(self, limit: float) -> list[descendants.Process]:
-        """Wait until no member is left, for at most `limit` seconds; returns those left."""
-        deadline = self._clock() + limit
-        pause = 0.05
-        while True:
-            self._pump(min(pause, max(0.0, deadline - self._clock())))
-            members = self._members()
-            if not members or self._clock() >= deadline:
-                return members
-            pause = min(2 * pause, 0.5)
 
     def _wait_for_main(self) -> None:
         deadline = self._clock() + 1.0
