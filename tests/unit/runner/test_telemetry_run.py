@@ -314,7 +314,7 @@ def test_it_works_from_the_archive_with_a_tool_in_place_of_nvml(tmp_path):
     tool.parent.mkdir()
     tool.write_text(
         "#!/bin/sh\necho 'index, uuid, pci.bus_id, power.draw [W], utilization.gpu [%]'\n"
-        "while :; do echo '0, GPU-a, 00000000:10:00.0, 300.00 W, 95 %'; sleep 0.1; done\n"
+        "echo '0, GPU-a, 00000000:10:00.0, 300.00 W, 95 %'\n"
     )
     tool.chmod(0o755)
     program = (

@@ -20,8 +20,6 @@ from gpuval_node.hardware.nvidia import source as nvidia
 from gpuval_node.hardware.source import SourceError
 from gpuval_runner.telemetry import host
 
-from tests.kit.runner import until
-
 GOLDEN = Path(__file__).resolve().parents[1] / "hardware" / "data"
 HEADER = (
     "index, uuid, pci.bus_id, temperature.gpu, power.draw [W], enforced.power.limit [W], clocks.current.sm [MHz], "
@@ -36,7 +34,7 @@ ROW = (
 
 
 def test_a_row_of_nvidia_smi():
-    [row] = nvidia_smi.parse_rows(ROW.format(2), nvidia_smi.parse_header(HEADER))
+    [row] = nvidia_smi.parse_rows(f"{HEADER}\n{ROW.format(2)}\ncut off, 1\n")
     gpu = nvidia_smi.parse_row(row)
     assert gpu.index == 2
     sample, counters = gpu.sample(), gpu.counters()
@@ -49,8 +47,7 @@ def test_a_row_of_nvidia_smi():
 
 @pytest.mark.parametrize("word", ["[N/A]", "[Not Supported]", "[Unknown Error]", "[GPU is lost]", "N/A", ""])
 def test_what_nvidia_smi_does_not_tell_is_left_out(word):
-    names = nvidia_smi.parse_header(HEADER)
-    row = dict.fromkeys(names, word) | {"index": "1"}
+    row = dict.fromkeys(nvidia_smi.QUERIES[0], word) | {"index": "1"}
     gpu = nvidia_smi.parse_row(row)
     assert (gpu.index, gpu.sample(), gpu.counters()) == (1, {}, {})
 
@@ -67,56 +64,46 @@ def tools(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_nvidia_smi_goes_on_printing_and_is_read_as_it_comes(tools, monkeypatch):
-    monkeypatch.setattr(nvidia, "SHORT_QUIET_SECONDS", 0.4)
+def test_nvidia_smi_is_asked_for_all_gpus_at_once(tools):
     rows = "; ".join(f"echo '{ROW.format(index)}'" for index in range(8))
-    smi(tools, f'echo "$@" >> {tools}/asked; echo "{HEADER}"; while :; do {rows}; sleep 0.2; done')
-    source = nvidia.NvidiaSmi(0.2)
-    pid = source._process.pid
-    try:
-        for _ in range(3):
-            assert set(source.sample()) == set(range(8))
-        assert source.counters(1)[7]["uuid"] == "GPU-07"
-    finally:
-        source.close()
-    [asked] = (tools / "asked").read_text().splitlines()  # one process however often it is sampled
-    assert asked.endswith("--format=csv -lms 200")
-    command = Path(f"/proc/{pid}/cmdline")
-    until(lambda: not command.exists() or not command.read_bytes(), what="the tool's end")
+    smi(
+        tools,
+        f'echo "$@" >> {tools}/asked; echo "{HEADER}"; {rows}; echo "Unable to determine the device handle"; exit 15',
+    )
+    source = nvidia.NvidiaSmi()
+    assert set(source.sample()) == set(range(8))
+    assert source.counters(1)[7]["uuid"] == "GPU-07"
+    assert len((tools / "asked").read_text().splitlines()) == 3
 
 
-def test_nvidia_smi_of_another_driver_is_asked_for_what_it_knows(tools, monkeypatch):
-    monkeypatch.setattr(nvidia, "SHORT_QUIET_SECONDS", 0.4)
+def test_nvidia_smi_of_another_driver_is_asked_for_what_it_knows(tools):
     older = HEADER.replace("clocks_event_reasons", "clocks_throttle_reasons")
     refusal = 'Field "clocks_event_reasons.active" is not a valid field to query.'
     smi(
         tools,
-        f"case \"$1\" in *event_reasons*) echo '{refusal}'; exit 2;; esac\n"
-        f"echo '{older}'; while :; do echo '{ROW.format(0)}'; sleep 0.2; done",
+        f"case \"$1\" in *event_reasons*) echo '{refusal}'; exit 2;; esac\necho '{older}'; echo '{ROW.format(0)}'",
     )
-    source = nvidia.NvidiaSmi(0.2)
-    try:
-        assert source.sample()[0]["throttle_power"] == 1
-    finally:
-        source.close()
+    source = nvidia.NvidiaSmi()
+    assert source.sample()[0]["throttle_power"] == 1
+    assert source.absent["row_remaps"] == nvidia.NOT_REPORTED
 
 
 @pytest.mark.parametrize(
     ("body", "words"),
-    [("echo 'No devices were found'; exit 6", "No devices were found"), ("exit 0", "without output")],
+    [("echo 'No devices were found'; exit 6", "No devices were found"), ("exit 0", "lists no device")],
 )
 def test_nvidia_smi_that_gives_nothing_is_told(tools, body, words):
     smi(tools, body)
     with pytest.raises(SourceError, match=words):
-        nvidia.NvidiaSmi(1)
+        nvidia.NvidiaSmi()
 
 
 def test_nvidia_smi_that_hangs_is_given_up_in_time(tools, monkeypatch):
-    monkeypatch.setattr(nvidia, "FIRST_SECONDS", 0.3)
+    monkeypatch.setattr(nvidia.NvidiaSmi, "first_seconds", 0.3)
     smi(tools, "exec sleep 60")
     begun = time.monotonic()
-    with pytest.raises(SourceError, match="no output for"):
-        nvidia.NvidiaSmi(1)
+    with pytest.raises(SourceError, match="did not answer within"):
+        nvidia.NvidiaSmi()
     assert time.monotonic() - begun < 40
 
 

@@ -239,7 +239,7 @@ def open_source(settings: dict[str, Any]) -> Optional[Source]:
     if vendor == "nvidia" or (vendor == "auto" and any(path.exists() for path in nvidia)):
         from gpuval_node.hardware.nvidia.source import open_nvidia
 
-        return open_nvidia(float(settings["period_seconds"]))
+        return open_nvidia()
     if vendor == "amd" or (vendor == "auto" and (root / "sys/class/kfd").exists()):
         from gpuval_node.hardware.amd.source import Amd
 

@@ -46,6 +46,46 @@ class Source:
         """Release what the source holds."""
 
 
+class ToolSource(Source):
+    """GPUs by a tool that is started for each reading. Raises ``SourceError`` when it answers none of its queries."""
+
+    least_period_seconds = 5.0
+    #: How long the tool may take, and how long the first time: the driver may have to wake the GPUs.
+    seconds = first_seconds = 20.0
+    #: Queries to try, each for an older release than the one before, and the readings of their columns.
+    queries: tuple[tuple[str, ...], ...] = ()
+    reading_of: dict[str, str] = {}
+    #: Why a reading is absent that no query has, and one that only a newer release has.
+    never: dict[str, str] = {}
+    not_asked = ""
+
+    def __init__(self) -> None:
+        super().__init__()
+        problem = ""
+        for query in self.queries:
+            self._query = query
+            try:
+                if self.ask(query, self.first_seconds):
+                    break
+            except SourceError as error:
+                problem = str(error)
+        else:
+            raise SourceError(problem or f"{self.name} lists no device")
+        left_out = {reading for column, reading in self.reading_of.items() if column not in self._query}
+        left_out -= {self.reading_of[column] for column in self._query if column in self.reading_of}
+        self.absent = {**self.never, **dict.fromkeys(left_out, self.not_asked), **self.absent}
+
+    def ask(self, query: tuple[str, ...], seconds: float) -> list[Any]:
+        """Return the GPUs that the tool lists. Raises ``SourceError`` without an answer in time."""
+        raise NotImplementedError
+
+    def sample(self) -> dict[int, Sample]:
+        return {gpu.index: gpu.sample() for gpu in self.ask(self._query, self.seconds)}
+
+    def counters(self, seconds: float) -> dict[int, Counters]:
+        return {gpu.index: gpu.counters() for gpu in self.ask(self._query, seconds)}
+
+
 def known(reading: dict[str, Optional[Any]]) -> dict[str, Any]:
     """Leave out what is not known."""
     return {

@@ -86,15 +86,15 @@ def processes(run: Run, timeout: float) -> dict[int, str]:
     return {int(pid): name.strip() for pid, _, name in rows if pid.strip().isdigit()}
 
 
-def parse_header(line: str) -> list[str]:
-    """Return the column names of `--query-gpu` without their units: `power.draw [W]` is `power.draw`."""
-    return [name.partition(" [")[0].strip() for name in line.split(",")]
+def parse_rows(text: str) -> list[dict[str, str]]:
+    """Return rows of `--query-gpu=index,... --format=csv` by column name, without the units in the header's brackets.
 
-
-def parse_rows(text: str, header: list[str]) -> list[dict[str, str]]:
-    """Return rows of `--query-gpu=... --format=csv` by column name; lines of another length are left out."""
-    rows = csv.reader(text.splitlines(), skipinitialspace=True)
-    return [dict(zip(header, row)) for row in rows if len(row) == len(header)]
+    Lines of another length than the header are left out.
+    """
+    lines = iter(csv.reader(text.splitlines(), skipinitialspace=True))
+    header = next((line for line in lines if line and line[0] == "index"), [])
+    names = [name.partition(" [")[0] for name in header]
+    return [dict(zip(names, row)) for row in lines if len(row) == len(names)]
 
 
 def parse_row(row: dict[str, str]) -> Optional[Gpu]:
