@@ -110,10 +110,14 @@ def twins(draw):
 
 @settings(max_examples=60)
 @given(twins())
-def test_neither_name_of_one_machine_is_accepted(case):
-    report = judge(*case)
-    assert _verdicts(report) == dict.fromkeys(NODES, "FAIL")
-    assert report["verdict"] == "FAIL"
+def test_a_claim_to_be_another_fails_its_maker_and_changes_nothing_of_the_other(case):
+    run, evidence = case
+    report = judge(run, evidence)
+    (refused,) = [name for name, launch in evidence.launches.items() if "twin" in launch]
+    (other,) = set(NODES) - {refused}
+    assert _verdicts(report)[refused] == report["verdict"] == "FAIL"
+    del evidence.launches[refused]["twin"]
+    assert _verdicts(report)[other] == _verdicts(judge(run, evidence))[other]
 
 
 def _verdicts(report):

@@ -10,8 +10,8 @@ import json
 from ansible.errors import AnsibleError
 
 from ..module_utils.store import StoreError
-from ..plugin_utils.records import launch_errors
-from ..plugin_utils.records.evidence import MAX_RECORD_BYTES
+from ..plugin_utils.records import answers, launch_errors
+from ..plugin_utils.records.evidence import MAX_RECORD_BYTES, Refused
 from ..plugin_utils.runs import folder as run_folder
 from ..plugin_utils.runs.action import RunAction
 from ..plugin_utils.store.access import object_key, open_store
@@ -53,7 +53,7 @@ class ActionModule(RunAction):
             answer = self._ask(launch["directory"], held, options, task_vars)
             if "error" in answer:
                 contact = launch_errors.contact(answer["error"], launch.get("contact"))
-                run_folder.write_json(folder.launch_file(node), {**launch, "contact": contact})
+                folder.write_launch(node, {**launch, "contact": contact})
                 self._display.warning(f"{node}: its evidence could not be fetched: {answer['error']}")
                 return {"changed": bool(fetched), "fetched": fetched, "msg": answer["error"]}
             for name, item in answer["files"].items():
@@ -65,7 +65,7 @@ class ActionModule(RunAction):
                 break
         known = {**launch, "runner": "alive" if answer["running"] else "gone"}
         known.pop("contact", None)
-        run_folder.write_json(folder.launch_file(node), known)
+        folder.write_launch(node, known)
         return {"changed": bool(fetched), "fetched": fetched, "running": answer["running"]}
 
     def _ask(self, directory, held, options, task_vars):
@@ -81,7 +81,10 @@ class ActionModule(RunAction):
             return {"error": str(error.message)}
         if answer.get("failed") or answer.get("unreachable"):
             return {"error": str(answer.get("msg"))}
-        return answer
+        try:
+            return answers.accept("fetch_answer", answer)
+        except Refused as refusal:
+            return {"error": str(refusal)}
 
     @staticmethod
     def _store(store, run, node, name, item):
@@ -91,7 +94,7 @@ class ActionModule(RunAction):
             return
         try:
             data = base64.b64decode(item["base64"], validate=True)
-        except (binascii.Error, TypeError, KeyError):
+        except binascii.Error:
             return
         key = object_key(run["folder"], kind, stage, node)
         if kind == "records" and _is_newer(store, key, data):
@@ -107,5 +110,5 @@ def _is_newer(store, key, data):
     try:
         present = json.loads(raw)["updated_at"]
         return str(present) > str(json.loads(data)["updated_at"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return False

@@ -15,7 +15,8 @@ from ..plugin_utils.core.errors import GpuvalError
 from ..plugin_utils.core.escape import one_line
 from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.gang import keys
-from ..plugin_utils.records import launch_errors
+from ..plugin_utils.records import answers, launch_errors
+from ..plugin_utils.records.evidence import Refused
 from ..plugin_utils.records.states import LAUNCHED
 from ..plugin_utils.runs import folder as run_folder
 from ..plugin_utils.runs import plans
@@ -108,26 +109,21 @@ class ActionModule(RunAction):
         run, known = folder.read_run(), folder.read_launch(node)
         if known.get("attempt", 1) > options["attempt"]:  # a controller that resumes the run starts at 1 again
             options = {**options, "attempt": known["attempt"], "stages": known["stages"]}
+        launch = {"node": node, "attempt": options["attempt"], "stages": options["stages"], "at": run_folder.now()}
         try:
             plan = self._plan(folder, run, node, options)
         except GpuvalError as error:
-            failed = {"node": node, "attempt": options["attempt"], "stages": options["stages"], "at": run_folder.now()}
-            run_folder.write_json(folder.launch_file(node), {**failed, "state": "failed", "message": str(error)})
+            folder.write_launch(node, {**launch, "state": "failed", "message": str(error)})
             raise
         away = launching.still_away(folder, node, options, task_vars, self._task.connection)
         if away:
-            launch = {
-                "node": node,
-                "attempt": options["attempt"],
-                "stages": options["stages"],
-                "at": run_folder.now(),
-                **away,
-            }
+            launch |= away
         else:
-            launch = self._launch(folder, run, node, plan, options, task_vars)
+            launch["host_key"] = launching.host_key(folder, node)
+            launch = self._launch(folder, run, launch, plan, options, task_vars)
         launch = launch_errors.described({**launch, "message": one_line(launch["message"], 4000)})
         launch = keep_started(known, launch)
-        run_folder.write_json(folder.launch_file(node), launch)
+        folder.write_launch(node, launch)
         if launch["state"] not in LAUNCHED:
             self._display.warning(f"{node}: not started ({launch['state']}): {launch['message']}")
         elif launch["at"] == known.get("at"):
@@ -182,8 +178,8 @@ class ActionModule(RunAction):
         catalogue = images.read_catalogue(project_path(options["store"]["state_dir"]))
         return images.image_plan(options["images"], options["runtime"], catalogue, wanted)
 
-    def _launch(self, folder, run, node, plan, options, task_vars):
-        launch = {"node": node, "attempt": options["attempt"], "stages": options["stages"], "at": run_folder.now()}
+    def _launch(self, folder, run, launch, plan, options, task_vars):
+        node = launch["node"]
         names = [stage["name"] for stage in folder.read_plan(node)["stages"]]
         access = open_store(options["store"])
         # With a store on the controller's loopback the node writes nothing; its records are fetched.
@@ -229,8 +225,12 @@ class ActionModule(RunAction):
                 "state": "failed",
                 "message": f"{outcome.get('msg', 'the launch failed')} {detail}".strip(),
             }
-        self.found_python = outcome.get("python", "")
-        launch = {**launch, **outcome["launch"], "directory": outcome["directory"], "runner": "alive"}
+        try:
+            answer = answers.accept("launch_answer", outcome)
+        except Refused as refusal:
+            return {**launch, "state": "failed", "class": "bad_answer", "message": str(refusal)}
+        self.found_python = answer.get("python", "")
+        launch = {**launch, **answer["launch"], "directory": answer["directory"], "runner": "alive"}
         if launch.get("store_reachable") is False and not beyond and access.firewall_hint():
             launch["message"] = f"{launch['message']}; {access.firewall_hint()}"
         return {**launch, "store_reachable": False} if beyond else launch

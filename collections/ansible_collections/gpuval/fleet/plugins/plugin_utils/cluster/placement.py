@@ -262,7 +262,7 @@ class ClusterPlacement(Placement):
         view.attempt_ended = False
         if launch["state"] not in LAUNCHED and known.get("state") in LAUNCHED and attempt > 1:
             launch = self._attempt_failed(view, launch)
-        run_folder.write_json(self._folder.launch_file(view.name), launch)
+        self._folder.write_launch(view.name, launch)
         self._events.append(Ended(view.name, "launch", launch["state"] == "started", message=launch["message"]))
 
     def _attempt_failed(self, view: NodeView, launch: dict[str, Any]) -> dict[str, Any]:

@@ -1,9 +1,15 @@
-"""What tells a machine and its GPUs apart, and machines that are listed twice."""
+"""What tells a machine and its GPUs apart, and machines that are listed twice.
+
+What a node says of its identity is a claim. Two nodes fail for one identity only where the evidence of both agrees as a
+whole; a node that claims a part of another's fails alone.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Any
 
 from ..core.escape import one_line
@@ -14,9 +20,43 @@ from .subject import FACTS
 MAX_GPUS_SHOWN = 64
 
 
-#: Other nodes that are the same machine, each with the reasons.
-Twins = Mapping[str, Sequence[str]]
 SAME = "has the same "
+MACHINE, SERIAL, GPUS = "machine id", "serial", "GPU UUID"
+#: GPUs are the hardware that is paid for; a machine id is copied with a disk, a serial is sometimes that of a batch.
+_WEIGHTS = {MACHINE: 1, SERIAL: 1, GPUS: 2}
+
+#: Reasons by the name of another node.
+Reasons = dict[str, list[str]]
+
+
+@dataclass
+class Twins:
+    """How a node's identity stands to that of others.
+
+    ``same``: one machine, by the evidence of both. ``claims``: this node alone claims to be the other, or a part of it.
+    ``open``: both list a GPU, and nothing shows which of them has it. ``claimed_by``: others' claims, which this node's
+    own evidence contradicts.
+    """
+
+    same: Reasons = field(default_factory=dict)
+    claims: Reasons = field(default_factory=dict)
+    open: Reasons = field(default_factory=dict)
+    claimed_by: Reasons = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """What a node says of its identity: values by kind, and of its GPUs those that its list of GPUs confirms."""
+
+    values: Mapping[str, frozenset[str]]
+    confirmed: frozenset[str]
+    gpus: int
+
+    @property
+    def excess(self) -> bool:
+        """It has more UUIDs than GPUs."""
+        return 0 < self.gpus < len(self.values[GPUS])
+
 
 _USELESS_IDENTITY = frozenset(
     """
@@ -32,18 +72,34 @@ _USELESS_IDENTITY = frozenset(
 
 
 def find_twins(run: Mapping[str, Any], evidence: Evidence) -> Mapping[str, Twins]:
-    """Node -> the other nodes of the run that are the same machine, each with the reasons."""
+    """The nodes whose identity is that of others, or a part of it."""
+    claims: dict[str, _Claim] = {}
     owners: dict[tuple[str, str], list[str]] = defaultdict(list)
     for name, expected in run["nodes"].items():
         facts = evidence.records.get(name, {}).get(FACTS) if FACTS in expected["stages"] else None
         for key in identity_values(facts):
             owners[key].append(name)
-    twins: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+        claims[name] = _claim(facts)
+    shared: dict[tuple[str, str], list[str]] = defaultdict(list)
     for (what, value), names in owners.items():
-        for name in names if len(names) > 1 else ():
-            for other in names:
-                if other != name:
-                    twins[name][other].append(f"{SAME}{what} {value}")
+        for pair in combinations(names, 2):
+            shared[pair].append(f"{SAME}{what} {value}")
+    twins: dict[str, Twins] = defaultdict(Twins)
+    disputed = [pair for pair in shared if not _agree(claims[pair[0]], claims[pair[1]])]
+    for pair in shared.keys() - set(disputed):
+        for name, other in (pair, pair[::-1]):
+            twins[name].same[other] = shared[pair]
+    partners = Counter(name for pair in disputed for name in pair)
+    for pair in disputed:
+        gpus = claims[pair[0]].values[GPUS] & claims[pair[1]].values[GPUS]
+        for name, other in (pair, pair[::-1]):
+            mine, its = _suspicion(claims, name, other, partners), _suspicion(claims, other, name, partners)
+            if mine > its and (gpus or mine[0]):
+                twins[name].claims[other] = shared[pair]
+            elif mine == its and gpus:
+                twins[name].open[other] = shared[pair]
+            else:  # the other claims; or they have a machine id or serial in common, and hardware of their own
+                twins[name].claimed_by[other] = shared[pair]
     for name, launch in evidence.launches.items():
         twin = launch.get("twin")
         # The facts tell a machine that worked under both names; here one of the two names has nothing else.
@@ -51,9 +107,47 @@ def find_twins(run: Mapping[str, Any], evidence: Evidence) -> Mapping[str, Twins
             continue
         if _began(run, name, evidence):
             continue
-        for one, its_twin in ((name, twin), (twin, name)):
-            twins[one][its_twin].append(f"is the same machine: it was in the run as {twin} when launched as {name}")
+        reason = [f"is the same machine: it was in the run as {twin} when launched as {name}"]
+        of_twin = evidence.launches.get(twin, {})
+        mutual = of_twin.get("twin") == name and not _began(run, twin, evidence)
+        if mutual or (launch.get("host_key") and launch["host_key"] == of_twin.get("host_key")):
+            twins[name].same[twin] = twins[twin].same[name] = reason
+        else:
+            twins[name].claims[twin] = reason
+            twins[twin].claimed_by[name] = reason
     return twins
+
+
+def _claim(facts: Record | None) -> _Claim:
+    values: dict[str, set[str]] = {kind: set() for kind in _WEIGHTS}
+    for kind, value in identity_values(facts):
+        values[kind].add(value)
+    listed = facts["environment"].get("gpus") if facts else None
+    gpus = [gpu for gpu in listed if isinstance(gpu, dict)] if isinstance(listed, list) else []
+    confirmed = {" ".join(str(gpu["uuid"]).lower().split()) for gpu in gpus if gpu.get("uuid")}
+    return _Claim({kind: frozenset(found) for kind, found in values.items()}, frozenset(confirmed), len(gpus))
+
+
+def _agree(one: _Claim, other: _Claim) -> bool:
+    """Whether two nodes are one machine by the evidence of both. A serial may be hidden from one that is not root."""
+    if bool(one.values[GPUS]) != bool(other.values[GPUS]):
+        return False
+    known = [kind for kind in _WEIGHTS if one.values[kind] and other.values[kind]]
+    equal = sum(_WEIGHTS[kind] for kind in known if one.values[kind] == other.values[kind])
+    return equal > 0 and 2 * equal >= sum(_WEIGHTS[kind] for kind in known)
+
+
+def _suspicion(claims: Mapping[str, _Claim], name: str, other: str, partners: Mapping[str, int]) -> tuple[int, ...]:
+    """How much speaks for it that the claim on what both have is this node's."""
+    mine, its = claims[name], claims[other]
+    gpus = mine.values[GPUS] & its.values[GPUS]
+    return (
+        bool(its.values[GPUS]) and not mine.values[GPUS],
+        bool(gpus - mine.confirmed) and gpus <= its.confirmed,
+        mine.excess,
+        bool(gpus) and mine.values[GPUS] > its.values[GPUS],
+        partners[name],
+    )
 
 
 def _began(run: Mapping[str, Any], name: str, evidence: Evidence) -> bool:
@@ -63,8 +157,8 @@ def _began(run: Mapping[str, Any], name: str, evidence: Evidence) -> bool:
 
 def identity_values(facts: Record | None) -> list[tuple[str, str]]:
     identity = identity_of(facts)
-    pairs = [("machine id", identity.get("machine_id")), ("serial", identity.get("serial"))]
-    pairs += [("GPU UUID", uuid) for uuid in identity.get("gpu_uuids", [])]
+    pairs = [(MACHINE, identity.get("machine_id")), (SERIAL, identity.get("serial"))]
+    pairs += [(GPUS, uuid) for uuid in identity.get("gpu_uuids", [])]
     known = [(what, " ".join(value.lower().split())) for what, value in pairs if isinstance(value, str)]
     return list(dict.fromkeys((what, value) for what, value in known if not is_useless(value)))
 
@@ -108,6 +202,25 @@ def _gpu(position: int, gpu: Mapping[str, Any]) -> dict[str, Any]:
         if text and text.lower() not in _USELESS_IDENTITY:
             shown[key] = one_line(text, 96)
     return shown
+
+
+def repeated_gpus(facts: Record | None) -> list[str]:
+    """UUIDs of GPUs that a node lists more than once: fewer devices than it says."""
+    environment = facts["environment"] if facts else {}
+    found = environment.get("identity")
+    listed = found.get("gpu_uuids") if isinstance(found, dict) else None
+    gpus = environment.get("gpus")
+    lists = [
+        listed if isinstance(listed, list) else [],
+        [gpu.get("uuid") for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else [],
+    ]
+    repeated = {
+        one_line(uuid, 128)
+        for texts in lists
+        for uuid, count in Counter(text.lower() for text in texts if isinstance(text, str)).items()
+        if count > 1 and not is_useless(uuid)
+    }
+    return sorted(repeated)
 
 
 def models_of(facts: Record | None) -> list[str]:

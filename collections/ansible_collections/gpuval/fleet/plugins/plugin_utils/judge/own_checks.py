@@ -13,7 +13,7 @@ from ..records import launch_errors
 from ..records.documents import Problem, Record
 from ..records.states import FAILED_STATES, LAUNCHED
 from .entries import Entry, gang_of, own_entry
-from .identity import SAME, Twins, identity_values
+from .identity import SAME, Twins, identity_values, repeated_gpus
 from .subject import FACTS, Subject
 from .subjects import count_of
 
@@ -150,32 +150,54 @@ def accelerator_check(subject: Subject, facts: Record | None) -> Entry:
     return entry("pass", "a CPU node: no GPU hardware")
 
 
+_LISTED_TWICE = (
+    "give every machine one name in the inventory, and correct an address that is another's; cloned disks need a "
+    "machine id of their own"
+)
+
+
 def identity_checks(facts: Record | None, twins: Twins) -> list[Entry]:
-    if not twins and not identity_values(facts):
-        if facts is None:
-            return []
-        return [
-            own_entry(
-                "identity", FACTS, "identity", "missing", severity="advisory", expected="unique in the run",
-                reason="no machine id, serial or GPU UUID is known",
-                remedy="make sure that /etc/machine-id is not empty and that the facts may read it",
-            )
-        ]  # fmt: skip
-    if not twins:
-        return [
-            own_entry("identity", FACTS, "identity", "pass", expected="unique in the run", reason="unique in the run")
-        ]
-    others = sorted(twins, key=natural_order)
-    first, *more = sorted(twins[others[0]])[:3]
-    same = one_line(", ".join([first, *(other.removeprefix(SAME) for other in more)]), 240)
-    named = some_of(others)
-    more_names = named.removeprefix(others[0]).removeprefix(", ")
-    first_name = f"{others[0]} (and {more_names})" if more_names else others[0]
+    def entry(verdict: str, reason: str, name: str = "identity", **fields: Any) -> Entry:
+        return own_entry(name, FACTS, "identity", verdict, expected="unique in the run", reason=reason, **fields)
+
+    repeated = repeated_gpus(facts)
+    if repeated:
+        reason = f"the node lists the GPU UUID {some_of(repeated, 3)} more than once"
+        remedy = "compare nvidia-smi -L with the GPUs in the machine: one of them is counted twice"
+        return [entry("fail", reason, "gpu_uuids", value=some_of(repeated, 3), remedy=remedy)]
+    if twins.same:
+        others, reason = _named(twins.same)
+        return [entry("fail", f"one machine listed twice: {reason}", value=others, remedy=_LISTED_TWICE)]
+    if twins.claims:
+        others, reason = _named(twins.claims)
+        return [entry("fail", f"one machine listed twice: {reason}", value=others, remedy=_LISTED_TWICE)]
+    if twins.open:
+        others, reason = _named(twins.open)
+        remedy = "compare nvidia-smi -L on both nodes with the serials of their GPUs, then validate both again"
+        return [entry("missing", f"two nodes list one GPU: {reason}", value=others, remedy=remedy)]
+    if twins.claimed_by:
+        others, reason = _named(twins.claimed_by)
+        reason = f"{reason}; the other evidence of the two differs"
+        return [entry("warn", reason, severity="advisory", value=others, remedy=_LISTED_TWICE)]
+    if facts is None:
+        return []
+    if identity_values(facts):
+        return [entry("pass", "unique in the run")]
     return [
-        own_entry(
-            "identity", FACTS, "identity", "fail", value=named, expected="unique in the run",
-            reason=f"one machine listed twice: {first_name} {same}",
-            remedy="give every machine one name in the inventory, and correct an address that is another's; cloned "
-            "disks need a machine id of their own",
+        entry(
+            "missing",
+            "no machine id, serial or GPU UUID is known",
+            severity="advisory",
+            remedy="make sure that /etc/machine-id is not empty and that the facts may read it",
         )
-    ]  # fmt: skip
+    ]
+
+
+def _named(others: Mapping[str, Sequence[str]]) -> tuple[str, str]:
+    """The names of other nodes, and what the first of them has in common with this one."""
+    names = sorted(others, key=natural_order)
+    first, *more = sorted(others[names[0]])[:3]
+    same = one_line(", ".join([first, *(other.removeprefix(SAME) for other in more)]), 240)
+    named = some_of(names)
+    more_names = named.removeprefix(names[0]).removeprefix(", ")
+    return named, f"{names[0]} (and {more_names}) {same}" if more_names else f"{names[0]} {same}"

@@ -186,7 +186,7 @@ def judge_node(
     problems = _problems_of(name, expected["stages"], evidence)
     launch = evidence.launches.get(name)
     contacts = {stage: evidence.contact_of(name, stage) for stage in expected["stages"]}
-    checks = [launch_check(name, launch, records), *identity_checks(facts, (twins or {}).get(name, {}))]
+    checks = [launch_check(name, launch, records), *identity_checks(facts, (twins or {}).get(name) or Twins())]
     if not expected["stages"]:
         checks.append(no_stage_check())
     if FACTS not in expected["stages"]:

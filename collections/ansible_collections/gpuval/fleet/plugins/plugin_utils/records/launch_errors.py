@@ -40,6 +40,11 @@ def known_class(name: str, remedy: str, *patterns: str) -> LaunchClass:
 #: In the order in which they are tried: a banner that a jump host or a full disk comes with must not hide the cause.
 CLASSES = (
     known_class(
+        "bad_answer",
+        "find out what answers on the node instead of gpuval (its Python, sshd or login shell), and reinstall it",
+        r"the node's (?:\w+ answer|answer to \w+) is invalid",
+    ),
+    known_class(
         "store_away",  # before what the store's connection says, which is not the node's
         "see that the store answers (`make prepare`), check gpuval_s3_endpoint and its keys",
         r"\A(?:Task failed: )?the store cannot be used",
@@ -245,6 +250,7 @@ BEFORE_LOGIN = frozenset(
 _BY_NAME = (
     known_class("unreachable", "check the address, the network and the login of the node"),
     known_class("plan_refused", "fix the cause named above"),
+    known_class("damaged_state", "remove the file, and find out what wrote to the controller's results"),
     known_class("launch_failed", "fix the cause named above"),
     known_class("not_started", "look at the node with the status playbook"),
 )

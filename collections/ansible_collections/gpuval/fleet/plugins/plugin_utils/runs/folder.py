@@ -150,10 +150,15 @@ class RunFolder:
 
     def read_launch(self, node: str) -> dict[str, Any]:
         """What is known of the node's last launch; nothing before the first."""
-        return dict(read_json_or({}, self.launch_file(node)))
+        path = self.launch_file(node)
+        return _launch(path) if path.exists() else {}
 
     def read_launches(self) -> dict[str, dict[str, Any]]:
-        return {path.stem: json.loads(path.read_text()) for path in sorted((self.state / "launches").glob("*.json"))}
+        return {path.stem: _launch(path) for path in sorted((self.state / "launches").glob("*.json"))}
+
+    def write_launch(self, node: str, launch: Mapping[str, Any]) -> None:
+        schemas.validate("launch", launch, what=f"launch of {node}")
+        write_json(self.launch_file(node), launch)
 
     def read_problems(self) -> list[Problem]:
         """Why documents, or whole stages, are no evidence."""
@@ -169,6 +174,17 @@ class RunFolder:
             return dict(read_json(self.cleaned_file))
         except (FileNotFoundError, ValueError):
             return {}
+
+
+def _launch(path: Path) -> dict[str, Any]:
+    """A launch file; a damaged one concerns its node alone."""
+    try:
+        launch: dict[str, Any] = read_json(path)
+        schemas.validate("launch", launch, what="it")
+    except (ValueError, RecursionError) as error:
+        message = f"{path} is damaged: {error}"
+        return {"node": path.stem, "state": "failed", "class": "damaged_state", "message": message}
+    return launch
 
 
 def read_report(folder: RunFolder) -> dict[str, Any]:

@@ -29,7 +29,19 @@ PROGRESS_FILE = "run_progress.json"
 #: While it watches, a controller gives a sign at least this often, in seconds.
 SIGN_SECONDS = 60.0
 
-_LAUNCH = ("node", "state", "class", "message", "remedy", "at", "attempt", "stages", "store_reachable", "twin")
+_LAUNCH = (
+    "node",
+    "state",
+    "class",
+    "message",
+    "remedy",
+    "at",
+    "attempt",
+    "stages",
+    "store_reachable",
+    "twin",
+    "host_key",
+)
 _CONTACT = ("class", "message", "remedy")
 _MESSAGE_CHARACTERS = 4000
 

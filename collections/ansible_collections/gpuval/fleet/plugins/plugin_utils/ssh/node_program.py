@@ -16,6 +16,8 @@ from ...module_utils.placement import ANSWER, OLDEST_PYTHON
 
 OLDEST = ".".join(map(str, OLDEST_PYTHON))
 OUTPUT_CHARACTERS = 800
+#: An answer has some hundred, the greeting of a login some thousand.
+MAX_ANSWER_CHARACTERS = 1 << 20
 NOT_FOUND = 127
 
 #: Also an old Python takes it, so as to say that it is too old. The folder it begins in must not lend it modules.
@@ -73,12 +75,14 @@ def data(parameters: Mapping[str, Any], runner: bytes, workloads: bytes) -> byte
 
 def answer(code: int, output: str, errors: str, interpreter: str = "") -> dict[str, Any]:
     """The program's answer as a module's result; ``failed`` with its output where there is no answer."""
+    if len(output) > MAX_ANSWER_CHARACTERS:
+        return {"failed": True, "msg": f"the node's answer has {len(output):,} characters: no launch prints so much"}
     for line in reversed(output.splitlines()):
         _before, found, text = line.partition(ANSWER)
         if found:
             try:
                 result = json.loads(text)
-            except ValueError:
+            except (ValueError, RecursionError):
                 break
             if isinstance(result, dict):
                 return result

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...module_utils.store import Store
+from ..core import schemas
 from ..core.escape import one_line
 from ..gang import document as gang_document
 from ..gang import rounds
@@ -66,11 +67,13 @@ def _launches(store: Store, run: dict[str, Any], folder: run_folder.RunFolder) -
     for name, node in document["nodes"].items():
         if name not in run["nodes"]:
             continue
-        path = folder.launch_file(name)
         if node["launch"] is None:
-            path.unlink(missing_ok=True)
-        else:
-            run_folder.write_json(path, node["launch"])
+            folder.launch_file(name).unlink(missing_ok=True)
+            continue
+        try:
+            folder.write_launch(name, node["launch"])
+        except schemas.Invalid as error:
+            raise run_folder.RunError(f"{run['folder']}/{publishing.WATCH_FILE} in the store: {error}") from error
     ours = (
         problem
         for problem in folder.read_problems()

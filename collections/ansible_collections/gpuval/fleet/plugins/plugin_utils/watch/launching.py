@@ -67,6 +67,12 @@ def away(probed: Mapping[str, Any], node: str) -> dict[str, Any] | None:
     return {**known, "remedy": str(found["remedy"])} if found.get("remedy") else known
 
 
+def host_key(folder: RunFolder, node: str) -> str:
+    """Fingerprint of the SSH host key by which the run's probe found the node; empty where there was none."""
+    probed = run_folder.read_json_or({}, folder.state / PROBE_FILE)
+    return str(probed.get("nodes", {}).get(node, {}).get("fingerprint", ""))
+
+
 def still_away(
     folder: RunFolder, node: str, options: Mapping[str, Any], task_vars: Mapping[str, Any], connection: str
 ) -> dict[str, Any] | None:

@@ -91,7 +91,7 @@ class WatchedRun:
 
     def write_launch(self, view: NodeView, launch: dict[str, Any]) -> None:
         view.launch = launch
-        run_folder.write_json(self.folder.launch_file(view.name), launch)
+        self.folder.write_launch(view.name, launch)
 
     def _view(self, name: str, plan: Mapping[str, Any] | None, launch: Mapping[str, Any]) -> NodeView:
         stages = self.info["nodes"][name]["stages"]
