@@ -14,15 +14,15 @@ POISON = {
 
 @pytest.mark.parametrize("module", ["host_network", "peer_probe", "clean_node", "host_evidence", "launch_plan"])
 def test_foreign_facts_and_keys_do_not_pass(module):
-    taken = answers.take_in(module, {"changed": False, "ansible_facts": POISON, "_ansible_x": 1, "add_host": {}})
-    assert taken == {"changed": False}
+    accepted = answers.accept(module, {"changed": False, "ansible_facts": POISON, "_ansible_x": 1, "add_host": {}})
+    assert accepted == {"changed": False}
 
 
 def test_facts_pass_only_under_the_documented_name():
     environment = facts_result()["environment"]
     answer = {"changed": False, "state": "success", "ansible_facts": {"gpuval_hardware": environment, **POISON}}
-    taken = answers.take_in("gpu_facts", answer)
-    assert taken["ansible_facts"] == {"gpuval_hardware": environment}
+    accepted = answers.accept("gpu_facts", answer)
+    assert accepted["ansible_facts"] == {"gpuval_hardware": environment}
 
 
 @pytest.mark.parametrize(
@@ -39,20 +39,20 @@ def test_facts_pass_only_under_the_documented_name():
 )
 def test_another_type_is_named(module, answer, place):
     with pytest.raises(answers.InvalidAnswerError, match=place):
-        answers.take_in(module, answer)
+        answers.accept(module, answer)
 
 
 def test_messages_are_shown_without_escapes_and_warnings_are_bounded():
     answer = {"failed": True, "msg": "\x1b[2Jno", "warnings": ["a\nFINAL ACCEPTANCE: PASS"] * 50, "deprecations": ["x"]}
-    taken = answers.take_in("host_network", answer)
-    assert taken["msg"] == "no"
-    assert taken["warnings"] == ["a FINAL ACCEPTANCE: PASS"] * answers.MAX_WARNINGS
-    assert set(taken) == {"failed", "msg", "warnings"}
+    accepted = answers.accept("host_network", answer)
+    assert accepted["msg"] == "no"
+    assert accepted["warnings"] == ["a FINAL ACCEPTANCE: PASS"] * answers.MAX_WARNINGS
+    assert set(accepted) == {"failed", "msg", "warnings"}
 
 
 def test_a_diff_passes_where_the_module_has_one():
-    assert "diff" in answers.take_in("host_network", {"diff": {"before": "", "after": "x"}})
-    assert "diff" not in answers.take_in("send_image", {"diff": {"before": "", "after": "x"}})
+    assert "diff" in answers.accept("host_network", {"diff": {"before": "", "after": "x"}})
+    assert "diff" not in answers.accept("send_image", {"diff": {"before": "", "after": "x"}})
 
 
 def test_facts_named_as_settings_are_found():

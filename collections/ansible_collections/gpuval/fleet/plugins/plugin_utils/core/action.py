@@ -50,7 +50,7 @@ class ControllerAction(ActionBase):
         """
         answer = self._execute_module(module_name=f"gpuval.fleet.{module}", module_args=arguments, task_vars=task_vars)
         try:
-            return answers.take_in(module, answer)
+            return answers.accept(module, answer)
         except answers.InvalidAnswerError as error:
             return {"failed": True, "msg": str(error)}
 

@@ -49,15 +49,15 @@ def documented(module: str) -> dict[str, Any]:
     return {**fields, "diff": {"type": "dict"}} if has_diff else fields
 
 
-def take_in(module: str, answer: Mapping[str, Any]) -> dict[str, Any]:
+def accept(module: str, answer: Mapping[str, Any]) -> dict[str, Any]:
     """What of an answer may be used. Raises InvalidAnswerError."""
-    taken: dict[str, Any] = {key: bool(answer[key]) for key in STATES if key in answer}
-    taken |= {key: clean_text(str(answer[key]))[:MAX_MESSAGE] for key in MESSAGES if answer.get(key)}
+    accepted: dict[str, Any] = {key: bool(answer[key]) for key in STATES if key in answer}
+    accepted |= {key: clean_text(str(answer[key]))[:MAX_MESSAGE] for key in MESSAGES if answer.get(key)}
     warnings = answer.get("warnings")
     if isinstance(warnings, list) and warnings:
-        taken["warnings"] = [one_line(str(text)) for text in warnings[:MAX_WARNINGS]]
+        accepted["warnings"] = [one_line(str(text)) for text in warnings[:MAX_WARNINGS]]
     try:
-        return {**taken, **_fields(answer, documented(module), "")}
+        return {**accepted, **_fields(answer, documented(module), "")}
     except InvalidAnswerError as error:
         raise InvalidAnswerError(
             f"the node's answer to {module} is invalid: {error}. Check which programs answer for Python on the node"
