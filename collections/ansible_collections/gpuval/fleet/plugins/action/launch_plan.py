@@ -239,7 +239,11 @@ class ActionModule(RunAction):
         """Launch over the standard input of the node's Python, or as a module where the connection takes no input."""
         takes_input = self._is_pipelining_enabled("new") and self._connection._shell.SHELL_FAMILY == "sh"
         if not takes_input:
-            return self.ask_node("launch_plan", {**arguments, **launching.encoded_archives()}, task_vars)
+            return self._execute_module(  # either way the answer is checked by its schema
+                module_name="gpuval.fleet.launch_plan",
+                module_args={**arguments, **launching.encoded_archives()},
+                task_vars=task_vars,
+            )
         interpreter = self._interpreter(task_vars)
         command = node_program.command(interpreter, self._candidates(task_vars))
         environment = self._compute_environment_string()
