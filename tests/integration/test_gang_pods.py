@@ -91,7 +91,7 @@ def test_pods_find_each_other_by_name_and_measure_collectives(podman, network, t
         )
         for node in NODES
     ]
-    code = manifests.Code(payload.runner_pyz(), payload.workloads_zip())
+    code = {"runner": payload.runner_pyz(), "workloads": payload.workloads_zip()}
     objects = manifests.everything(RUN, "gpuval", code, placements, together=together)
     jobs = [item for item in objects if item["kind"] == "Job"]
     with ThreadPoolExecutor(len(jobs)) as pool:

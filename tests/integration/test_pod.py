@@ -105,7 +105,7 @@ def access(fleet):
 def played(podman, plan, settings, **given):
     """Run the pod of a plan; returns its exit code and what it said."""
     placement = manifests.Placement(manifests.Target(NODE), settings, plan, "cpu", **given)
-    code = manifests.Code(payload.runner_pyz(), payload.workloads_zip())
+    code = {"runner": payload.runner_pyz(), "workloads": payload.workloads_zip()}
     objects = manifests.everything(plan["run_id"], "gpuval", code, [placement])
     return podman.play(objects[-1], objects, POD_SECONDS)
 

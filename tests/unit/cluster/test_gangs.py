@@ -70,7 +70,7 @@ def made(asked=None, nodes=NODES, queue="", together=TOGETHER):
         )
         for node in nodes
     ]
-    return manifests.everything(RUN, "gpuval", manifests.Code(b"r", b"w"), placements, together=together)
+    return manifests.everything(RUN, "gpuval", {"runner": b"r", "workloads": b"w"}, placements, together=together)
 
 
 def of(kind, objects):
@@ -203,7 +203,7 @@ def test_what_gangs_ask_for_is_not_asked_for_a_node_alone():
     placement = manifests.Placement(
         manifests.Target("node-1", "h", "", {}), settings, manifests.pod_plan(alone, settings)
     )
-    (job,) = of("Job", manifests.everything(RUN, "gpuval", manifests.Code(b"r", b"w"), [placement]))
+    (job,) = of("Job", manifests.everything(RUN, "gpuval", {"runner": b"r", "workloads": b"w"}, [placement]))
     spec = job["spec"]["template"]["spec"]
     assert "rdma" not in json.dumps(job) and not spec.keys() & {"hostNetwork", "hostname", "subdomain"}
     assert "suspend" not in job["spec"] and gangs.QUEUE_LABEL not in job["metadata"]["labels"]

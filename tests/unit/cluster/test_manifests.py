@@ -9,7 +9,7 @@ import kubernetes_validate
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import manifests, names, pod_settings
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.manifests import Code, Placement, Target
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.manifests import Placement, Target
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import ManifestError, parse
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
@@ -19,7 +19,7 @@ VERSIONS = [f"1.{minor}" for minor in range(30, 37)]
 DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 LABEL_VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 IMAGE = "registry.example/gpuval@sha256:" + "a" * 64
-CODE = Code(b"runner", b"workloads")
+CODE = {"runner": b"runner", "workloads": b"workloads"}
 DECLARATIONS = {
     "facts": {"command": ["{runner_python}", "{runner}", "facts"]},
     "image": {"command": ["{runner}", "image"]},
@@ -285,20 +285,24 @@ def test_plans_of_many_nodes_share_config_maps_within_the_limit():
     assert all(re.fullmatch(r"[-._a-zA-Z0-9]{1,253}", place.key) for place in places.values())
 
 
+def programs(runner, workloads):
+    return {"runner": runner, "workloads": workloads}
+
+
 def test_config_maps_of_other_content_have_other_names():
     settings = parse({"image": IMAGE})
     one, two = (manifests.plan_config_maps("r", "n", [manifests.pod_plan(plan(n), settings)])[0] for n in ("a", "b"))
     assert one[0]["metadata"]["name"] != two[0]["metadata"]["name"]
-    first, second = (manifests.code_config_map("r", "n", data, b"") for data in (b"1", b"2"))
+    first, second = (manifests.code_config_map("r", "n", programs(data, b"")) for data in (b"1", b"2"))
     assert first["metadata"]["name"] != second["metadata"]["name"]
 
 
 def test_the_programs_fit_into_a_config_map():
-    found = manifests.code_config_map("r", "n", payload.runner_pyz(), payload.workloads_zip())
+    found = manifests.code_config_map("r", "n", programs(payload.runner_pyz(), payload.workloads_zip()))
     assert base64.b64decode(found["binaryData"]["runner.pyz"]) == payload.runner_pyz()
     assert len(json.dumps(found)) < 1_200_000
     with pytest.raises(ManifestError, match="1 MiB"):
-        manifests.code_config_map("r", "n", b"x" * 600_000, b"x" * 600_000)
+        manifests.code_config_map("r", "n", programs(b"x" * 600_000, b"x" * 600_000))
 
 
 def test_a_second_attempt_brings_the_records_of_the_first():

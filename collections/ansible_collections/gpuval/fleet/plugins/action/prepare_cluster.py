@@ -64,11 +64,7 @@ class ActionModule(ControllerAction):
 
 def _try_namespace(cluster):
     """Lists of a namespace that is missing are empty and no error: only making something there tells."""
-    thing = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": "gpuval-prepare", "labels": names.owner_labels()},
-    }
+    thing = names.core_object("ConfigMap", {"name": "gpuval-prepare", "labels": names.owner_labels()})
     try:
         cluster.create(thing, dry_run=True)
     except Refused as error:

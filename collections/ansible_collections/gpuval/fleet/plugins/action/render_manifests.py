@@ -28,9 +28,9 @@ class ActionModule(RunAction):
             for name, known in nodes.items()
             if name not in missing
         ]
-        archives = launching.archives()
-        code = manifests.Code(archives["runner"], archives["workloads"])
-        objects = manifests.everything(run["run_id"], options["namespace"], code, placements, options["make_namespace"])
+        objects = manifests.everything(
+            run["run_id"], options["namespace"], launching.archives(), placements, options["make_namespace"]
+        )
         result = {
             "nodes": [item.plan["node"] for item in placements],
             "missing": missing,

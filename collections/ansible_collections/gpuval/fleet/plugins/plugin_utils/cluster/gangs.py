@@ -78,23 +78,14 @@ def member_address(
 
 def service(run_id: str, namespace: str, port: int) -> Manifest:
     """The headless Service of a round: it gives each of its pods a name, also before all of them are ready."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {
-            "name": service_name(run_id),
-            "namespace": namespace,
-            "labels": names.run_labels(run_id),
-            "annotations": names.run_annotations(run_id),
-        },
-        "spec": {
-            "clusterIP": "None",
-            "publishNotReadyAddresses": True,
-            "selector": names.run_labels(run_id),
-            # Pods reach each other at any; a Service that names none is none for some name servers.
-            "ports": [{"name": "rendezvous", "port": port}],
-        },
+    spec = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": names.run_labels(run_id),
+        # Pods reach each other at any; a Service that names none is none for some name servers.
+        "ports": [{"name": "rendezvous", "port": port}],
     }
+    return names.core_object("Service", names.metadata(run_id, namespace, service_name(run_id)), spec=spec)
 
 
 def keys_secret(run_id: str, namespace: str, keys: Mapping[str, str]) -> Manifest:
@@ -102,19 +93,9 @@ def keys_secret(run_id: str, namespace: str, keys: Mapping[str, str]) -> Manifes
     missing = sorted(KEY_FILES.keys() - keys.keys())
     if missing:
         raise ManifestError(f"the round {run_id} has no {', '.join(missing)}: its keys were not made, or forgotten")
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {
-            "name": keys_name(run_id),
-            "namespace": namespace,
-            "labels": names.run_labels(run_id),
-            "annotations": names.run_annotations(run_id),
-        },
-        "type": "Opaque",
-        "immutable": True,
-        "data": {name: base64.b64encode(keys[name].encode()).decode("ascii") for name in KEY_FILES},
-    }
+    data = {name: base64.b64encode(keys[name].encode()).decode("ascii") for name in KEY_FILES}
+    metadata = names.metadata(run_id, namespace, keys_name(run_id))
+    return names.core_object("Secret", metadata, type="Opaque", immutable=True, data=data)
 
 
 def keys_source(run_id: str) -> Manifest:

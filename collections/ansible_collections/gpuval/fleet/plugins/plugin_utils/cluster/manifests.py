@@ -85,16 +85,11 @@ class Together:
 
 
 @dataclass(frozen=True)
-class Code:
-    """The programs that travel to the pods."""
-
-    runner: bytes
-    workloads: bytes
-
-
-@dataclass(frozen=True)
 class Placement:
-    """One attempt on one node. `store` is the document store.json, empty where pods do not reach the store."""
+    """One attempt on one node. `store` is the document store.json, empty where pods do not reach the store.
+
+    `earlier`: the records of earlier attempts, which the new pod does not have.
+    """
 
     target: Target
     settings: PodSettings
@@ -147,7 +142,7 @@ def namespace(name: str, jobs: Iterable[Manifest] = ()) -> Manifest:
     labels = names.owner_labels()
     if levels:
         labels["pod-security.kubernetes.io/enforce"] = max(levels, key=LEVELS.index)
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+    return names.core_object("Namespace", {"name": name, "labels": labels})
 
 
 def security_level(spec: Mapping[str, Any]) -> str:
@@ -173,20 +168,14 @@ _BASELINE = {
 }
 
 
-def code_config_map(run_id: str, namespace: str, runner: bytes, workloads: bytes) -> Manifest:
+def code_config_map(run_id: str, namespace: str, archives: Mapping[str, bytes]) -> Manifest:
     """The programs, once for a run. The name depends on the content: a run resumed by other programs gets its own."""
-    size = len(runner) + len(workloads)
+    size = sum(map(len, archives.values()))
     if size > MOST_BYTES:
         raise ManifestError(f"runner and workloads are {size} bytes, and a ConfigMap holds 1 MiB")
-    content = {"runner.pyz": _encoded(runner), "workloads.zip": _encoded(workloads)}
+    content = {"runner.pyz": _encoded(archives["runner"]), "workloads.zip": _encoded(archives["workloads"])}
     name = names.run_name(run_id, f"code-{names.digest(''.join(content.values()), 8)}")
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": _metadata(run_id, namespace, name),
-        "immutable": True,
-        "binaryData": content,
-    }
+    return names.core_object("ConfigMap", names.metadata(run_id, namespace, name), immutable=True, binaryData=content)
 
 
 def plan_config_maps(
@@ -225,81 +214,46 @@ def _in_config_maps(
     """ConfigMaps of documents: for each its owner, its key, the document, and its name in messages."""
     maps: list[Manifest] = []
     places: dict[Owner, PlanPlace] = {}
-    batch: dict[str, str] = {}
-    owners: dict[str, Owner] = {}
+    batches: list[list[tuple[Owner, str, str]]] = [[]]
     size = 0
-
-    def close() -> None:
-        nonlocal size
-        if not batch:
-            return
-        content = "\n".join(f"{key} {text}" for key, text in sorted(batch.items()))
-        name = names.run_name(run_id, f"{what}-{names.digest(content, 10)}")
-        maps.append(
-            {
-                "apiVersion": "v1",
-                "kind": "ConfigMap",
-                "metadata": _metadata(run_id, namespace, name),
-                "immutable": True,
-                "data": dict(batch),
-            }
-        )
-        places.update({owner: PlanPlace(name, key) for key, owner in owners.items()})
-        batch.clear()
-        owners.clear()
-        size = 0
-
     for owner, key, document, label in documents:
         text = json.dumps(document, separators=(",", ":"))
         length = len(text.encode()) + len(key)
         if length > MOST_BYTES:
             raise ManifestError(f"{label}: {length} bytes, and a ConfigMap holds 1 MiB")
         if size + length > MOST_BYTES:
-            close()
-        batch[key] = text
-        owners[key] = owner
+            batches.append([])
+            size = 0
+        batches[-1].append((owner, key, text))
         size += length
-    close()
+    for batch in filter(None, batches):
+        data = {key: text for _owner, key, text in batch}
+        content = "\n".join(f"{key} {text}" for key, text in sorted(data.items()))
+        name = names.run_name(run_id, f"{what}-{names.digest(content, 10)}")
+        maps.append(names.core_object("ConfigMap", names.metadata(run_id, namespace, name), immutable=True, data=data))
+        places.update({owner: PlanPlace(name, key) for owner, key, _text in batch})
     return maps, places
 
 
-def node_secret(
-    run_id: str,
-    namespace: str,
-    node: str,
-    attempt: int,
-    store: Mapping[str, Any],
-    rclone_config: str = "",
-    ca: str = "",
-    machine_id: str = "",
-    earlier: Iterable[Mapping[str, Any]] = (),
-) -> Manifest:
-    """What one attempt on one node needs beside its plan: signed URLs, the models' read key, the machine id.
-
-    `earlier`: the records of earlier attempts, which the new pod does not have.
-    """
+def secret_of(run: Run, item: Placement) -> Manifest:
+    """What one attempt on one node needs beside its plan: signed URLs, the models' read key, the machine id."""
+    node, machine_id = item.plan["node"], item.target.machine_id
     content = {MACHINE_ID: f"{machine_id}\n" if machine_id else ""}  # empty, it hides the one of the image
-    if store:
-        content["store.json"] = json.dumps(store, separators=(",", ":"))
-    if rclone_config:
-        content["rclone.conf"] = rclone_config
-    if ca:
-        content["ca.pem"] = ca
-    for record in earlier:
+    if item.store:
+        content["store.json"] = json.dumps(item.store, separators=(",", ":"))
+    if item.rclone_config:
+        content["rclone.conf"] = item.rclone_config
+    if item.ca:
+        content["ca.pem"] = item.ca
+    for record in item.earlier:
         content[f"record-{names.container_name(record['stage'])}.json"] = json.dumps(record, separators=(",", ":"))
     size = sum(len(text.encode()) for text in content.values())
     if size > MOST_BYTES:
         raise ManifestError(
             f"the Secret of {node} has {size} bytes, and a Secret holds 1 MiB: validate the node in a new run"
         )
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": _node_metadata(run_id, namespace, node, attempt),
-        "type": "Opaque",
-        "immutable": True,
-        "data": {key: _encoded(text.encode()) for key, text in content.items()},
-    }
+    data = {key: _encoded(text.encode()) for key, text in content.items()}
+    return names.core_object("Secret", _node_metadata(run, item.plan), type="Opaque", immutable=True, data=data)
 
 
 def model_volumes(run_id: str, namespace: str, settings: PodSettings) -> list[Manifest]:
@@ -310,42 +264,27 @@ def model_volumes(run_id: str, namespace: str, settings: PodSettings) -> list[Ma
     name = _claim_name(run_id, nfs)
     size = str(nfs.get("size", "1Ti"))
     common = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
-    volume = _metadata(run_id, namespace, name)
+    volume = names.metadata(run_id, namespace, name)
     del volume["namespace"]  # volumes have none
+    volume_spec = {
+        **common,
+        "capacity": {"storage": size},
+        "persistentVolumeReclaimPolicy": "Retain",
+        "mountOptions": list(nfs["mount_options"]),
+        "nfs": {"server": nfs["server"], "path": nfs["path"]},
+        "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": name, "namespace": namespace},
+    }
+    claim_spec = {**common, "volumeName": name, "resources": {"requests": {"storage": size}}}
     return [
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolume",
-            "metadata": volume,
-            "spec": {
-                **common,
-                "capacity": {"storage": size},
-                "persistentVolumeReclaimPolicy": "Retain",
-                "mountOptions": list(nfs["mount_options"]),
-                "nfs": {"server": nfs["server"], "path": nfs["path"]},
-                "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": name, "namespace": namespace},
-            },
-        },
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "metadata": _metadata(run_id, namespace, name),
-            "spec": {**common, "volumeName": name, "resources": {"requests": {"storage": size}}},
-        },
+        names.core_object("PersistentVolume", volume, spec=volume_spec),
+        names.core_object("PersistentVolumeClaim", names.metadata(run_id, namespace, name), spec=claim_spec),
     ]
 
 
-def node_job(
-    run: Run,
-    settings: PodSettings,
-    target: Target,
-    plan: Mapping[str, Any],
-    place: PlanPlace,
-    sku: str = "auto",
-) -> Manifest:
-    """The Job of one attempt on one node. `plan` is one of :func:`pod_plan`."""
-    node, attempt, gang = plan["node"], plan["attempt"], plan.get("gang")
-    metadata = _node_metadata(run.run_id, run.namespace, node, attempt)
+def job_of(run: Run, item: Placement, place: PlanPlace) -> Manifest:
+    """The Job of one attempt on one node; its plan is one of :func:`pod_plan`."""
+    settings, plan, gang = item.settings, item.plan, item.plan.get("gang")
+    metadata = _node_metadata(run, plan)
     if gang:
         settings = for_gang(settings)
         metadata["labels"][names.GANG_LABEL] = names.label_value(gang["name"])
@@ -365,7 +304,7 @@ def node_job(
                     "labels": {**LABELS, **metadata["labels"]},
                     "annotations": {**ANNOTATIONS, **metadata["annotations"]},
                 },
-                "spec": _pod_spec(run, settings, target, plan, place, sku),
+                "spec": _pod_spec(run, settings, item, place),
             },
         },
     }
@@ -390,13 +329,13 @@ def shared_by_round(
 def everything(
     run_id: str,
     namespace_name: str,
-    code: Code,
+    archives: Mapping[str, bytes],
     placements: Sequence[Placement],
     make_namespace: bool = False,
     together: Together | None = None,
 ) -> list[Manifest]:
     """All objects of a run, or of a round of gangs (`together`), in the order in which they are to be applied."""
-    made = code_config_map(run_id, namespace_name, code.runner, code.workloads)
+    made = code_config_map(run_id, namespace_name, archives)
     shared: list[Manifest] = []
     members: dict[str, PlanPlace] = {}
     if together:
@@ -416,26 +355,6 @@ def everything(
         *([namespace(namespace_name, jobs)] if make_namespace else []),
         *(gangs.labelled(item, together.of if together else None) for item in own),
     ]
-
-
-def secret_of(run: Run, item: Placement) -> Manifest:
-    """The Secret of a placement."""
-    return node_secret(
-        run.run_id,
-        run.namespace,
-        item.plan["node"],
-        item.plan["attempt"],
-        item.store,
-        item.rclone_config,
-        item.ca,
-        item.target.machine_id,
-        item.earlier,
-    )
-
-
-def job_of(run: Run, item: Placement, place: PlanPlace) -> Manifest:
-    """The Job of a placement."""
-    return node_job(run, item.settings, item.target, item.plan, place, item.sku)
 
 
 def _pod_stage(stage: Mapping[str, Any], settings: PodSettings, *, has_keys: bool) -> dict[str, Any]:
@@ -460,10 +379,10 @@ def _pod_stage(stage: Mapping[str, Any], settings: PodSettings, *, has_keys: boo
     return {**stage, "image": image, "container": container, "needs": needs}
 
 
-def _pod_spec(
-    run: Run, settings: PodSettings, target: Target, plan: Mapping[str, Any], place: PlanPlace, sku: str
-) -> dict[str, Any]:
-    resource = resource_of(settings, sku, target.allocatable)
+def _pod_spec(run: Run, settings: PodSettings, item: Placement, place: PlanPlace) -> dict[str, Any]:
+    """`settings`: those of the placement, for a gang where it has one."""
+    plan, target = item.plan, item.target
+    resource = resource_of(settings, item.sku, target.allocatable)
     gpus = _gpu_count(resource, target, plan)
     volumes, inside = _host_volumes(plan["stages"])
     containers = [
@@ -494,21 +413,18 @@ def _pod_spec(
             *volumes,
         ],
     }
-    if len(containers) > 1:
-        spec["initContainers"] = containers[:-1]
-    if settings.node_selector:
-        spec["nodeSelector"] = dict(settings.node_selector)
     if plan.get("gang"):
         spec.update(gangs.found_by_name(run.run_id, plan["node"], settings))
     if settings.host_network:
         spec.update({"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"})
-    if settings.runtime_class:
-        spec["runtimeClassName"] = settings.runtime_class
-    if settings.priority_class:
-        spec["priorityClassName"] = settings.priority_class
-    if settings.image_pull_secrets:
-        spec["imagePullSecrets"] = [{"name": name} for name in settings.image_pull_secrets]
-    return spec
+    optional = {
+        "initContainers": containers[:-1],
+        "nodeSelector": dict(settings.node_selector),
+        "runtimeClassName": settings.runtime_class,
+        "priorityClassName": settings.priority_class,
+        "imagePullSecrets": [{"name": name} for name in settings.image_pull_secrets],
+    }
+    return {**spec, **{key: value for key, value in optional.items() if value}}
 
 
 def _container(
@@ -660,19 +576,11 @@ def _host_volumes(
     return list(volumes.values()), mounts
 
 
-def _metadata(run_id: str, namespace: str, name: str) -> dict[str, Any]:
-    return {
-        "name": name,
-        "namespace": namespace,
-        "labels": names.run_labels(run_id),
-        "annotations": names.run_annotations(run_id),
-    }
-
-
-def _node_metadata(run_id: str, namespace: str, node: str, attempt: int) -> dict[str, Any]:
+def _node_metadata(run: Run, plan: Mapping[str, Any]) -> dict[str, Any]:
+    run_id, node, attempt = run.run_id, plan["node"], plan["attempt"]
     return {
         "name": names.object_name(run_id, node, attempt),
-        "namespace": namespace,
+        "namespace": run.namespace,
         "labels": names.node_labels(run_id, node, attempt),
         "annotations": names.node_annotations(run_id, node),
     }

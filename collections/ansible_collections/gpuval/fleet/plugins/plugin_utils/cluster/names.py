@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from typing import Any
 
 NAME_LABEL = "app.kubernetes.io/name"
 MANAGED_LABEL = "app.kubernetes.io/managed-by"
@@ -56,6 +57,17 @@ def node_labels(run_id: str, node: str, attempt: int) -> dict[str, str]:
 
 def run_annotations(run_id: str) -> dict[str, str]:
     return {RUN_ANNOTATION: run_id}
+
+
+def metadata(run_id: str, namespace: str, name: str) -> dict[str, Any]:
+    """Metadata of an object that a run has one of."""
+    labels, annotations = run_labels(run_id), run_annotations(run_id)
+    return {"name": name, "namespace": namespace, "labels": labels, "annotations": annotations}
+
+
+def core_object(kind: str, meta: dict[str, Any], **content: Any) -> dict[str, Any]:
+    """An object of the core API, `v1`."""
+    return {"apiVersion": "v1", "kind": kind, "metadata": meta, **content}
 
 
 def node_annotations(run_id: str, node: str) -> dict[str, str]:

@@ -118,10 +118,7 @@ class ClusterPlacement(Placement):
         self._streams = self._open.enter_context(Streams(self._cluster, kinds))
         self._wait_for_lists()
         self._readmit_joined()
-        archives = launching.archives()
-        code = manifests.code_config_map(
-            self._run["run_id"], self._cluster.namespace, archives["runner"], archives["workloads"]
-        )
+        code = manifests.code_config_map(self._run["run_id"], self._cluster.namespace, launching.archives())
         self._make(code)
         self._code = code["metadata"]["name"]
         todo = [name for name in views if name in self.present and not views[name].complete]
@@ -307,26 +304,18 @@ class ClusterPlacement(Placement):
             urls = signed_urls(store.client, self._run["folder"], name, stages, store.valid_seconds)
         if attempt > 1:
             self._keep_logs(name, attempt - 1, stages)
-        target = manifests.target_of(node)
-        secret = manifests.node_secret(
-            run_id,
-            self._cluster.namespace,
-            name,
-            attempt,
+        run = manifests.Run(run_id, self._cluster.namespace, self._code, self._gangs)
+        item = manifests.Placement(
+            manifests.target_of(node),
+            order.settings,
+            {**plan, "deadline_seconds": min(plan["deadline_seconds"], seconds)},
+            order.sku,
             urls,
             store.reader if "loading" in stages else "",
             store.ca,
-            target.machine_id,
-            earlier=[dict(record) for record in view.records.values()] if attempt > 1 else (),
+            [dict(record) for record in view.records.values()] if attempt > 1 else (),
         )
-        job = manifests.node_job(
-            manifests.Run(run_id, self._cluster.namespace, self._code, self._gangs),
-            order.settings,
-            target,
-            {**plan, "deadline_seconds": min(plan["deadline_seconds"], seconds)},
-            self._places[name, attempt],
-            order.sku,
-        )
+        secret, job = manifests.secret_of(run, item), manifests.job_of(run, item, self._places[name, attempt])
         self._make(secret)
         self._make(job)
         return self._started(view, {**launch, "job": job["metadata"]["name"]}, plan)
