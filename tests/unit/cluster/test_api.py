@@ -149,14 +149,12 @@ def test_objects_are_trimmed(kit, cluster):
     assert pod["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 0
 
 
-def test_one_object_is_found_and_deleted_by_the_rules_of_lists(kit, cluster):
+def test_one_object_is_deleted_by_the_rules_of_lists(kit, cluster):
     cluster.create(config_map("one"))
     cluster.create(config_map("two"))
-    assert cluster.exists("ConfigMap", "one")
     cluster.delete("ConfigMap", "one")
     cluster.delete("ConfigMap", "one")  # none is no error
-    assert not cluster.exists("ConfigMap", "one")
-    assert cluster.exists("ConfigMap", "two")
+    assert [item["metadata"]["name"] for item in cluster.list("ConfigMap", SELECTOR)[0]] == ["two"]
     assert {asked.verb for asked in kit.requests} == {"create", "list", "deletecollection"}
 
 
@@ -310,8 +308,7 @@ class TestRefusals:
         with pytest.raises(Forbidden) as caught:
             cluster.create(job())
         assert caught.value.asked == [Asked("create", "batch", "jobs")]
-        assert caught.value.rule == '- apiGroups: ["batch"]\n  resources: ["jobs"]\n  verbs: ["create"]'
-        assert caught.value.rule in str(caught.value)
+        assert '- apiGroups: ["batch"]\n  resources: ["jobs"]\n  verbs: ["create"]' in str(caught.value)
         assert "namespace gpuval" in str(caught.value)
         assert kit.counts()[Asked("create", "batch", "jobs")] == 1  # no use in asking again
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from ..plugin_utils.cluster import cleaning
 from ..plugin_utils.cluster.api import Access, Cluster
 from ..plugin_utils.core.action import ControllerAction
@@ -22,7 +24,7 @@ class ActionModule(ControllerAction):
             "changed": bool(cleaned.count),
             "failed": bool(cleaned.left),
             "removed": cleaned.removed,
-            "left": [left.document() for left in cleaned.left],
+            "left": [asdict(left) for left in cleaned.left],
             "diff": {"before": before, "after": ""},
             "msg": "; ".join(lines),
         }

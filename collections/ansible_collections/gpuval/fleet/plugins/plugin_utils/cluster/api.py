@@ -140,14 +140,13 @@ class Unreachable(ClusterError):  # noqa: N818  (what the server is, when no ans
 
 
 class Forbidden(ClusterError):  # noqa: N818  (what the answer is)
-    """A rule is missing; `asked` is what it would have to allow, `rule` its YAML."""
+    """A rule is missing; `asked` is what it would have to allow."""
 
     def __init__(self, asked: Sequence[Asked], namespace: str, detail: str = "") -> None:
         super().__init__(
             permissions.explain(asked, namespace) + (f"\n(the cluster reports: {detail})" if detail else ""), 403
         )
         self.asked = list(asked)
-        self.rule = permissions.rule_text(asked)
 
 
 class Refused(ClusterError):  # noqa: N818  (what the answer is)
@@ -270,11 +269,6 @@ class Cluster:
             if not following:
                 return items, page["metadata"]["resourceVersion"]
             query["continue"] = following
-
-    def exists(self, kind: str, name: str) -> bool:
-        """Whether there is an object of that name. Uses the rule `list`."""
-        items, _ = self.list(kind, fields=f"metadata.name={name}")
-        return bool(items)
 
     def delete_all(self, kind: str, selector: str, fields: str = "") -> None:
         """Delete what a selector chooses, and its dependents. Returns before they are gone."""

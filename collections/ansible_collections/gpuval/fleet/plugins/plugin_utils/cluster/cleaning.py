@@ -37,9 +37,6 @@ class Left:
     why: str
     remedy: str
 
-    def document(self) -> dict[str, str]:
-        return {"kind": self.kind, "name": self.name, "why": self.why, "remedy": self.remedy}
-
 
 @dataclass
 class Cleaned:

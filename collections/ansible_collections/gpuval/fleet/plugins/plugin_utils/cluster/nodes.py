@@ -48,16 +48,9 @@ _MESSAGE_CHARACTERS = 300
 _PCI_VENDORS = {f"{number:04x}": vendor for number, vendor in PCI_VENDORS.items()}
 #: Node feature discovery by its default (class and vendor) or by vendor alone, as the vendors' operators set it up.
 _PCI = re.compile(r"feature\.node\.kubernetes\.io/pci-(?:(?:03|0b40|12)[0-9a-f]{0,2}_)?(10de|1002|1da3)\.present")
-_PLUGIN_HELP = {
-    "nvidia": "check the driver (nvidia-smi) and the device plugin on the node (kubectl get pods -A -o wide "
-    "--field-selector spec.nodeName={node} | grep nvidia, then its log)",
-    "amd": "check the driver (amd-smi) and the device plugin on the node (kubectl get pods -A -o wide "
-    "--field-selector spec.nodeName={node} | grep amdgpu, then its log)",
-    "gaudi": "check the driver (hl-smi) and the device plugin on the node (kubectl get pods -A -o wide "
-    "--field-selector spec.nodeName={node} | grep habanalabs, then its log)",
-    "": "check that driver and device plugin run on the node (kubectl get pods -A -o wide "
-    "--field-selector spec.nodeName={node})",
-}
+_PODS_OF_NODE = "kubectl get pods -A -o wide --field-selector spec.nodeName={node}"
+#: By vendor: the tool that shows the driver, and the name of the device plugin's pods.
+_PLUGINS = {"nvidia": ("nvidia-smi", "nvidia"), "amd": ("amd-smi", "amdgpu"), "gaudi": ("hl-smi", "habanalabs")}
 
 
 def describe(node: Mapping[str, Any]) -> dict[str, Any]:
@@ -281,7 +274,13 @@ def _of_gpus(name: str, description: Mapping[str, Any], have: Gpus, sku: str, ex
     if expected == 0:
         return None
     vendor = have.vendor or vendor_by_labels(description["labels"])
-    help_text = _PLUGIN_HELP[vendor].replace("{node}", name)
+    help_text = f"check that driver and device plugin run on the node ({_PODS_OF_NODE})"
+    if vendor in _PLUGINS:
+        tool, pods = _PLUGINS[vendor]
+        help_text = (
+            f"check the driver ({tool}) and the device plugin on the node ({_PODS_OF_NODE} | grep {pods}, then its log)"
+        )
+    help_text = f"{help_text}, {AGAIN}".replace("{node}", name)
     word = have.resource or "GPU resource"
     if not have.allocatable:
         if have.partitions:
@@ -297,14 +296,14 @@ def _of_gpus(name: str, description: Mapping[str, Any], have: Gpus, sku: str, ex
             message = (
                 f"it offers no {word}: no device plugin has registered on it (node created {description['created']})"
             )
-        return Finding("no_gpu_resource", message, f"{help_text}, {AGAIN.replace('{node}', name)}")
+        return Finding("no_gpu_resource", message, help_text)
     if have.replicas > 1:
         message = f"the device plugin shares each of its GPUs among {have.replicas} pods, so results would not count"
         return _found(name, "gpus_partitioned", message)
     if expected and have.allocatable < expected:
         of = f" (capacity {have.capacity})" if have.capacity != have.allocatable else ""
         message = f"{have.allocatable} {word} allocatable{of}, {expected} expected"
-        return Finding(REACHABLE, message, f"{help_text}, {AGAIN.replace('{node}', name)}")
+        return Finding(REACHABLE, message, help_text)
     return None
 
 
