@@ -203,8 +203,10 @@ def test_a_shell_and_a_log_are_commands_of_kubectl(at_work, monkeypatch):
         *("--", "sh", "-c"),
     ]
     done, words = reach(fleet, "follow", "-e", "run_reach_stage=facts")
-    assert words == [
-        *("exec", "kubectl", *access, "logs", "--follow", "--tail=200", pod["metadata"]["name"], "--container=facts")
+    command, cleaner = words[3].split(" 2>&1 | ")
+    assert words[:3] == ["exec", "sh", "-c"] and cleaner.endswith("escape.py")
+    assert shlex.split(command) == [
+        *("kubectl", *access, "logs", "--follow", "--tail=200", pod["metadata"]["name"], "--container=facts")
     ]
     done, words = reach(fleet, "shell", "-e", "run_reach_stage=facts")
     assert done.code != 0

@@ -1,5 +1,7 @@
 """Over SSH, or on this machine: the window is moved while a run is on, and a person gets to a node at work."""
 
+import os
+import signal
 import subprocess
 
 import pytest
@@ -57,11 +59,11 @@ def test_the_window_is_moved(at_work):
 def test_a_log_is_followed_and_a_shell_is_in_the_folder_of_the_run(at_work):
     done, way = reach(at_work, "follow")
     assert done.code == 0, str(done)
-    followed = subprocess.Popen(["sh", str(way)], stdout=subprocess.PIPE, text=True)
+    followed = subprocess.Popen(["sh", str(way)], stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
         assert any("worked: 3 items" in line for line in followed.stdout)
     finally:
-        followed.kill()
+        os.killpg(followed.pid, signal.SIGKILL)
         followed.wait(10)
         followed.stdout.close()
     done, way = reach(at_work, "shell")

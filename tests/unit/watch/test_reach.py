@@ -1,7 +1,9 @@
 """The commands by which a person gets to a node, and what is new in a log."""
 
+import os
 import random
 import shlex
+import signal
 import subprocess
 
 import pytest
@@ -32,9 +34,41 @@ def test_the_stage_at_work(states, stage):
     assert reach.stage_at_work(["facts", "training", "loading"], states) == stage
 
 
+def piped(words):
+    """The words of the command before the pipe that cleans its output."""
+    assert words[:2] == ["sh", "-c"]
+    before, after = words[2].split(" 2>&1 | ")
+    assert after.endswith("escape.py")
+    return shlex.split(before)
+
+
+@pytest.mark.parametrize("connection", [[], ["sh", "-c"]], ids=["local", "remote"])
+def test_no_escape_sequence_of_a_node_reaches_the_terminal(tmp_path, connection):
+    log = tmp_path / "logs/facts.log"
+    log.parent.mkdir()
+    log.write_bytes(
+        b"\x1b]0;owned\x07title\n\x1b[2Jred \x9b31m\xff\nover\rwritten\n" + b"x" * 200_000 + b"\x1b[31m\nend\n"
+    )
+    words = reach.on_host(FOLLOW, str(tmp_path), "facts", connection)
+    with subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True) as followed:
+        try:
+            shown = b""
+            while not shown.endswith(b"end\n"):
+                shown += followed.stdout.read1()
+        finally:
+            os.killpg(followed.pid, signal.SIGKILL)
+    assert b"title\nred" in shown and b"over\nwritten\n" in shown
+    assert not set(shown) & {0x1B, 0x07, 0x0D, 0x9B}
+
+
+def test_what_the_remote_command_complains_is_cleaned():
+    done = subprocess.run(reach.cleaned(["sh", "-c", "printf 'no\\033[2Jlog\\n' >&2"]), capture_output=True, check=True)
+    assert (done.stdout, done.stderr) == (b"nolog\n", b"")
+
+
 def test_ssh_keeps_its_options_and_what_is_run_is_one_word():
-    words = reach.on_host(FOLLOW, "/var/run 1/n", "facts", ["ssh", "-o", "User=a b", "host"], become=True)
-    assert words[:-1] == ["ssh", "-t", "-o", "User=a b", "host"]
+    words = piped(reach.on_host(FOLLOW, "/var/run 1/n", "facts", ["ssh", "-o", "User=a b", "host"], become=True))
+    assert words[:-1] == ["ssh", "-o", "User=a b", "host"]
     assert shlex.split(words[-1]) == ["sudo", "-n", "tail", "-n", "200", "-F", "/var/run 1/n/logs/facts.log"]
 
 
@@ -54,7 +88,7 @@ def test_a_log_needs_a_run_on_the_node():
 
 
 def test_kubectl_is_asked_of_the_same_cluster():
-    assert shlex.join(reach.in_pod(FOLLOW, ACCESS, "p", "facts")) == (
+    assert shlex.join(piped(reach.in_pod(FOLLOW, ACCESS, "p", "facts"))) == (
         "kubectl --kubeconfig=/k --namespace=gpuval logs --follow --tail=200 p --container=facts"
     )
     assert reach.in_pod(SHELL, ACCESS, "p", "facts")[3:9] == [

@@ -142,6 +142,6 @@ class ActionModule(ControllerAction):
             raise folder.RunError(f"no node of the run fits {error.args[0]!r}; it has {nodes}") from None
 
     def _say(self, line):
-        line = clean_text(line)
+        line = clean_text(line).replace("\n", " ")
         self.lines.append(line)
         self._display.display(line)

@@ -13,6 +13,7 @@ description:
   - Prints the command, and writes it into O(file) for the shell that comes after Ansible.
   - On a cluster it is C(kubectl exec) into the container of the stage, or C(kubectl logs).
   - Over SSH it is C(ssh) with the pinned host keys, or C(tail) of the stage's log by the same way.
+  - A log is piped through a filter that removes escape sequences, which a node may write.
   - Without C(kubectl) the log is followed here, by the API, until the stage has ended.
 extends_documentation_fragment:
   - gpuval.fleet.common

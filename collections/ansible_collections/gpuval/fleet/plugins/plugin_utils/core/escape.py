@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import html
 import re
+import sys
 import unicodedata
+from typing import BinaryIO
 
 _ANSI = re.compile(
     r"""
@@ -23,6 +25,8 @@ _UNSAFE_CATEGORIES = frozenset(
     {"Cc", "Cf", "Cn"}
 )  # controls, invisible and bidirectional format characters, non-characters
 _SUSPECT = re.compile(r"[^\n\t\x20-\x7e]")
+#: Bytes of a line of a stream; a longer one is cleaned in parts.
+MAX_LINE_BYTES = 1 << 16
 #: A node's name: safe as a file name and as an object key.
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 _XML_FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -89,3 +93,18 @@ def safe_name(name: str) -> str:
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
     kept = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")
     return f"{kept[:200] or 'node'}-{digest}"
+
+
+def clean_stream(source: BinaryIO, sink: BinaryIO) -> None:
+    """Copy the output of a node line by line as it comes, cleaned for the terminal."""
+    while line := source.readline(MAX_LINE_BYTES):
+        sink.write(clean_text(line.decode("utf-8", "replace")).encode())
+        sink.flush()
+
+
+if __name__ == "__main__":  # the end of a pipe, see watch/reach.py
+    try:
+        clean_stream(sys.stdin.buffer, sys.stdout.buffer)
+    except (KeyboardInterrupt, BrokenPipeError):
+        sys.stderr.close()
+        sys.exit(130)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..core import escape
 from ..core.errors import GpuvalError
 
 SHELL, FOLLOW = "shell", "follow"
@@ -39,9 +41,15 @@ def on_host(what: str, directory: str | None, stage: str, connection: Sequence[s
         remote = f"{'sudo -n ' if become else ''}tail -n {LINES} -F {log}"
     else:
         raise ReachError("the run was not started on this node: it has no log yet")
-    if not connection:
-        return ["sh", "-c", remote]
-    return [connection[0], "-t", *connection[1:], remote]
+    if what == SHELL:
+        return [connection[0], "-t", *connection[1:], remote] if connection else ["sh", "-c", remote]
+    return cleaned([*connection, remote] if connection else ["sh", "-c", remote])
+
+
+def cleaned(words: Sequence[str]) -> list[str]:
+    """A command whose output, complaints too, comes from a node: no escape sequence of it reaches the terminal."""
+    cleaner = shlex.join([sys.executable, "-I", escape.__file__])
+    return ["sh", "-c", f"{shlex.join(words)} 2>&1 | {cleaner}"]
 
 
 def kubectl(access: Mapping[str, str], *words: str) -> list[str]:
@@ -53,7 +61,7 @@ def in_pod(what: str, access: Mapping[str, str], pod: str, container: str) -> li
     if what == SHELL:
         words = ("exec", "--stdin", "--tty", pod, f"--container={container}", "--", "sh", "-c", _ANY_SHELL)
         return kubectl(access, *words)
-    return kubectl(access, "logs", "--follow", f"--tail={LINES}", pod, f"--container={container}")
+    return cleaned(kubectl(access, "logs", "--follow", f"--tail={LINES}", pod, f"--container={container}"))
 
 
 def newest(pods: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
