@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from gpuval_runner.telemetry import kernel_log
-from gpuval_runner.telemetry.events import Event, classify
+from gpuval_runner.telemetry.events import Event, Reader, classify
 
 FALLEN = "NVRM: Xid (PCI:0000:91:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 
@@ -31,6 +31,50 @@ FALLEN = "NVRM: Xid (PCI:0000:91:00): 79, pid='<unknown>', name=<unknown>, GPU h
             "amdgpu 0000:c3:00.0: amdgpu: 2 uncorrectable hardware errors detected in umc block",
             Event("ras", None, "0000:c3:00.0"),
         ),
+        (
+            "amdgpu 0000:c3:00.0: amdgpu: {3}socket: 0, 4 new correctable hardware errors detected in umc block",
+            Event("ras_corrected", None, "0000:c3:00.0"),
+        ),
+        (
+            "amdgpu 0000:c3:00.0: amdgpu: socket: 0, die: 1, 1 new deferred hardware errors detected in umc block",
+            Event("ras", None, "0000:c3:00.0"),
+        ),
+        ("amdgpu 0000:c3:00.0: amdgpu: 0 deferred hardware errors detected in umc block", None),
+        (
+            "amdgpu 0000:dd:00.0: {1}uncorrectable hardware error(ERREVENT_ATHUB_INTERRUPT) detected!",
+            Event("ras", None, "0000:dd:00.0"),
+        ),
+        ("[drm] RAS event of type ERREVENT_ATHUB_INTERRUPT detected!", Event("ras")),
+        (
+            "amdgpu 0000:c3:00.0: amdgpu: GPU reset for gfx RAS poison consumption is issued!",
+            Event("ras", None, "0000:c3:00.0"),
+        ),
+        ("amdgpu: RAS poison consumption, fall back to gpu reset flow: client id 10", Event("ras")),
+        ("amdgpu 0000:c3:00.0: amdgpu: poison is consumed by gfx, GPU reset", Event("ras", None, "0000:c3:00.0")),
+        ("amdgpu 0000:c3:00.0: amdgpu: Fatal error during GPU init", Event("ras", None, "0000:c3:00.0")),
+        (
+            "amdgpu 0000:c3:00.0: amdgpu: Saved bad pages 257 reaches threshold value 256",
+            Event("ras", None, "0000:c3:00.0"),
+        ),
+        ("amdgpu 0000:c3:00.0: amdgpu: RAS records:300 exceed threshold:256", Event("ras", None, "0000:c3:00.0")),
+        ("amdgpu 0000:c3:00.0: amdgpu: RAS records:231 exceeds 90% of threshold:256", None),
+        ("amdgpu: qcm fence wait loop timeout expired", Event("ras")),
+        ("[drm:amdgpu_dm_commit_planes [amdgpu]] *ERROR* Waiting for fences timed out!", Event("ras")),
+        (
+            "amdgpu 0000:1b:00.0: {1}[Hardware Error]: aca entry[00].STATUS=0xbaa000000000080b",
+            Event("ras", None, "0000:1b:00.0"),
+        ),
+        (
+            "amdgpu 0000:1b:00.0: amdgpu: [Hardware Error]: ACA[01/02].STATUS=0x9820000000000150",
+            Event("ras_corrected", None, "0000:1b:00.0"),
+        ),
+        ("amdgpu 0000:1b:00.0: amdgpu: [Hardware Error]: ACA[01/02].CONTROL=0x0000000000000001", None),
+        ("NVRM: GPU 0000:01:00.0: GPU has fallen off the bus.", Event("xid", 79, "0000:01:00.0")),
+        (
+            "NVRM: The NVIDIA GPU 0000:9d:00.0 (PCI ID: 10de:2330) installed in this system has fallen off the bus",
+            Event("xid", 79, "0000:9d:00.0"),
+        ),
+        ("NVRM: GPU has fallen off the bus.", Event("xid", 79)),
         ("amdgpu 0000:c3:00.0: amdgpu: 0 correctable hardware errors detected in umc block", None),
         ("amdgpu 0000:c3:00.0: amdgpu: no uncorrectable hardware errors detected in umc block", None),
         ("amdgpu 0000:05:00.0: amdgpu: GPU reset begin!. Source:  4", Event("ras", None, "0000:05:00.0")),
@@ -67,6 +111,60 @@ def test_which_xids_are_critical():
 
     assert not any(map(critical, (13, 31, 43, 45, 63, 68, 92, 109)))
     assert all(map(critical, (48, 62, 64, 74, 79, 94, 95, 119, 140)))
+
+
+@pytest.mark.parametrize("number", range(144, 150))
+@pytest.mark.parametrize(("severity", "is_critical"), [("Fatal   ", True), ("Nonfatal", False), ("", True)])
+def test_an_xid_of_nvlink_5_is_critical_by_its_text(number, severity, is_critical):
+    line = f"NVRM: Xid (PCI:0018:01:00): {number}, NETIR_LINK_EVT  {severity} XC0 i0 Link 09 (0x025525c6 0x00000000)"
+    event = classify(line)
+    assert (event.kind, event.number, event.address) == ("xid", number, "0018:01:00.0")
+    assert event.critical == is_critical
+
+
+def test_only_xids_of_nvlink_5_are_excused_by_their_text():
+    assert classify("NVRM: Xid (PCI:0000:91:00): 79, pid=1, name=nonfatal, GPU has fallen off the bus").critical
+    assert classify("NVRM: Xid (PCI:0000:91:00): 145, RLW_REMAP Fatal XC0 i0 Link 02 (Nonfatal)").critical
+    assert classify(
+        "NVRM: Xid (PCI:0000:91:00): 145, pid=1, name=A Nonfatal XC0, RLW_REMAP Fatal XC0 i0 Link 2"
+    ).critical
+    assert not classify("NVRM: Xid (PCI:0000:5f:00): 145, RLW_REMAP Nonfatal").critical
+
+
+def test_a_dump_of_an_error_bank_is_what_its_status_says():
+    device = "amdgpu 0000:1b:00.0: amdgpu: [Hardware Error]: "
+    head = f"{device}Accelerator Check Architecture events logged"
+
+    def kinds(*status):
+        lines = [head, f"{device}ACA[01/01].CONTROL=0x1", *status, f"{device}ACA[01/01].ADDR=0x0"]
+        return [event.kind for event, _text in Reader().read(lines)]
+
+    assert kinds(f"{device}ACA[01/01].STATUS=0xbaa000000000080b") == ["ras"]
+    assert kinds(f"{device}ACA[01/01].STATUS=0x9820100000000150") == ["ras"], "deferred"
+    assert kinds(f"{device}ACA[01/01].STATUS=0x9820000000000150") == ["ras_corrected"]
+    assert kinds() == ["ras"], "a head without a status counts"
+
+
+@pytest.mark.parametrize(
+    ("words", "flaps"),
+    [
+        ("up", 0),
+        ("down", 1),
+        ("down up", 1),
+        ("up up", 1),
+        ("up up up", 2),
+        ("up down up", 1),
+        ("down up down up", 2),
+        ("down up up", 2),
+    ],
+)
+def test_a_link_that_comes_up_again_went_down(words, flaps):
+    reader, found = Reader(), []
+    for word in words.split():  # one look each
+        found += reader.read(
+            [f"mlx5_core 0000:01:00.0 ib0: Link {word}", f"bnxt_en 0000:a1:00.1 eth{word}: NIC Link is Up"]
+        )
+    assert [event for event, text in found if "mlx5" in text] == [Event("link_flap", None, "0000:01:00.0")] * flaps
 
 
 @pytest.fixture

@@ -135,6 +135,7 @@ class Helper:
         self._oom = self._host.oom_kills()
         self._log = None if settings["kmsg"] is None else kernel_log.KernelLog(settings["kmsg"])
         self._no_log = settings["no_kmsg"]
+        self._events = events.Reader()
         self._since = kernel_log.Position(*settings["since"])
         self._sampler = GpuSampler(report, lambda: open_source(settings), self._period, settings["hung_seconds"])
         self._reported_hung = False
@@ -177,9 +178,8 @@ class Helper:
             self._report("hung" if self._reported_hung else "resumed", limit_seconds=limit)
 
     def _report_kernel(self, texts: list[str]) -> None:
-        found = [(event, text) for event, text in ((events.classify(text), text) for text in texts) if event]
         counted: dict[events.Event, list[str]] = {}
-        for event, text in found:
+        for event, text in self._events.read(texts):
             counted.setdefault(event, []).append(text[:MAX_TEXT])
         for event, lines in counted.items():
             self._report(

@@ -1,74 +1,140 @@
-"""What a line of the kernel's log means for the hardware. Pure.
+"""What lines of the kernel's log mean for the hardware. Pure.
 
 Only lines that the kernel itself wrote may come here: any user can write "Xid" into the log.
 
 Formats: NVIDIA's drivers as leptonai/gpud shows them (components/accelerator/nvidia/error/{xid,sxid}/README.md), amdgpu
-and habanalabs as their sources in Linux print them (amdgpu_ras.c, amdgpu_device.c, habanalabs/common/device.c),
-mm/oom_kill.c, drivers/edac/edac_mc.c, drivers/pci/pcie/aer.c, mlx5 en_main.c and events.c.
+and habanalabs as their sources in Linux print them (amdgpu_ras.c, amdgpu_ras_eeprom.c, amdgpu_aca.c, amdgpu_device.c,
+amdgpu_kms.c, amdkfd/kfd_int_process_v9.c, habanalabs/common/device.c), mm/oom_kill.c, drivers/edac/edac_mc.c,
+drivers/pci/pcie/aer.c, mlx5 en_main.c and events.c.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Optional
 
 #: XIDs that an application can cause or that healthy GPUs log; any other is critical. Source: gcm
 #: (facebookresearch/gcm, health checks).
 HARMLESS_XIDS = frozenset({13, 31, 43, 45, 63, 68, 92, 109})
+#: XIDs of NVLink 5, whose text says whether they are fatal: `149, NETIR_LINK_EVT Fatal XC0 i0 Link 09 (...)`.
+NVLINK5_XIDS = range(144, 150)
 
 _ADDRESS = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
-_XID = re.compile(rf"NVRM: Xid \((?:PCI:)?({_ADDRESS})[^)]*\): (\d+)[,:]")
+_XID = re.compile(rf"NVRM: Xid \((?:PCI:)?({_ADDRESS})[^)]*\): (\d+)[,:]([^(]*)")
+#: After the unit of the link, or before the link's number: the name of a process, which anyone chooses, is neither.
+_NONFATAL = re.compile(r"^\s*[A-Z][A-Z0-9_]*\s+Non-?fatal\b|\bNon-?fatal\s+XC\d+\s+i\d+\s+Link\b", re.IGNORECASE)
+#: With and without a XID 79 beside it.
+_OFF_THE_BUS = re.compile(rf"NVRM: (?:.*?\b({_ADDRESS})\b)?.*fallen off the bus")
+FALLEN_OFF = 79
 _SXID = re.compile(rf"SXid \(PCI:({_ADDRESS})\): (\d+), (?:Fatal|Non-fatal|Nonfatal)", re.IGNORECASE)
 _DEVICE = re.compile(rf"^\S+ ({_ADDRESS})[: ]")
 #: "no uncorrectable hardware errors detected" is amdgpu's all-clear.
-_AMD_ERRORS = re.compile(r"amdgpu.*?\b(\d+) (?:new )?(?:un)?correctable hardware errors detected")
+_AMD_ERRORS = re.compile(r"amdgpu.*?\b(\d+) (?:new )?(uncorrectable|correctable|deferred) hardware errors detected")
+#: A dump of an error bank, whose status says what it is; the head alone comes with corrected errors too.
+_ACA_HEAD = re.compile(r"Accelerator Check Architecture events logged")
+_ACA_STATUS = re.compile(r"\b(?:aca entry\[\d+\]|ACA\[\d+/\d+\])\.STATUS=0x([0-9a-f]{1,16})\b", re.IGNORECASE)
+#: Lines from the head to the status.
+ACA_LINES = 3
+#: Bits of the status: uncorrected, deferred, poison.
+ACA_FAULT = 1 << 61 | 1 << 44 | 1 << 43
+_LINK = re.compile(rf"^((?!NVRM|nvidia|pcieport)\S+ {_ADDRESS}\b.*)\blink (?:is )?(up|down)\b", re.IGNORECASE)
 _PATTERNS: tuple[tuple[str, str], ...] = (
-    ("ras", r"amdgpu.*(?:GPU reset begin|ring \S+ timeout|poison consumption|deferred hardware errors detected)"),
+    ("ras", r"amdgpu.*(?:GPU reset begin|ring \S+ timeout|poison (?:is |was )?consum|Fatal error during GPU init)"),
+    ("ras", r"ERREVENT_ATHUB_INTERRUPT|RAS poison consumption, (?:unmap|fall)|qcm fence wait loop timeout"),
+    ("ras", r"amdgpu.*(?:\bfences? (?:wait )?(?:loop )?(?:timed out|timeout)|ATHUB.*uncorrectable)"),
+    ("ras", r"amdgpu.*(?:bad pages?\b.*(?:reach|exceed).*threshold|RAS records:\s*\d+ exceed\w* threshold)"),
     ("ras", r"habanalabs.*(?:Going to reset device|H/W error|ECC event|HBM.*uncorrectable)"),
     ("oom", r"\b(?:Memory cgroup out|Out) of memory: Killed process"),
     ("mce", r"Machine check events logged|Machine Check Exception|\[Hardware Error\]: event severity:"),
     ("mce", r"^EDAC \S+: \d+ [CU]E\b|^Memory failure: 0x"),
     ("aer", r"PCIe Bus Error: severity="),
-    ("link_flap", rf"^(?!NVRM|nvidia|pcieport)\S+ {_ADDRESS}\b.*\blink (?:is )?down\b"),
     ("link_flap", r"\bPort module event: .*(?:unplugged|error)"),
 )
 _COMPILED = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _PATTERNS)
 #: Kinds of events, in the order of the report.
-KINDS = ("xid", "sxid", "ras", "mce", "oom", "link_flap", "aer")
+KINDS = ("xid", "sxid", "ras", "ras_corrected", "mce", "oom", "link_flap", "aer")
 
 
 @dataclass(frozen=True)
 class Event:
-    """What a line means: `number` of an XID or SXID, `address` of the PCI device as the kernel writes it."""
+    """What a line means: `number` of an XID or SXID, `address` of the PCI device as the kernel writes it.
+
+    `nonfatal`: the text of an XID of NVLink 5 says so.
+    """
 
     kind: str
     number: Optional[int] = None
     address: Optional[str] = None
+    nonfatal: bool = False
 
     @property
     def critical(self) -> bool:
         """Whether it is an XID by which hardware or driver failed."""
-        return self.kind == "xid" and self.number not in HARMLESS_XIDS
+        return self.kind == "xid" and self.number not in HARMLESS_XIDS and not self.nonfatal
+
+
+class Reader:
+    """Reads the lines of one stage, in order: some mean something only beside others."""
+
+    def __init__(self) -> None:
+        #: By port: the last word about its link.
+        self._links: dict[str, str] = {}
+
+    def read(self, texts: Sequence[str]) -> list[tuple[Event, str]]:
+        """The lines that concern the hardware, each with what it means."""
+        found = []
+        for position, text in enumerate(texts):
+            event = classify(text)
+            if _ACA_HEAD.search(text):
+                if any(map(_ACA_STATUS.search, texts[position + 1 : position + 1 + ACA_LINES])):
+                    continue  # the status says what it is
+            elif link := _LINK.search(text):
+                port, word = link[1], link[2].lower()
+                if word == self._links.get(port) == "up":  # it went down meanwhile, whether the driver says so or not
+                    event = Event("link_flap", None, _place(text))
+                self._links[port] = word
+            if event:
+                found.append((event, text))
+        return found
 
 
 def classify(text: str) -> Optional[Event]:
-    """Return what a line of the kernel means; None for one that does not concern the hardware."""
+    """Return what a line of the kernel means by itself; None for one that does not concern the hardware."""
     match = _XID.search(text)
     if match:
-        return Event("xid", int(match.group(2)), address(match.group(1)))
+        number = int(match.group(2))
+        nonfatal = number in NVLINK5_XIDS and bool(_NONFATAL.search(match.group(3)))
+        return Event("xid", number, address(match.group(1)), nonfatal)
+    match = _OFF_THE_BUS.search(text)
+    if match:
+        return Event("xid", FALLEN_OFF, address(match.group(1)) if match.group(1) else None)
     match = _SXID.search(text)
     if match:
         return Event("sxid", int(match.group(2)), address(match.group(1)))
+    place = _place(text)
     match = _AMD_ERRORS.search(text)
-    device = _DEVICE.search(text)
-    place = address(device.group(1)) if device else None
     if match:
-        return Event("ras", None, place) if int(match.group(1)) else None
+        kind = "ras_corrected" if match.group(2) == "correctable" else "ras"
+        return Event(kind, None, place) if int(match.group(1)) else None
+    match = _ACA_STATUS.search(text)
+    if match:
+        return Event("ras" if int(match.group(1), 16) & ACA_FAULT else "ras_corrected", None, place)
+    if _ACA_HEAD.search(text):
+        return Event("ras", None, place)
+    match = _LINK.search(text)
+    if match and match.group(2).lower() == "down":
+        return Event("link_flap", None, place)
     for kind, pattern in _COMPILED:
         if pattern.search(text):
             return Event(kind, None, place)
     return None
+
+
+def _place(text: str) -> Optional[str]:
+    device = _DEVICE.search(text)
+    return address(device.group(1)) if device else None
 
 
 def address(word: str) -> str:
