@@ -16,7 +16,7 @@ import boto3
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
 from botocore.client import Config
-from gpuval_runner.engine import EngineError, labels, probe, select
+from gpuval_runner.containers.engine import EngineError, labels, probe, select
 
 from tests.kit import host_image
 from tests.kit.model_server import ModelServer

@@ -6,8 +6,8 @@ import stat
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
-from gpuval_runner import container_stage
 from gpuval_runner import runner as runners
+from gpuval_runner.containers import stage as container_stage
 
 from tests.kit.runner import Node, stage
 

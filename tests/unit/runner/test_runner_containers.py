@@ -4,10 +4,18 @@ from pathlib import Path
 
 import pytest
 from gpuval_runner import plan as plans
-from gpuval_runner.container import PLACES, Wanted, create_argv, dropped_option, explain, explain_init, inherited_names
-from gpuval_runner.container_stage import container_name, out_of_memory
-from gpuval_runner.devices import access
-from gpuval_runner.engine import Ending, Engine, EngineFacts, labels, parse_ending, parse_image, parse_info
+from gpuval_runner.containers.command import (
+    PLACES,
+    Wanted,
+    create_argv,
+    dropped_option,
+    explain,
+    explain_init,
+    inherited_names,
+)
+from gpuval_runner.containers.devices import access
+from gpuval_runner.containers.engine import Ending, Engine, EngineFacts, labels, parse_ending, parse_image, parse_info
+from gpuval_runner.containers.stage import container_name, out_of_memory
 from gpuval_runner.errors import PlanError
 from gpuval_runner.plan import Container
 

@@ -5,9 +5,9 @@ import json
 import stat
 
 import pytest
-from gpuval_runner import brought
 from gpuval_runner import plan as plans
-from gpuval_runner.image import bring_images, loaded_names, plain
+from gpuval_runner.containers import brought
+from gpuval_runner.containers.images import bring_images, loaded_names, plain
 from gpuval_runner.layout import NodeDirectory
 
 from tests.kit.runner import Node, stage

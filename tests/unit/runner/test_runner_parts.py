@@ -13,9 +13,9 @@ from gpuval_runner import plan as plans
 from gpuval_runner import stage as stages
 from gpuval_runner.boot import Instant, elapsed
 from gpuval_runner.clock import now, parse
-from gpuval_runner.container_stage import Containers
+from gpuval_runner.containers.engine import Engine, EngineError, labels
+from gpuval_runner.containers.stage import Containers
 from gpuval_runner.detach import systemd_argv, systemd_scope, unit_name
-from gpuval_runner.engine import Engine, EngineError, labels
 from gpuval_runner.environment import Places, build, detected, inherited
 from gpuval_runner.errors import LockHeldError
 from gpuval_runner.layout import NodeDirectory

@@ -4,7 +4,8 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware import collect
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.vendors import GPU_VENDORS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import states
-from gpuval_runner import devices, environment, machine, plan
+from gpuval_runner import environment, machine, plan
+from gpuval_runner.containers import devices
 from gpuval_runner.result import STATES as RESULT_STATES
 from gpuval_workloads.common import device
 from gpuval_workloads.common.result import STATES as WORKLOAD_STATES

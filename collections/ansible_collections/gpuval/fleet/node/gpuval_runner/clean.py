@@ -8,13 +8,14 @@ import signal
 from pathlib import Path
 from typing import Any, Optional
 
-from gpuval_runner import brought, leftovers, lock, scratch
+from gpuval_runner import leftovers, lock, scratch
 from gpuval_runner import plan as plans
 from gpuval_runner import state as states
-from gpuval_runner.container_stage import chown_to_runner
+from gpuval_runner.containers import brought
+from gpuval_runner.containers.engine import EngineError, probe
+from gpuval_runner.containers.stage import chown_to_runner
 from gpuval_runner.descendants import run_marker
 from gpuval_runner.detach import stop_unit
-from gpuval_runner.engine import EngineError, probe
 from gpuval_runner.errors import LockHeldError, PlanError, RunnerError
 from gpuval_runner.files import write_atomically
 from gpuval_runner.layout import CACHE_MARK, NodeDirectory

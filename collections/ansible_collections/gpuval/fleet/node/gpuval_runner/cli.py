@@ -152,7 +152,7 @@ def _clean(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _image(options: argparse.Namespace) -> int:
-    from gpuval_runner.image import bring_images
+    from gpuval_runner.containers.images import bring_images
 
     return bring_images(NodeDirectory(options.dir), options.keep_archive)
 

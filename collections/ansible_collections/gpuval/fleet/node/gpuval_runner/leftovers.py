@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from typing import Optional
 
+from gpuval_node.hardware.engines import ENGINES
+
 from gpuval_runner import descendants
+from gpuval_runner.containers.engine import Engine, EngineError, EngineMissingError, labels
 from gpuval_runner.descendants import Process
-from gpuval_runner.engine import Engine, EngineError, EngineMissingError, labels
-from gpuval_runner.plan import ENGINES, Plan
+from gpuval_runner.plan import Plan
 from gpuval_runner.state import State
 
 GRACE_SECONDS = 3.0

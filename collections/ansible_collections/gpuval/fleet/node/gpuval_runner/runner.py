@@ -14,7 +14,7 @@ from gpuval_runner import clock, descendants, leftovers, machine, record, scratc
 from gpuval_runner import plan as plans
 from gpuval_runner import state as states
 from gpuval_runner.boot import Clock, elapsed
-from gpuval_runner.container_stage import RELEASE_SECONDS, Containers
+from gpuval_runner.containers.stage import RELEASE_SECONDS, Containers
 from gpuval_runner.descendants import run_marker
 from gpuval_runner.documents import RecordDocument
 from gpuval_runner.environment import Places, detected

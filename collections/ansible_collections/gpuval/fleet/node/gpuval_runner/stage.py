@@ -7,8 +7,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Callable, Optional
 
-from gpuval_runner import clock, container, oom, result, scratch
-from gpuval_runner.container_stage import CHILDREN_SECONDS, ContainerRun, Containers, reap
+from gpuval_runner import clock, oom, result, scratch
+from gpuval_runner.containers import command
+from gpuval_runner.containers.stage import CHILDREN_SECONDS, ContainerRun, Containers, reap
 from gpuval_runner.descendants import stage_marker
 from gpuval_runner.documents import Metric
 from gpuval_runner.environment import Places, build, placeholders
@@ -104,7 +105,7 @@ class StageRun:
         record, stage, plan = self._record, self._stage, self._context.plan
         names = placeholders(plan, self._context.places)
         if self._contained:
-            names = placeholders(plan, container.PLACES, stage.container.python)
+            names = placeholders(plan, command.PLACES, stage.container.python)
         argv = [expand(word, names) for word in stage.command]
         record.command = replace_words(record.command, argv)
         record.state, record.started_at, record.duration_seconds = "running", clock.now(), 0.0

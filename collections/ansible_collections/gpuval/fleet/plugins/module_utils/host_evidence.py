@@ -18,6 +18,7 @@ import time
 import zlib
 from pathlib import Path
 
+from .hardware.engines import ENGINES
 from .hardware.tools import toolbox
 from .redaction import PRIVATE_FILES, Redaction, secrets_of_run
 
@@ -125,7 +126,7 @@ def gather(directory, unit="", seconds=120.0, limit_bytes=8 << 20, bug_report=Fa
         arguments = ("journalctl", "--unit", unit, "--lines=5000", "--no-pager", "--output=short-iso")
         jobs.append(_command_job("run/journal.txt", COMMAND_SECONDS, arguments))
     if directory:
-        jobs += [_containers_job(engine, Path(directory).parent.name) for engine in ("docker", "podman")]
+        jobs += [_containers_job(engine, Path(directory).parent.name) for engine in ENGINES]
     if bug_report:
         jobs.append(_bug_report)
     parts, late = _work_off(jobs, deadline)

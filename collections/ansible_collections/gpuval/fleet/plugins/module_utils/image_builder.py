@@ -11,10 +11,11 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from .hardware.engines import ENGINES
+
 CONTEXT_LABEL = "gpuval.context"
 BASE_LABEL = "gpuval.base"
 ANSWER_SECONDS = 30
-ENGINES = ("docker", "podman")
 
 
 class BuildError(Exception):

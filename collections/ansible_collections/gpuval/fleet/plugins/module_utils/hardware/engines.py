@@ -9,6 +9,8 @@ from typing import Any, Optional
 from .tools import Run
 from .tree import Tree
 
+#: Container engines that gpuval runs stages with, the one to prefer first.
+ENGINES = ("docker", "podman")
 CDI_DIRECTORIES = ("/etc/cdi", "/var/run/cdi")
 _VERSION = re.compile(r"v?(\d+\.\d+(?:\.\d+)?[\w.+~-]*)")
 

@@ -1,13 +1,13 @@
-"""Images that a run brought to its node, recorded so that clean can remove them."""
+"""Images of a node: by what id its engine knows them, and which a run brought, so that clean can remove them."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Optional
 
-from gpuval_runner.container_stage import is_image
-from gpuval_runner.engine import Engine, EngineError, EngineMissingError
+from gpuval_runner.containers.engine import Engine, EngineError, EngineMissingError, LocalImage
 from gpuval_runner.files import read_json, to_json, write_atomically
 from gpuval_runner.layout import NodeDirectory
 from gpuval_runner.plan import Image
@@ -15,6 +15,25 @@ from gpuval_runner.text import one_line
 
 FILE = "images.json"
 REMOVE_SECONDS = 120.0
+
+
+def is_image(found: Optional[LocalImage], planned: str, directory: NodeDirectory) -> bool:
+    """Whether an image is the planned one, by the id that the engine gave it when it was loaded if need be."""
+    return found is not None and found.id in (planned, engine_id(planned, directory))
+
+
+def engine_id(planned: str, directory: NodeDirectory) -> str:
+    """Return the id that the engine of this node knows a planned image by: engines may have ids of their own."""
+    return known_ids(directory).get(planned, planned)
+
+
+def known_ids(directory: NodeDirectory) -> Mapping[str, str]:
+    """Return the engine's ids of images that were loaded here, by the planned ones."""
+    try:
+        found = read_json(directory.known_images, 1 << 20)
+    except (OSError, ValueError):
+        return {}
+    return {k: v for k, v in found.items() if isinstance(v, str)} if isinstance(found, dict) else {}
 
 
 def note(directory: NodeDirectory, command: str, image: Image, before: Optional[str], *, named: bool = False) -> None:

@@ -15,11 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpuval_runner import brought, download
+from gpuval_node.hardware.engines import ENGINES
+
+from gpuval_runner import download
 from gpuval_runner import plan as plans
-from gpuval_runner.container_stage import engine_id, is_image, known_ids
+from gpuval_runner.containers import brought
+from gpuval_runner.containers.brought import engine_id, is_image, known_ids
+from gpuval_runner.containers.engine import Engine, EngineError, LocalImage, select
 from gpuval_runner.documents import Metric
-from gpuval_runner.engine import Engine, EngineError, LocalImage, select
 from gpuval_runner.errors import LockHeldError, RunnerError
 from gpuval_runner.files import to_json, write_atomically, write_result
 from gpuval_runner.layout import NodeDirectory
@@ -139,7 +142,7 @@ class _Bringer:
         self._reported = 0.0
 
     def bring(self) -> None:
-        engine = select(self._plan.runtime if self._plan.runtime in plans.ENGINES else "auto")
+        engine = select(self._plan.runtime if self._plan.runtime in ENGINES else "auto")
         self._done.environment["engine"] = f"{engine.facts.kind} {engine.facts.version}"
         if all(self._skip(engine, image) for image in self._plan.images.values()):
             return  # nothing to wait for

@@ -12,8 +12,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Optional
 
-from gpuval_runner.devices import Access
-from gpuval_runner.engine import Engine
+from gpuval_runner.containers.devices import Access
+from gpuval_runner.containers.engine import Engine
 from gpuval_runner.environment import Places
 from gpuval_runner.plan import Container
 from gpuval_runner.text import one_line

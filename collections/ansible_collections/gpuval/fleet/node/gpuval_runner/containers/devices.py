@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuval_runner.engine import EngineFacts
+from gpuval_runner.containers.engine import EngineFacts
 
 CDI_DIRECTORIES = ("etc/cdi", "var/run/cdi", "run/cdi")
 OCI_HOOKS = ("usr/share/containers/oci/hooks.d", "etc/containers/oci/hooks.d")

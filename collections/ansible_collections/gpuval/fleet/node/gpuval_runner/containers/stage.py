@@ -8,13 +8,14 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Callable, Optional
 
 from gpuval_runner import scratch
-from gpuval_runner.container import (
+from gpuval_runner.containers.brought import engine_id, is_image
+from gpuval_runner.containers.command import (
     HOME,
     INSIDE,
     NO_INIT,
@@ -28,11 +29,10 @@ from gpuval_runner.container import (
     explain_init,
     inherited_names,
 )
+from gpuval_runner.containers.devices import access
+from gpuval_runner.containers.engine import Ending, Engine, EngineError, LocalImage, labels, select
 from gpuval_runner.descendants import stage_marker
-from gpuval_runner.devices import access
-from gpuval_runner.engine import Ending, Engine, EngineError, LocalImage, labels, select
 from gpuval_runner.environment import SSH_KEYS, Places, build
-from gpuval_runner.files import read_json
 from gpuval_runner.layout import NodeDirectory
 from gpuval_runner.outcome import Stop
 from gpuval_runner.plan import Accelerator, Plan, Stage
@@ -361,25 +361,6 @@ def chown_to_runner(engine: Engine, mark: ContainerMark, work: Path) -> str:
     except EngineError as error:
         return f"files of another user stay in {work}: {error}"
     return "" if done.returncode == 0 else f"files of another user stay in {work}: {done.stderr.strip()[-300:]}"
-
-
-def is_image(found: Optional[LocalImage], planned: str, directory: NodeDirectory) -> bool:
-    """Whether an image is the planned one, by the id that the engine gave it when it was loaded if need be."""
-    return found is not None and found.id in (planned, engine_id(planned, directory))
-
-
-def engine_id(planned: str, directory: NodeDirectory) -> str:
-    """Return the id that the engine of this node knows a planned image by: engines may have ids of their own."""
-    return known_ids(directory).get(planned, planned)
-
-
-def known_ids(directory: NodeDirectory) -> Mapping[str, str]:
-    """Return the engine's ids of images that were loaded here, by the planned ones."""
-    try:
-        found = read_json(directory.known_images, 1 << 20)
-    except (OSError, ValueError):
-        return {}
-    return {k: v for k, v in found.items() if isinstance(v, str)} if isinstance(found, dict) else {}
 
 
 def reap(limit: float) -> None:

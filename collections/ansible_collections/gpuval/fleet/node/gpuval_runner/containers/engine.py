@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Callable, Optional
 
+from gpuval_node.hardware.engines import ENGINES
+
 from gpuval_runner.text import one_line
 
 LABEL_RUN, LABEL_NODE, LABEL_STAGE = "gpuval.run", "gpuval.node", "gpuval.stage"
@@ -188,7 +190,7 @@ def select(runtime: str, execute: Execute = _execute) -> Engine:
     Raises ``EngineError`` saying why there is none.
     """
     problems = []
-    for command in ("docker", "podman") if runtime == "auto" else (runtime,):
+    for command in ENGINES if runtime == "auto" else (runtime,):
         try:
             return probe(command, execute)
         except EngineError as error:
