@@ -19,6 +19,18 @@ RESULT = """{"state":"success","message":"m",
 "series":[{"name":"loss","unit":"loss","scope":"node","x_unit":"step","x":[1],"y":[2]}],"environment":{"torch":"x"}}"""
 
 
+def test_every_record_echoes_the_nonce_of_its_launch(node):
+    first, second = "0" * 32, "f" * 32
+    node.put_plan(stage("a"), stage("b", "exit 1"), nonce=first)
+    assert node.call("run").returncode == 1
+    assert [node.record(name)["nonce"] for name in "ab"] == [first, first]
+    node.put_plan(stage("b"), attempt=2, nonce=second)
+    assert node.call("run").returncode == 0
+    assert node.record("a")["nonce"] == first
+    assert node.record("b")["nonce"] == second
+    assert [earlier["nonce"] for earlier in node.record("b")["attempts"]] == [first]
+
+
 def test_every_way_to_end(node):
     node.put_plan(
         stage("good", f"echo '{RESULT}' > $GPUVAL_RESULT_FILE"),

@@ -34,6 +34,7 @@ class RecordDocument(TypedDict):
     stage: str
     workload: str
     attempt: int
+    nonce: str
     state: str
     message: str
     started_at: Optional[str]

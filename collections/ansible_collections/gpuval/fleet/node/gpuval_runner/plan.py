@@ -147,6 +147,8 @@ class Plan:
     stages: tuple[Stage, ...]
     models_dir: Optional[str] = None
     images: Mapping[str, Image] = field(default_factory=dict)
+    #: Drawn by the controller for this node and attempt; every record echoes it.
+    nonce: Annotated[str, Limits("[0-9a-f]{16,64}", "a nonce in hexadecimal")] = ""
     #: How often GPUs and host are sampled beside a stage; 0 is not at all.
     telemetry_seconds: float = 0.0
     #: The gang that the node is part of, as JSON; empty for none.

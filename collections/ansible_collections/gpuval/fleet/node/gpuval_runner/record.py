@@ -34,6 +34,7 @@ class Record:
     stage: str
     workload: str
     attempt: int
+    nonce: str = ""
     state: str = "pending"
     message: str = ""
     started_at: Optional[str] = None
@@ -59,6 +60,7 @@ class Record:
             stage=stage.name,
             workload=stage.workload,
             attempt=plan.attempt,
+            nonce=plan.nonce,
             command=[encodable(word)[:MAX_WORD] for word in stage.command[:MAX_COMMAND_WORDS]],
             image=(stage.image or "")[:512] if plan.in_container(stage) else None,
             attempts=list(attempts),
@@ -164,7 +166,7 @@ def _is_record(document: Any, run_id: str, node: str, stage: str) -> bool:
     identity = {"schema": SCHEMA, "run_id": run_id, "node": node, "stage": stage}
     return (
         isinstance(document, dict)
-        and set(document) == names
+        and set(document) | {"nonce"} == names
         and all(document[name] == value for name, value in identity.items())
         and document["state"] in STATES
         and isinstance(document["attempt"], int)

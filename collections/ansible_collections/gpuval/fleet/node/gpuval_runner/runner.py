@@ -364,6 +364,7 @@ class Runner:
         elif what == "keep":
             kept = record.restore(document)
             if kept.state == "pending":
+                kept.nonce = self.plan.nonce
                 self._publisher.record(kept)
         elif what == "give_up":
             kept = record.restore(document)
