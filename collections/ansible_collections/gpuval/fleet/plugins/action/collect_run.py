@@ -15,6 +15,8 @@ from ..plugin_utils.core.escape import clean_text
 from ..plugin_utils.gang import document as gang_document
 from ..plugin_utils.gang import evidence
 from ..plugin_utils.records.evidence import (
+    CHANGED,
+    LATE,
     MAX_RECORD_BYTES,
     MAX_SERIES_BYTES,
     Evidence,
@@ -23,6 +25,7 @@ from ..plugin_utils.records.evidence import (
     parse_key,
     take_record,
 )
+from ..plugin_utils.records.states import FINAL_STATES
 from ..plugin_utils.runs import folder as run_folder
 from ..plugin_utils.runs import publishing
 from ..plugin_utils.runs.action import RunAction
@@ -40,12 +43,16 @@ MAX_BYTES = {"records": MAX_RECORD_BYTES, "series": MAX_SERIES_BYTES, "logs": MA
 
 
 class ActionModule(RunAction):
+    #: The evidence of a run that has ended and was judged stays as it is; a copy has only what the store has now.
+    frozen = False
+
     def work(self, options, task_vars):
         if self.check_mode:
             return {"changed": False, "skipped": True}
         folder = self.folder(options)
         self.store = open_store(options["store"]).store()
         gangs = gang_document.read(folder)
+        self.frozen = not folder.is_copy and publishing.is_final(folder.read_run(), publishing.judged(folder))
         if gangs is not None and not folder.is_copy:
             self._tell_gangs(folder, gangs)
         done = [
@@ -68,6 +75,11 @@ class ActionModule(RunAction):
         self.refused = {}
         self.collected = 0
         self.stored = set()
+        if not self.frozen:  # a run that is validated again takes what came after its first verdict
+            known = folder.read_problems()
+            kept = [problem for problem in known if problem["reason"] not in (LATE, CHANGED)]
+            if kept != known:
+                run_folder.write_json(folder.problems_file, kept)
         self._from_store()
         if self.run_folder.is_copy:
             self._drop_gone()
@@ -233,13 +245,19 @@ class ActionModule(RunAction):
             if record is None:
                 return None
             path = self.run_folder.evidence_file(node, stage)
-            before = path.read_bytes() if path.exists() else None
-            run_folder.write_json(path, record)
-            return path.read_bytes() != before
+            before, after = path.read_bytes() if path.exists() else None, run_folder.json_bytes(record)
+            if self.frozen and after != before:
+                late = before is None or json.loads(before)["state"] not in FINAL_STATES
+                self.evidence.add_problem(LATE if late else CHANGED, node=node, stage=stage)
+                return None
+            run_folder.write_bytes(path, after)
+            return after != before
         if stage not in self.run_info["nodes"].get(node, {"stages": []})["stages"]:
             self.evidence.add_problem(f"an object that is not expected: {key}")
             return None
         path = self.run_folder.evidence_file(node, stage, kind)
+        if self.frozen and path.exists():
+            return False
         if kind == "logs":
             text = "\n".join(clean_text(line) for line in raw[:MAX_LOG_BYTES].decode(errors="replace").splitlines())
             run_folder.write_bytes(path, (text + "\n").encode())

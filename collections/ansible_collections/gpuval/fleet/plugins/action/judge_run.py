@@ -12,7 +12,7 @@ from ..plugin_utils.judge.peer_groups import PeerHistory
 from ..plugin_utils.records import report_file
 from ..plugin_utils.report import write_file
 from ..plugin_utils.report.summary import summary_lines
-from ..plugin_utils.runs import applied_criteria
+from ..plugin_utils.runs import applied_criteria, publishing
 from ..plugin_utils.runs import folder as run_folder
 from ..plugin_utils.runs.action import RunAction
 
@@ -28,16 +28,22 @@ class ActionModule(RunAction):
             self._display.warning(remark)
         checks = criteria.load([*criteria.shipped_files(), *files])
         baseline_read = baseline.read(Path(held)) if held else None
+        judged = publishing.judged(folder)
+        frozen = publishing.is_final(run, judged)
         if options["finish"] and not folder.is_copy and run["finished_at"] is None:
             run = {**run, "finished_at": run_folder.now()}
             folder.write_run(run)
             keys.forget_all(folder)  # of a round that broke off: it is not resumed
         history = PeerHistory.of(applied_criteria.standings(folder))
         gangs = document.read(folder)
-        report = judging.report_on(folder, run, checks, gangs=gangs, baseline=baseline_read, history=history)
+        report = judging.report_on(
+            folder, run, checks, gangs=gangs, baseline=baseline_read, history=history, judged=judged, frozen=frozen
+        )
         report["summary"] = summary_lines(report)
         if not folder.is_copy:
             applied_criteria.keep_criteria(folder, options["criteria"], options["baseline"], history.documents())
         schemas.validate("report", report, what="report.json")
         write_file(folder.path / "report.json", report_file.lines(report))
+        if not folder.is_copy:
+            publishing.keep_verdict(folder, report)
         return {"changed": True, "verdict": report["verdict"], "counts": report["counts"]}

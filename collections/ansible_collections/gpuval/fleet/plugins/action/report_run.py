@@ -26,9 +26,8 @@ class ActionModule(RunAction):
         if options["state"] == "announced":
             return self._announce(folder, report)
         paths = [*write_forms(report, folder.path).values(), folder.path / "report.json"]
-        verdict_file = publishing.keep_verdict(folder, report)
         if options["store"] is not None and not folder.is_copy:
-            self._upload(options["store"], folder, report["run"]["folder"], [*paths, verdict_file])
+            self._upload(options["store"], folder, report["run"]["folder"], [*paths, publishing.verdict_file(folder)])
         return {"changed": True, "files": [str(path) for path in paths], "msg": f"report in {folder.path}"}
 
     def _upload(self, store, folder, prefix, report_files):

@@ -10,6 +10,8 @@ from ..judge.baseline import Baseline
 from ..judge.check import Check
 from ..judge.judging import read_evidence
 from ..judge.peer_groups import PeerHistory
+from ..records.evidence import CHANGED, LATE, Evidence, digest_of
+from ..records.states import FINAL_STATES
 from ..runs import folder as run_folder
 from ..runs.folder import RunFolder
 from . import evidence as gang_evidence
@@ -25,16 +27,53 @@ def report_on(
     with_gangs: bool = True,
     baseline: Baseline | None = None,
     history: PeerHistory | None = None,
+    judged: Mapping[str, Any] | None = None,
+    frozen: bool = False,
 ) -> dict[str, Any]:
     """The report (gpuval.report/1), without its summary; ``gangs`` is gangs.json of the run, None without gangs.
 
-    Without ``with_gangs`` nodes are judged by their own stages alone.
+    Without ``with_gangs`` nodes are judged by their own stages alone. ``judged`` is the last verdict on the run
+    (gpuval.verdict/1): what has changed since does not count, nor what came since if it is ``frozen``.
     """
     evidence = read_evidence(folder, run)
     if with_gangs:
         run = gang_evidence.expected(run, gangs)
         gang_evidence.take(evidence, folder, run, gangs)
+    if judged is not None:
+        _keep_judged(evidence, folder, run, judged, frozen=frozen)
     report = verdict.judge(run, evidence, checks, judged_at=run_folder.now(), baseline=baseline, history=history)
+    for node in report["nodes"]:
+        name = node["name"]
+        changed, _ = evidence.changed.get(name, ((), ""))
+        node["evidence"] = {
+            **{stage: judged["evidence"][name][stage] for stage in changed if judged is not None},
+            **{stage: digest_of(record) for stage, record in evidence.records.get(name, {}).items() if _ended(record)},
+        }
     if with_gangs and gangs is not None:
         report["fleet"]["gangs"] = report_section.of_document(gangs)
     return report
+
+
+def _keep_judged(
+    evidence: Evidence, folder: RunFolder, run: Mapping[str, Any], judged: Mapping[str, Any], *, frozen: bool
+) -> None:
+    """Leave of the evidence what was judged, since a node's signed URLs may outlive its run.
+
+    In a run that is validated again, not ``frozen``, nodes may complete theirs; one launched again has new records.
+    """
+    for name in run["nodes"]:
+        if not frozen and str(folder.read_launch(name).get("at", "")) > judged["judged_at"]:
+            continue
+        records, digests = evidence.records.get(name, {}), judged["evidence"].get(name, {})
+        late = [stage for stage, record in records.items() if stage not in digests and _ended(record)]
+        changed = [stage for stage in digests if stage not in records or digest_of(records[stage]) != digests[stage]]
+        for stages, reason in ((late if frozen else [], LATE), (changed, CHANGED)):
+            for stage in stages:
+                records.pop(stage, None)
+                evidence.add_problem(reason, node=name, stage=stage)
+        if changed:
+            evidence.changed[name] = changed, judged["nodes"].get(name, "INCOMPLETE")
+
+
+def _ended(record: Mapping[str, Any]) -> bool:
+    return record["state"] in FINAL_STATES

@@ -68,6 +68,16 @@ def no_stage_check() -> Entry:
     )  # fmt: skip
 
 
+def changed_check(stages: Sequence[str], verdict: str) -> Entry:
+    """A node whose records are not those that it was judged on; its ``verdict`` of then is the best it can have."""
+    return own_entry(
+        "evidence_unchanged", "", "identity", "fail" if verdict == "FAIL" else "missing", value=verdict,
+        expected="the records that were judged",
+        reason=f"{verdict} when the run ended; changed or removed since: {some_of(stages)}",
+        remedy="judge on the controller of the run, which keeps what it judged; find out who changed the record",
+    )  # fmt: skip
+
+
 def exempt_check(stage: str, reason: str) -> Entry:
     """A stage of gangs that nothing is expected of; without an entry it would vanish."""
     return own_entry(f"{stage}_state", stage, "state", "skipped", expected=f"nothing: {reason}", reason=reason)

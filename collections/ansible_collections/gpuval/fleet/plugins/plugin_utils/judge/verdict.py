@@ -29,6 +29,7 @@ from .identity import Twins, find_twins, identity_of, models_of
 from .kinds import KINDS, Context
 from .own_checks import (
     accelerator_check,
+    changed_check,
     exempt_check,
     explains,
     identity_checks,
@@ -203,6 +204,8 @@ def judge_node(
         for check in criteria:
             if check.stage == stage:
                 checks.extend(_entries(check, subject, context))
+    if name in evidence.changed:
+        checks.append(changed_check(*evidence.changed[name]))
     checks += [exempt_check(stage, reason) for stage, reason in expected.get("exempt", {}).items()]
     _withhold(checks, criteria)
     for entry in checks:

@@ -8,6 +8,7 @@ evidence, and never silent.
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import math
 import re
@@ -28,6 +29,10 @@ MAX_DEPTH = 32
 MAX_INTEGER_DIGITS = 32
 MAX_WORD = 96
 
+#: Why a record does not count once its run has ended and was judged.
+LATE = "a record that came after the verdict does not count: to judge it, validate again with gpuval_run_id"
+CHANGED = "the record was changed after the verdict: only the one that was judged counts"
+
 _KINDS = {"records": ".json", "series": ".json", "logs": ".log"}
 _STAGE = re.compile(r"[a-z][a-z0-9_]{0,31}", re.ASCII)
 _BARE = frozenset((int, float, bool, type(None)))
@@ -44,12 +49,14 @@ class Evidence:
     records: by node and stage, as accept_record returned them. launches: by node, ``{"state": ..., "message": ...}``
     with state started, finished, unreachable, refused, failed or unknown. problems: ``{"node", "stage", "reason"}``.
     contacts: by node and stage of gangs why its round could not ask the node (None: it could).
+    changed: by node the stages whose records are not those that its verdict, named beside them, was made from.
     """
 
     records: dict[str, dict[str, Record]] = field(default_factory=dict)
     launches: dict[str, dict[str, Any]] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     contacts: dict[str, dict[str, Mapping[str, Any] | None]] = field(default_factory=dict)
+    changed: dict[str, tuple[list[str], str]] = field(default_factory=dict)
 
     def contact_of(self, node: str, stage: str) -> Mapping[str, Any] | None:
         """Why the node could not be asked for its record of the stage: a stage of gangs has a launch of its own."""
@@ -117,6 +124,12 @@ def read_object(path: Path, max_bytes: int) -> dict[str, Any] | None:
     except (OSError, ValueError, RecursionError):
         return None
     return document if isinstance(document, dict) else None
+
+
+def digest_of(record: Mapping[str, Any]) -> str:
+    """SHA-256 of an accepted record, whatever the layout of the file that it was in."""
+    text = json.dumps(record, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def take_record(evidence: Evidence, run: Mapping[str, Any], key: str, raw: bytes) -> Record | None:

@@ -192,6 +192,27 @@ def verdict_file(folder: run_folder.RunFolder) -> Path:
     return folder.state / VERDICT_FILE
 
 
+def judged(folder: run_folder.RunFolder) -> dict[str, Any] | None:
+    """The last verdict on the run, with the digests of the evidence that it was made from; None before the first.
+
+    Raises RunError for a damaged file.
+    """
+    path = verdict_file(folder)
+    if not path.exists():
+        return None
+    try:
+        document: dict[str, Any] = run_folder.read_json(path)
+        schemas.validate("verdict", document, what=str(path))
+    except ValueError as error:
+        raise run_folder.RunError(f"{path} is damaged ({error}): restore it, or validate under a new id") from error
+    return document if "evidence" in document else None
+
+
+def is_final(run: Mapping[str, Any], verdict: Mapping[str, Any] | None) -> bool:
+    """Whether the verdict was made when the run had ended: what was there then is what counts from then on."""
+    return bool(verdict and run["finished_at"] and verdict["judged_at"] >= run["finished_at"])
+
+
 def renewed(
     document: Mapping[str, Any],
     launches: Mapping[str, Mapping[str, Any]],
@@ -227,6 +248,7 @@ def keep_verdict(folder: run_folder.RunFolder, report: Mapping[str, Any]) -> Pat
         "verdict": report["verdict"],
         "counts": report["counts"],
         "nodes": {node["name"]: node["verdict"] for node in report["nodes"]},
+        "evidence": {node["name"]: node.get("evidence", {}) for node in report["nodes"]},
     }
     schemas.validate("verdict", document, what=VERDICT_FILE)
     run_folder.write_json(verdict_file(folder), document)

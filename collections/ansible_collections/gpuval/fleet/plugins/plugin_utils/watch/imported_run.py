@@ -33,6 +33,7 @@ def bring(store: Store, run: dict[str, Any], results: Path) -> run_folder.RunFol
     folder.write_run(run)
     _launches(store, run, folder)
     _judging(store, run, folder)
+    _verdict(store, run, folder)
     _gangs(store, run, folder)
     if run_folder.latest_run_id(results) is None or run_folder.own(results, "") is None:
         run_folder.remember(results, run["run_id"])
@@ -148,6 +149,18 @@ def _problem(folder: run_folder.RunFolder, asked: dict[str, list[str]], reason: 
     folder.add_problems(
         [{"node": name, "stage": stage, "reason": reason} for name, stages in asked.items() for stage in stages]
     )
+
+
+def _verdict(store: Store, run: dict[str, Any], folder: run_folder.RunFolder) -> None:
+    """The verdict of the run's own controller, with the digests of the evidence that it judged."""
+    name = f"report/{publishing.VERDICT_FILE}"
+    document = _read(store, run, name, "verdict", stored_runs.MAX_DOCUMENT_BYTES)
+    if document is None:
+        publishing.verdict_file(folder).unlink(missing_ok=True)
+    elif document["run_id"] != run["run_id"]:
+        raise run_folder.RunError(f"{run['folder']}/{name} in the store is that of another run")
+    else:
+        run_folder.write_json(publishing.verdict_file(folder), document)
 
 
 def _judging(store: Store, run: dict[str, Any], folder: run_folder.RunFolder) -> None:

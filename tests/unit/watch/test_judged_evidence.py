@@ -1,0 +1,152 @@
+"""A run that ended keeps the evidence that it was judged on, whatever its nodes still write with their signed URLs."""
+
+import json
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.action import collect_run
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import CHANGED, LATE
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import imported_run
+
+from tests.kit.actions import run_action
+from tests.kit.builders import healthy_records, make_record, make_run
+
+NODES = ["good", "bad", "silent"]
+KEY = "folder/records/{stage}/{node}.json"
+
+
+def put(store, node, record):
+    store.put(KEY.format(stage=record["stage"], node=node), json.dumps(record).encode())
+
+
+class Collect(collect_run.ActionModule):
+    """What it does with the store, without a play around it."""
+
+    def __init__(self, store, folder):
+        self.store = store
+        self.frozen = not folder.is_copy and publishing.is_final(folder.read_run(), publishing.judged(folder))
+        self._collect_run(folder, {"fetch_tasks": None}, {})
+
+
+def judge(folder, *, finish=False):
+    options = {"run_id": folder.path.name, "results_dir": str(folder.path.parent), "finish": finish}
+    run_action("judge_run", options).result  # noqa: B018 - raised where it failed
+    report = run_folder.read_report(folder)
+    return {node["name"]: node["verdict"] for node in report["nodes"]}, report
+
+
+def told(report):
+    return {(one["node"], one["stage"], one["reason"]) for one in report["fleet"]["problems"]}
+
+
+@pytest.fixture
+def own(store, tmp_path):
+    """A run that its controller has judged: one node passed, one crashed, one has no record of its last stage."""
+    run = make_run(NODES, gpu_count=8)
+    folder = run_folder.RunFolder(tmp_path / "own" / run["run_id"])
+    folder.write_run(run)
+    for node in NODES:
+        run_folder.write_json(folder.launch_file(node), {"node": node, "state": "started", "message": ""})
+        records = healthy_records(node)
+        if node == "bad":
+            records["training"] = make_record(node, state="crash", message="killed by SIGKILL")
+        if node == "silent":
+            del records["inference"]
+        for record in records.values():
+            put(store, node, record)
+    publishing.put(store, run, publishing.RUN_FILE, run)
+    Collect(store, folder)
+    verdicts, report = judge(folder, finish=True)
+    assert (verdicts["bad"], verdicts["silent"]) == ("FAIL", "INCOMPLETE")
+    assert set(report["nodes"][0]["evidence"]) == {"facts", "training", "loading", "inference"}
+    publishing.put(store, run, publishing.RUN_FILE, folder.read_run())
+    store.put("folder/report/verdict.json", publishing.verdict_file(folder).read_bytes())
+    return folder
+
+
+def cheat(store):
+    """What the nodes still can: put a success where there was a crash, and one where there was nothing."""
+    put(store, "bad", healthy_records("bad")["training"])
+    put(store, "silent", healthy_records("silent")["inference"])
+
+
+def copied(store, own):
+    """As `make report` brings it to another machine."""
+    copy = imported_run.bring(store, own.read_run(), own.path.parents[1] / "other")
+    Collect(store, copy)
+    return copy
+
+
+def test_the_controller_keeps_what_it_judged_and_names_what_changed(store, own):
+    before, _ = judge(own)
+    cheat(store)
+    store.put("folder/logs/training/bad.log", b"all was well")
+    Collect(store, own)
+    after, report = judge(own)
+    assert after == before
+    assert told(report) == {("bad", "training", CHANGED), ("silent", "inference", LATE)}
+    assert "killed by SIGKILL" in own.evidence_file("bad", "training").read_text()
+    assert not own.evidence_file("silent", "inference").exists()
+    assert any("Refused as evidence" in line for line in report["summary"])
+
+
+def test_a_copy_never_has_a_better_verdict_than_the_run_had(store, own):
+    before, first = judge(copied(store, own))
+    assert told(first) == set()
+    cheat(store)
+    after, report = judge(copied(store, own))
+    assert after == before
+    assert told(report) == {("bad", "training", CHANGED), ("silent", "inference", LATE)}
+    (check,) = (one for one in report["nodes"][0]["checks"] if one["name"] == "evidence_unchanged")
+    assert (report["nodes"][0]["name"], check["verdict"]) == ("bad", "fail")
+    assert report["nodes"][0]["evidence"] == first["nodes"][0]["evidence"], "the digests stay those of the verdict"
+
+
+@pytest.mark.parametrize("node", ["good", "bad"])
+def test_a_record_that_was_removed_is_named_and_improves_nothing(store, own, node):
+    before, _ = judge(copied(store, own))
+    store.delete_prefix(KEY.format(stage="training", node=node))
+    after, report = judge(copied(store, own))
+    assert after[node] == ("INCOMPLETE" if node == "good" else "FAIL")
+    assert (node, "training", CHANGED) in told(report)
+    assert {**after, node: before[node]} == before
+
+
+def test_a_file_of_the_results_that_was_edited_does_not_count(own):
+    own.evidence_file("bad", "training").write_text(json.dumps(healthy_records("bad")["training"]))
+    after, report = judge(own)
+    assert after["bad"] == "FAIL"
+    assert ("bad", "training", CHANGED) in told(report)
+
+
+def again(own, store, *relaunched):
+    """The run validated again: it goes on, and some of its nodes are launched anew."""
+    cheat(store)
+    Collect(store, own)
+    own.write_run({**own.read_run(), "finished_at": None})
+    for node in relaunched:
+        launch = own.read_launch(node)
+        run_folder.write_json(own.launch_file(node), {**launch, "at": "2100-01-01T00:00:00Z"})
+    Collect(store, own)
+    return judge(own, finish=True)
+
+
+def test_a_run_that_is_validated_again_takes_what_came_late_and_nothing_that_changed(store, own):
+    verdicts, report = again(own, store)
+    assert told(report) == {("bad", "training", CHANGED)}
+    assert own.evidence_file("silent", "inference").exists()
+    assert verdicts["bad"] == "FAIL"
+    assert "inference" in next(node for node in report["nodes"] if node["name"] == "silent")["evidence"]
+
+
+def test_a_node_that_is_launched_again_has_new_records(store, own):
+    verdicts, report = again(own, store, "bad")
+    assert told(report) == set()
+    assert verdicts["bad"] == verdicts["good"]
+
+
+def test_a_verdict_file_that_is_damaged_is_named(own):
+    publishing.verdict_file(own).write_text('{"schema": "gpuval.verdict/1"}')
+    options = {"run_id": own.path.name, "results_dir": str(own.path.parent)}
+    assert "verdict.json is damaged" in run_action("judge_run", options).text
