@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from gpuval_workloads.common import tool_output
 from gpuval_workloads.vendor_tools import agfhc, collectives, dcgm, hl_qual, rvs
-from gpuval_workloads.vendor_tools.answer import FAIL, PASS, UNANSWERED
+from gpuval_workloads.vendor_tools.answer import FAIL, PASS, SKIPPED, UNANSWERED
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,11 +27,11 @@ def nccl_of_four(text):
 
 
 def dcgm_of_eight(text):
-    return dcgm.judge(dcgm.parse(text), 8)
+    return dcgm.judge(text, 8)
 
 
 def dcgm_of_four(text):
-    return dcgm.judge(dcgm.parse(text), 4)
+    return dcgm.judge(text, 4)
 
 
 def rvs_of_eight(text):
@@ -58,7 +58,7 @@ GOLDEN = {
     "dcgm3_level3_failed.json": (dcgm_of_four, FAIL),
     "dcgm4_level2.json": (dcgm_of_eight, PASS),
     "dcgm4_level2_failed.json": (dcgm_of_eight, FAIL),
-    "dcgm4_level2_skipped.json": (dcgm_of_eight, UNANSWERED),
+    "dcgm4_level2_skipped.json": (dcgm_of_eight, SKIPPED),
     "dcgm4_level2_warning.json": (dcgm_of_eight, PASS),
     "rvs_level3.txt": (rvs_of_eight, PASS),
     "rvs_level3_failed.txt": (rvs_of_eight, FAIL),
@@ -90,7 +90,7 @@ def test_an_output_is_read_as_what_it_says(name, says, verdict):
     answer = says(golden(name))
     assert answer.verdict == verdict, answer
     assert bool(answer.faults) == (verdict == FAIL)
-    assert bool(answer.reason) == (verdict == UNANSWERED)
+    assert bool(answer.reason) == (verdict in (UNANSWERED, SKIPPED))
 
 
 @CASES
@@ -123,8 +123,8 @@ def test_damaged_output_neither_raises_nor_turns_into_a_pass(name, says, verdict
     rubbish = data.draw(st.text(max_size=40) | st.sampled_from(["{", "[", "|", "# ", "\x1b[", "9" * 400, NCCL_WARNING]))
     length = data.draw(st.integers(0, 40))
     answer = says(text[:start] + rubbish + text[start + length :])
-    assert answer.verdict in (PASS, FAIL, UNANSWERED)
-    if verdict == UNANSWERED:
+    assert answer.verdict in (PASS, FAIL, UNANSWERED, SKIPPED)
+    if verdict in (UNANSWERED, SKIPPED):
         assert answer.verdict != PASS
 
 
@@ -196,6 +196,27 @@ def test_the_old_error_column_is_no_count():
     figures = named(nccl(golden("nccl_tests_old.txt")))
     assert figures["nccl_tests_error_count", "node"] == 0
     assert figures["nccl_tests_unchecked_count", "node"] == 50
+
+
+@pytest.mark.parametrize("rate", ["0.00", "-366.5"])
+@pytest.mark.parametrize("place", ["out of place", "in place"])
+def test_a_bandwidth_of_nothing_is_no_pass(rate, place):
+    lines = golden("nccl_tests_all_reduce.txt").splitlines()
+    at = next(i for i, line in enumerate(lines) if line.strip().startswith("8589934592"))
+    fields = lines[at].split()
+    fields[7 if place == "out of place" else 11] = rate
+    answer = nccl("\n".join([*lines[:at], "  ".join(fields), *lines[at + 1 :]]) + "\n")
+    assert answer.verdict == UNANSWERED
+    assert "figures are impossible" in answer.reason
+
+
+@pytest.mark.parametrize("name", ["nccl_tests_all_reduce.txt", "nccl_tests_old.txt"])
+def test_an_empty_column_of_the_operation_is_read_over(name):
+    """Some versions print no operation for collectives that reduce nothing."""
+    text = golden(name)
+    empty = re.sub(r"(float +) sum\b", r"\1    ", text)
+    assert "sum" not in empty
+    assert nccl(empty) == nccl(text)
 
 
 def test_wrong_elements_are_named_by_size_and_fail():
@@ -330,13 +351,60 @@ def test_a_test_that_failed_as_a_whole_fails_the_node():
         (lambda text: "Error: unable to establish a connection to the host engine", "missing or cut short"),
         (lambda text: '{"DCGM Diagnostic": {"runtime_error": "bad device"}}', "it could not run: bad device"),
         (lambda text: '{"DCGM Diagnostic": {"test_categories": []}}', "holds no results"),
-        (lambda text: '{"DCGM Diagnostic": [1]}', "known version"),
+        (lambda text: '{"DCGM Diagnostic": [1]}', "holds no results"),
     ],
 )
 def test_what_dcgm_did_not_answer_is_no_pass(change, reason):
     answer = dcgm_of_eight(change(golden("dcgm4_level2.json")))
     assert answer.verdict == UNANSWERED
     assert reason in answer.reason
+
+
+def statuses(name, change):
+    """The text of a golden document of DCGM with the results that ``change`` gives by test and place."""
+    document = json.loads(golden(name))
+    body = document.get("DCGM Diagnostic") or document["DCGM GPU Diagnostic"]
+    for test in (test for group in body["test_categories"] for test in group["tests"]):
+        for place, result in enumerate(test["results"]):
+            result["status"] = change(test["name"], place) or result["status"]
+        test.pop("test_summary", None)
+    return json.dumps(document)
+
+
+@pytest.mark.parametrize(
+    ("name", "says", "kept"),
+    [
+        ("dcgm4_level2.json", dcgm_of_eight, {"software"}),
+        ("dcgm3_level3.json", dcgm_of_four, {"Denylist", "NVML Library", "Inforom", "Persistence Mode"}),
+    ],
+)
+def test_dcgm_that_skipped_all_tests_of_the_hardware_proves_nothing(name, says, kept):
+    answer = says(statuses(name, lambda test, _: None if test in kept else "Skip"))
+    assert answer.verdict == SKIPPED
+    assert "it tested no hardware" in answer.reason
+    assert {"memory", "pcie"} <= set(answer.not_run) or {"GPU Memory", "PCIe", "Targeted Stress"} <= set(answer.not_run)
+
+
+def test_a_test_that_dcgm_skipped_on_one_gpu_alone_is_missing_evidence():
+    answer = dcgm_of_eight(
+        statuses("dcgm4_level2.json", lambda test, at: "Skip" if (test, at) == ("memory", 3) else "")
+    )
+    assert (answer.verdict, answer.reason) == (SKIPPED, "it skipped memory on gpu:3, and not elsewhere")
+
+
+def test_a_test_that_dcgm_skipped_everywhere_is_named_beside_those_that_ran():
+    answer = dcgm_of_eight(statuses("dcgm4_level2.json", lambda test, _: "Skip" if test == "memory" else ""))
+    assert (answer.verdict, answer.not_run) == (PASS, ["memory"])
+    three = dcgm_of_four(golden("dcgm3_level3.json"))
+    assert three.not_run == []
+    assert any("EUD Test" in note for note in three.notes)
+
+
+def test_level_1_of_dcgm_has_software_tests_alone():
+    document = json.loads(golden("dcgm4_level2.json"))
+    del document["DCGM Diagnostic"]["test_categories"][1:]
+    assert dcgm.judge(json.dumps(document), 8, level=1).verdict == PASS
+    assert dcgm.judge(json.dumps(document), 8, level=2).verdict == SKIPPED
 
 
 def test_dcgm_may_test_what_is_no_gpu():

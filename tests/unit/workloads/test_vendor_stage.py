@@ -92,8 +92,10 @@ def test_no_tool_is_a_success_that_says_what_was_looked_for(tmp_path, bin_folder
     assert (ended.code, ended.result["state"]) == (0, "success")
     assert ended.metric("vendor_tools_run_count") == 0
     assert ended.metric("vendor_tools_failed_count") == 0
-    assert "all_reduce_perf" in ended.result["message"]
-    assert "dcgmi" in ended.result["message"]
+    assert "nccl_tests: left out: all_reduce_perf was found nowhere" in ended.result["message"]
+    assert "dcgm: left out: dcgmi was found nowhere" in ended.result["message"]
+    assert ended.metric("vendor_tools_not_run_count") == 2
+    assert ended.metric("vendor_tools_answered_count") == 0
 
 
 def test_a_cpu_node_needs_none_of_them(tmp_path, bin_folder):
@@ -104,12 +106,46 @@ def test_a_cpu_node_needs_none_of_them(tmp_path, bin_folder):
     assert not (bin_folder / "dcgmi.ran").exists()
 
 
-def test_a_tool_asked_for_by_name_must_be_there(tmp_path, bin_folder):
+def metrics(ended):
+    return {metric["name"] for metric in ended.result["metrics"]}
+
+
+def test_what_a_profile_requires_and_did_not_run_is_missing(tmp_path, bin_folder):
+    """No figure that its criterion needs: INCOMPLETE, and the message and the environment name what did not run."""
+    none = run(tmp_path, "--required", "--seconds", "20").end()
+    assert (none.code, none.metric("vendor_tools_failed_count")) == (0, 0)
+    assert "vendor_tools_answered_count" not in metrics(none)
     put_collectives(bin_folder)
-    ended = run(tmp_path, "--tools", "nccl_tests,dcgm", "--seconds", "20").end()
+    ended = run(tmp_path, "--required", "--tools", "nccl_tests,dcgm", "--seconds", "20").end()
     assert ended.metric("vendor_tools_run_count") == 1
-    assert ended.metric("vendor_tools_failed_count") == 1
-    assert "dcgm: no answer: asked for, but dcgmi was found nowhere" in ended.result["message"]
+    assert ended.metric("vendor_tools_failed_count") == 0
+    assert "vendor_tools_answered_count" not in metrics(ended)
+    assert "dcgm: left out: dcgmi was found nowhere" in ended.result["message"]
+    assert ended.result["environment"]["not_run"] == {"dcgm": ["dcgm"]}
+    (bin_folder / "sendrecv_perf").unlink()
+    ended = run(tmp_path, "--required", "--tools", "nccl_tests", "--seconds", "20").end()
+    assert "vendor_tools_answered_count" not in metrics(ended)
+    assert "not run: sendrecv_perf" in ended.result["message"]
+    put_collectives(bin_folder)
+    ended = run(tmp_path, "--required", "--seconds", "20").end()
+    assert ended.metric("vendor_tools_answered_count") == 1
+    assert "not on this node: dcgm" in ended.result["message"]
+
+
+@pytest.mark.parametrize("required", [[], ["--required"]])
+def test_a_tool_that_skipped_its_tests_of_the_hardware_is_missing_evidence(tmp_path, bin_folder, required):
+    put(bin_folder, "dcgmi", 'cat "$DATA/dcgm4_level2_skipped.json"')
+    ended = run(tmp_path, "--seconds", "20", *required).end()
+    assert (ended.metric("vendor_tools_run_count"), ended.metric("vendor_tools_failed_count")) == (1, 0)
+    assert "vendor_tools_answered_count" not in metrics(ended)
+    assert ended.metric("dcgm_skipped_count") == 24
+    assert "dcgm: incomplete: it tested no hardware: memory, pcie skipped" in ended.result["message"]
+
+
+def test_the_figure_that_the_tools_have_answered_is_required():
+    checks = {check["name"]: check for check in yaml.safe_load((ROLE / "files" / "criteria.yml").read_text())["checks"]}
+    assert checks["vendor_tools_complete"]["metric"] == "vendor_tools_answered_count"
+    assert checks["vendor_tools_complete"]["severity"] == "required"
 
 
 def test_a_gpu_that_dcgm_fails_is_named(tmp_path, bin_folder):
@@ -167,9 +203,8 @@ def test_a_gpu_fewer_than_declared_is_reported_in_the_words_of_the_tool(tmp_path
         ('cat "$DATA/dcgm4_level2.json"; yes | head -c 6000000; cat "$DATA/dcgm4_level2.json"', "were left out"),
         ("head -c 200000 /dev/urandom", "missing or cut short"),
         ('cat "$DATA/dcgm4_level2.json"; exit 3', "exit code 3"),
-        ('cat "$DATA/dcgm4_level2_skipped.json"', "skipped every test"),
     ],
-    ids=["hangs", "ignores TERM", "signal", "error", "cut short", "flood", "rubbish", "exit code", "skipped"],
+    ids=["hangs", "ignores TERM", "signal", "error", "cut short", "flood", "rubbish", "exit code"],
 )
 def test_a_tool_that_gives_no_answer_is_no_pass(tmp_path, bin_folder, monkeypatch, script, reason):
     put(bin_folder, "dcgmi", script)
@@ -191,7 +226,7 @@ def test_dcgm_without_its_host_engine_is_left_out(tmp_path, bin_folder, words):
     put(bin_folder, "dcgmi", f"echo 'Error: unable to establish a connection {words}'; exit 255")
     ended = run(tmp_path, "--seconds", "20").end()
     assert ended.metric("vendor_tools_failed_count") == ended.metric("vendor_tools_run_count") == 0
-    assert ended.metric("vendor_tools_left_out_count") == 1
+    assert ended.metric("vendor_tools_left_out_count") == ended.metric("vendor_tools_not_run_count") == 1
     assert "dcgm: left out: no host engine answers dcgmi" in ended.result["message"]
 
 

@@ -12,8 +12,10 @@ from gpuval_runner.documents import Metric
 from gpuval_runner.plan import OutputPattern
 from gpuval_runner.result import METRIC_NAME
 
-#: ``performance: 12.3 examples/sec``, as model repositories of the MAD kind print it.
-PERFORMANCE = OutputPattern(pattern=r"performance:\s*(?P<value>\S+)\s+(?P<unit>\S+)", name="performance")
+#: ``performance: 12.3 examples/sec``, or ``14164/s examples``, as model repositories of the MAD kind print it.
+PERFORMANCE = OutputPattern(
+    pattern=r"performance:\s*(?P<value>[^\s/]+)(?P<per>/s(?:ec(?:ond)?)?)?\s+(?P<unit>\S+)", name="performance"
+)
 
 MAX_LINE = 4096
 MAX_NAMES = 256
@@ -153,7 +155,7 @@ def _metric(match: re.Match[str], pattern: OutputPattern, stage: str) -> Optiona
     if value is None:
         return None
     groups = match.groupdict()
-    written = (groups.get("unit") or pattern.unit or "").strip().rstrip(".,;:)")
+    written = (groups.get("unit") or pattern.unit or "").strip().rstrip(".,;:)") + (groups.get("per") or "")
     name = _name(groups.get("name") or pattern.name or f"{stage}_performance")
     base = base_unit(written)
     if base:

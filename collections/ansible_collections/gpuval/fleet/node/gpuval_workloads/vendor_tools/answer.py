@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-PASS, FAIL, UNANSWERED, LEFT_OUT = "pass", "fail", "unanswered", "left_out"
+PASS, FAIL, UNANSWERED = "pass", "fail", "unanswered"
+LEFT_OUT, SKIPPED, INAPPLICABLE = "left_out", "skipped", "inapplicable"
 NODE = "node"
 
 
@@ -42,13 +43,16 @@ class Fault:
 @dataclass
 class Answer:
     """``pass``: it ran to its end and found nothing. ``fail``: it named faults. ``unanswered``: it gave no answer that
-    counts (``reason`` says why): never a pass. ``left_out``: it was not started, for the reason given."""
+    counts (``reason`` says why): never a pass. ``left_out``: it was not started, for the reason given. ``skipped``: it
+    ran and tested no hardware, or not that of all GPUs. ``inapplicable``: this node has nothing for it to test.
+    ``not_run``: tests asked for that it did not run, beside those that it did."""
 
     verdict: str
     reason: str = ""
     summary: str = ""
     faults: list[Fault] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    not_run: list[str] = field(default_factory=list)
     figures: list[Figure] = field(default_factory=list)
     curves: list[Curve] = field(default_factory=list)
 

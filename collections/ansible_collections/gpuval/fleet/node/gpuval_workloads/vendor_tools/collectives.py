@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..common.tool_output import number, plain, whole
-from .answer import FAIL, NODE, PASS, Answer, Curve, Fault, Figure
+from .answer import FAIL, INAPPLICABLE, NODE, PASS, UNANSWERED, Answer, Curve, Fault, Figure
 from .job import Job, settle
 
 BINARIES = {
@@ -175,6 +175,10 @@ def _row(fields: list[str], columns: _Columns) -> Row | None:
     """Read one row; None when it has not the header's columns: cut short, or torn by another line."""
     starts, blocks = columns.starts, {}
     size = columns.names.index("size")
+    if len(fields) == len(columns.names) - 1 and "redop" in columns.names:
+        redop = columns.names.index("redop")  # some versions leave it empty for collectives that reduce nothing
+        if number(fields[redop]) is not None:
+            fields = [*fields[:redop], "", *fields[redop:]]
     if len(fields) != len(columns.names):
         return None
     ends = [*starts[1:], len(columns.names)]
@@ -223,14 +227,25 @@ def judge(table: Table, collective: str, ranks: int | None, prefix: str) -> Answ
         return Answer.none(
             f"asked for {table.most_bytes:,} bytes, the largest size in its table is {largest.size_bytes:,}"
         )
-    if largest.main is None or largest.main.bus_bytes_per_second is None:
+    rate = largest.main.bus_bytes_per_second if largest.main else None
+    if largest.main is None or rate is None:
         return Answer.none("no bandwidth at its largest size")
+    at_largest = [block for block in (largest.out_of_place, largest.in_place) if block]
+    if any(block.bus_bytes_per_second == 0 for block in at_largest) or any(map(_is_impossible, table.blocks)):
+        return Answer.none(
+            f"its figures are impossible: {rate / 1e9:g} GB/s at its largest size, or a time of 0 or less"
+        )
     return Answer(
         PASS,
-        summary=f"{collective} {largest.main.bus_bytes_per_second / 1e9:.1f} GB/s",
+        summary=f"{collective} {rate / 1e9:.1f} GB/s",
         figures=[*counts, *_figures(table, collective, prefix)],
         curves=_curves(table, collective, prefix),
     )
+
+
+def _is_impossible(block: Block) -> bool:
+    """Whether no machine can measure this: 0 is what the smallest sizes round to, and no bandwidth is below it."""
+    return (block.bus_bytes_per_second or 0) < 0 or (block.seconds is not None and block.seconds <= 0)
 
 
 def _figures(table: Table, collective: str, prefix: str) -> list[Figure]:
@@ -273,7 +288,7 @@ def run(job: Job) -> Answer:
     if job.gpus is None:
         return Answer.none("how many GPUs the node has is not known: set gpuval_gpu_count")
     if job.gpus < 2:
-        return Answer.left_out("collectives need 2 GPUs")
+        return Answer(INAPPLICABLE, reason="collectives need 2 GPUs")
     answers = []
     largest = list(LARGEST)
     for done, (collective, path) in enumerate(found.items()):
@@ -283,7 +298,9 @@ def run(job: Job) -> Answer:
                 break
             largest.pop(0)
         answers.append(answer)
-    return merge(answers, job.tool, job.gpus)
+    merged = merge(answers, job.tool, job.gpus)
+    merged.not_run = [binary for collective, binary in BINARIES.items() if collective not in found]
+    return merged
 
 
 def _measure(job: Job, collective: str, path: Path, largest: str, left: int) -> tuple[Answer, bool]:
@@ -325,5 +342,5 @@ def merge(answers: list[Answer], prefix: str, ranks: int) -> Answer:
     if faults:
         merged.verdict = FAIL
     elif len(good) < len(answers) or not answers:
-        merged.verdict = "unanswered"
+        merged.verdict = UNANSWERED
     return merged

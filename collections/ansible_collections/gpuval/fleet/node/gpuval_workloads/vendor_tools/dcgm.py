@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..common.tool_output import dicts, json_object, metric_part, number, plain, shortened, texts, whole
-from .answer import FAIL, NODE, PASS, Answer, Fault, Figure
+from .answer import FAIL, NODE, PASS, SKIPPED, UNANSWERED, Answer, Fault, Figure
 from .job import Job, settle
 
 BINARY = "dcgmi"
 LAYOUTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
 STATUSES = {"pass": "pass", "fail": "fail", "warn": "warn", "skip": "skip", "notrun": "skip"}
 SHOWN = 3
+
+#: Tests of the installation, not of the hardware, stand in this category; in one without categories it is this test.
+SOFTWARE = ("deployment", "software")
+#: EUD, of an own package that most nodes lack.
+OPTIONAL = re.compile(r"(?:cpu[_ ])?eud\b|eud_test", re.IGNORECASE)
 
 _GPU_GROUP = 1  # DCGM_FE_GPU
 _MAX_GPU = 1023
@@ -51,40 +56,37 @@ class Finding:
     warnings: tuple[str, ...] = ()
     codes: tuple[int, ...] = ()
     info: tuple[str, ...] = ()
+    is_of_hardware: bool = False
 
     @property
     def scope(self) -> str:
         return NODE if self.gpu is None else f"gpu:{self.gpu}"
 
 
-@dataclass(frozen=True)
-class Diagnosis:
-    """All results; ``problem`` says why there are none that count."""
+def _read(text: str) -> tuple[list[Finding], str]:
+    """Return the results and DCGM's version, other text before and after the JSON allowed.
 
-    findings: tuple[Finding, ...] = ()
-    version: str = ""
-    problem: str = ""
-
-
-def parse(text: str) -> Diagnosis:
-    """Read the output of ``dcgmi diag -j``, other text before and after the JSON allowed. Never raises."""
+    Raises ``LookupError`` that says why there are none that count.
+    """
     text = plain(text)
     found = ((json_object(text, key=layout), layout) for layout in LAYOUTS)
     document, layout = next(((document, layout) for document, layout in found if document is not None), (None, ""))
     if document is None:
-        return Diagnosis(problem="its JSON is missing or cut short")
-    body = document[layout]
-    if not isinstance(body, dict):
-        return Diagnosis(problem="its JSON is not laid out as that of any known version")
-    metadata = document.get("metadata")
-    versions = texts(body.get("version")) + texts(metadata.get("version") if isinstance(metadata, dict) else None)
-    version = versions[0] if versions else ""
+        raise LookupError("its JSON is missing or cut short")
+    body, metadata = next(iter(dicts([document[layout]])), {}), document.get("metadata")
     errors = texts(body.get("runtime_error")) + texts(document.get("runtime_error"))
     if errors:
-        return Diagnosis(version=version, problem=f"it could not run: {shortened(errors[0])}")
-    tests = [test for group in dicts(body.get("test_categories")) for test in dicts(group.get("tests"))]
-    findings = [finding for test in tests or dicts(body.get("tests")) for finding in _findings(test)]
-    return Diagnosis(tuple(findings), version, "" if findings else "its JSON holds no results")
+        raise LookupError(f"it could not run: {shortened(errors[0])}")
+    groups = dicts(body.get("test_categories"))
+    tests = [(test, str(group.get("category", ""))) for group in groups for test in dicts(group.get("tests"))]
+    tests = tests or [(test, str(test.get("name", ""))) for test in dicts(body.get("tests"))]
+    findings = [
+        replace(finding, is_of_hardware=of.lower() not in SOFTWARE) for test, of in tests for finding in _findings(test)
+    ]
+    if not findings:
+        raise LookupError("its JSON holds no results")
+    versions = texts(body.get("version")) + texts(metadata.get("version") if isinstance(metadata, dict) else None)
+    return findings, versions[0] if versions else ""
 
 
 def _findings(test: dict) -> list[Finding]:
@@ -96,9 +98,7 @@ def _findings(test: dict) -> list[Finding]:
         # Of the test as a whole; of interest where no result has it of a part.
         if (status not in ("pass", "skip") and all(finding.status != status for finding in found)) or not found:
             found.append(_finding(name, None, status, summary))
-    if not found:
-        found.append(Finding(name, None, "no result"))
-    return found
+    return found or [Finding(name, None, "no result")]
 
 
 def _of_result(name: str, result: dict) -> list[Finding]:
@@ -136,31 +136,44 @@ def _status(result: dict) -> str:
     return STATUSES.get(re.sub(r"[^a-z]", "", written.lower()), f"status {shortened(written, 24)!r}")
 
 
-def judge(diagnosis: Diagnosis, gpus: int | None) -> Answer:
-    """Return what the results prove; ``gpus`` is how many the node is to have."""
-    if diagnosis.problem:
-        return Answer.none(diagnosis.problem)
-    findings = diagnosis.findings
+def judge(text: str, gpus: int | None, level: int = 2) -> Answer:
+    """Return what the output of ``dcgmi diag -j`` proves; ``gpus`` is how many the node is to have. Never raises.
+
+    Level 1 has no test of the hardware; of the others one without any proves nothing.
+    """
+    try:
+        findings, version = _read(text)
+    except LookupError as error:
+        return Answer.none(str(error.args[0]))
     counts = Counter(finding.status for finding in findings)
-    faults = [Fault(finding.scope, _words(finding)) for finding in findings if finding.status == "fail"]
+    hardware = [finding for finding in findings if finding.is_of_hardware]
+    tested = {finding.gpu for finding in hardware if finding.gpu is not None and finding.status != "skip"}
+    skipped = list(dict.fromkeys(finding.test for finding in hardware if finding.status == "skip"))
+    ran = {finding.test for finding in hardware if finding.status != "skip"}
     answer = Answer(
         PASS,
-        summary=f"DCGM {diagnosis.version}".rstrip()
+        summary=f"DCGM {version}".rstrip()
         + f": {counts['pass']} results passed, {counts['skip']} skipped, {counts['warn']} warnings",
-        faults=faults,
+        faults=[Fault(finding.scope, _words(finding)) for finding in findings if finding.status == "fail"],
         notes=[f"{finding.scope}: {_words(finding)}" for finding in findings if finding.status == "warn"]
-        + [f"{f.scope}: passed with a warning, {_words(f)}" for f in findings if f.status == "pass" and f.warnings],
+        + [f"{f.scope}: passed with a warning, {_words(f)}" for f in findings if f.status == "pass" and f.warnings]
+        + [f"{test} is not installed or was skipped" for test in skipped if OPTIONAL.match(test)],
+        not_run=[test for test in skipped if not OPTIONAL.match(test)],
         figures=_figures(findings, counts),
     )
     odd = sorted(status for status in counts if status not in STATUSES.values())
-    tested = {finding.gpu for finding in findings if finding.gpu is not None and finding.status != "skip"}
-    if faults:
+    in_part = [f for f in hardware if f.status == "skip" and f.gpu is not None and f.test in ran]
+    if answer.faults:
         answer.verdict = FAIL
     elif odd:
         answer = Answer.none(f"it says {odd[0]} of a test, which is neither a pass nor a fail")
-    elif not counts["pass"] + counts["warn"]:
-        answer = Answer.none("it skipped every test")
-    elif gpus and tested and len(tested) != gpus:
+    elif not ran and (skipped or level > 1):
+        names = f": {', '.join(skipped)} skipped" if skipped else ""
+        answer.verdict, answer.reason = SKIPPED, f"it tested no hardware{names}"
+    elif in_part:
+        places = ", ".join(f"{finding.test} on {finding.scope}" for finding in in_part[:SHOWN])
+        answer.verdict, answer.reason = SKIPPED, f"it skipped {places}, and not elsewhere"
+    elif gpus and hardware and len(tested) != gpus:
         missing = sorted(set(range(gpus)) - tested)
         answer = Answer.none(f"it tested {len(tested)} GPUs of {gpus}" + (f", not gpu:{missing[0]}" if missing else ""))
     return answer
@@ -173,7 +186,7 @@ def _words(finding: Finding) -> str:
     return f"{finding.test}{of}: {warnings}{code}"
 
 
-def _figures(findings: tuple[Finding, ...], counts: Counter) -> list[Figure]:
+def _figures(findings: list[Finding], counts: Counter) -> list[Figure]:
     figures = [
         Figure("dcgm_results_count", len(findings), "count"),
         Figure("dcgm_failed_count", counts["fail"], "count"),
@@ -211,8 +224,8 @@ def run(job: Job) -> Answer:
     """Run the diagnostics of the level, on all GPUs."""
     path = job.executable(BINARY)
     ended = job.call([path, "diag", "-r", str(job.level), "-j"], job.seconds_left())
-    answer = judge(parse(ended.output), job.gpus)
-    if answer.verdict not in (PASS, FAIL) and _NO_ENGINE.search(ended.output):
+    answer = judge(ended.output, job.gpus, job.level)
+    if answer.verdict == UNANSWERED and _NO_ENGINE.search(ended.output):
         return Answer.left_out(
             "no host engine answers dcgmi: start nv-hostengine on the node (systemctl start nvidia-dcgm)"
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..common import command
 from ..common.tool_output import shortened
-from .answer import FAIL, PASS, Answer
+from .answer import PASS, SKIPPED, UNANSWERED, Answer
 from .places import Places
 
 MAX_LOG_BYTES = 8 << 20
@@ -73,7 +73,9 @@ def settle(ended: command.Ended, answer: Answer) -> Answer:
     """Return the answer; no pass counts of a program that ended badly, and one without an answer gets the reason."""
     if answer.verdict == PASS and distrust(ended):
         return Answer.none(distrust(ended))
-    if answer.verdict not in (PASS, FAIL):
+    if answer.verdict == SKIPPED and distrust(ended):
+        answer.verdict = UNANSWERED
+    if answer.verdict == UNANSWERED:
         answer.reason = why(ended, answer.reason)
     return answer
 

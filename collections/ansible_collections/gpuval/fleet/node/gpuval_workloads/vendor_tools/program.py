@@ -8,6 +8,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +16,13 @@ from pathlib import Path
 from ..common.arguments import positive_float
 from ..common.result import Result, WorkloadFailure
 from . import agfhc, collectives, dcgm, hl_qual, rvs
-from .answer import FAIL, LEFT_OUT, PASS, Answer
+from .answer import FAIL, INAPPLICABLE, LEFT_OUT, PASS, SKIPPED, UNANSWERED, Answer
 from .job import Job
 from .places import Places, gpu_count, vendor
 
-MAX_NOTES = 6
+MAX_NOTES, MAX_NOT_RUN = 6, 16
 MAX_MESSAGE = 4000
+TITLES = {UNANSWERED: "no answer", SKIPPED: "incomplete", LEFT_OUT: "left out", INAPPLICABLE: "left out"}
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--tools", type=_tools, default="auto", help=f"auto, or some of {NAMES}")
     parser.add_argument("--level", type=int, choices=range(1, 5), default=2, help="of dcgmi diag, RVS and AGFHC")
     parser.add_argument("--seconds", type=positive_float, default=300.0, help="for all tools together")
+    parser.add_argument("--required", action="store_true", help="what was asked for and did not run is missing")
     parser.add_argument("--path", type=_folders, default=[], help="folders with colons between, to look in first")
     return parser.parse_args(list(arguments))
 
@@ -72,7 +75,8 @@ def _folders(text: str) -> list[Path]:
 
 def main(result: Result) -> None:
     """Run the tools. A tool that names a fault is a ``WorkloadFailure``; one that gave no answer is counted in
-    ``vendor_tools_failed_count`` and named in the message; none at all is a success that says what was looked for."""
+    ``vendor_tools_failed_count`` and named in the message, as is what did not run. ``vendor_tools_answered_count`` is
+    left out where evidence is missing: a tool skipped its tests of the hardware, or something required did not run."""
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that running tools are ended too
     options = parse_arguments(sys.argv[1:])
     start = time.monotonic()
@@ -80,11 +84,17 @@ def main(result: Result) -> None:
     places = Places(options.path, os.environ)
     wanted = [tool for tool in TOOLS if (tool.name in options.tools if options.tools else tool.vendor == kind)]
     present = [tool for tool in wanted if any(places.find(name) for name in tool.executables)]
-    result.environment.update(accelerator=kind, level=options.level, tools=[tool.name for tool in present])
+    absent = [tool for tool in wanted if tool not in present]
+    result.environment.update(
+        accelerator=kind,
+        level=options.level,
+        tools=[tool.name for tool in present],
+        absent_tools=[tool.name for tool in absent],
+    )
     answers = {
-        tool.name: Answer.none(f"asked for, but {tool.executables[0]} was found nowhere")
-        for tool in wanted
-        if tool not in present and options.tools
+        tool.name: Answer.left_out(f"{tool.executables[0]} was found nowhere")
+        for tool in absent
+        if options.tools or not present
     }
     count = gpu_count(os.environ, kind)
     # What the tools print is in the log of the stage too, which outlasts this folder.
@@ -101,23 +111,33 @@ def main(result: Result) -> None:
             result.add_metric(figure.name[:96], figure.value, figure.unit, figure.scope)
         for curve in answer.curves:
             result.add_series(curve.name, curve.unit, curve.x, curve.y, x_unit="bytes")
-    _conclude(result, answers, [tool.name for tool in present])
-    if not answers:
-        names = ", ".join(sorted({name for tool in wanted for name in tool.executables}))
-        looked_for = f": looked for {names}" if names else ""
-        result.message = f"no vendor tool is there for a node of kind {kind}{looked_for}"
+    _conclude(result, answers, options.required)
+    if not wanted:
+        result.message = f"no vendor tool is for a node of kind {kind}"
+    elif present and absent:
+        result.message += f"; not on this node: {', '.join(tool.name for tool in absent)}"
     if any(answer.verdict == FAIL for answer in answers.values()):
         raise WorkloadFailure(result.message)
 
 
-def _conclude(result: Result, answers: dict[str, Answer], present: list[str]) -> None:
-    started = {name: answer for name, answer in answers.items() if answer.verdict != LEFT_OUT}
-    bad = [name for name, answer in started.items() if answer.verdict != PASS]
-    result.add_metric("vendor_tools_run_count", sum(name in started for name in present), "count")
-    result.add_metric("vendor_tools_failed_count", len(bad), "count")
-    result.add_metric("vendor_tools_left_out_count", len(answers) - len(started), "count")
+def _conclude(result: Result, answers: dict[str, Answer], is_required: bool) -> None:
+    verdicts = Counter(answer.verdict for answer in answers.values())
+    not_run = {
+        name: answer.not_run or [name]
+        for name, answer in answers.items()
+        if answer.not_run or answer.verdict in (LEFT_OUT, SKIPPED)
+    }
+    answered = verdicts[PASS] + verdicts[FAIL]
+    result.add_metric("vendor_tools_run_count", answered + verdicts[UNANSWERED] + verdicts[SKIPPED], "count")
+    result.add_metric("vendor_tools_failed_count", verdicts[FAIL] + verdicts[UNANSWERED], "count")
+    result.add_metric("vendor_tools_left_out_count", verdicts[LEFT_OUT] + verdicts[INAPPLICABLE], "count")
+    result.add_metric("vendor_tools_not_run_count", sum(map(len, not_run.values())), "count")
+    if not verdicts[SKIPPED] and not (is_required and not_run):
+        result.add_metric("vendor_tools_answered_count", answered, "count")
+    result.environment["not_run"] = {name: tests[:MAX_NOT_RUN] for name, tests in not_run.items()}
     # What went wrong comes first: the message may be cut.
-    in_order = sorted(answers.items(), key=lambda item: (item[1].verdict != FAIL, item[1].verdict == PASS))
+    order = (FAIL, UNANSWERED, SKIPPED, LEFT_OUT, INAPPLICABLE, PASS)
+    in_order = sorted(answers.items(), key=lambda item: order.index(item[1].verdict))
     result.message = "; ".join(f"{name}: {_words(answer)}" for name, answer in in_order)[:MAX_MESSAGE]
 
 
@@ -125,8 +145,10 @@ def _words(answer: Answer) -> str:
     if answer.verdict == FAIL:
         more = len(answer.faults) - MAX_NOTES
         words = "; ".join(map(str, answer.faults[:MAX_NOTES])) + (f" and {more} more" if more > 0 else "")
-        return f"FAIL: {words}" + (f"; no answer: {answer.reason}" if answer.reason else "")
-    if answer.verdict == PASS:
+        words = f"FAIL: {words}" + (f"; no answer: {answer.reason}" if answer.reason else "")
+    elif answer.verdict == PASS:
         notes = "; ".join(answer.notes[:MAX_NOTES])
-        return answer.summary + (f" ({notes})" if notes else "")
-    return f"left out: {answer.reason}" if answer.verdict == LEFT_OUT else f"no answer: {answer.reason}"
+        words = answer.summary + (f" ({notes})" if notes else "")
+    else:
+        words = f"{TITLES[answer.verdict]}: {answer.reason}"
+    return words + (f"; not run: {', '.join(answer.not_run[:MAX_NOT_RUN])}" if answer.not_run else "")
