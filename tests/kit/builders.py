@@ -25,6 +25,7 @@ def make_run(nodes=("node-1",), *, stages=STAGES, sku="auto", gpu_count=None, **
         "finished_at": None,
         "deadline_seconds": 600,
         "narrowed_by": [],
+        "workloads": {stage: stage for stage in stages},
         "nodes": {name: {"stages": list(stages), "sku": sku, "gpu_count": gpu_count} for name in nodes},
         **fields,
     }

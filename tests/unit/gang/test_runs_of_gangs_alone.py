@@ -24,6 +24,7 @@ def test_two_hosts_are_needed_and_no_node_is_accepted(tmp_path, alone):
     assert run["narrowed_by"] == (["stages"] if alone else [])
     assert verdict.run_verdict(["PASS", "PASS"], narrowed=bool(run["narrowed_by"])) == ("PARTIAL" if alone else "PASS")
     assert run["nodes"]["node-1"]["gang_stages"] == ["fabric"]
+    assert run["workloads"]["fabric"] == "fabric"
 
 
 def test_one_that_is_chosen_among_others_misses_its_gangs_and_the_run_says_so(tmp_path):

@@ -12,7 +12,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence impo
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.kit.builders import RUN_ID, accepted, facts_record, healthy_records, make_record, make_run, metric
+from tests.kit.builders import RUN_ID, accepted, facts_record, healthy_records, judge, make_record, make_run, metric
 
 KEY = {"run_id": RUN_ID, "node": "node-1", "stage": "training"}
 
@@ -177,6 +177,24 @@ def test_taken_records_are_evidence_or_problems():
     assert "record refused: not JSON" in reasons[0]
     assert "'stranger'" in reasons[2]
     assert "etc/x.json" in reasons[3]
+
+
+@pytest.mark.parametrize("where", ["the last attempt", "an earlier attempt"])
+def test_a_record_of_another_workload_than_the_plans_is_no_evidence(where):
+    """Checks hold for a workload: a record that names one of its own would choose which."""
+    record = make_record(stage="training", workload="custom")
+    if where == "an earlier attempt":
+        earlier = {**record, "state": "crash"}
+        record = make_record(stage="training", attempt=2, attempts=[earlier])
+    run = make_run(stages=["training"])
+    found = evidence.Evidence()
+    assert evidence.take_record(found, run, "folder/records/training/node-1.json", json.dumps(record).encode()) is None
+    assert "its workload is 'custom', but the run asks for 'training'" in found.problems[0]["reason"]
+    (node,) = judge(run, found)["nodes"]
+    assert node["verdict"] == "INCOMPLETE"
+    run["workloads"]["training"] = "custom"
+    if where == "the last attempt":
+        assert evidence.take_record(found, run, "folder/records/training/node-1.json", json.dumps(record).encode())
 
 
 @pytest.mark.parametrize("name", ["node-1", "a.b_c-d", "10.0.0.1"])

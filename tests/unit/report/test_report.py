@@ -187,7 +187,9 @@ NASTY = (
 
 def test_malicious_records_harm_nothing_and_are_named(tmp_path):
     run = make_run(["good", "evil", "forger", "glutton"], gpu_count=8)
+    run["workloads"]["training"] = "=1+1"  # so that the text of the record comes as far as the files
     sound = healthy(run)
+    sound.records["good"]["training"]["workload"] = "=1+1"
     objects = [
         (f"folder/records/{stage}/good.json", json.dumps(record).encode())
         for stage, record in sound.records["good"].items()
@@ -201,7 +203,7 @@ def test_malicious_records_harm_nothing_and_are_named(tmp_path):
     evil["environment"] = {NASTY: [NASTY], "identity": NASTY, "gpus": [{"index": 10**30, "serial": NASTY}]}
     objects += [
         ("folder/records/training/evil.json", json.dumps(evil).encode()),
-        ("folder/records/facts/evil.json", json.dumps({**evil, "stage": "facts"}).encode()),
+        ("folder/records/facts/evil.json", json.dumps({**evil, "stage": "facts", "workload": "facts"}).encode()),
         ("folder/records/training/forger.json", json.dumps(sound.records["good"]["training"]).encode()),
         ("folder/records/training/glutton.json", b'{"a":"' + b"x" * (2 << 20) + b'"}'),
         ("folder/records/training/../../../../tmp/pwned.json", b"{}"),

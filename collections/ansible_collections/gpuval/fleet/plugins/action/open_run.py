@@ -72,6 +72,11 @@ class ActionModule(ControllerAction):
             "finished_at": None,
             "deadline_seconds": options["deadline_seconds"],
             "narrowed_by": narrowed,
+            "workloads": {
+                stage: str(options["workloads"][stage].get("workload", stage))
+                for stage in [*options["profile_stages"], *options["gang_stages"]]
+                if stage in options["workloads"]
+            },
             "nodes": nodes,
         }
         if not together and options["gang_stages"]:

@@ -112,6 +112,7 @@ def round_run(
         "finished_at": None,
         "deadline_seconds": seconds,
         "narrowed_by": [],
+        **({"workloads": run["workloads"]} if "workloads" in run else {}),
         "gangs": listed,
         "nodes": nodes,
     }

@@ -148,6 +148,7 @@ def take_record(evidence: Evidence, run: Mapping[str, Any], key: str, raw: bytes
         return None
     try:
         record = accept_record(raw, run_id=run["run_id"], node=node, stage=stage)
+        _check_workload(record, run)
     except Refused as refusal:
         evidence.add_problem(f"record refused: {refusal}", node=node, stage=stage)
         return None
@@ -222,6 +223,15 @@ def _check_identity(document: Mapping[str, Any], *, run_id: str, node: str, stag
     for what, expected in (("run_id", run_id), ("node", node), ("stage", stage)):
         if document[what] != expected:
             raise Refused(f"{what} is {one_line(document[what], 80)!r}, but it was found under {expected!r}")
+
+
+def _check_workload(record: Record, run: Mapping[str, Any]) -> None:
+    """Which checks hold depends on the workload, so the plan says which it is, not the record. Raises Refused."""
+    expected = run.get("workloads", {}).get(record["stage"])
+    for one in (record, *record["attempts"]):
+        if expected is not None and one["workload"] != expected:
+            found = one_line(one["workload"], 64)
+            raise Refused(f"its workload is {found!r}, but the run asks for {expected!r}: set it alike for all hosts")
 
 
 def _cleaned(value: Any) -> Any:
