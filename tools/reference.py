@@ -172,7 +172,7 @@ def criteria() -> str:
             limit(check),
             check["severity"],
             applies(check),
-            ", ".join(check.get("also", [])),
+            ", ".join(check.get("also", [])) + (", every other" if check.get("every_stage") else ""),
         ]
         stages.setdefault(check["stage"], []).append(row)
     header = ["check", "metric", "per", "passes when", "severity", "applies to", "also in stages"]

@@ -4,11 +4,11 @@ import copy
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, verdict
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
 
-from tests.kit.builders import judge, make_run
-from tests.kit.h200 import STAGES, diagnostics, records, telemetry
+from tests.kit.builders import healthy, judge, make_record, make_run, metric
+from tests.kit.h200 import STAGES, diagnostics, facts, records, telemetry
 
 SHIPPED = criteria.load(criteria.shipped_files())
 
@@ -136,6 +136,57 @@ def test_one_thing_wrong_is_found_classed_and_localised(change, word, part):
     assert {entry["part"] for entry in failed} <= {part, "node"}  # nobody else is accused
     if part.startswith("gpu:"):
         assert f"({part}, serial 165490{part[-1]}, 0000:9{part[-1]}:00.0)" in report["summary"][1]
+
+
+@pytest.mark.parametrize("stage", ["facts", "image", "loading", "stream"])
+@pytest.mark.parametrize(
+    ("metric_name", "scope", "word"),
+    [
+        ("gpu_xid_critical_count", "gpu:6", "xid_per_gpu"),
+        ("kernel_xid_critical_count", "node", "xid"),
+        ("kernel_sxid_count", "node", "kernel_sxid"),
+        ("gpu_ecc_uncorrected_new_count", "gpu:6", "gpu_ecc_uncorrected"),
+        ("gpu_row_remap_new_count", "gpu:6", "gpu_row_remap"),
+        ("gpu_lost_count", "node", "gpu_lost"),
+        ("topology_changed_count", "node", "topology_changed"),
+    ],
+)
+def test_a_fault_of_the_hardware_counts_in_every_stage(stage, metric_name, scope, word):
+    stages = ["facts", "image", "loading", "stream"]
+    run = make_run(stages=stages)
+    evidence = healthy(run)
+    found = {
+        "facts": facts(), "image": make_record(stage="image"), "loading": evidence.records["node-1"]["loading"],
+        "stream": make_record(stage="stream"),
+    }  # fmt: skip
+    found["loading"]["metrics"] += [metric("loading_files_count", 5), metric("loading_checksum_errors_count", 0)]
+    evidence.records["node-1"] = found
+
+    if (stage, word) == ("facts", "gpu_ecc_uncorrected"):
+        word += "_new"  # facts_gpu_ecc_uncorrected is about errors since boot
+
+    def checks():
+        (node,) = judge(run, evidence, SHIPPED)["nodes"]
+        return node["verdict"], [(one["name"], one["part"]) for one in node["checks"] if one["verdict"] == "fail"]
+
+    assert checks() == ("PASS", [])  # a stage without the GPUs need not report of them
+    found[stage]["metrics"] += telemetry()
+    assert checks() == ("PASS", [])
+    next(one for one in found[stage]["metrics"] if (one["name"], one["scope"]) == (metric_name, scope))["value"] = 1
+    assert checks() == ("FAIL", [(f"{stage}_{word}", scope)])
+    clean = copy.deepcopy(found[stage])
+    clean["metrics"] = [one for one in clean["metrics"] if one["name"] != metric_name]
+    found[stage] = {**clean, "attempt": 2, "attempts": [{**found[stage], "state": "crash"}]}
+    assert checks() == ("FAIL", [(f"{stage}_{word}", scope)])  # nor is it retried into PASS
+    retried = verdict.failed_criteria(judge(run, evidence, SHIPPED)["nodes"][0], SHIPPED)
+    assert [(check.stage, check.retry) for check in retried] == [(stage, False)]
+
+
+def test_a_fault_counts_where_it_is_unknown_what_the_node_has():
+    run = make_run(stages=["facts"])
+    record = make_record(stage="facts", state="crash", metrics=[metric("kernel_xid_critical_count", 1)])
+    (node,) = judge(run, Evidence(records={"node-1": {"facts": record}}), SHIPPED)["nodes"]
+    assert "facts_xid" in [one["name"] for one in node["checks"] if one["verdict"] == "fail"]
 
 
 def test_seven_gpus_that_are_faster_than_the_floor_of_eight_do_not_pass():

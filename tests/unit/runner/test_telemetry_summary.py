@@ -197,6 +197,22 @@ def test_a_gpu_that_an_earlier_stage_saw_and_this_one_never_is_lost():
         assert len(second.seen()) == 2
 
 
+@pytest.mark.parametrize(
+    ("reading", "metric"),
+    [("ecc_uncorrected", "gpu_ecc_uncorrected_new_count"), ("row_remaps", "gpu_row_remap_new_count")],
+)
+def test_errors_between_two_stages_count_in_the_second_once(reading, metric):
+    carried, new = [], []
+    for before, after in ((0, 0), (2, 2), (2, 3)):
+        stage = Summary(100.0, 1.0, carried)
+        stage.take({"kind": "before", "gpus": {"0": {**gpu(0), reading: before}}})
+        stage.take({"kind": "after", "gpus": {"0": {**gpu(0), reading: after}}})
+        stage.take(END)
+        new.append(figures(stage, "gpu:0")[metric])
+        carried = stage.seen()
+    assert new == [0, 2, 1]
+
+
 def test_all_gpus_lost_before_the_stage():
     summary = Summary(100.0, 1.0, [(0, gpu(0)), (1, gpu(1))])
     for kind in ("before", "after"):

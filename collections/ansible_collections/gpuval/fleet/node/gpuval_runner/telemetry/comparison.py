@@ -15,8 +15,10 @@ COUNTERS = (
     ("gpu_link_corrected_new_count", "link_corrected"),
     ("gpu_pcie_replay_new_count", "pcie_replays"),
 )
-#: What identifies a GPU, and a GPU that was seen, with its index then.
+#: What identifies a GPU.
 IDENTITY = ("uuid", "pci_address")
+#: What later stages need of a GPU that was seen, with its index then: errors between two stages count in the later one.
+CARRIED = (*IDENTITY, *(reading for _, reading in COUNTERS))
 SeenGpu = tuple[int, dict[str, Any]]
 
 
@@ -38,6 +40,7 @@ def compare(
     A GPU that an earlier stage saw, or that the driver counts and has lost, is lost to this stage as well.
     """
     found = Comparison()
+    counted = {identity_of(index, gpu): gpu for index, gpu in earlier}
     old = {identity_of(index, gpu): (index, gpu) for index, gpu in before.items() if not gpu.get("lost")}
     new = {identity_of(index, gpu): (index, gpu) for index, gpu in after.items() if not gpu.get("lost")}
     for identity, (index, gpu) in old.items():
@@ -47,7 +50,8 @@ def compare(
             found.topology += 1
             found.changes.append(f"{place} is lost")
             continue
-        _compare_gpu(found, index, place, gpu, new[identity][1])
+        last = {name: value for name, value in counted.get(identity, {}).items() if name not in IDENTITY}
+        _compare_gpu(found, index, place, {**gpu, **last}, new[identity][1])
     for identity in new.keys() - old.keys():
         found.topology += 1
         found.changes.append(f"gpu:{new[identity][0]} ({identity}) came")

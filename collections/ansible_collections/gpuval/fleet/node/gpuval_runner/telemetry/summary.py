@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 from gpuval_runner.documents import Curve, Metric
 from gpuval_runner.result import number
-from gpuval_runner.telemetry.comparison import COUNTERS, IDENTITY, Comparison, SeenGpu, compare, identity_of
+from gpuval_runner.telemetry.comparison import CARRIED, COUNTERS, Comparison, SeenGpu, compare, identity_of
 from gpuval_runner.telemetry.events import KINDS
 from gpuval_runner.telemetry.gpu_figures import BUSY_RATIO, CURVES, FIGURES, POWER_RATIO, GpuFigures, Values
 from gpuval_runner.telemetry.kernel_log import Position
@@ -75,7 +75,8 @@ class Summary:
         found = {identity_of(index, gpu): (index, gpu) for index, gpu in self._earlier}
         for index, gpu in [*(self._before or {}).items(), *(self._after or {}).items()]:
             if gpu.get("uuid") or gpu.get("pci_address"):
-                found[identity_of(index, gpu)] = (index, {name: gpu[name] for name in IDENTITY if gpu.get(name)})
+                kept = {name: gpu[name] for name in CARRIED if gpu.get(name) not in (None, "")}
+                found[identity_of(index, gpu)] = (index, kept)
         return list(found.values())[-MAX_GPUS:]
 
     def take(self, message: Any) -> None:

@@ -58,6 +58,9 @@ class Check:
     retry: bool = False
     of_gang: bool = False
     tells_message: bool = False
+    #: It holds for all other stages, too, under their names, where they report the figure.
+    every_stage: bool = False
+    where_reported: bool = False
     #: The SKU of the catalogue that brings the check; it has no entry on nodes of another SKU.
     catalogue_sku: str | None = None
 

@@ -146,11 +146,30 @@ def _shared_checks() -> Any:
 def _of_each_stage(entry: dict[str, Any]) -> list[dict[str, Any]]:
     """The entry, and a copy for each stage of ``also`` with that stage's name in front. Raises CriteriaError."""
     own, also = entry["stage"], entry.get("also", ())
-    made = [{key: value for key, value in entry.items() if key != "also"}]
-    if also and not entry["name"].startswith(f"{own}_"):
-        raise CriteriaError(f"check '{entry['name']}': also needs a name that begins with {own}_")
-    made += [{**made[0], "stage": stage, "name": stage + entry["name"].removeprefix(own)} for stage in also]
-    return made
+    if (also or entry.get("every_stage")) and not entry["name"].startswith(f"{own}_"):
+        raise CriteriaError(f"check '{entry['name']}': also and every_stage need a name that begins with {own}_")
+    made = {key: value for key, value in entry.items() if key != "also"}
+    copy = {**made, "every_stage": False}
+    return [made, *({**copy, "stage": stage, "name": stage + entry["name"].removeprefix(own)} for stage in also)]
+
+
+def of_stage(criteria: Iterable[Check], stage: str) -> list[Check]:
+    """The checks of one stage, with those of others that hold for every stage and that it has none of its own for."""
+    checks = list(criteria)
+    own = [check for check in checks if check.stage == stage]
+    judged = {(check.metric, check.scope) for check in own}
+    names = {check.name for check in own}
+    for check in checks:
+        if check.every_stage and (check.metric, check.scope) not in judged:
+            name = stage + check.name.removeprefix(check.stage)
+            # What the facts say of errors since boot has that name already: these came up during the stage.
+            own.append(_in_stage(check, stage, f"{name}_new" if name in names else name))
+    return own
+
+
+@functools.lru_cache(maxsize=1024)
+def _in_stage(check: Check, stage: str, name: str) -> Check:
+    return replace(check, stage=stage, name=name, every_stage=False, where_reported=True)
 
 
 def _check(entry: dict[str, Any]) -> Check:
@@ -181,6 +200,8 @@ def _problem(check: Check) -> str | None:
     if check.relative_to == "node" and check.scope == "node":
         return "relative_to: node compares the parts of a node with each other: it needs a scope of parts"
     kind = KINDS[check.kind]
+    if (check.every_stage or check.where_reported) and kind.compares:
+        return f"every_stage and where_reported are for figures with a limit, not for kind {check.kind}"
     if check.of_gang and kind.compares:
         return f"of_gang is for figures with a limit, not for kind {check.kind}"
     if check.name in check.requires:

@@ -23,7 +23,7 @@ from . import coverage, order_check, versions
 from .analysis import fleet, properties
 from .baseline import Baseline
 from .check import Check
-from .criteria import Criteria
+from .criteria import Criteria, of_stage
 from .entries import Entry
 from .identity import Twins, find_twins, identity_of, models_of
 from .kinds import KINDS, Context
@@ -201,9 +201,8 @@ def judge_node(
                 *order_check.checks(subject, facts is not None, models_of(facts)),
             ]
             checks += versions.checks(expected.get("versions", {}), facts, FACTS)
-        for check in criteria:
-            if check.stage == stage:
-                checks.extend(_entries(check, subject, context))
+        for check in of_stage(criteria, stage):
+            checks.extend(_entries(check, subject, context))
     if name in evidence.changed:
         checks.append(changed_check(*evidence.changed[name]))
     checks += [exempt_check(stage, reason) for stage, reason in expected.get("exempt", {}).items()]
@@ -255,8 +254,8 @@ def _withhold(checks: Sequence[Entry], criteria: Sequence[Check]) -> None:
 def failed_criteria(node: Mapping[str, Any], criteria: Sequence[Check]) -> list[Check]:
     """The required criteria that a judged node failed: what decides whether a stage may be measured again."""
     failed = {check["name"] for check in node["checks"] if check["verdict"] == "fail"}
-    stages = {stage["name"] for stage in node["stages"]}
-    return [check for check in criteria if check.name in failed and check.stage in stages]
+    checks = (check for stage in node["stages"] for check in of_stage(criteria, stage["name"]))
+    return [check for check in checks if check.name in failed]
 
 
 def _stage(name: str, record: Record | None, *, failed: bool) -> dict[str, Any]:

@@ -14,7 +14,18 @@ from ...records.documents import Metric, Record
 from ...records.states import UNFINISHED
 from ..baseline import Baseline
 from ..check import Check
-from ..entries import Entry, PartResult, entries_of, entry_of, excused, lacking, not_applicable, not_to_judge, with_gang
+from ..entries import (
+    Entry,
+    PartResult,
+    entries_of,
+    entry_of,
+    excused,
+    lacking,
+    no_record,
+    not_applicable,
+    not_to_judge,
+    with_gang,
+)
 from ..peer_groups import PeerHistory
 from ..subject import Subject
 
@@ -78,7 +89,10 @@ class MetricKind(Kind):
     def judge(self, check: Check, subject: Subject, context: Context) -> list[Entry]:
         expected = self.expected(check, check.value)
         outside = not_applicable(check, subject, expected)
-        if outside:
+        if check.where_reported:  # a fault counts although it is unknown what the node has
+            if no_record(check, subject, expected) or any(entry["verdict"] == "skipped" for entry in outside):
+                return []
+        elif outside:
             return outside
         target: Target = check.value
         if check.value_from is not None:
@@ -94,7 +108,12 @@ class MetricKind(Kind):
         record = subject.records[check.stage]
         results, absent = self.results(check, target, subject, record)
         earlier = earlier_failures(check, record, lambda attempt: self.results(check, target, subject, attempt)[0])
-        entries = excused(check, entries_of(check, [*earlier, *results], absent, expected), record)
+        results = [*earlier, *results]
+        if check.where_reported:
+            absent = None
+            if not results:
+                return []
+        entries = excused(check, entries_of(check, results, absent, expected), record)
         return with_gang(check, entries, record) if check.of_gang or check.tells_message else entries
 
     def not_comparable(self, check: Check, subject: Subject, expected: str) -> list[Entry]:
