@@ -576,6 +576,56 @@ def test_slow_first_attempt_may_pass_when_measured_again():
     assert (report["verdict"], report["counts"]["flaky"]) == ("PASS", 1)
 
 
+OOM_OF_RUNNER = "killed by SIGKILL; out of memory: the kernel killed 2 of its control group's processes (oom_kill)"
+OOM_OF_POD = (
+    "OOMKilled: the kernel killed the container of training: out of memory (its limit is in gpuval_pods.resources)"
+)
+CUT_OFF = (
+    "its container ended without a final record (killed, evicted or out of memory; last seen 2026): see the events"
+)
+
+
+@pytest.mark.parametrize(
+    ("attempts", "cause", "line"),
+    [
+        ([("crash", "exit code 1")], "flaky", "Flaky, passed only when run again: node-1"),
+        ([("timeout", "")], "flaky", "Flaky"),
+        ([("crash", OOM_OF_RUNNER)], "out_of_memory", "Ran out of memory once"),
+        ([("crash", OOM_OF_POD)], "out_of_memory", "Ran out of memory once"),
+        ([("failure", OOM_OF_POD)], "flaky", "Flaky"),
+        ([("running", "")], "interrupted", "Interrupted (pod evicted or deleted"),
+        ([("cancelled", "the pod's container received SIGTERM")], "interrupted", "Interrupted"),
+        ([("crash", CUT_OFF)], "interrupted", "Interrupted"),
+        ([("cancelled", ""), ("crash", "exit code 1")], "flaky", "Flaky"),
+        ([("pending", "")], None, ""),
+    ],
+)
+def test_flaky_out_of_memory_and_interrupted_are_three_things(attempts, cause, line):
+    run = make_run()
+    evidence = healthy(run)
+    record = evidence.records["node-1"]["training"]
+    record["attempts"] = [{**make_record(state=state, metrics=[]), "message": message} for state, message in attempts]
+    record["attempt"] = 2
+    report = judge(run, evidence)
+    (node,) = report["nodes"]
+    stage = next(stage for stage in node["stages"] if stage["name"] == "training")
+    assert (stage["retried_for"], node["flaky"], node["verdict"]) == (cause, cause == "flaky", "PASS")
+    told = [said for said in report["summary"] if "Flaky" in said or "Ran out" in said or "Interrupted" in said]
+    assert len(told) == (cause is not None) and all(said.startswith(line) for said in told)
+
+
+def test_a_node_that_fails_is_not_called_flaky_for_a_stage_that_passed():
+    run = make_run()
+    evidence = healthy(run)
+    records = evidence.records["node-1"]
+    records["training"].update(attempt=2, attempts=[make_record(state="crash", metrics=[])])
+    crashed = {**make_record(stage="inference", state="crash", metrics=[])}
+    records["inference"] = {**crashed, "attempt": 2, "attempts": [crashed]}
+    report = judge(run, evidence)
+    assert (report["verdict"], report["counts"]["flaky"]) == ("FAIL", 0)
+    assert not any("Flaky" in line for line in report["summary"])
+
+
 def test_slow_in_both_attempts_is_fail_and_not_flaky():
     run = make_run()
     evidence = healthy(run)

@@ -19,7 +19,7 @@ from ..core.text import natural_order
 from ..records import launch_errors
 from ..records.documents import Problem, Record
 from ..records.evidence import Evidence
-from . import coverage, order_check, versions
+from . import coverage, order_check, retries, versions
 from .analysis import fleet, properties
 from .baseline import Baseline
 from .check import Check
@@ -218,7 +218,7 @@ def judge_node(
         "labels": dict(expected.get("labels", {})),
         "verdict": verdict,
         "class": None if verdict == "PASS" else node_class(checks, contacts),
-        "flaky": any(stage["flaky"] for stage in stages),
+        "flaky": verdict == "PASS" and any(stage["flaky"] for stage in stages),
         "sku": expected["sku"],
         "catalogue_sku": subject.catalogue_sku,
         "accelerator": subject.accelerator,
@@ -262,18 +262,17 @@ def _stage(name: str, record: Record | None, *, failed: bool) -> dict[str, Any]:
     copied = ("attempt", "started_at", "finished_at", "duration_seconds")
     if record is None:
         return {
-            "name": name, "workload": None, "state": "missing", "message": "", "flaky": False, **dict.fromkeys(copied)
+            "name": name, "workload": None, "state": "missing", "message": "", "flaky": False,
+            "retried_for": None, **dict.fromkeys(copied)
         }  # fmt: skip
-    retried = any(
-        attempt["state"] not in ("pending", "skipped", "cancelled") and not attempt.get("regrouped")
-        for attempt in record["attempts"]
-    )
+    cause = retries.retried_for(record) if record["state"] == "success" and not failed else None
     return {
         "name": name,
         "workload": one_line(record["workload"], 64),
         "state": record["state"],
         "message": one_line(record["message"], 1000),
-        "flaky": record["state"] == "success" and retried and not failed,
+        "flaky": cause == retries.FLAKY,
+        "retried_for": cause,
         **{key: value for key, value in record.items() if key in copied},
     }
 

@@ -12,8 +12,15 @@ from ..core.escape import one_line
 from ..core.text import some_of
 from ..core.vendors import GPU_VENDORS
 from ..gang import console
+from ..judge import retries
 from ..judge.verdict import headline
 
+#: What the summary says of nodes that passed only on a further attempt, by its cause.
+RETRIED = {
+    retries.FLAKY: "Flaky, passed only when run again",
+    retries.OUT_OF_MEMORY: "Ran out of memory once (raise the memory limit, or see what else uses the memory)",
+    retries.INTERRUPTED: "Interrupted (pod evicted or deleted, node lost, run cancelled), passed when run again",
+}
 MAX_NODE_LINES = 20
 
 #: The main figures of each stage, with their texts.
@@ -155,9 +162,14 @@ def _measured(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
 def _remarks(report: Mapping[str, Any]) -> list[str]:
     nodes = report["nodes"]
     lines = []
-    flaky = [node["name"] for node in nodes if node["flaky"]]
-    if flaky:
-        lines.append(f"Flaky, passed only when run again: {some_of(flaky)}")
+    for cause, words in RETRIED.items():
+        retried = [
+            node["name"]
+            for node in nodes
+            if node["verdict"] == "PASS" and any(stage.get("retried_for") == cause for stage in node["stages"])
+        ]
+        if retried:
+            lines.append(f"{words}: {some_of(retried)}")
     undeclared = [
         node["name"]
         for node in nodes

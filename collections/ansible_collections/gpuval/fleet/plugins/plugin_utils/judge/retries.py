@@ -1,0 +1,28 @@
+"""Why a stage that passed was run again: a fault of its own, a want of memory, or an end from outside. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from ..records.documents import Record
+
+FLAKY, OUT_OF_MEMORY, INTERRUPTED = "flaky", "out_of_memory", "interrupted"
+#: In what the runner and the controller write about a stage that the kernel killed for want of memory.
+_OOM = re.compile(r"\b(?:probably )?out of memory: the |\bOOMKilled\b")
+#: The runner's words for a container that ended together with its pod.
+_CUT_OFF = "its container ended without a final record"
+
+
+def retried_for(record: Record) -> str | None:
+    """The worst cause of the record's earlier attempts; None without any that began."""
+    causes = {_cause(attempt) for attempt in record["attempts"] if not attempt.get("regrouped")}
+    return next((cause for cause in (FLAKY, OUT_OF_MEMORY, INTERRUPTED) if cause in causes), None)
+
+
+def _cause(attempt: Record) -> str | None:
+    message = str(attempt.get("message") or "")
+    if attempt["state"] in ("pending", "skipped"):
+        return None
+    if attempt["state"] in ("running", "cancelled") or _CUT_OFF in message:
+        return INTERRUPTED
+    return OUT_OF_MEMORY if attempt["state"] == "crash" and _OOM.search(message) else FLAKY
