@@ -138,6 +138,43 @@ def test_a_driver_package_on_a_machine_without_gpus_makes_no_gpu_node(machine):
     assert facts_result(str(machine), "auto")["environment"]["accelerator"]["vendor"] == "cpu"
 
 
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo 'Unable to load firmware'", "did not write XML"),
+        ("echo '<html>'", "did not write XML"),
+        ("exit 255", "status 255"),
+        ("echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18", "version mismatch"),
+        ("echo 'Failed to initialize NVML: Unknown Error'; exit 255", "Unknown Error"),
+    ],
+)
+def test_a_tool_that_says_nothing_of_gpus_makes_no_cpu_node(machine, script, said):
+    machine.tool("nvidia-smi", script)
+    result = facts_result(str(machine), "auto")
+    assert (result["state"], result["environment"]["accelerator"]["vendor"]) == ("failure", "nvidia")
+    assert said in result["message"] and "gpuval_sku=cpu" in result["message"]
+
+
+def test_gpus_that_are_counted_and_not_listed_are_missing(machine):
+    golden = (Path(__file__).parent / "data/nvidia_smi_v13_h200.xml").read_text()
+    machine.write("log", golden.replace("<attached_gpus>2<", "<attached_gpus>3<"))
+    machine.tool("nvidia-smi", f"cat {machine}/log")
+    result = facts_result(str(machine), "auto")
+    assert result["state"] == "failure"
+    assert "nvidia-smi counts 3 GPUs and lists 2" in result["message"]
+    assert (node_metric(result, "gpu_without_driver_count"), node_metric(result, "gpu_hardware_count")) == (1, 3)
+
+
+def test_one_gpu_listed_twice_is_a_failure(machine):
+    golden = (Path(__file__).parent / "data/nvidia_smi_v13_h200.xml").read_text()
+    first, second = re.findall("<uuid>(.*?)</uuid>", golden)
+    machine.write("log", golden.replace(second, first))
+    machine.tool("nvidia-smi", f"cat {machine}/log")
+    result = facts_result(str(machine), "auto")
+    assert result["state"] == "failure"
+    assert f"gpu:0, gpu:1 have one UUID ({first})" in result["message"]
+
+
 @pytest.mark.parametrize("with_pci", [True, False])
 def test_a_hanging_tool_is_a_driver_that_does_not_work(machine, with_pci, monkeypatch):
     if with_pci:

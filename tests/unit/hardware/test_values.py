@@ -3,6 +3,22 @@ from ansible_collections.gpuval.fleet.plugins.module_utils.hardware import value
 
 
 @pytest.mark.parametrize(
+    ("value", "watts"),
+    [
+        ("690.53 W", 690.53),
+        ("250000 mW", 250),
+        ({"value": 250000, "unit": "mW"}, 250),
+        ({"value": 246, "unit": "W"}, 246),
+        ("44", 44),
+        ("5 J", None),
+        ("N/A", None),
+    ],
+)
+def test_power_is_read_with_its_unit(value, watts):
+    assert values.watts(value) == watts
+
+
+@pytest.mark.parametrize(
     ("given", "expected"),
     [
         ("34 C", 34),

@@ -1,4 +1,5 @@
 import json
+import re
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -79,6 +80,98 @@ def test_nvidia_faults_reach_the_metrics(golden):
 )
 def test_a_gpu_whose_driver_asks_for_recovery_is_faulty(action, faulty):
     assert Gpu("nvidia", 0, ecc_uncorrected_count=0, recovery_action=action).faulty is faulty
+
+
+@pytest.mark.parametrize(
+    ("tag", "word"),
+    [
+        ("dram_uncorrectable", "3"),
+        ("sram_uncorrectable_parity", "1"),
+        ("sram_threshold_exceeded", "Yes"),
+        ("channel_repair_pending", "Yes"),
+        ("tpc_repair_pending", "Yes"),
+        ("unrepairable_memory", "Yes"),
+        ("pending_blacklist", "Yes"),
+        ("pending_retirement", "Yes"),
+        ("remapped_row_pending", "Yes"),
+    ],
+)
+def test_each_word_for_broken_memory_makes_a_gpu_faulty(golden, tag, word):
+    """Also where all other counters are N/A."""
+    log = golden("nvidia_smi_v13_h200x4.xml")
+    log = re.sub(r"<(sram|dram)_(un)?correctable(\w*)>0<", r"<\1_\2correctable\3>N/A<", log)
+    changed, times = re.subn(f"<{tag}>[^<]*<", f"<{tag}>{word}<", log, count=1)
+    assert times == 1
+    assert [gpu.faulty for gpu in nvidia.parse(log)[0]] == [False] * 4
+    assert [gpu.faulty for gpu in nvidia.parse(changed)[0]] == [True, False, False, False]
+
+
+def test_ecc_counts_stand_where_others_are_not_available(golden):
+    log = golden("nvidia_smi_v13_h200x4.xml").replace("<dram_uncorrectable>0<", "<dram_uncorrectable>3<", 1)
+    log = re.sub(r"<sram_(\w+)>0<", r"<sram_\1>N/A<", log)
+    gpu = nvidia.parse(log)[0][0]
+    assert (gpu.ecc_uncorrected_count, gpu.ecc_corrected_count, gpu.ecc_uncorrected_aggregate_count) == (3, 0, 0)
+    old = log.replace("sram_uncorrectable_secded>", "sram_uncorrectable>").replace(
+        "sram_uncorrectable>N/A<", "sram_uncorrectable>2<", 1
+    )
+    assert nvidia.parse(old)[0][0].ecc_uncorrected_count == 5
+
+
+@pytest.mark.parametrize(
+    ("tag", "word", "bad"),
+    [
+        ("status", "Insufficient Resources", True),
+        ("status", "Unknown Error", True),
+        ("summary", "Unhealthy", True),
+        ("summary", "Limited Capacity", True),
+        ("bandwidth", "Degraded", True),
+        ("route_recovery_in_progress", "True", True),
+        ("route_unhealthy", "True", True),
+        ("access_timeout_recovery", "True", True),
+        ("incorrect_configuration", "Incompatible GPU Firmware", True),
+        ("summary", "Healthy", False),
+        ("bandwidth", "Full", False),
+        ("route_unhealthy", "False", False),
+        ("incorrect_configuration", "None", False),
+        ("partition_assigned", "True", False),
+    ],
+)
+def test_the_health_of_the_nvlink_fabric(golden, tag, word, bad):
+    log, times = re.subn(
+        f"(<fabric>.*?<{tag}>)[^<]*<", rf"\g<1>{word}<", golden("nvidia_smi_v13_h200x4.xml"), count=1, flags=re.DOTALL
+    )
+    gpus, _lost = nvidia.parse(log)
+    assert times == 1
+    assert [gpu.fabric_not_ready for gpu in gpus] == [bad, False, False, False]
+    assert gpus[0].fabric_problem == (f"{tag} {word}" if bad else None)
+
+
+def test_a_header_that_counts_more_gpus_than_it_lists(golden):
+    log = golden("nvidia_smi_v13_h200x4.xml").replace("<attached_gpus>4<", "<attached_gpus>8<")
+    found = nvidia.detect(lambda tool, *arguments, timeout: ToolResult(tool, log, returncode=0))
+    assert (len(found.gpus), found.unlisted, found.problem) == (4, 4, "nvidia-smi counts 8 GPUs and lists 4")
+
+
+@pytest.mark.parametrize("word", ["", "Not Found", "N/A", "NVIDIA-SMI has failed because it couldn't communicate"])
+def test_a_version_that_is_none(golden, word):
+    log = re.sub("<(driver|cuda)_version>[^<]*<", rf"<\1_version>{word}<", golden("nvidia_smi_v13_h200x4.xml"))
+    gpu = nvidia.parse(log)[0][0]
+    assert (gpu.driver_version, gpu.runtime_version) == (None, None)
+    card = {"card0": {"PCI Bus": "0000:03:00.0"}, "system": {"Driver version": word}}
+    assert [gpu.driver_version for gpu in amd.parse_rocm_smi(card)] == [None]
+
+
+def test_partitions_that_rocm_smi_lists_as_cards_are_one_gpu(golden):
+    cards = json.loads(golden("rocm_smi_6_mi100.json"))
+    answer = dict.fromkeys(("card0", "card1", "card2"), cards["card0"]) | {"card9": cards["card1"]}
+    gpus = amd.parse_rocm_smi(answer)
+    assert [(gpu.index, gpu.partitioned) for gpu in gpus] == [(0, True), (9, False)]
+    found = amd.detect(
+        lambda tool, *arguments, timeout=0: (
+            ToolResult(tool, json.dumps(answer), returncode=0) if tool == "rocm-smi" else ToolResult(tool, missing=True)
+        )
+    )
+    assert found.problem == "1 of 2 GPUs are partitions or listed more than once"
 
 
 def test_nvidia_mig_and_missing_counters(golden):

@@ -107,15 +107,15 @@ def _accelerators(tree: Tree, detections: list[Detection]) -> tuple[dict[str, An
     # Without addresses (some virtual machines give none) the tool's count is all there is.
     unaddressed = [gpu for detection in detections for gpu in detection.gpus if gpu.pci_address is None]
     states = Counter(device["state"] for device in hardware)
-    without_driver = max(0, states["no driver"] - len(unaddressed))
     best = max(detections, key=lambda detection: len(detection.gpus))
+    without_driver = max(0, states["no driver"] - len(unaddressed), best.unlisted)
     vendor, problem = best.vendor, best.problem
     if not best.gpus:
         vendor, problem = _vendor_without_gpus(hardware, detections)
     accelerator = {
         "vendor": vendor,
         "count": len(best.gpus),
-        "hardware_count": max(states["usable"] + states["no driver"], len(best.gpus)),
+        "hardware_count": max(states["usable"] + states["no driver"], len(best.gpus) + best.unlisted),
         "without_driver_count": without_driver,
         "problem": problem,
     }
@@ -141,9 +141,9 @@ def _vendor_without_gpus(hardware: list[dict[str, Any]], detections: list[Detect
     if counts:
         vendor = counts.most_common(1)[0][0]
         return vendor, by_vendor[vendor].problem
-    hung = next((detection for detection in detections if detection.hung), None)
-    # A tool only hangs in a driver, so there is hardware even where no PCI bus can be seen.
-    return (hung.vendor, hung.problem) if hung else ("cpu", None)
+    # A tool only hangs in a driver, and without one it says so: there is hardware even where no PCI bus can be seen.
+    broken = next((detection for detection in detections if detection.hung or detection.unclear), None)
+    return (broken.vendor, broken.problem) if broken else ("cpu", None)
 
 
 def _driver_failures(environment: dict[str, Any]) -> list[str]:
@@ -160,9 +160,25 @@ def _driver_failures(environment: dict[str, Any]) -> list[str]:
             f"{len(devices)} {NAMES[vendor]} GPU(s) without a working driver: {places}{problem}. "
             f"Remedy: {_remedy(vendor)}"
         )
-    if not failures and accelerator["vendor"] != "cpu" and accelerator["count"] == 0:
-        vendor = accelerator["vendor"]
+    vendor = accelerator["vendor"]
+    if not failures and accelerator["without_driver_count"]:
+        failures.append(f"{accelerator['problem'] or 'GPUs without a working driver'}. Remedy: {_remedy(vendor)}")
+    if not failures and vendor != "cpu" and accelerator["count"] == 0:
         failures.append(f"no usable {NAMES[vendor]} GPU: {accelerator['problem']}. Remedy: {_remedy(vendor)}")
+    return failures + _duplicates(environment["gpus"])
+
+
+def _duplicates(gpus: list[dict[str, Any]]) -> list[str]:
+    """GPUs that claim to be the same one; partitions of a GPU are a finding of their own."""
+    whole = [gpu for gpu in gpus if not Gpu(**gpu).partitioned]
+    failures = []
+    for what, name in (("uuid", "UUID"), ("pci_address", "PCI address")):
+        for identity, times in Counter(gpu[what] for gpu in whole if gpu[what]).items():
+            if times > 1:
+                places = ", ".join(f"gpu:{gpu['index']}" for gpu in whole if gpu[what] == identity)
+                failures.append(
+                    f"{places} have one {name} ({identity}). Remedy: reboot, and report to the vendor what comes back"
+                )
     return failures
 
 

@@ -80,6 +80,10 @@ class Gpu:
     row_remap_pending_count: Optional[int] = None
     row_remap_failed_count: Optional[int] = None
     row_remap_uncorrected_count: Optional[int] = None
+    sram_threshold_exceeded_count: Optional[int] = None
+    memory_repair_pending_count: Optional[int] = None
+    unrepairable_memory_count: Optional[int] = None
+    page_retirement_pending_count: Optional[int] = None
     pcie_generation: Optional[int] = None
     pcie_generation_max: Optional[int] = None
     pcie_width: Optional[int] = None
@@ -87,6 +91,7 @@ class Gpu:
     recovery_action: Optional[str] = None
     persistence_mode: Optional[str] = None
     fabric_state: Optional[str] = None
+    fabric_problem: Optional[str] = None
     partition_mode: Optional[str] = None
     module_id: Optional[int] = None
     processes: list[dict[str, Any]] = field(default_factory=list)
@@ -114,7 +119,15 @@ class Gpu:
 
         A counter that it lacks does not count.
         """
-        counters = (self.ecc_uncorrected_count, self.row_remap_pending_count, self.row_remap_failed_count)
+        counters = (
+            self.ecc_uncorrected_count,
+            self.row_remap_pending_count,
+            self.row_remap_failed_count,
+            self.sram_threshold_exceeded_count,
+            self.memory_repair_pending_count,
+            self.unrepairable_memory_count,
+            self.page_retirement_pending_count,
+        )
         asked = (self.recovery_action or "").lower().split()
         return any(counters) or any(word in RECOVERY_ACTIONS for word in asked)
 
@@ -137,8 +150,9 @@ class Gpu:
 
     @property
     def fabric_not_ready(self) -> bool:
-        """Whether it belongs to an NVLink fabric that it has not joined (fabric manager)."""
-        return (self.fabric_state or "n/a") not in ("completed", "n/a", "[n/a]", "not supported")
+        """Whether it belongs to an NVLink fabric that it has not joined (fabric manager), or that is not healthy."""
+        joined = (self.fabric_state or "n/a") in ("completed", "n/a", "[n/a]", "not supported")
+        return not joined or bool(self.fabric_problem)
 
     def metrics(self) -> list[dict[str, Any]]:
         """The figures that checks look at; a value that the tool does not give makes no metric."""
@@ -173,13 +187,16 @@ class Detection:
     """The usable accelerators that a vendor's tool lists, and why there are not more.
 
     `problem` is None when the tool answered and every accelerator it lists is usable. `lost` are the PCI addresses of
-    GPUs that the driver can no longer read. `installed` is False when the vendor's tools are absent; `hung` is True
-    when a tool did not end in time.
+    GPUs that the driver can no longer read, `unlisted` how many more GPUs the tool counts than it lists. `installed` is
+    False when the vendor's tools are absent; `hung` is True when a tool did not end in time, `unclear` when it says
+    neither which GPUs there are nor that there are none.
     """
 
     vendor: str
     gpus: list[Gpu] = field(default_factory=list)
     problem: Optional[str] = None
     lost: list[str] = field(default_factory=list)
+    unlisted: int = 0
     installed: bool = True
     hung: bool = False
+    unclear: bool = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Any, Optional, Union
 
 Number = Union[int, float]
@@ -16,6 +17,7 @@ ABSENT = {
     "null",
     "not supported",
     "not available",
+    "not found",
     "insufficient permissions",
     "requested functionality has been deprecated",
 }
@@ -52,6 +54,8 @@ BYTE_UNITS = {
     "GIB": 1024**3,
     "TIB": 1024**4,
 }
+HERTZ_UNITS = {"Hz": 1, "kHz": 1_000, "KHz": 1_000, "MHz": 1_000_000, "Mhz": 1_000_000, "GHz": 1_000_000_000}
+WATT_UNITS = {"uW": 1e-6, "mW": 1e-3, "W": 1, "kW": 1e3}
 PCIE_GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
@@ -110,17 +114,23 @@ def count(value: Any) -> Optional[int]:
     return None if amount is None else int(amount)
 
 
-def size_bytes(value: Any, default_unit: str = "B") -> Optional[int]:
-    """`81920 MiB` or `{"value": 192, "unit": "GB"}` in bytes."""
+def _scaled(value: Any, factors: Mapping[str, float], default_unit: str) -> Optional[Number]:
+    """A number with its unit in the base unit; None for a unit that is not known."""
     amount = number(value)
     if amount is None:
         return None
     if isinstance(value, dict):
-        unit = str(value.get("unit", default_unit))
+        unit = str(value.get("unit") or default_unit)
     else:
         unit = _NUMBER.sub("", str(value), count=1).strip() or default_unit
-    factor = BYTE_UNITS.get(unit.upper())
-    return None if factor is None else int(amount * factor)
+    factor = factors.get(unit, factors.get(unit.upper()))
+    return None if factor is None else amount * factor
+
+
+def size_bytes(value: Any, default_unit: str = "B") -> Optional[int]:
+    """`81920 MiB` or `{"value": 192, "unit": "GB"}` in bytes."""
+    amount = _scaled(value, BYTE_UNITS, default_unit)
+    return None if amount is None else int(amount)
 
 
 def megabytes(value: Any) -> Optional[int]:
@@ -129,9 +139,19 @@ def megabytes(value: Any) -> Optional[int]:
 
 
 def hertz(value: Any) -> Optional[Number]:
-    """A clock given in MHz, the only unit that the vendor tools use, in hertz."""
-    amount = number(value)
-    return None if amount is None else amount * 1_000_000
+    """A clock in hertz; without a unit it is in MHz, as the vendors' tools give it."""
+    return _scaled(value, HERTZ_UNITS, "MHz")
+
+
+def watts(value: Any) -> Optional[Number]:
+    """A power in watts: `690.53 W`, `700` or `250000 mW`."""
+    return _scaled(value, WATT_UNITS, "W")
+
+
+def version(value: Any) -> Optional[str]:
+    """A version (`570.133.20`, `1.17.0-28a11ca`); None for a banner or another text in its place."""
+    word = text(value)
+    return word if word and re.fullmatch(r"[A-Za-z]{0,8}-?\d[\w.+~:-]{0,63}", word) else None
 
 
 def ratio(value: Any) -> Optional[float]:

@@ -12,6 +12,8 @@ from ..gpu import Detection, Fields, Gpu, read_fields
 from ..tools import VENDOR_TOOL_TIMEOUT_SECONDS, Run, ToolResult
 
 VENDOR = "amd"
+#: Partition mode of a GPU that is several cards, where its tool does not say which.
+SEVERAL_CARDS = "cpx"
 ROCM_SMI_ARGUMENTS = (
     "--showproductname",
     "--showuniqueid",
@@ -63,8 +65,11 @@ def _detect_rocm_smi(run: Run) -> Detection:
         return Detection(VENDOR, problem="neither amd-smi nor rocm-smi is installed", installed=False)
     if result.timed_out:
         return Detection(VENDOR, problem=result.complaint, hung=True)
-    gpus = parse_rocm_smi(find_json(result.stdout))  # rocm-smi ends with status 0 even when there is no driver
-    return Detection(VENDOR, gpus, None if gpus else _unanswered(result, "rocm-smi lists no GPU"))
+    answer = find_json(result.stdout)
+    gpus = parse_rocm_smi(answer)  # rocm-smi ends with status 0 even when there is no driver
+    parts = [gpu for gpu in gpus if gpu.partitioned]
+    problem = f"{len(parts)} of {len(gpus)} GPUs are partitions or listed more than once" if parts else None
+    return Detection(VENDOR, gpus, problem if gpus else _unanswered(result, "rocm-smi lists no GPU"))
 
 
 def _unanswered(result: ToolResult, otherwise: str) -> str:
@@ -89,7 +94,7 @@ def parse_amd_smi(static: Any, listing: Any, metric: Any, version: Any = None) -
     """
     views = {"static": by_index(static), "list": by_index(listing), "metric": by_index(metric)}
     release = version[0] if isinstance(version, list) and version else version
-    rocm = values.text(_get(release, "rocm_version"))
+    rocm = values.version(_get(release, "rocm_version"))
     gpus = []
     for index in sorted({*views["static"], *views["list"]}):
         answers = {name: view.get(index) for name, view in views.items()}
@@ -115,17 +120,22 @@ def parse_rocm_smi(answer: Any) -> list[Gpu]:
     if not isinstance(answer, dict):
         return []
     system = _lower_keys(answer.get("system"))
-    driver = values.text(system.get("driver version"))
-    gpus = []
+    driver = values.version(system.get("driver version"))
+    gpus: dict[str, Gpu] = {}
     for name, card in answer.items():
         match = re.fullmatch(r"card(\d+)", name)
         if match is None or not isinstance(card, dict):
             continue
         facts = _lower_keys(card)
         readings = read_fields(ROCM_SMI_FIELDS, facts.get)
-        readings["driver_version"] = driver or values.text(facts.get("driver version"))
-        gpus.append(Gpu(VENDOR, int(match.group(1)), **readings))
-    return sorted(gpus, key=lambda gpu: gpu.index)
+        readings["driver_version"] = driver or values.version(facts.get("driver version"))
+        gpu = Gpu(VENDOR, int(match.group(1)), **readings)
+        # The partitions of a GPU are cards of their own, at one address and with one unique id.
+        first = gpus.setdefault(gpu.pci_address or gpu.uuid or name, gpu)
+        if first is not gpu:
+            first.index = min(first.index, gpu.index)
+            first.partition_mode = first.partition_mode or SEVERAL_CARDS
+    return sorted(gpus.values(), key=lambda gpu: gpu.index)
 
 
 def by_index(answer: Any) -> dict[int, dict[str, Any]]:
@@ -154,7 +164,7 @@ AMD_SMI_FIELDS: Fields = (
     ("uuid", values.identifier, "list.uuid", "static.asic.asic_serial"),
     ("serial", values.identifier, "static.board.product_serial", "static.asic.asic_serial"),
     ("pci_address", values.pci_address, "static.bus.bdf", "list.bdf", "metric.bus.bdf"),
-    ("driver_version", values.text, "static.driver.version", "static.driver.driver_version"),
+    ("driver_version", values.version, "static.driver.version", "static.driver.driver_version"),
     ("firmware_version", values.text, "static.vbios.version", "static.ifwi.version", "static.vbios.name"),
     ("memory_bytes", values.megabytes, "metric.mem_usage.total_vram", "metric.vram.total", "static.vram.size"),
     ("memory_used_bytes", values.megabytes, "metric.mem_usage.used_vram", "metric.vram.used"),
@@ -164,14 +174,14 @@ AMD_SMI_FIELDS: Fields = (
     ("utilisation_ratio", values.ratio, "metric.usage.gfx_activity"),
     (
         "power_draw_watts",
-        values.number,
+        values.watts,
         "metric.power.socket_power",
         "metric.power.current_socket_power",
         "metric.power.average_socket_power",
     ),
     (
         "power_limit_watts",
-        values.number,
+        values.watts,
         "static.limit.socket_power",
         "static.limit.ppt0.socket_power_limit",
         "static.limit.max_power",
@@ -204,9 +214,10 @@ ROCM_SMI_FIELDS: Fields = (
     ("temperature_celsius", values.number, "temperature (sensor junction) (c)", "temperature (sensor edge) (c)"),
     (
         "power_draw_watts",
-        values.number,
+        values.watts,
         "current socket graphics package power (w)",
         "average graphics package power (w)",
     ),
-    ("power_limit_watts", values.number, "max graphics package power (w)"),
+    ("partition_mode", values.lower, "compute partition"),
+    ("power_limit_watts", values.watts, "max graphics package power (w)"),
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Optional
 
 from .. import values
@@ -19,6 +19,8 @@ from .throttle import throttle_of_hex
 VENDOR = "nvidia"
 ESSENTIAL = ("product_name", "uuid", "fb_memory_usage/total")
 
+#: Of nvidia-smi: no device was found, no driver is loaded, the driver's library is not there.
+NO_GPU_STATUS = (6, 9, 12)
 _END = "</nvidia_smi_log>"
 # Seen as "GPU0000:CB:00.0: Unknown Error", "GPU 0000:CB:00.0: ..." and "GPU1: 0000:34:00.0: ...".
 _UNREADABLE = re.compile(
@@ -35,10 +37,16 @@ def detect(run: Run) -> Detection:
         gpus, lost_in_log = parse(result.stdout)
     except ET.ParseError:
         problem = result.complaint if not result.ok else "nvidia-smi -q -x did not write XML"
-        return Detection(VENDOR, problem=problem, lost=lost, hung=result.timed_out)
+        unclear = result.returncode not in NO_GPU_STATUS
+        return Detection(VENDOR, problem=problem, lost=lost, hung=result.timed_out, unclear=unclear)
     lost = sorted({*lost, *lost_in_log})
-    found = Detection(VENDOR, gpus, None, lost, hung=result.timed_out)
-    if lost:
+    counted = re.search(r"<attached_gpus>\s*(\d{1,4})\s*<", result.stdout)
+    unlisted = max(0, int(counted.group(1)) - len(gpus) - len(lost)) if counted else 0
+    found = Detection(VENDOR, gpus, None, lost, unlisted=unlisted, hung=result.timed_out)
+    found.unclear = not gpus and not result.ok and result.returncode not in NO_GPU_STATUS
+    if unlisted:
+        found.problem = f"nvidia-smi counts {len(gpus) + len(lost) + unlisted} GPUs and lists {len(gpus) + len(lost)}"
+    elif lost:
         found.problem = f"nvidia-smi cannot read the GPU at {', '.join(lost)}"
     elif not result.ok:
         found.problem = result.complaint
@@ -53,8 +61,8 @@ def parse(xml: str) -> tuple[list[Gpu], list[str]]:
     Raises `xml.etree.ElementTree.ParseError` when the text is no XML.
     """
     log = ET.fromstring(_document(xml))  # noqa: S314 - this machine's own driver wrote it
-    driver = _text(log, "driver_version")
-    cuda = _text(log, "cuda_version")
+    driver = values.version(log.findtext("driver_version"))
+    cuda = values.version(log.findtext("cuda_version"))
     gpus, lost = [], []
     for index, element in enumerate(log.findall("gpu")):
         gpu = _gpu(element, index)
@@ -127,6 +135,8 @@ def _gpu(element: ET.Element, index: int) -> Gpu:
         ecc_uncorrected_count=_ecc(element, "volatile", UNCORRECTED),
         ecc_corrected_aggregate_count=_ecc(element, "aggregate", CORRECTED),
         ecc_uncorrected_aggregate_count=_ecc(element, "aggregate", UNCORRECTED),
+        fabric_problem=_fabric_problem(element),
+        memory_repair_pending_count=_sum(element, _REPAIRS),
         partition_mode=None if mig is None else f"mig {mig.lower()}",
         processes=[_process(process) for process in element.findall("processes/process_info")],
     )
@@ -148,6 +158,8 @@ class Field(NamedTuple):
 
 
 _LINK = "pci/pci_gpu_link_info"
+#: Its name before driver 450 comes second.
+_PENDING_PAGES = ("retired_pages/pending_retirement", "retired_pages/pending_blacklist")
 FIELDS = (
     Field("name", values.text, (), ("product_name",)),
     Field("uuid", values.text, ("uuid",), ("uuid",)),
@@ -160,7 +172,7 @@ FIELDS = (
     Field("memory_temperature_celsius", values.number, ("temperature.memory",)),
     Field(
         "power_draw_watts",
-        values.number,
+        values.watts,
         ("power.draw",),
         (
             # Drivers 535 and later split power into GPU and module readings; before that there was one block.
@@ -172,7 +184,7 @@ FIELDS = (
     ),
     Field(
         "power_limit_watts",
-        values.number,
+        values.watts,
         ("enforced.power.limit",),
         (
             "gpu_power_readings/current_power_limit",
@@ -191,6 +203,9 @@ FIELDS = (
     Field("row_remap_pending_count", values.count, (), ("remapped_rows/remapped_row_pending",)),
     Field("row_remap_failed_count", values.count, (), ("remapped_rows/remapped_row_failure",)),
     Field("row_remap_uncorrected_count", values.count, (), ("remapped_rows/remapped_row_unc",)),
+    Field("sram_threshold_exceeded_count", values.count, (), ("ecc_errors/aggregate/sram_threshold_exceeded",)),
+    Field("unrepairable_memory_count", values.count, (), ("ecc_errors/unrepairable_memory",)),
+    Field("page_retirement_pending_count", values.count, (), _PENDING_PAGES),
     Field("pcie_generation", values.count, ("pcie.link.gen.current",), (f"{_LINK}/pcie_gen/current_link_gen",)),
     Field("pcie_generation_max", values.count, (), (f"{_LINK}/pcie_gen/max_link_gen",)),
     Field("pcie_width", values.count, ("pcie.link.width.current",), (f"{_LINK}/link_widths/current_link_width",)),
@@ -222,21 +237,45 @@ NO_VALUE = {
 }
 ERROR = "nvidia-smi prints an error in its place"
 
-# Each tuple is one generation of the driver's format; the first that has a number is summed.
+# SRAM in either generation of the driver's format, and DRAM; before both there were totals. Any of them may be N/A.
+_REPAIRS = ("ecc_errors/channel_repair_pending", "ecc_errors/tpc_repair_pending")
 CORRECTED = (("sram_correctable", "dram_correctable"), ("single_bit/total",))
 UNCORRECTED = (
-    ("sram_uncorrectable_parity", "sram_uncorrectable_secded", "dram_uncorrectable"),
-    ("sram_uncorrectable", "dram_uncorrectable"),
+    ("sram_uncorrectable_parity", "sram_uncorrectable_secded", "sram_uncorrectable", "dram_uncorrectable"),
     ("double_bit/total",),
 )
 
 
+def _sum(element: ET.Element, paths: Iterable[str]) -> Optional[int]:
+    counts = [count for count in (values.count(element.findtext(path)) for path in paths) if count is not None]
+    return sum(counts) if counts else None
+
+
 def _ecc(element: ET.Element, period: str, generations: tuple[tuple[str, ...], ...]) -> Optional[int]:
-    for names in generations:
-        counts = [values.count(_text(element, f"ecc_errors/{period}/{name}")) for name in names]
-        if counts[0] is not None:
-            return sum(count for count in counts if count is not None)
-    return None
+    sums = (_sum(element, [f"ecc_errors/{period}/{name}" for name in names]) for names in generations)
+    return next((count for count in sums if count is not None), None)
+
+
+#: What each part of `fabric` says when all is well, or when the GPU has none.
+_FABRIC = {
+    "status": "success",
+    "health/summary": "healthy",
+    "health/bandwidth": "full",
+    "health/route_recovery_in_progress": "false",
+    "health/route_unhealthy": "false",
+    "health/access_timeout_recovery": "false",
+    "health/incorrect_configuration": "false",
+}
+
+
+def _fabric_problem(element: ET.Element) -> Optional[str]:
+    said = {path: (element.findtext(f"fabric/{path}") or "").strip() for path in _FABRIC}
+    wrong = [
+        f"{path.rpartition('/')[2]} {word}"
+        for path, word in said.items()
+        if word.strip("[]").lower() not in (_FABRIC[path], "no", *values.ABSENT)
+    ]
+    return ", ".join(wrong) or None
 
 
 def _process(element: ET.Element) -> dict[str, Any]:
