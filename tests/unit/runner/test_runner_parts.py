@@ -201,6 +201,31 @@ def test_removal_does_not_follow_links_and_copes_with_closed_folders(tmp_path):
     assert not inside.exists()
 
 
+@pytest.mark.parametrize("moment", ["stat", "listdir", "open"])
+def test_removal_does_not_follow_what_takes_the_place_of_a_folder_meanwhile(tmp_path, monkeypatch, moment):
+    outside, inside = tmp_path / "outside", tmp_path / "inside"
+    for folder in (outside, inside / "sub"):
+        folder.mkdir(parents=True)
+        (folder / "kept").write_text("x")
+    call, swaps = getattr(os, moment), []
+
+    def swapped(*arguments, **options):
+        answer = call(*arguments, **options)
+        if not swaps and (moment == "listdir" or arguments[0] == "sub"):
+            swaps.append(arguments)
+            (inside / "sub").rename(tmp_path / "moved")
+            (inside / "sub").symlink_to(outside)
+        return answer
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, moment, swapped)
+        scratch.remove_tree(inside)
+    assert swaps and (outside / "kept").exists()
+    assert scratch.remove_tree(inside) == []
+    assert (outside / "kept").exists()
+    assert not inside.exists()
+
+
 class FakeEngine:
     """Answers as a container engine's command line does, for two containers of which one resists."""
 

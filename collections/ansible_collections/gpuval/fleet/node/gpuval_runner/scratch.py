@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Optional
 
 from gpuval_runner.environment import GANG_FILE
 from gpuval_runner.layout import CACHE_MARK
@@ -58,37 +61,61 @@ def remove(work: Path) -> list[str]:
 
 
 def remove_tree(directory: Path) -> list[str]:
-    """Remove a directory that is ours, never through a link and never into another file system; returns what stayed."""
+    """Remove a directory that is ours, never through a link and never into another file system; returns what stayed.
+
+    By descriptors from its parent on: what another user puts in the place of a folder meanwhile is not followed.
+    """
     try:
-        status = directory.lstat()
+        parent = os.open(directory.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
         return []
     except OSError as error:
         return [f"{directory}: {error.strerror}"]
-    if not stat.S_ISDIR(status.st_mode):
-        return _unlink(directory)
+    try:
+        return _remove(directory, parent)
+    finally:
+        os.close(parent)
+
+
+def _remove(path: Path, parent: int, device: Optional[int] = None) -> list[str]:
+    """Remove an entry of an open directory, and of this device all that is in it; `path` is for messages."""
+    try:
+        if not stat.S_ISDIR(os.stat(path.name, dir_fd=parent, follow_symlinks=False).st_mode):
+            os.unlink(path.name, dir_fd=parent)
+            return []
+        handle = os.open(path.name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        return [f"{path}: {error.strerror}"]
     problems: list[str] = []
     try:
+        status = os.fstat(handle)
+        if device is not None and status.st_dev != device:
+            return [f"{path}: another file system is mounted here"]
         if stat.S_IMODE(status.st_mode) & 0o700 != 0o700:
-            directory.chmod(0o700)
-        entries = list(directory.iterdir())
-    except OSError as error:
-        return [f"{directory}: {error.strerror}"]
-    for entry in entries:
-        if entry.is_symlink() or not entry.is_dir():
-            problems += _unlink(entry)
-        elif entry.lstat().st_dev != status.st_dev:
-            problems.append(f"{entry}: another file system is mounted here")
-        else:
-            problems += remove_tree(entry)
-    try:
-        directory.rmdir()
+            Path(f"/proc/self/fd/{handle}").chmod(0o700)
+        with _listed(handle) as (listing, names):
+            for name in names:
+                problems += _remove(path / name, listing, status.st_dev)
+        os.rmdir(path.name, dir_fd=parent)
     except FileNotFoundError:
         pass
     except OSError as error:
-        if not problems:
-            problems.append(f"{directory}: {error.strerror}")
+        problems = problems or [f"{path}: {error.strerror}"]
+    finally:
+        os.close(handle)
     return problems
+
+
+@contextlib.contextmanager
+def _listed(handle: int) -> Iterator[tuple[int, list[str]]]:
+    """A directory that was opened as a path alone, open for its entries, and their names."""
+    listing = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=handle)
+    try:
+        yield listing, os.listdir(listing)  # noqa: PTH208 - Path takes no descriptor
+    finally:
+        os.close(listing)
 
 
 def empty_directory(directory: Path) -> list[str]:
@@ -97,11 +124,3 @@ def empty_directory(directory: Path) -> list[str]:
     for entry in list(directory.iterdir()):
         problems += remove_tree(entry)
     return problems
-
-
-def _unlink(path: Path) -> list[str]:
-    try:
-        path.unlink(missing_ok=True)
-    except OSError as error:
-        return [f"{path}: {error.strerror}"]
-    return []

@@ -269,10 +269,10 @@ _FABRIC = {
 
 
 def _fabric_problem(element: ET.Element) -> Optional[str]:
-    said = {path: (element.findtext(f"fabric/{path}") or "").strip() for path in _FABRIC}
+    words = {path: (element.findtext(f"fabric/{path}") or "").strip() for path in _FABRIC}
     wrong = [
         f"{path.rpartition('/')[2]} {word}"
-        for path, word in said.items()
+        for path, word in words.items()
         if word.strip("[]").lower() not in (_FABRIC[path], "no", *values.ABSENT)
     ]
     return ", ".join(wrong) or None
