@@ -43,12 +43,12 @@ help-all: ### Show all targets
 
 ##@ Use
 
-setup: $(if $(BUNDLE),from-bundle,$(VENV)/.ready $(NODE_VENV)/.ready) ## Create the environments of the controller and the local node (BUNDLE=path: without internet)
+setup: $(if $(BUNDLE),from-bundle,$(VENV)/.ready $(NODE_VENV)/.ready) ## Create the environments of the controller and the local node (BUNDLE=path SHA256=digest: without internet)
 
 # Not the rules of the environments: those would go to the internet.
 .PHONY: from-bundle
 from-bundle:
-	$(PYTHON) tools/bundle.py install $(BUNDLE) --python $(PYTHON)
+	$(PYTHON) tools/bundle.py install $(BUNDLE) --python $(PYTHON) $(if $(SHA256),--sha256 $(SHA256))
 	$(PLAY) gpuval.fleet.unbundle $(ARGS)
 
 prepare: $(VENV)/.ready ## Check the nodes, start the store and put the model into it

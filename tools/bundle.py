@@ -90,6 +90,7 @@ def parser():
     install = commands.add_parser("install", parents=[common], help="set this checkout up from a bundle")
     install.add_argument("bundle", type=Path)
     install.add_argument("--python", default=sys.executable, help="makes the environments")
+    install.add_argument("--sha256", default="", help="of the bundle, as its maker gives it: another one is refused")
     install.set_defaults(work=install_bundle)
     verify = commands.add_parser("verify", parents=[common], help="read a bundle and hold it against its manifest")
     verify.add_argument("bundle", type=Path)
@@ -144,23 +145,32 @@ def create_bundle(options):
             "bytes": sum(path.lstat().st_size for _name, path in files),
             "wheel_bytes": sum(path.stat().st_size for name, path in files if name.startswith(f"{WHEELS}/")),
         }
-        write(output, head, files, known)
+        digest = write(output, head, files, known)
         carried = by_part(files)
     seconds = time.monotonic() - started
     say(f"{output}: {len(files)} files, {bytes_text(output.stat().st_size)}, {seconds:.0f} s")
     for part, (count, total) in carried.items():
         say(f"  {part:12} {count:6} files  {bytes_text(total)}")
-    say(f"on the other side: tar -xf {output.name} {SOURCE} && cd {SOURCE} && make setup BUNDLE=../{output.name}")
+    say(f"SHA-256: {digest}, also in {output.name}.sha256: send it apart from the bundle")
+    say(
+        f"on the other side: sha256sum -c {output.name}.sha256 && tar -xf {output.name} {SOURCE} && cd {SOURCE} && "
+        f"make setup BUNDLE=../{output.name} SHA256={digest}"
+    )
 
 
 def write(output, head, files, known):
-    """Write the tar beside its place and move it there when it is whole. Every file is read once."""
+    """Write the tar beside its place and move it there when it is whole. Every file is read once.
+
+    Returns the tar's SHA-256, which is also put beside it as sha256sum reads it.
+    """
     output.parent.mkdir(parents=True, exist_ok=True)
     need_space(output.parent, head["bytes"] + 2048 * (len(files) + 8), "the bundle")
     draft = output.with_name(output.name + ".part")
     entries, progress = [], Progress("written", head["bytes"])
     try:
-        with draft.open("wb") as stream, tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        with draft.open("wb") as stream:
+            hashing = Hashing(stream)
+            tar = tarfile.open(fileobj=hashing, mode="w|", format=tarfile.PAX_FORMAT)  # noqa: SIM115 - closed below
             add_text(tar, HEAD, head)
             sums = {}
             for name, path in files:
@@ -173,11 +183,14 @@ def write(output, head, files, known):
             tar.close()
             stream.flush()
             os.fsync(stream.fileno())
+        digest = hashing.digest.hexdigest()
+        output.with_name(f"{output.name}.sha256").write_text(f"{digest}  {output.name}\n", encoding="utf-8")
         draft.replace(output)
     except OSError as error:
         raise BundleError(f"{error.filename or output}: {error.strerror}") from error
     finally:
         draft.unlink(missing_ok=True)
+    return digest
 
 
 def add_file(tar, name, path, progress):
@@ -332,18 +345,36 @@ def build_collection(python, root, scratch):
 # Using one -----------------------------------------------------------------------------------------------------------
 
 
+def sha256_of(path):
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while data := stream.read(CHUNK):
+            digest.update(data)
+    return digest.hexdigest()
+
+
+def check_digest(path, expected):
+    """Damage shows without this; a bundle replaced on its way does not, since its manifest was replaced too."""
+    if not expected:
+        say(f"{path.name} is not compared with its maker's digest: SHA256= does")
+    elif not path.is_file() or sha256_of(path) != expected.lower():
+        raise BundleError(f"{path} is not the bundle with SHA-256 {expected}: get it again. Nothing was put in place")
+
+
 def verify_bundle(options):
     with opened(options.bundle) as tar:
         head = read_head(tar)
         seen = {}
         manifest = read_members(tar, Progress("verified", head["bytes"]), lambda name, _info: None, seen)
         check_manifest(manifest, seen)
+    say(f"{options.bundle}: SHA-256 {sha256_of(options.bundle)}")
     say(f"{options.bundle}: whole, {len(seen)} files, {bytes_text(head['bytes'])}, gpuval {head['gpuval']['version']}")
 
 
 def install_bundle(options):
     started = time.monotonic()
     root, state = options.root.resolve(), state_directory(options)
+    check_digest(options.bundle, options.sha256)
     with opened(options.bundle) as tar:
         head = read_head(tar)
         parts = [part for part in head["parts"] if part not in options.without]
@@ -581,6 +612,17 @@ class Digesting:
 
     def hexdigest(self):
         return self.digest.hexdigest()
+
+
+class Hashing:
+    """A file that is written through: it hashes what passes."""
+
+    def __init__(self, stream):
+        self.stream, self.digest = stream, hashlib.sha256()
+
+    def write(self, data):
+        self.digest.update(data)
+        return self.stream.write(data)
 
 
 class Progress:

@@ -68,6 +68,33 @@ def test_links_are_followed_and_caches_left_out(hub_cache, tmp_path):
     )
 
 
+def test_files_that_can_run_code_reach_no_node(hub_cache, tmp_path):
+    for name in ("modeling_rocket.py", "pytorch_model.bin", "rng.PT", "scaler.pkl", "sub/kernel.so"):
+        (hub_cache / "snapshots" / COMMIT / name).write_text("import os")
+    model = model_source.resolve(str(hub_cache), tmp_path / "scratch")
+    assert sorted(model.files) == ["config.json", "sub/model.safetensors"]
+    assert model.origin.endswith("; 5 files that can run code left out")
+    (hub_cache / "snapshots" / COMMIT / "sub/model.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"weights only in files that can run code .*: convert them to safetensors"):
+        model_source.resolve(str(hub_cache), tmp_path / "scratch")
+
+
+def test_files_that_can_run_code_are_not_downloaded(tmp_path, monkeypatch):
+    hub = pytest.importorskip("huggingface_hub")
+    asked = {}
+
+    def download(repository, *, revision, local_dir, ignore_patterns, token):
+        asked.update(repository=repository, revision=revision, ignored=ignore_patterns)
+        local_dir.mkdir()
+        (local_dir / "config.json").write_text("{}")
+
+    monkeypatch.setattr(hub, "snapshot_download", download)
+    monkeypatch.setattr(hub.HfApi, "model_info", lambda *_, **__: type("Info", (), {"sha": COMMIT})())
+    model = model_source.resolve("hf:acme/rocket", tmp_path)
+    assert {"*.bin", "*.py", "*.pkl", "*.pt", "*.so"} <= set(asked["ignored"])
+    assert (asked["revision"], sorted(model.files)) == (COMMIT, ["config.json"])
+
+
 def test_a_manifest_is_what_sha256sum_says_and_nodes_accept(tmp_path):
     model = model_source.resolve("tiny", tmp_path)
     text = model_source.make_manifest(model)

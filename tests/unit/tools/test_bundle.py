@@ -99,7 +99,7 @@ def catalogue(*images):
 def bundle(origin, tmp_path_factory):
     path = tmp_path_factory.mktemp("carried") / "gpuval-bundle.tar"
     told = tool(origin, "create", "--output", path, PIP_FIND_LINKS=str(origin / "dist"))
-    assert "make setup BUNDLE=../gpuval-bundle.tar" in told
+    assert "make setup BUNDLE=../gpuval-bundle.tar SHA256=" in told
     return path
 
 
@@ -112,6 +112,19 @@ def site(bundle, tmp_path):
 
 def contents(folder):
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_another_bundle_than_its_maker_gave_is_refused(bundle, site):
+    """A bundle that was made anew has a manifest that fits it: only its digest, carried another way, tells."""
+    digest, name = bundle.with_name(f"{bundle.name}.sha256").read_text().split()
+    assert (digest, name) == (hashlib.sha256(bundle.read_bytes()).hexdigest(), bundle.name)
+    told = tool(site, "install", bundle, "--sha256", "0" * 64, code=1)
+    assert f"is not the bundle with SHA-256 {'0' * 64}" in told
+    assert not (site / ".gpuval").exists()
+    assert f"SHA-256 {digest}" in tool(site, "verify", bundle)
+    told = tool(site, "install", bundle, "--sha256", digest.upper(), "--without", "wheels", PIP_FIND_LINKS="")
+    assert "is not compared" not in told
+    assert "is not compared with its maker's digest: SHA256=" in tool(site, "install", bundle, "--without", "wheels")
 
 
 def test_there_and_back_without_any_index(origin, bundle, site):

@@ -24,8 +24,12 @@ from .tiny_model import write_tiny_llama
 
 TINY = "tiny"
 TINY_FOLDER = "models--gpuval--tiny-llama"
-#: Other forms of the same weights, which no server here reads: Meta's checkpoints double the size of a Llama.
-HUB_IGNORED = ("original/*", "*.pth", ".gitattributes")
+#: Files that run code when they are read or imported: Python, libraries, and weights as pickles. No node gets one.
+RUNS_CODE = (".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth", ".py", ".pyc", ".sh", ".so")
+#: Formats of weights that hold data alone.
+WEIGHTS = (".safetensors", ".gguf")
+#: Meta's checkpoints are other forms of the same weights, and double the size of a Llama.
+HUB_IGNORED = ("original/*", ".gitattributes", *(f"*{suffix}" for suffix in RUNS_CODE))
 
 _HUB = re.compile(r"(?P<repository>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(?P<revision>[\w./-]+))?")
 _CACHE_FOLDER = re.compile(r"models--[A-Za-z0-9][\w.-]*")
@@ -176,11 +180,15 @@ def _download(repository: str, revision: str | None, token: str | None, root: Pa
 
 def _model(folder: str, root: Path, origin: str) -> Model:
     files: dict[str, Path] = {}
+    left_out: list[str] = []
     for where, folders, names in os.walk(root, followlinks=True):
         folders[:] = sorted(name for name in folders if name not in _SKIPPED_FOLDERS)
         for name in sorted(names):
             path = Path(where, name)
             if name == manifest.NAME or name.endswith(_SKIPPED_SUFFIXES):
+                continue
+            if name.lower().endswith(RUNS_CODE):
+                left_out.append(name)
                 continue
             if not path.is_file():
                 raise ModelError(f"{path} is a link that leads nowhere: complete the model's folder")
@@ -190,7 +198,14 @@ def _model(folder: str, root: Path, origin: str) -> Model:
             files[relative] = path
     if "config.json" not in files:
         raise ModelError(f"{root} has no config.json, so it is no model in Hugging Face format")
-    return Model(folder, root, files, origin)
+    if left_out and not any(name.endswith(WEIGHTS) for name in files):
+        raise ModelError(
+            f"{root} has its weights only in files that can run code when they are read ({', '.join(left_out[:3])}): "
+            "convert them to safetensors, or take a revision that has them"
+        )
+    return Model(
+        folder, root, files, origin + (f"; {len(left_out)} files that can run code left out" if left_out else "")
+    )
 
 
 def _digest(path: Path) -> str:
