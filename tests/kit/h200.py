@@ -29,7 +29,7 @@ def telemetry(gpus=8):
     new = ("gpu_ecc_corrected_new_count", "gpu_ecc_uncorrected_new_count", "gpu_row_remap_new_count",
            "gpu_link_error_new_count", "gpu_pcie_replay_new_count", "gpu_xid_critical_count",
            "gpu_throttle_thermal_ratio", "gpu_throttle_hardware_ratio")  # fmt: skip
-    figures = [metric(name, 0) for name in node]
+    figures = [metric("telemetry_samples_count", 60), *(metric(name, 0) for name in node)]
     for name in new:
         figures += per_gpu(name, 0, "ratio" if name.endswith("ratio") else "count", gpus)
     figures += per_gpu("gpu_temperature_max_celsius", 65, "celsius", gpus)
@@ -103,6 +103,7 @@ def records(node="node-1", gpus=8):
             node, "fingerprint", fingerprints=hashes, environment={"fingerprint_group": "H200 torch 2.11 CUDA 13"},
             metrics=[
                 metric("fingerprint_processes_count", gpus), *per_gpu("fingerprint_mismatch_count", 0, "count", gpus),
+                *(metric("fingerprint_repeats_count", 9, "count", f"gpu:{index}") for index in range(gpus)),
                 *telemetry(gpus),
             ],
         ),
@@ -112,6 +113,7 @@ def records(node="node-1", gpus=8):
             metrics=[
                 metric("training_loss_first", 10.4, "loss"), metric("training_loss_last", 6.1, "loss"),
                 metric("training_nonfinite_count", 0), metric("training_processes_count", gpus),
+                metric("training_steps_count", 400),
                 metric("training_slowest_compute_ratio", 1.01, "ratio"), metric("training_compile_failed_count", 0),
                 *per_gpu("training_model_tflops", 451, "TFLOP/s", gpus),
                 *per_gpu("training_peak_memory_bytes", 9e10, "bytes", gpus),

@@ -34,7 +34,7 @@ def collective(node, **fields):
 def deepspeed(node, **fields):
     figures = [metric("gang_nodes_count", 2), metric("gang_absent_nodes_count", 0), metric("gang_processes_count", 16),
                metric("gang_loss_first", 10.0, "loss"), metric("gang_loss_last", 6.0, "loss"),
-               metric("gang_nonfinite_count", 0),
+               metric("gang_nonfinite_count", 0), metric("gang_steps_count", 200),
                metric("gang_loss_spread_ratio", 0, "ratio"), metric("gang_scaling_ratio", 0.95, "ratio"),
                metric("gang_zero_ratio", 0.9, "ratio"),
                metric("gang_zero_tokens_per_second", 9e5, "tokens/s")]  # fmt: skip

@@ -189,6 +189,55 @@ def test_a_fault_counts_where_it_is_unknown_what_the_node_has():
     assert "facts_xid" in [one["name"] for one in node["checks"] if one["verdict"] == "fail"]
 
 
+def whole_node():
+    """Every stage of a node, as its workload reports it."""
+    found = healthy(make_run()).records["node-1"]
+    found["loading"]["metrics"] += [metric("loading_files_count", 5), metric("loading_checksum_errors_count", 0)]
+    found["inference"]["metrics"] += [metric("inference_tokens_per_second", 540.0, "tokens_per_second"), *telemetry()]
+    training = records()["training"]
+    training["metrics"] += [metric("training_tokens_per_second", 56000.0, "tokens/s")]
+    return {**copy.deepcopy(records()), "training": training, "loading": found["loading"],
+            "inference": found["inference"]}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("stage", "name", "is_required"),
+    [
+        ("training", "training_steps_count", True),
+        ("training", "training_model_tflops", True),
+        ("training", "training_tokens_per_second", False),
+        ("loading", "loading_bytes", True),
+        ("loading", "loading_files_count", True),
+        ("loading", "loading_bytes_per_second", False),
+        ("inference", "inference_requests_done_count", True),
+        ("inference", "inference_generated_tokens_count", True),
+        ("inference", "inference_tokens_per_second", True),
+        ("fingerprint", "fingerprint_repeats_count", True),
+        ("diagnostics", "diagnostics_collective_largest_bytes", True),
+        ("diagnostics", "diagnostics_host_to_device_bytes_per_second", True),
+        ("diagnostics", "diagnostics_device_to_host_bytes_per_second", True),
+        ("diagnostics", "diagnostics_memory_tested_bytes", True),
+        *(
+            (stage, "telemetry_samples_count", True)
+            for stage in ("diagnostics", "fingerprint", "training", "inference")
+        ),
+    ],
+)
+def test_work_that_was_not_done_is_not_accepted(stage, name, is_required):
+    run = make_run(stages=[*STAGES, "loading", "inference"])
+
+    def verdict_of(change):
+        found = whole_node()
+        found[stage]["metrics"] = change(found[stage]["metrics"])
+        return judge(run, Evidence(records={"node-1": found}), SHIPPED)["nodes"][0]["verdict"]
+
+    assert verdict_of(lambda metrics: metrics) == "PASS"
+    zero = verdict_of(lambda metrics: [{**one, "value": 0} if one["name"] == name else one for one in metrics])
+    assert zero == "FAIL"
+    missing = verdict_of(lambda metrics: [one for one in metrics if one["name"] != name])
+    assert missing == ("INCOMPLETE" if is_required else "PASS")
+
+
 def test_seven_gpus_that_are_faster_than_the_floor_of_eight_do_not_pass():
     node = judged(one_of_eight_hidden)["nodes"][0]
     (entry,) = [one for one in node["checks"] if one["name"] == "diagnostics_all_reduce_nvls_speed_h200"]

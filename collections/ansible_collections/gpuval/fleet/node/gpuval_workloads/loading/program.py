@@ -104,6 +104,8 @@ def load(options: Options, environ: Mapping[str, str], result: Result) -> None:
         seconds = _transfer(rclone, places, todo, options, result)
         more_seconds, actual = _hash(places.folder, list(todo), result)
         verify_seconds += more_seconds
+    else:
+        result.add_metric("loading_bytes", sum(present.values()), "bytes")
     result.add_metric("loading_verify_seconds", verify_seconds, "seconds")
     bad = [path for path in todo if actual.get(path) != digests[path]]
     result.add_metric("loading_checksum_errors_count", len(bad), "count")
