@@ -15,6 +15,7 @@ from ..plugin_utils.runs import folder as run_folder
 from ..plugin_utils.runs import node_ids
 from ..plugin_utils.runs.action import RunAction
 from ..plugin_utils.runs.node_ids import MAX_SHOWN
+from ..plugin_utils.store.address import in_clear
 
 STORE_KEYS = ("access_key", "secret_key", "session_token", "read_access_key", "read_secret_key")
 
@@ -113,13 +114,17 @@ class ActionModule(RunAction):
         sensitive.add_variables("", {"gpuval_s3_endpoint": options["store"]["endpoint"]})
         return sensitive
 
-    @staticmethod
-    def _bucket(options, place, sensitive):
+    def _bucket(self, options, place, sensitive):
         own = log_bundle.secrets_of_store(project_path(options["store"]["state_dir"]) / "store")
         if options["s3_secret_key"] and options["s3_secret_key"] in {options["store"]["secret_key"], *own}:
             raise DeliveryError(
                 "delivery_s3_secret_key is that of the run's store: use the destination's own keys, so that "
                 "readers of deliveries cannot write evidence"
+            )
+        if in_clear(options["s3_endpoint"]):
+            self._display.warning(
+                f"delivery_s3_endpoint {options['s3_endpoint']} has no TLS: the delivery crosses the network in "
+                "clear. Use https://, with delivery_s3_ca_file for a certificate of your own."
             )
         connection = Connection(
             bucket=place[1],

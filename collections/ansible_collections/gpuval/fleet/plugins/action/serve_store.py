@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from ..plugin_utils.core.action import ControllerAction
 from ..plugin_utils.store.access import credentials_outlive, open_store
+from ..plugin_utils.store.address import in_clear
 
 
 class ActionModule(ControllerAction):
@@ -12,6 +13,12 @@ class ActionModule(ControllerAction):
         access = open_store(options["store"])
         if options["state"] == "stopped":
             return self._stop(access, options)
+        if in_clear(options["store"]["endpoint"]):
+            self._display.warning(
+                f"gpuval_s3_endpoint {options['store']['endpoint']} has no TLS: a listener on the network gets the "
+                "signed URLs of all nodes, and can write evidence in their names and read models. Use https://, with "
+                "gpuval_s3_ca_file for a certificate of your own."
+            )
         if self.check_mode:
             return {"changed": not access.running(), "msg": "check mode: the store is left alone"}
         started = access.start()
