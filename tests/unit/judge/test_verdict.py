@@ -596,6 +596,7 @@ CUT_OFF = (
         ([("running", "")], "interrupted", "Interrupted (pod evicted or deleted"),
         ([("cancelled", "the pod's container received SIGTERM")], "interrupted", "Interrupted"),
         ([("crash", CUT_OFF)], "interrupted", "Interrupted"),
+        ([("crash", "cut off (last seen 2026-11-20T10:00:00Z); running")], "interrupted", "Interrupted"),
         ([("cancelled", ""), ("crash", "exit code 1")], "flaky", "Flaky"),
         ([("pending", "")], None, ""),
     ],

@@ -9,20 +9,23 @@ from ..records.documents import Record
 FLAKY, OUT_OF_MEMORY, INTERRUPTED = "flaky", "out_of_memory", "interrupted"
 #: In what the runner and the controller write about a stage that the kernel killed for want of memory.
 _OOM = re.compile(r"\b(?:probably )?out of memory: the |\bOOMKilled\b")
-#: The runner's words for a container that ended together with its pod.
-_CUT_OFF = "its container ended without a final record"
+#: The runner's words for a container that ended together with its pod, and for a record that a new pod finds at work.
+_ENDED_WITH_POD = "its container ended without a final record"
+_CUT_OFF = "cut off (last seen "
 
 
 def retried_for(record: Record) -> str | None:
     """The worst cause of the record's earlier attempts; None without any that began."""
-    causes = {_cause(attempt) for attempt in record["attempts"] if not attempt.get("regrouped")}
+    causes = {_cause(attempt, record) for attempt in record["attempts"] if not attempt.get("regrouped")}
     return next((cause for cause in (FLAKY, OUT_OF_MEMORY, INTERRUPTED) if cause in causes), None)
 
 
-def _cause(attempt: Record) -> str | None:
+def _cause(attempt: Record, record: Record) -> str | None:
     message = str(attempt.get("message") or "")
     if attempt["state"] in ("pending", "skipped"):
         return None
-    if attempt["state"] in ("running", "cancelled") or _CUT_OFF in message:
+    # Within one attempt a machine that came back, after a reboot for instance, cut the stage off.
+    new_pod = message.startswith(_CUT_OFF) and attempt["attempt"] < record["attempt"]
+    if attempt["state"] in ("running", "cancelled") or _ENDED_WITH_POD in message or new_pod:
         return INTERRUPTED
     return OUT_OF_MEMORY if attempt["state"] == "crash" and _OOM.search(message) else FLAKY
