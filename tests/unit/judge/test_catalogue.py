@@ -16,7 +16,10 @@ from tests.kit.builders import check as make_check
 from tests.kit.builders import facts_record, healthy, judge, make_run
 
 GPU_SKUS = [sku for sku in sku_catalogue.shipped() if sku.name != "cpu"]
-TITLES = {"h100", "h200", "b200", "mi300x", "mi325x", "mi350x", "gaudi2", "gaudi3", "cpu"}
+TITLES = {
+    "a100", "a100pcie", "a100sxm40", "h100", "h100nvl", "h100pcie", "h200", "h200nvl", "gh200", "b200", "b300", "gb200",
+    "l40s", "mi300x", "mi325x", "mi350x", "mi355x", "gaudi2", "gaudi3", "cpu",
+}  # fmt: skip
 #: What every SKU says how fast it has to be, whether as a demand or as advice.
 SPEEDS = {
     "diagnostics_matmul_bf16_tflops", "diagnostics_memory_bytes_per_second",
@@ -27,6 +30,13 @@ SPEEDS = {
       for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")),
 }  # fmt: skip
 
+OF_ONE_GPU = {
+    "diagnostics_matmul_bf16_tflops",
+    "diagnostics_memory_bytes_per_second",
+    "training_model_tflops",
+    "gpu_memory_bytes",
+}
+
 
 def test_all_skus_ship():
     assert {sku.name for sku in sku_catalogue.shipped()} == TITLES
@@ -34,8 +44,10 @@ def test_all_skus_ship():
 
 @pytest.mark.parametrize("sku", GPU_SKUS, ids=lambda sku: sku.name)
 def test_every_speed_has_a_criterion(sku):
-    assert {check.metric for check in sku.checks} >= SPEEDS
-    precisions = {"bf16", *(("fp16", "fp8") if sku.vendor != "gaudi" else ()), *(("tf32",) * (sku.vendor == "nvidia"))}
+    # Where the GPUs of a node are not all joined alike, nothing is expected of their links.
+    on_a_board = sku.node_gpus == 8
+    assert {check.metric for check in sku.checks} >= (SPEEDS if on_a_board else OF_ONE_GPU)
+    precisions = set(sku.gpu["peak_tflops"]) - {"gaudi": {"fp8"}, "amd": {"tf32"}}.get(sku.vendor, set())
     judged = {
         match[1] for check in sku.checks if (match := re.fullmatch(r"diagnostics_matmul_(\w+)_tflops", check.metric))
     }
@@ -101,17 +113,26 @@ def test_names_do_not_collide_and_requirements_exist():
         ("NVIDIA H200", "h200"),
         ("nvidia  h200", "h200"),
         ("H200 SXM5 141GB", "h200"),
-        ("NVIDIA H200 NVL", None),
-        ("NVIDIA GH200 480GB", None),
+        ("NVIDIA H200 NVL", "h200nvl"),
+        ("NVIDIA GH200 480GB", "gh200"),
         ("NVIDIA H100 80GB HBM3", "h100"),
-        ("NVIDIA H100 PCIe", None),
+        ("NVIDIA H100 PCIe", "h100pcie"),
+        ("NVIDIA H100 NVL", "h100nvl"),
+        ("NVIDIA A100-SXM4-80GB", "a100"),
+        ("NVIDIA A100-SXM4-40GB", "a100sxm40"),
+        ("NVIDIA A100 80GB PCIe", "a100pcie"),
+        ("NVIDIA A100-PCIE-40GB", None),
+        ("NVIDIA L40S", "l40s"),
+        ("NVIDIA L40", None),
+        ("NVIDIA B300 SXM6 AC", "b300"),
+        ("NVIDIA GB300", None),
         ("NVIDIA B200", "b200"),
-        ("NVIDIA GB200", None),
+        ("NVIDIA GB200", "gb200"),
         ("AMD Instinct MI300X", "mi300x"),
         ("AMD Instinct MI300X VF", "mi300x"),
         ("AMD Instinct MI325X", "mi325x"),
         ("AMD Instinct MI350X", "mi350x"),
-        ("AMD Instinct MI355X", None),
+        ("AMD Instinct MI355X", "mi355x"),
         ("HL-225", "gaudi2"),
         ("HL-325L", "gaudi3"),
         ("", None),
@@ -237,8 +258,20 @@ def entries(node, *names):
         ({"sku": "hgx-h200", "model": "NVIDIA H100 80GB HBM3"}, {"sku": "fail"}, "FAIL"),
         ({"sku": "H200 141GB", "model": "NVIDIA H100 80GB HBM3"}, {"sku": "fail"}, "FAIL"),
         ({"sku": "h100-80gb-hbm3"}, {"sku": "fail"}, "FAIL"),  # H200 was delivered
+        # A name inside a name is another product.
+        ({"sku": "gh200"}, {"sku": "fail"}, "FAIL"),
+        ({"sku": "h200-nvl"}, {"sku": "fail"}, "FAIL"),
+        ({"sku": "h100-pcie", "model": "NVIDIA H100 80GB HBM3"}, {"sku": "fail"}, "FAIL"),
+        ({"sku": "dgx-h100-pcie", "model": "NVIDIA H100 80GB HBM3"}, {"sku": "fail"}, "FAIL"),
+        ({"sku": "gb200-nvl72", "model": "NVIDIA B200"}, {"sku": "fail"}, "FAIL"),
+        ({"sku": "rack-gb200-7", "model": "NVIDIA B200"}, {"sku": "fail"}, "FAIL"),
+        ({"sku": "mi325x", "model": "AMD Instinct MI300X"}, {"sku": "fail"}, "FAIL"),
+        ({"sku": "8xh200"}, {"sku": "pass", "sku_gpu_count": "pass"}, "PASS"),
+        ({"sku": "h100x8"}, {"sku": "fail"}, "FAIL"),
+        ({"sku": "gb200-nvl72", "model": "NVIDIA GB200", "gpus": 4}, {"sku": "pass", "sku_gpu_count": "pass"}, "PASS"),
+        ({"sku": "l40s", "model": "NVIDIA L40S", "gpus": 3}, {"sku": "pass"}, "PASS"),
         ({"sku": "hpc-purple"}, {"sku": "pass", "sku_gpu_count": "pass"}, "PASS"),
-        ({"model": "NVIDIA A100-SXM4-80GB"}, {"sku": "skipped"}, "PASS"),
+        ({"model": "Tesla V100-SXM2-32GB"}, {"sku": "skipped"}, "PASS"),
         ({"model": None}, {"sku": "missing"}, "INCOMPLETE"),
         # A part of a node is what virtual machines are sold as; who ordered a node by its name ordered a whole one.
         ({"gpus": 4}, {"sku": "pass", "sku_gpu_count": "warn"}, "PASS"),

@@ -15,6 +15,8 @@ from .criteria import CriteriaError
 
 CPU = "cpu"
 AUTO = "auto"
+#: How many of a GPU a name says: 8xh200, h200x8.
+_COUNTED = re.compile(r"\b\d+x(?=[a-z])|(?<=\d)x\d+\b")
 
 
 @dataclass(frozen=True)
@@ -85,13 +87,19 @@ def named(declared: str, skus: Iterable[Sku] | None = None) -> Sku | None:
 
 
 def hinted(declared: str) -> Sku | None:
-    """The SKU whose name a site's own name holds (hgx-h200, h100-80gb-hbm3), the longest one; None without any."""
-    wanted = "".join(char for char in declared.casefold() if char.isalnum())
-    return max(
-        (sku for sku in shipped() if sku.name in wanted and sku.name != CPU),
-        key=lambda sku: len(sku.name),
-        default=None,
-    )
+    """The SKU that a site's own name holds as whole words (hgx-h200, 8xh100), the longest one; None without any."""
+    wanted = f" {' '.join(_words(_COUNTED.sub('', declared.casefold())))} "
+    found = [
+        (len(piece), sku)
+        for sku in shipped()
+        for piece in (sku.name, *(" ".join(_words(model)) for model in sku.models))
+        if f" {piece} " in wanted and sku.name != CPU
+    ]
+    return max(found, key=lambda item: item[0], default=(0, None))[1]
+
+
+def _words(text: str) -> list[str]:
+    return re.findall("[a-z0-9]+", text.casefold())
 
 
 @functools.lru_cache(maxsize=1024)
