@@ -18,6 +18,7 @@ from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store, S
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import model_source
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import address as store_address
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import certificates
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import embedded as embedded_store
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import models_prefix, open_store, signed_urls
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.certificates import CertificateFiles
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
@@ -327,3 +328,19 @@ def test_a_store_whose_machine_moved_goes_on_for_the_controller(tmp_path, addres
 def test_the_keys_of_certificates_are_in_no_log(access):
     for log in access.directory.glob("*.log"):
         assert "PRIVATE" not in log.read_text()
+
+
+@pytest.mark.slow
+def test_refused_handshakes_do_not_fill_the_disk(tmp_path, address, monkeypatch):
+    monkeypatch.setattr(embedded_store, "LOG_LIMITS", ("--log-file-max-size", "1M", "--log-file-max-backups", "1"))
+    store = EmbeddedStore(tmp_path, "gpuval", address)
+    store.start()
+    try:
+        while len(list(tmp_path.glob("writer-*.log"))) < 1:
+            for _handshake in range(500):
+                with socket.create_connection(("127.0.0.1", store.ports()[0])) as plain:
+                    plain.sendall(b"GET / HTTP/1.0\r\n\r\n")
+                    plain.recv(100)
+        assert sum(log.stat().st_size for log in tmp_path.glob("writer*.log")) < 3 << 20
+    finally:
+        store.stop()

@@ -1,5 +1,6 @@
 """A collection that is broken off goes on where it was."""
 
+import errno
 import json
 
 import pytest
@@ -10,6 +11,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import imported_run
 
+from tests.kit.actions import Outcome
 from tests.kit.builders import make_record, make_run
 
 NODES = [f"node-{number:02}" for number in range(40)]
@@ -95,3 +97,54 @@ def test_a_copy_has_what_its_store_has_and_what_was_refused_stays_known(store, t
 
     store.put("folder/records/facts/node-1.json", json.dumps(make_record("node-1", "facts")).encode())
     assert collect(folder, store).evidence_file("node-1", "facts").exists()
+
+
+def stored_log(store, tmp_path):
+    """A collection of a run whose node has a record and a log in the store."""
+    folder = run_folder.RunFolder(tmp_path / "run-1")
+    folder.write_run(make_run(["node-1", "node-2"], stages=["facts"]))
+    for node in ("node-1", "node-2"):
+        store.put(f"folder/records/facts/{node}.json", json.dumps(make_record(node, "facts")).encode())
+        store.put(f"folder/logs/facts/{node}.log", b"x" * (1000 if node == "node-1" else 10))
+    return folder, Collection(folder, store)
+
+
+def kept(folder):
+    found = [(node, kind) for node in ("node-1", "node-2") for kind in ("records", "logs")]
+    return [(node, kind) for node, kind in found if folder.evidence_file(node, "facts", kind).exists()]
+
+
+def test_a_node_that_wrote_more_than_it_may_loses_its_largest_log_alone(store, tmp_path, monkeypatch):
+    folder, collection = stored_log(store, tmp_path)
+    record = next(entry.size for entry in store.list("folder/records/facts/node-1"))
+    monkeypatch.setattr(collect_run, "MAX_NODE_BYTES", record + 500)
+    collection._from_store()
+    assert kept(folder) == [("node-1", "records"), ("node-2", "records"), ("node-2", "logs")]
+    (problem,) = collection.evidence.problems
+    assert (problem["node"], problem["stage"]) == ("node-1", "facts")
+    assert "written more than" in problem["reason"]
+
+
+@pytest.mark.parametrize("full", ["nearly", "wholly"])
+def test_a_full_disk_costs_logs_and_not_the_run(store, tmp_path, monkeypatch, full):
+    folder, collection = stored_log(store, tmp_path)
+
+    write = run_folder.write_bytes
+
+    def write_bytes(path, data):
+        if path.suffix == ".log" or path == folder.problems_file:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, data)
+
+    if full == "nearly":
+        monkeypatch.setattr(collect_run, "shortage", lambda _path: 1)
+    else:
+        monkeypatch.setattr(run_folder, "write_bytes", write_bytes)
+    collection._display = Outcome()
+    collection._from_store()
+    collection._remember()
+    assert ("the disk of the results is full" in collection._display.text) == (full == "wholly")
+    assert kept(folder) == [("node-1", "records"), ("node-2", "records")]
+    assert {problem["reason"] for problem in collection.evidence.problems} == {
+        "logs left in the store: the disk of the results is full"
+    }

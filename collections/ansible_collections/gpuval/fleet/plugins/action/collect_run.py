@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import time
+from collections import Counter
 from pathlib import Path
 
 from ansible import context
+from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading.units import human_bytes
 
 from ..module_utils.store import StoreError
 from ..plugin_utils.core import schemas
@@ -17,8 +20,9 @@ from ..plugin_utils.gang import evidence
 from ..plugin_utils.records.evidence import (
     CHANGED,
     LATE,
-    MAX_RECORD_BYTES,
-    MAX_SERIES_BYTES,
+    MAX_BYTES,
+    MAX_LOG_BYTES,
+    MAX_NODE_BYTES,
     Evidence,
     Refused,
     accept_series,
@@ -31,15 +35,15 @@ from ..plugin_utils.runs import publishing
 from ..plugin_utils.runs.action import RunAction
 from ..plugin_utils.ssh.node_tasks import MAX_WORKERS, NodeTasks
 from ..plugin_utils.store.access import object_key, open_store
+from ..plugin_utils.store.guard import shortage
 from ..plugin_utils.store.reading import read_all
 from ..plugin_utils.watch import collecting
 
-MAX_LOG_BYTES = 64 << 20
 #: A node's last uploads may still be on the way when its last record is there.
 UPLOAD_SECONDS = 4.0
+FULL = (errno.ENOSPC, errno.EDQUOT)
 #: What a collection that is broken off forgets at most; it reads that again.
 REMEMBER_SECONDS = 5.0
-MAX_BYTES = {"records": MAX_RECORD_BYTES, "series": MAX_SERIES_BYTES, "logs": MAX_LOG_BYTES}
 
 
 class ActionModule(RunAction):
@@ -50,7 +54,10 @@ class ActionModule(RunAction):
         if self.check_mode:
             return {"changed": False, "skipped": True}
         folder = self.folder(options)
-        self.store = open_store(options["store"]).store()
+        access = open_store(options["store"])
+        for line in access.guard(folder.read_run()["folder"])(time.monotonic()):
+            self._display.warning(line)
+        self.store = access.store()
         gangs = gang_document.read(folder)
         self.frozen = not folder.is_copy and publishing.is_final(folder.read_run(), publishing.judged(folder))
         if gangs is not None and not folder.is_copy:
@@ -101,8 +108,13 @@ class ActionModule(RunAction):
 
     def _remember(self):
         """What was refused is written first: an object that counts as read is not checked again."""
-        self.run_folder.add_problems(self.evidence.problems)
-        run_folder.write_json(self.seen_file, self.seen)
+        try:
+            self.run_folder.add_problems(self.evidence.problems)
+            run_folder.write_json(self.seen_file, self.seen)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            self._display.warning("the next collection reads all again: the disk of the results is full, free space")
 
     def _watched(self):
         """What the watch has read of the store, and kept."""
@@ -114,22 +126,24 @@ class ActionModule(RunAction):
         }
 
     def _from_store(self):
-        places = {}
-        changed = []
-        for entry in self.store.list(f"{self.run_info['folder']}/"):
-            place = parse_key(self.run_info["folder"], entry.key)
-            if place is None:
-                continue
-            self.stored.add(place)
-            if entry.stamp not in (self.seen.get(entry.key), self.refused.get(entry.key)):
-                places[entry.key] = place
-                changed.append(entry)
+        listed = [
+            (entry, place)
+            for entry in self.store.list(f"{self.run_info['folder']}/")
+            if (place := parse_key(self.run_info["folder"], entry.key))
+        ]
+        self.stored |= {place for _entry, place in listed}
+        places = {entry.key: place for entry, place in listed}
+        changed = [
+            entry
+            for entry in self._within_quota(listed)
+            if entry.stamp not in (self.seen.get(entry.key), self.refused.get(entry.key))
+        ]
         remembered = time.monotonic()
         try:
             for entry, raw in read_all(self.store, changed, lambda entry: MAX_BYTES[places[entry.key][0]]):
                 if raw is None:
                     continue
-                collected = self._collect(entry.key, places[entry.key], raw)
+                collected = self._keep(entry.key, places[entry.key], raw)
                 if collected is None:  # read again by the next collection, which so knows why it is no evidence
                     self._refuse(entry, places[entry.key])
                     continue
@@ -141,6 +155,31 @@ class ActionModule(RunAction):
         except StoreError:
             self._remember()
             raise
+
+    def _within_quota(self, listed):
+        """Without the largest logs and series of a node that has written more than it may."""
+        used, kept = Counter(), []
+        for entry, (kind, stage, node) in sorted(listed, key=lambda one: (one[1][0] != "records", one[0].size)):
+            used[node] += min(entry.size, MAX_BYTES[kind])
+            if kind == "records" or used[node] <= MAX_NODE_BYTES:
+                kept.append(entry)
+            elif self.refused.get(entry.key) != entry.stamp:
+                self._refuse(entry, (kind, stage, node))
+                reason = f"{kind} left out: the node has written more than {human_bytes(MAX_NODE_BYTES)}"
+                self.evidence.add_problem(reason, node=node, stage=stage)
+        return kept
+
+    def _keep(self, key, place, raw):
+        """As `_collect`; on a disk that is nearly full the verdict's own documents alone."""
+        kind, stage, node = place
+        try:
+            if kind == "records" or shortage(self.run_folder.path) <= 0:
+                return self._collect(key, place, raw)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+        self.evidence.add_problem(f"{kind} left in the store: the disk of the results is full", node=node, stage=stage)
+        return None
 
     def _refuse(self, entry, place):
         self.refused[entry.key] = entry.stamp

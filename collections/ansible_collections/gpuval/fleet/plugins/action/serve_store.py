@@ -24,6 +24,8 @@ class ActionModule(ControllerAction):
         started = access.start()
         store = access.store()
         created = store.ensure_bucket()
+        if access.shortage():
+            self._display.warning(access.shortage())
         if not credentials_outlive(store, options["deadline_seconds"]):
             self._display.warning(
                 "the S3 credentials expire before the deadline: uploads signed with them will fail then, and records "

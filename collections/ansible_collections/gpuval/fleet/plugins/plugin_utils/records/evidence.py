@@ -25,6 +25,10 @@ from .documents import Problem, Record
 
 MAX_RECORD_BYTES = 1 << 20
 MAX_SERIES_BYTES = 8 << 20
+MAX_LOG_BYTES = 64 << 20
+MAX_BYTES = {"records": MAX_RECORD_BYTES, "series": MAX_SERIES_BYTES, "logs": MAX_LOG_BYTES}
+#: What one node may write of one run, all together.
+MAX_NODE_BYTES = 256 << 20
 MAX_DEPTH = 32
 MAX_INTEGER_DIGITS = 32
 MAX_WORD = 96

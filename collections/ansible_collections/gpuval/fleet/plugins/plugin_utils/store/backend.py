@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,14 @@ class StoreBackend(ABC):
     def link_bits_per_second(self) -> float | None:
         """Speed of this machine's interface through which nodes load; None where that is another machine's."""
         return None
+
+    def guard(self, folder: str) -> Callable[[float], list[str]]:
+        """What is called with the time, again and again, while nodes write a run: returns lines for the operator."""
+        return lambda _now: []
+
+    def shortage(self) -> str:
+        """What to warn of before a run, where the store's disk is nearly full."""
+        return ""
 
     @abstractmethod
     def delete_run(self, folder: str) -> int:

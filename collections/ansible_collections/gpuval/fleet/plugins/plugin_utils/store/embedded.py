@@ -18,13 +18,14 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import psutil
+from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading.units import human_bytes
 
 from ...module_utils.store import CLIENT_ERRORS, Connection, Store, StoreError
 from ..core import files
@@ -41,12 +42,15 @@ from .address import (
 )
 from .backend import StoreBackend
 from .certificates import CertificateFiles
+from .guard import StoreGuard, shortage
 from .rclone import find_rclone
 
 START_SECONDS = 15.0
 STOP_SECONDS = 10.0
 #: Folder of each bucket that the read-only server shows.
 READ_ONLY = ("--read-only", "--include", "/*/models/**")
+#: Each refused handshake is a line.
+LOG_LIMITS = ("--log-file-max-size", "4M", "--log-file-max-backups", "1")
 
 
 @dataclass
@@ -127,6 +131,13 @@ class EmbeddedStore(StoreBackend):
         speeds = map(interface_bits_per_second, listening_addresses(self.address()) if self.address() else ())
         return min((speed for speed in speeds if speed), default=None)
 
+    def guard(self, folder: str) -> Callable[[float], list[str]]:
+        return StoreGuard(self.objects, folder).look
+
+    def shortage(self) -> str:
+        lacking = shortage(self.objects) if self.objects.is_dir() else 0
+        return f"the disk of the store lacks {human_bytes(lacking)}: free space at {self.data}" if lacking > 0 else ""
+
     def start(self) -> bool:
         """Make both servers answer."""
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -159,8 +170,8 @@ class EmbeddedStore(StoreBackend):
         changed = self._file.exists()
         self._file.unlink(missing_ok=True)
         changed = self.certificates.remove() or changed
-        for name in ("lock", "writer.log", "reader.log"):
-            (self.directory / name).unlink(missing_ok=True)
+        for path in (self.directory / "lock", *self.directory.glob("writer*.log"), *self.directory.glob("reader*.log")):
+            path.unlink(missing_ok=True)
         shutil.rmtree(self.directory / "cache", ignore_errors=True)
         return changed
 
@@ -235,16 +246,22 @@ class EmbeddedStore(StoreBackend):
             if not server.port:
                 server.port = _free_port([LOOPBACK, *hosts])
 
-    def _arguments(self, server: Server, hosts: list[str], options: tuple[str, ...], *, tls: bool) -> list[str]:
+    def _arguments(
+        self, server: Server, name: str, hosts: list[str], options: tuple[str, ...], *, tls: bool
+    ) -> list[str]:
         listeners = [word for host in (LOOPBACK, *hosts) for word in ("--addr", f"{bracketed(host)}:{server.port}")]
         files = self.certificates
         secured = ["--cert", str(files.server), "--key", str(files.server_key), "--min-tls-version", "tls1.2"]
         return [
             *("serve", "s3", *options, *listeners, *(secured if tls else ())),
             *("--cache-dir", str(self.directory / "cache"), "--vfs-cache-mode", "off", "--dir-cache-time", "1s"),
+            *("--log-file", str(self._log(name)), *LOG_LIMITS),
             # Hashes as ETags are recomputed for every listing: minutes per node that lists a large model.
             *("--etag-hash", "", str(self.data)),
         ]
+
+    def _log(self, name: str) -> Path:
+        return self.directory / f"{name}.log"
 
     def _check_address(self, state: State) -> None:
         """See that the store answers by the address too, as a node would call it."""
@@ -292,12 +309,12 @@ class EmbeddedStore(StoreBackend):
     def _ensure(
         self, state: State, server: Server, name: str, hosts: list[str], options: tuple[str, ...], *, renewed: bool
     ) -> bool:
-        arguments = self._arguments(server, hosts, options, tls=bool(state.address))
+        arguments = self._arguments(server, name, hosts, options, tls=bool(state.address))
         # One that serves otherwise (address, port, certificate, an older version of this program) is replaced.
         if not renewed and self._serves(server, arguments) and self._answers(state, server):
             return False
         self._stop(server)
-        log = self.directory / f"{name}.log"
+        log = self._log(name)
         environment = {
             **{key: value for key, value in os.environ.items() if not key.startswith(("RCLONE_", "AWS_"))},
             # In the environment, since arguments are seen by everyone; CSV, since the pair holds a comma.

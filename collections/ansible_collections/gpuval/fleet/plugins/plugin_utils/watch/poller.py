@@ -17,6 +17,7 @@ from .state import WatchedRun
 class StorePoller:
     def __init__(self, watched: WatchedRun, access: StoreBackend, progress: publishing.Progress) -> None:
         self._watched, self._access, self._progress = watched, access, progress
+        self._guard = access.guard(watched.info["folder"])
         self._away_since: float | None = None
 
     def restore(self) -> None:
@@ -29,7 +30,8 @@ class StorePoller:
 
     def read(self, now: float) -> list[str]:
         """Read changed records. Returns a line for each change of state. Raises StoreError."""
-        watched, lines = self._watched, []
+        watched = self._watched
+        lines: list[str | None] = [*self._guard(now)]
         for entry in watched.store.list(f"{watched.info['folder']}/records/"):
             if watched.memory.seen.get(entry.key) == entry.stamp:
                 continue
