@@ -19,7 +19,10 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import (
     pack,
     report_conversion,
     stage_file,
+    vendor_output,
 )
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import build as build_module
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import redactor as redactor_module
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.build import Request, build
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.redactor import Known, Redactor
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery.sensitive import Sensitive
@@ -347,9 +350,7 @@ def test_destinations():
 
 
 def test_a_log_that_is_too_long_is_cut_at_lines(folder, monkeypatch):
-    from ansible_collections.gpuval.fleet.plugins.plugin_utils.delivery import build as module
-
-    monkeypatch.setattr(module, "MAX_LOG_BYTES", 1000)
+    monkeypatch.setattr(build_module, "MAX_LOG_BYTES", 1000)
     lines = "".join(f"line {number:04} with {SECRET}\n" for number in range(1000))
     folder.evidence_file("node-1", "training", "logs").write_text(lines)
     _, parts = stage_file.read((make(folder).path / "logs/training/atl1node212.log").read_bytes())
@@ -357,6 +358,96 @@ def test_a_log_that_is_too_long_is_cut_at_lines(folder, monkeypatch):
     assert text.startswith("line 0000 with ***\n") and text.endswith("line 0999 with ***\n")
     assert "left out here" in text
     assert leaks({"secret": SECRET}, parts["log"]) == []
+
+
+ODD = ("x", 5, [5], {"x": [[]]})
+PLACES = ("environment", "environment.os", "environment.os.hostname", "environment.nics", "environment.engines",
+          "environment.gpus", "metrics")  # fmt: skip
+
+
+def change_facts(folder, place, value):
+    path = folder.evidence_file("node-10", "facts")
+    document = json.loads(path.read_text())
+    *way, last = place.split(".")
+    inner = document
+    for key in way:
+        inner = inner.setdefault(key, {})
+    inner[last] = value
+    path.write_text(json.dumps(document))
+
+
+def of_others(built):
+    """What is delivered of the other nodes; they name this one's host, which is known by its facts alone."""
+    return {
+        name: data.replace(b"gpu-host-17", b"atl1node342")
+        for name, data in contents(built.path).items()
+        if name.startswith("logs/") and "atl1node342" not in name
+    }
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_odd_facts_of_one_node_change_nothing_for_the_others(folder, place):
+    before = of_others(make(folder))
+    for value in ODD:
+        change_facts(folder, place, value)
+        assert of_others(make(folder)) == before, value
+
+
+@pytest.mark.parametrize(
+    "claimed",
+    ["samples", "report", "json", "PASS", "required", "sha256", "h200", "training_tokens_per_second", "atl1node212"],
+)
+def test_a_host_name_that_is_a_word_of_the_report_or_an_id_is_no_alias(folder, claimed):
+    before = of_others(make(folder))
+    change_facts(folder, "environment.os.hostname", claimed)
+    assert of_others(make(folder)) == before
+
+
+def test_a_host_name_that_is_a_word_of_other_nodes_does_not_stop_the_delivery(folder):
+    rewrite(folder, lambda report: report["nodes"][0]["metrics"].update(wild=[]))
+    change_facts(folder, "environment.os.hostname", "wild")
+    built = make(folder)
+    assert "wild" in built.within
+
+
+@pytest.mark.parametrize("kind", ["member", "header"])
+def test_an_archive_that_unpacks_to_more_than_it_may_ends_there(folder, monkeypatch, kind):
+    monkeypatch.setattr(vendor_output, "MAX_UNPACKED_BYTES", 1 << 20)
+    read = []
+    limited = vendor_output._Limited.read
+    monkeypatch.setattr(vendor_output._Limited, "read", lambda self, size: read.append(size) or limited(self, size))
+    entry = tarfile.TarInfo("x")
+    entry.size = 64 << 20
+    if kind == "header":
+        entry.type = tarfile.XHDTYPE  # read whole into memory before anything of it is looked at
+    archive = log_bundle.archive_file(folder.path, "node-10")
+    with gzip.open(archive, "wb", compresslevel=1) as packed:
+        packed.write(entry.tobuf())
+        for _ in range(64):
+            packed.write(b"\0" * (1 << 20))
+    assert vendor_output.gathered(archive).texts == {}
+    assert sum(read) < 4 << 20
+    make(folder)
+
+
+def test_many_long_logs_of_one_node_are_cut_shorter(folder, monkeypatch):
+    monkeypatch.setattr(build_module, "MAX_LOGS_BYTES_OF_A_NODE", 3000)
+    monkeypatch.setattr(build_module, "MIN_LOG_BYTES", 500)
+    for stage in STAGES:
+        folder.evidence_file("node-1", stage, "logs").write_text("a line of a log\n" * 125)
+    built = make(folder)
+    sizes = [
+        len(stage_file.read((built.path / f"logs/{stage}/atl1node212.log").read_bytes())[1]["log"]) for stage in STAGES
+    ]
+    assert sizes[0] == 2000
+    assert 900 < sizes[1] < 1100
+    assert all(size < 600 for size in sizes[2:])
+
+
+def test_addresses_beyond_number_share_a_placeholder(monkeypatch):
+    monkeypatch.setattr(redactor_module, "MAX_PLACEHOLDERS", 2)
+    redactor = Redactor(Known(names={}))
+    assert redactor.text("10.0.0.1 10.0.0.2 10.0.0.3 10.0.0.1") == "address-1 address-2 address-other address-1"
 
 
 def test_the_manifest_has_every_file(folder):

@@ -234,4 +234,4 @@ def test_what_the_inventory_tells():
     sensitive.add_variables("node-2", {"ansible_host": "gpu2.corp"})
     assert (sensitive.addresses, sensitive.hosts, sensitive.users) == ({"10.0.0.1"}, {"bastion.corp"}, {"carol"})
     assert sensitive.secrets == {"sudo-pass-word", "environment-token"}
-    assert sensitive.alias_ids({"node-2": "ID"}) == ({"gpu2.corp": "ID"}, set())
+    assert sensitive.alias_ids({"node-2": "ID"}, ()) == ({"gpu2.corp": "ID"}, set())

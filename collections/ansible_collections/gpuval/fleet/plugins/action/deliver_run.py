@@ -166,7 +166,9 @@ class ActionModule(RunAction):
             )
         if built.within:
             parts = [f"{name} ({count})" for name, count in sorted(built.within.items())]
-            lines.append(f"- kept within longer words: {some_of(parts, MAX_SHOWN)}")
+            lines.append(
+                f"- kept within longer words, or names that only their nodes gave: {some_of(parts, MAX_SHOWN)}"
+            )
         if sent:
             lines.append(f"- {where}: {sent.sent} file(s) sent, {sent.there} already there")
         return lines

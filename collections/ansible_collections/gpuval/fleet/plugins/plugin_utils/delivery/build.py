@@ -31,12 +31,14 @@ from ..runs import folder as run_folder
 from ..runs.node_ids import MAX_SHOWN
 from . import DeliveryError, log_bundle, pack, report_conversion, stage_file, vendor_output
 from .redactor import Known, Redactor, is_ordinary
-from .scan import Scan, own_terms, problems
+from .scan import Scan, own_terms, own_words, problems
 from .sensitive import Sensitive
 
 COLLECTION = Path(__file__).parents[3]
-#: Only head and tail of a longer log are delivered.
-MAX_LOG_BYTES = 32 << 20
+#: Only head and tail of a longer log are delivered, and less of each where a node has many long ones.
+MAX_LOG_BYTES = 8 << 20
+MAX_LOGS_BYTES_OF_A_NODE = 32 << 20
+MIN_LOG_BYTES = 256 << 10
 LOCK_SECONDS = 2.0
 PROGRESS_SECONDS = 10.0
 FOLDER = "delivery"
@@ -177,7 +179,7 @@ def _with_progress(items: list[Any], what: str, say: Callable[[str], object]) ->
 
 
 def _known(request: Request, sensitive: Sensitive) -> Known:
-    aliases, shared = sensitive.alias_ids(request.ids)
+    aliases, shared = sensitive.alias_ids(request.ids, own_words(COLLECTION) if sensitive.claimed else ())
     names = set(request.ids)
     return Known(
         names=request.ids,
@@ -189,6 +191,7 @@ def _known(request: Request, sensitive: Sensitive) -> Known:
         users=frozenset(sensitive.users),
         folders=sensitive.folders,
         run_id=request.folder.path.name,
+        claimed=frozenset(sensitive.claimed),
     )
 
 
@@ -217,7 +220,7 @@ def _stages(
     facts = _record(folder, run, name, "facts")[0]
     evidence = scratch / "nodes" / identity
     evidence.mkdir(parents=True)
-    rows = []
+    rows, logs_left = [], MAX_LOGS_BYTES_OF_A_NODE
     for stage in node["stages"]:
         record, refused = _record(folder, run, name, stage["name"])
         head = stage_file.header(run, node, stage, record, facts)
@@ -230,7 +233,9 @@ def _stages(
         head = {**head, **own, "node": identity, "metrics": metrics}
         parts = [(title, redactor.text(clean_text(text))) for title, text in
                  vendor_output.parts(tools, facts, stage["name"])]  # fmt: skip
-        parts.append(("log", redactor.text(_log(folder.evidence_file(name, stage["name"], "logs")))))
+        log = _log(folder.evidence_file(name, stage["name"], "logs"), min(MAX_LOG_BYTES, max(MIN_LOG_BYTES, logs_left)))
+        logs_left -= len(log)
+        parts.append(("log", redactor.text(log)))
         path = DELIVERY.of(identity, stage["name"]) + ".log"
         (draft / path).parent.mkdir(parents=True, exist_ok=True)
         with (draft / path).open("wb") as stream:
@@ -265,22 +270,20 @@ def _record(
         return None, str(error)
 
 
-def _log(path: Path) -> str:
-    """The text of a log without terminal escapes; head and tail of a log that is too long."""
+def _log(path: Path, limit: int) -> str:
+    """The text of a log without terminal escapes; head and tail of one that is longer than ``limit`` bytes."""
     try:
         if path.is_symlink():
             return ""
         with path.open("rb") as stream:
             size = path.stat().st_size
-            if size <= MAX_LOG_BYTES:
-                data = stream.read(MAX_LOG_BYTES)
+            if size <= limit:
+                data = stream.read(limit)
             else:
-                head = stream.read(MAX_LOG_BYTES // 2)
-                stream.seek(size - MAX_LOG_BYTES // 2)
-                tail = stream.read(MAX_LOG_BYTES // 2)
-                left_out = (
-                    f"\n[gpuval] {size - MAX_LOG_BYTES} bytes and the lines they cut are left out here\n".encode()
-                )
+                head = stream.read(limit // 2)
+                stream.seek(size - limit // 2)
+                tail = stream.read(limit // 2)
+                left_out = f"\n[gpuval] {size - limit} bytes and the lines they cut are left out here\n".encode()
                 # whole lines: half of a secret would not be recognised
                 data = head[: head.rfind(b"\n") + 1] + left_out + tail[tail.find(b"\n") + 1 :]
     except OSError:

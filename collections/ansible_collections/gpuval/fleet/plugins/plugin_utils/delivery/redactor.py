@@ -37,12 +37,15 @@ _HOME = re.compile(r"(?<![\w.])/home/(?!user(?:[^\w.-]|$))[A-Za-z0-9_][\w.-]*")
 NOT_OF_NUMA = r"(?<!NUMA )(?<!numa )(?<!/system/node/)"
 #: Only lines with one of these may hold a secret that is not known by its value.
 _TRIGGER = re.compile(
-    "://|authorization|bearer|akia|asia|hf_|gh[pousr]_|pass|secret|token|key|credential|signature|cookie"
+    r"://|authorization|bearer|akia|asia|hf_|gh[pousr]_"
+    r"|(?:pass(?:word|wd|phrase)|secret|key(?:_?id)?|token|credentials?|signature|cookie)[\"']?\s{0,8}[=:]"
 )
 _SIGNATURE = re.compile(r"X-Amz-(?:Signature|Credential|Security-Token)=([^&\s\"'<>]{8,})", re.IGNORECASE)
 #: Parts of a signature's value: the first is the signature or the key's id; dates are shorter.
 _PART = re.compile(r"[A-Za-z0-9]{8,}")
 SHORTEST_PART = 16
+#: Different addresses that get a placeholder of their own; a log may be made of addresses.
+MAX_PLACEHOLDERS = 1 << 17
 
 
 def is_ordinary(name: str) -> bool:
@@ -54,8 +57,8 @@ def is_ordinary(name: str) -> bool:
 class Known:
     """Sensitive data of a run, which must not be in a delivery.
 
-    names: worker to unique id. aliases: other names of a node (host name, DNS name) to its unique id. hosts: names of
-    other machines. users, folders: of the controller.
+    names: worker to unique id. aliases: other names of a node (host name, DNS name) to its unique id; those that only
+    the node itself gave are ``claimed``. hosts: names of other machines. users, folders: of the controller.
     """
 
     names: Mapping[str, str]
@@ -67,6 +70,7 @@ class Known:
     users: frozenset[str] = frozenset()
     folders: Mapping[str, str] = field(default_factory=dict)
     run_id: str = ""
+    claimed: frozenset[str] = frozenset()
 
 
 class Redactor:
@@ -192,6 +196,8 @@ class Redactor:
 
     def _placeholder(self, kind: str, what: str) -> str:
         known = self.placeholders.get((kind, what))
+        if known is None and len(self.placeholders) >= MAX_PLACEHOLDERS:
+            return f"{kind}-other"
         if known is None:
             self._counts[kind] = number = self._counts.get(kind, 0) + 1
             known = self.placeholders[kind, what] = f"{kind}-{number}"

@@ -18,8 +18,10 @@ PIECE_BYTES = 4 << 20
 #: A match across the end of a piece is found with the next one.
 OVERLAP = 8192
 MAX_FOUND = 20
+_TOKEN = re.compile(r"[a-z0-9]+(?:[_-][a-z0-9]+)*", re.ASCII)
+_PART = re.compile(r"[a-z0-9]+", re.ASCII)
 _WORD = re.compile(r"[A-Za-z_-]+")
-_KINDS = frozenset({".py", ".json", ".yml", ".yaml", ".j2", ".js", ".css", ".html", ".md"})
+_KINDS = frozenset({".py", ".json", ".yml", ".yaml", ".j2", ".js", ".css", ".html", ".md", ".txt"})
 
 
 class Scan:
@@ -36,10 +38,10 @@ class Scan:
         shown = {*known.addresses} - set(known.names.values())
         self._addresses = re.compile(rf"(?<![0-9A-Za-z:.])(?:{any_of(shown)})(?![0-9A-Za-z]|:[0-9A-Fa-f]*:)(?!\.\d)")
         names = {name for name in redactor.literal if name.lower() not in given}
-        self._names = re.compile(
-            rf"{NOT_OF_NUMA}(?<![A-Za-z0-9_-])(?<![A-Za-z0-9]\.)(?:{any_of(names)})(?![A-Za-z0-9_-])"
-        )
+        certain = any_of(names - known.claimed)
+        self._names = re.compile(rf"{NOT_OF_NUMA}(?<![A-Za-z0-9_-])(?<![A-Za-z0-9]\.)(?:{certain})(?![A-Za-z0-9_-])")
         #: A name within a longer word is counted, and is no error: spare-node-1 may be another machine than node-1.
+        #: So is a name that only its node gave: it could be chosen to stop the delivery.
         self._within = re.compile(rf"{NOT_OF_NUMA}(?<![A-Za-z0-9])(?:{any_of(names)})(?![A-Za-z0-9])")
         self._encoded = re.compile(any_of({form for text in (*self._secrets, *shown) for form in in_base64(text)}))
         self.within: dict[str, int] = {}
@@ -99,4 +101,16 @@ def own_terms(secrets: Iterable[str], collection: Path) -> frozenset[str]:
         if path.suffix in _KINDS and path.is_file():
             text = path.read_text(encoding="utf-8", errors="replace")
             found |= {word for word in words - found if word in text}
+    return frozenset(found)
+
+
+def own_words(collection: Path) -> frozenset[str]:
+    """The words, in lower case, of the files whose texts a delivery shows."""
+    found: set[str] = set()
+    for folder in ("schemas", "skus", "plugins/plugin_utils"):
+        for path in sorted((collection / folder).rglob("*")):
+            if path.suffix in _KINDS and path.is_file():
+                text = path.read_text(encoding="utf-8", errors="replace").lower()
+                found.update(_TOKEN.findall(text))
+                found.update(_PART.findall(text))
     return frozenset(found)

@@ -9,12 +9,13 @@ import os
 import re
 import shlex
 import socket
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from ...module_utils.redaction import is_secret
+from ..records import environment
 from .redactor import home_folders, is_ordinary
 
 #: Variables of a node with its name or address.
@@ -29,6 +30,7 @@ URLS = ("gpuval_s3_endpoint",)
 HOSTS = ("gpuval_store_address",)
 VARIABLES = (*ADDRESSES, *ARGUMENTS, *USERS, *SECRETS, *URLS, *HOSTS, "gpuval_environment", "gpuval_node_ids")
 
+HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?", re.ASCII)
 _JUMP_OPTIONS = re.compile(r"(?:^|\s)-(?:J|o\s*ProxyJump[= ])\s*([^\s\"']+)", re.IGNORECASE)
 _PROXY_COMMAND = re.compile(r"ProxyCommand[= ]\s*(.*)", re.IGNORECASE)
 _WITH_VALUE = frozenset(f"-{letter}" for letter in "oiplFWJEcmbBDLRSeQwIO")
@@ -45,6 +47,9 @@ class Sensitive:
         self.users: set[str] = set()
         self.secrets: set[str] = set()
         self.folders: dict[str, str] = {}
+        #: Aliases that only nodes gave themselves: any word may be among them.
+        self.claimed: set[str] = set()
+        self._declared: set[str] = set()
 
     def add_controller(self, project: Path) -> None:
         """This machine: its names, its user, and folders with these names."""
@@ -69,27 +74,36 @@ class Sensitive:
             self._machine(urlsplit(_text(values.get(name))).hostname or "", None)
         for name in HOSTS:
             self._machine(_text(values.get(name)), None)
-        environment = values.get("gpuval_environment")
-        if isinstance(environment, Mapping):
-            self.secrets |= {_text(value) for name, value in environment.items() if is_secret(str(name))} - {""}
+        variables = values.get("gpuval_environment")
+        if isinstance(variables, Mapping):
+            self.secrets |= {_text(value) for name, value in variables.items() if is_secret(str(name))} - {""}
 
     def add_facts(self, node: str, facts: Mapping[str, Any] | None) -> None:
-        """From a node's facts: its host name and the MAC addresses of its interfaces."""
-        environment = (facts or {}).get("environment") or {}
-        hostname = (environment.get("os") or {}).get("hostname")
-        if isinstance(hostname, str):
-            self._machine(hostname, node)
-            self._machine(hostname.partition(".")[0], node)
-        for nic in environment.get("nics") or []:
-            if isinstance(nic, Mapping) and isinstance(nic.get("address"), str):
-                self.macs.add(nic["address"])
+        """From a node's facts: the host name that it claims, and the MAC addresses of its interfaces."""
+        reported = (facts or {}).get("environment")
+        for hostname in environment.texts(reported, "os.hostname"):
+            if HOST_NAME.fullmatch(hostname):
+                self._machine(hostname, node, claimed=True)
+                self._machine(hostname.partition(".")[0], node, claimed=True)
+        self.macs |= set(environment.texts(reported, "nics[].address"))
 
-    def alias_ids(self, names: Mapping[str, str]) -> tuple[dict[str, str], set[str]]:
-        """Aliases by the id of the only node that has them, and aliases that several nodes share."""
-        one = {alias: names[next(iter(nodes))] for alias, nodes in self.aliases.items() if len(nodes) == 1}
-        return one, {alias for alias, nodes in self.aliases.items() if len(nodes) > 1}
+    def alias_ids(self, names: Mapping[str, str], own_words: Container[str]) -> tuple[dict[str, str], set[str]]:
+        """Aliases by the id of the only node that has them, and aliases that several nodes share.
 
-    def _machine(self, name: str, node: str | None) -> None:
+        A node cannot claim what is an id, or a word of gpuval's: that would change the texts of all nodes.
+        """
+        in_use = {identity.lower() for identity in names.values()}
+        refused = {
+            alias
+            for alias in self.claimed - self._declared
+            if alias.lower() in in_use or all(label in own_words for label in alias.lower().split("."))
+        }
+        self.claimed -= refused | self._declared
+        kept = {alias: nodes for alias, nodes in self.aliases.items() if alias not in refused}
+        one = {alias: names[next(iter(nodes))] for alias, nodes in kept.items() if len(nodes) == 1}
+        return one, {alias for alias, nodes in kept.items() if len(nodes) > 1}
+
+    def _machine(self, name: str, node: str | None, *, claimed: bool = False) -> None:
         name = name.strip().strip("[]")
         if not name:
             return
@@ -102,6 +116,7 @@ class Sensitive:
                 self.hosts.add(name)
             else:
                 self.aliases.setdefault(name, set()).add(node)
+                (self.claimed if claimed else self._declared).add(name)
             return
         self.addresses.add(str(address))
 

@@ -9,11 +9,18 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ..records import environment
+
 SCHEMA = "gpuval.delivered_stage/1"
 _RECORD = ("workload", "attempt", "state", "message", "started_at", "updated_at", "finished_at", "duration_seconds",
            "command", "image", "exit_code", "signal", "metrics", "fingerprints", "environment")  # fmt: skip
 #: Fields of the header that gpuval writes; nodes have no influence on them.
 OWN_FIELDS = ("schema", "stage", "verdict", "state")
+#: Versions by their path in the facts (records/environment.py).
+SOFTWARE = {
+    "os": "os.name", "kernel": "os.kernel", "docker": "engines.docker", "podman": "engines.podman",
+    "driver": "gpus[].driver_version", "runtime": "gpus[].runtime_version", "firmware": "gpus[].firmware_version",
+}  # fmt: skip
 _EARLIER = ("attempt", "state", "message", "started_at", "finished_at", "duration_seconds", "exit_code", "signal")
 _CHECK = ("name", "metric", "severity", "verdict", "part", "value", "unit", "expected", "reason")
 #: They name a machine within its own network and mean nothing to a customer.
@@ -66,23 +73,9 @@ def without_internal(value: Any) -> Any:
 
 def _software(facts: Mapping[str, Any] | None) -> dict[str, Any]:
     """Versions that the node runs, from its facts."""
-    if not facts:
-        return {}
-    environment = facts.get("environment") or {}
-    system, engines = environment.get("os") or {}, environment.get("engines") or {}
-    gpus = [gpu for gpu in environment.get("gpus") or [] if isinstance(gpu, Mapping)]
-    versions = {
-        "os": system.get("name"),
-        "kernel": system.get("kernel"),
-        "docker": engines.get("docker"),
-        "podman": engines.get("podman"),
-        **{
-            name: ", ".join(sorted({str(gpu[key]) for gpu in gpus if gpu.get(key)})) or None
-            for name, key in (("driver", "driver_version"), ("runtime", "runtime_version"),
-                              ("firmware", "firmware_version"))
-        },
-    }  # fmt: skip
-    return {name: version for name, version in versions.items() if version}
+    reported = (facts or {}).get("environment")
+    found = {name: sorted(set(environment.texts(reported, path))) for name, path in SOFTWARE.items()}
+    return {name: ", ".join(versions) for name, versions in found.items() if versions}
 
 
 def pieces(head: Mapping[str, Any], parts: Iterable[tuple[str, str]]) -> list[bytes]:

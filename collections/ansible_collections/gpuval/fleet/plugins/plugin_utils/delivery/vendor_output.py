@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import re
 import tarfile
 from collections.abc import Mapping
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.escape import one_line
+from ..records import environment
 
 #: Files in the archive of a node. ``SHORT`` ones go into the file of each stage, all of them into that of `facts`.
 SHORT = ("gpu/nvidia-smi.txt", "gpu/hl-smi.txt", "gpu/rocm-smi.txt", "gpu/amd-smi-metric.txt")
@@ -19,7 +22,8 @@ ADDRESSES = "network/addresses.txt"
 MAX_PART_BYTES = 1 << 20
 MAX_ARCHIVE_BYTES = 64 << 20
 MAX_MEMBERS = 4096
-MAX_UNPACKED_BYTES = 1 << 30
+#: Of the unpacked stream, headers and what is skipped included.
+MAX_UNPACKED_BYTES = 128 << 20
 
 _INET = re.compile(r"\binet6? ([0-9A-Fa-f:.]+)")
 _LINK = re.compile(r"\blink/(?:ether|infiniband) ([0-9A-Fa-f:]+)")
@@ -37,6 +41,20 @@ class Gathered:
     macs: set[str] = field(default_factory=set)
 
 
+class _Limited(io.RawIOBase):
+    """A stream that ends with an error after MAX_UNPACKED_BYTES: a small archive may unpack to any size."""
+
+    def __init__(self, stream: gzip.GzipFile) -> None:
+        self._stream, self._left = stream, MAX_UNPACKED_BYTES
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._stream.read(self._left + 1 if size < 0 else min(size, self._left + 1))
+        self._left -= len(data)
+        if self._left < 0:
+            raise ValueError(f"it unpacks to more than {MAX_UNPACKED_BYTES:,} bytes")
+        return data
+
+
 def gathered(archive: Path) -> Gathered:
     """The tools' output in an archive of `make logs`; empty if the archive is missing, damaged or too large."""
     found = Gathered()
@@ -44,17 +62,15 @@ def gathered(archive: Path) -> Gathered:
     try:
         if archive.is_symlink() or archive.stat().st_size > MAX_ARCHIVE_BYTES:
             return found
-        with tarfile.open(archive, "r|gz") as packed:
-            total = 0
+        with gzip.open(archive) as stream, tarfile.open(fileobj=_Limited(stream), mode="r|") as packed:
             for count, member in enumerate(packed):
-                total += member.size
-                if count > MAX_MEMBERS or total > MAX_UNPACKED_BYTES or not wanted:
+                if count > MAX_MEMBERS or not wanted:
                     break
                 if member.name not in wanted or not member.isfile():
                     continue
                 wanted.discard(member.name)
-                stream = packed.extractfile(member)
-                text = stream.read(MAX_PART_BYTES).decode("utf-8", "replace") if stream else ""
+                part = packed.extractfile(member)
+                text = part.read(MAX_PART_BYTES).decode("utf-8", "replace") if part else ""
                 if member.name == ADDRESSES:
                     found.addresses, found.macs = set(_INET.findall(text)), set(_LINK.findall(text))
                 else:
@@ -77,8 +93,7 @@ def parts(texts: Mapping[str, str], facts: Mapping[str, Any] | None, stage: str)
 
 def from_facts(facts: Mapping[str, Any] | None) -> str:
     """A table of the accelerators as the facts stage read them from the vendor's tool."""
-    environment = (facts or {}).get("environment") or {}
-    gpus = [gpu for gpu in environment.get("gpus") or [] if isinstance(gpu, Mapping)]
+    gpus = environment.objects((facts or {}).get("environment"), "gpus[]")
     if not gpus:
         return "no accelerator, or no facts\n"
     lines = []

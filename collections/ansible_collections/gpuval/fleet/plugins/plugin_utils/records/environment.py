@@ -11,7 +11,7 @@ MAX_VALUES = 256
 MAX_TEXT = 400
 
 
-def texts(environment: Mapping[str, Any], path: str) -> list[str]:
+def texts(environment: Any, path: str) -> list[str]:
     """The values at ``path`` as text, in their order.
 
     ``firmware.bios_version`` is a key in a key, ``gpus[].driver_version`` that of every member of a list, and
@@ -20,7 +20,7 @@ def texts(environment: Mapping[str, Any], path: str) -> list[str]:
     return [text for _, text in members(environment, path)]
 
 
-def members(environment: Mapping[str, Any], path: str) -> list[tuple[Mapping[str, Any], str]]:
+def members(environment: Any, path: str) -> list[tuple[Mapping[str, Any], str]]:
     """As ``texts``, each with the mapping that it stands in."""
     found: list[tuple[Mapping[str, Any], str]] = []
     *steps, last = path.split(".")
@@ -29,6 +29,11 @@ def members(environment: Mapping[str, Any], path: str) -> list[tuple[Mapping[str
         if all(words) and len(found) < MAX_VALUES:
             found.append((place, " ".join(word for word in words if word)))
     return found
+
+
+def objects(environment: Any, path: str) -> list[Mapping[str, Any]]:
+    """The mappings at ``path``, such as ``gpus[]``; a node may have put anything there."""
+    return [found for found in _descend(environment, path.split(".")) if isinstance(found, Mapping)]
 
 
 def _descend(place: Any, steps: list[str]) -> Iterator[Any]:
