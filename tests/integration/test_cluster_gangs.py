@@ -108,6 +108,10 @@ def carry_out(fleet, **more):
     return fleet.start(str(playbook), "-e", json.dumps(extra))
 
 
+def of_rounds(run_id):
+    return f"{names.ALL_RUNS},{names.PARENT_LABEL}={names.label_value(run_id)}"
+
+
 def there(kit, selector):
     return {kind: len(found) for kind in KINDS if (found := kit.all(kind, selector))}
 
@@ -126,14 +130,14 @@ def test_a_round_is_carried_out_beside_its_run_and_cleaned_with_it(kit, fleet):
         record = json.loads(folder.evidence_file(node, "second").read_text())
         assert (record["run_id"], record["state"]) == (run_id, "success")
     assert there(kit, names.run_selector(fleet.run_id)) == own, "the run's own objects are left as they were"
-    assert there(kit, names.parent_selector(fleet.run_id)) == {
+    assert there(kit, of_rounds(fleet.run_id)) == {
         "Job": 2,
         "Pod": 2,
         "Service": 1,
         "Secret": 3,
         "ConfigMap": 3,  # programs, plans, and who is in the gang
     }
-    for pod in kit.all("Pod", names.parent_selector(fleet.run_id)):
+    for pod in kit.all("Pod", of_rounds(fleet.run_id)):
         labels, spec = pod["metadata"]["labels"], pod["spec"]
         assert (labels["gpuval.io/round"], labels["gpuval.io/gang"]) == (ROUND, ROUND)
         assert f"{spec['hostname']}.{spec['subdomain']}.gpuval.svc" in folder.run_file.read_text()
@@ -268,5 +272,5 @@ def test_nodes_that_passed_work_together_for_real(tmp_path):
             record = fleet.record(node, "collective")
             assert record["state"] == "success", record["message"]
             assert record["environment"]["gang"]["name"] == "all"
-        (jobs,) = [kit.all("Job", names.parent_selector(fleet.run_id))]
+        (jobs,) = [kit.all("Job", of_rounds(fleet.run_id))]
         assert len(jobs) == 2 and all(job["spec"]["template"]["spec"]["hostNetwork"] for job in jobs)

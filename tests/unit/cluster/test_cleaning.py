@@ -179,7 +179,7 @@ def test_what_does_not_go_is_named_with_its_cause_at_the_deadline(deleting, fina
     (left,) = cleaned.left
     assert why in left.why
     assert cleaned.removed == {}
-    assert (len(cluster.deletions) > 1) == repeated
+    assert (len(cluster.deletions) > 2) == repeated  # by the labels of the run, and of its rounds
     assert slept == sorted(slept) and max(slept) <= cleaning.LONGEST_WAIT_SECONDS
 
 

@@ -165,6 +165,16 @@ class Exists(ClusterError):  # noqa: N818  (what the answer is)
     """There is an object of that name that is not the one wanted."""
 
 
+_ERRORS: Mapping[int, type[ClusterError]] = {
+    400: Refused,
+    404: Missing,
+    409: Exists,
+    410: Gone,
+    413: Refused,
+    422: Refused,
+}
+
+
 @dataclass(frozen=True)
 class Access:
     """How a cluster is reached. `kubeconfig` "": KUBECONFIG, ~/.kube/config, else from inside the cluster."""
@@ -466,17 +476,11 @@ class Cluster:
             if _NOT_ALLOWED.search(detail) or reason != "Forbidden":
                 return Forbidden([asked], self.namespace, detail)
             return Refused(detail, 403)
-        if code == 404:
-            if asked.verb == "create" and "namespaces" in detail:
-                make = f"kubectl create namespace {self.namespace}, or prepare with -e kubernetes_make_namespace=true"
-                return Missing(f"{detail}: create the namespace ({make}), or set gpuval_namespace", 404)
-            return Missing(f"{what}: {detail}", 404)
-        if code == 409:
-            return Exists(f"{what}: {detail}", 409)
-        if code == 410:
-            return Gone(detail, 410)
-        if code in (400, 413, 422):
-            return Refused(f"{what}: {detail}", code)
+        if code == 404 and asked.verb == "create" and "namespaces" in detail:
+            make = f"kubectl create namespace {self.namespace}, or prepare with -e kubernetes_make_namespace=true"
+            return Missing(f"{detail}: create the namespace ({make}), or set gpuval_namespace", 404)
+        if code in _ERRORS:
+            return _ERRORS[code](f"{what}: {detail}", code)
         return ClusterError(f"{what}: {detail} (HTTP {code})", code)
 
 

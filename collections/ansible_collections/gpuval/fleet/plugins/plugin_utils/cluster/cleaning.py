@@ -19,8 +19,7 @@ VOLUMES = ("PersistentVolumeClaim", "PersistentVolume")
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.5, 5.0
 SHOWN = 5
 
-#: Objects of a kind, by the selector that chose them.
-Found = dict[str, list[dict[str, Any]]]
+Found = list[dict[str, Any]]
 
 _FORCE = (
     "recover the node, or, only if the machine is off: kubectl -n {namespace} delete pod {name} "
@@ -74,13 +73,13 @@ def clean(
         try:
             found = _there(cluster, kind, selectors)
             if found and not trial:
-                _delete(cluster, kind, found)
+                _delete(cluster, kind, selectors)
                 open_kinds.append(kind)
         except Forbidden as error:
             result.left.append(Left(kind, "", f"no {kind} can be cleaned: {one_line(str(error), 300)}", str(error)))
             continue
         if found:
-            result.removed[kind] = sorted(item["metadata"]["name"] for item in _all(found))
+            result.removed[kind] = sorted(item["metadata"]["name"] for item in found)
     wait = FIRST_WAIT_SECONDS
     while open_kinds:
         still = {kind: found for kind in open_kinds if (found := _there(cluster, kind, selectors))}
@@ -93,40 +92,31 @@ def clean(
         sleep(wait)
         wait = min(LONGEST_WAIT_SECONDS, wait * 2)
         for kind, found in still.items():
-            if any(not item["metadata"].get("deletionTimestamp") for item in _all(found)):
-                _delete(cluster, kind, found)  # made since, by a controller still at work
+            if any(not item["metadata"].get("deletionTimestamp") for item in found):
+                _delete(cluster, kind, selectors)  # made since, by a controller still at work
     return result
 
 
 def _selectors(run_ids: Iterable[str]) -> list[str]:
     """Of the runs, and of their rounds of gangs, which are runs of their own."""
-    chosen = [of(run_id) for run_id in dict.fromkeys(run_ids) for of in (names.run_selector, names.parent_selector)]
-    return chosen or [names.ALL_RUNS]
+    values = ",".join(names.label_value(run_id) for run_id in dict.fromkeys(run_ids))
+    labels = (names.RUN_LABEL, names.PARENT_LABEL) if values else ()
+    return [f"{names.ALL_RUNS},{label} in ({values})" for label in labels] or [names.ALL_RUNS]
 
 
 def _there(cluster: Cluster, kind: str, selectors: Iterable[str]) -> Found:
-    found: Found = {}
-    seen: set[str] = set()
+    """Each once: a round is chosen by both."""
+    listed = (item for selector in selectors for item in cluster.list(kind, selector)[0])
+    return list({item["metadata"]["name"]: item for item in listed}.values())
+
+
+def _delete(cluster: Cluster, kind: str, selectors: Iterable[str]) -> None:
     for selector in selectors:
-        new = [item for item in cluster.list(kind, selector)[0] if item["metadata"]["name"] not in seen]
-        seen.update(item["metadata"]["name"] for item in new)
-        if new:
-            found[selector] = new
-    return found
-
-
-def _all(found: Found) -> list[dict[str, Any]]:
-    return [item for items in found.values() for item in items]
-
-
-def _delete(cluster: Cluster, kind: str, found: Found) -> None:
-    for selector in found:
         cluster.delete_all(kind, selector)
 
 
 def _add_left(result: Cleaned, still: Mapping[str, Found], namespace: str) -> None:
-    for kind, by_selector in still.items():
-        found = _all(by_selector)
+    for kind, found in still.items():
         gone = set(result.removed.get(kind, ())) - {item["metadata"]["name"] for item in found}
         result.removed[kind] = sorted(gone)
         result.left += [_left(kind, item, namespace) for item in found]

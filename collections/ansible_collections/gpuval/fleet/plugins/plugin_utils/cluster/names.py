@@ -79,11 +79,6 @@ def run_selector(run_id: str) -> str:
     return f"{ALL_RUNS},{RUN_LABEL}={label_value(run_id)}"
 
 
-def parent_selector(run_id: str) -> str:
-    """Selects what the rounds of gangs of a run have made, and nothing of the run itself."""
-    return f"{ALL_RUNS},{PARENT_LABEL}={label_value(run_id)}"
-
-
 def run_name(run_id: str, what: str) -> str:
     """Name of an object that a run has one of. `what` is part of a DNS label of at most 40 characters."""
     return f"gpuval-{digest(run_id, 10)}-{what}"
