@@ -179,6 +179,25 @@ def test_taken_records_are_evidence_or_problems():
     assert "etc/x.json" in reasons[3]
 
 
+@pytest.mark.parametrize(
+    ("ended", "remedy"),
+    [
+        ("out of memory: the kernel killed the runner (pid 7)", "give the node more memory"),
+        ("the runner ended; its log ends with: OSError", "read runner.log"),
+    ],
+)
+def test_a_runner_that_has_gone_is_named_with_its_cause(ended, remedy):
+    run = make_run(stages=["training"])
+    record = make_record(stage="training", state="running", finished_at=None, exit_code=None)
+    launch = {"state": "started", "attempt": 1, "runner": "gone", "ended": ended}
+    found = evidence.Evidence(records={"node-1": {"training": accepted(record)}}, launches={"node-1": launch})
+    (node,) = judge(run, found)["nodes"]
+    (state,) = [check for check in node["checks"] if check["name"] == "training_state"]
+    assert node["verdict"] == "INCOMPLETE"
+    assert "its runner ended" in state["reason"] and ended in state["reason"]
+    assert state["remedy"].startswith(remedy) and "deadline" not in state["remedy"]
+
+
 @pytest.mark.parametrize("where", ["the last attempt", "an earlier attempt"])
 def test_a_record_of_another_workload_than_the_plans_is_no_evidence(where):
     """Checks hold for a workload: a record that names one of its own would choose which."""

@@ -517,3 +517,29 @@ def test_an_oom_kill_is_said(node, small_memory):
     assert node.record("a")["signal"] == "SIGKILL"
     assert "killed by SIGKILL; out of memory" in node.record("a")["message"]
     assert "memory" not in node.record("b")["message"]
+
+
+@pytest.mark.parametrize("by_kernel", [True, False])
+def test_why_a_runner_is_gone_is_known_at_once(node, tmp_path, by_kernel):
+    node.put_plan(stage("a", f"{node.until_released}; {SUCCEED}"))
+    runner = node.begin("run")
+    node.wait_for("a", "running")
+    runner.kill()
+    runner.wait()
+    tool = tmp_path / "tools" / "dmesg"
+    tool.parent.mkdir()
+    word = f"[1.2] Out of memory: Killed process {runner.pid} (python3) total-vm:1kB" if by_kernel else ""
+    tool.write_text(f"#!/bin/sh\necho '{word}'\n")
+    tool.chmod(0o755)
+    environment = {"PATH": f"{tool.parent}:{os.environ['PATH']}"}
+
+    def ended():
+        return json.loads(node.call("fetch", environment=environment).stdout)["ended"]
+
+    killed = f"out of memory: the kernel killed the runner (pid {runner.pid})"
+    assert (killed in ended()) is by_kernel
+    assert "its log" in ended()
+    node.release()
+    assert node.call("run", environment=environment).returncode == 0
+    assert (f"interrupted by the end of its runner ({killed})" in node.record("a")["message"]) is by_kernel
+    assert ended() == ""

@@ -6,12 +6,16 @@ import base64
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from gpuval_runner import lock
+from gpuval_runner import lock, oom
+from gpuval_runner import state as states
+from gpuval_runner.boot import boot_id
 from gpuval_runner.files import digest, read_bounded
 from gpuval_runner.layout import NodeDirectory
+from gpuval_runner.text import one_line
 from gpuval_runner.upload import MAX_OBJECT_BYTES, read_ledger
 
 LIMIT_BYTES = 32 << 20
+LOG_BYTES = 4096
 
 
 def fetch(
@@ -19,8 +23,8 @@ def fetch(
 ) -> dict[str, Any]:
     """Return the results whose digest is not the one in `since`, records first.
 
-    Stops before `limit_bytes` of content, but returns at least one file; `more` says that others wait. With
-    `not_uploaded`, only those of which the store lacks the latest version.
+    Stops before `limit_bytes` of content, but returns at least one file; `more` says that others wait, `ended`
+    why no runner works where one should. With `not_uploaded`, only those of which the store lacks the latest version.
     """
     running = lock.holder(directory.lock) is not None  # before the files: what is written later is then announced
     uploaded = read_ledger(directory.uploaded) if not_uploaded else {}
@@ -38,7 +42,25 @@ def fetch(
             break
         total += len(data)
         files[key] = {"digest": sha256, "base64": base64.b64encode(data).decode("ascii")}
-    return {"files": files, "more": more, "running": running}
+    return {"files": files, "more": more, "running": running, "ended": "" if running else runner_end(directory)}
+
+
+def runner_end(directory: NodeDirectory) -> str:
+    """Return why no runner works although its plan is unfinished: what the kernel says, and the end of its log."""
+    state = states.load(directory.state)
+    if not state.pid or state.outcome is not None:
+        return ""
+    if state.boot != boot_id():
+        return "the node rebooted"
+    memory = oom.of_runner(state.pid, state.oom_kills)
+    try:
+        with directory.runner_log.open("rb") as stream:
+            stream.seek(max(0, directory.runner_log.stat().st_size - LOG_BYTES))
+            lines = stream.read(LOG_BYTES).decode("utf-8", "replace").splitlines()
+    except OSError:
+        lines = []
+    last = f"its log ends with: {lines[-1]}" if lines else "its log is empty"
+    return one_line("; ".join(filter(None, [memory or "the runner ended", last])), 500)
 
 
 def digests(directory: NodeDirectory) -> dict[str, str]:

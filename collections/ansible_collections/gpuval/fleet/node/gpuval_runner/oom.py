@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
+from gpuval_node.hardware.tools import toolbox
 from gpuval_node.hardware.tree import read_text
+
+LOG_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,17 @@ def evidence(before: OomCounters, after: OomCounters, killed: bool) -> str:
         return f"out of memory: the kernel killed {group} of its control group's processes (oom_kill)"
     if machine and killed:
         return f"probably out of memory: the machine's oom_kill counter rose by {machine} meanwhile"
+    return ""
+
+
+def of_runner(pid: int, kills_before: Optional[int]) -> str:
+    """Return what the kernel says of a runner that has gone, by its log or its counter; empty when nothing."""
+    log = toolbox()("dmesg", timeout=LOG_SECONDS)
+    if re.search(rf"Killed process {pid} \(", log.stdout):
+        return f"out of memory: the kernel killed the runner (pid {pid})"
+    rise = _rise(kills_before, counters().machine)
+    if rise:
+        return f"probably out of memory: the machine's oom_kill counter rose by {rise} meanwhile"
     return ""
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Callable, Optional
 
-from gpuval_runner import clock, descendants, leftovers, machine, record, scratch
+from gpuval_runner import clock, descendants, leftovers, machine, oom, record, scratch
 from gpuval_runner import plan as plans
 from gpuval_runner import state as states
 from gpuval_runner.boot import Clock, elapsed
@@ -196,6 +196,7 @@ class Runner:
         present = self.options.clock.now()
         state, plan = self.state, self.plan
         rebooted = bool(state.boot) and state.boot != present.boot
+        memory = oom.of_runner(state.pid, state.oom_kills) if state.pid and not rebooted and not state.outcome else ""
         self._end_leftovers(rebooted)
         if state.plan_created_at != plan.created_at or state.started is None:
             state.plan_created_at, state.started = plan.created_at, present
@@ -203,7 +204,9 @@ class Runner:
         state.boot, state.pid = present.boot, os.getpid()
         state.instance, state.unit = self.options.instance, self.options.unit
         state.outcome, state.current, state.store_reachable, state.store_message = None, None, None, ""
-        self._restore_records("a reboot of the node" if rebooted else "the end of its runner")
+        state.oom_kills = oom.counters().machine
+        ended = f"the end of its runner ({memory})" if memory else "the end of its runner"
+        self._restore_records("a reboot of the node" if rebooted else ended)
         self._save_state()
 
     def opening(self, stage: Stage, known: Optional[machine.Known]) -> str:

@@ -44,6 +44,8 @@ class State:
     store_reachable: Optional[bool] = None
     store_message: str = ""
     outcome: Optional[str] = None
+    #: Kills for want of memory that the machine had counted when the runner started.
+    oom_kills: Optional[int] = None
     container: Optional[ContainerMark] = None
 
     def save(self, path: Path) -> None:

@@ -10,6 +10,7 @@ import json
 from ansible.errors import AnsibleError
 
 from ..module_utils.store import StoreError
+from ..plugin_utils.core.escape import one_line
 from ..plugin_utils.records import answers, launch_errors
 from ..plugin_utils.records.evidence import MAX_RECORD_BYTES, Refused
 from ..plugin_utils.runs import folder as run_folder
@@ -65,6 +66,10 @@ class ActionModule(RunAction):
                 break
         known = {**launch, "runner": "alive" if answer["running"] else "gone"}
         known.pop("contact", None)
+        ended = one_line(answer.get("ended", ""), 500)
+        if ended and ended != launch.get("ended"):
+            self._display.warning(f"{node}: its runner is gone: {ended}")
+        known["ended"] = ended
         folder.write_launch(node, known)
         return {"changed": bool(fetched), "fetched": fetched, "running": answer["running"]}
 

@@ -52,6 +52,10 @@ running:
   description: Whether the node's runner is alive.
   returned: success
   type: bool
+ended:
+  description: Why no runner is alive although its plan is unfinished.
+  returned: success
+  type: str
 """
 
 import json
@@ -81,7 +85,7 @@ def main():
         answer = call_runner(directory, *arguments, text=json.dumps(module.params["since"]))
     except NodeError as error:
         module.fail_json(msg=str(error))
-    module.exit_json(changed=False, **{key: answer[key] for key in ("files", "more", "running")})
+    module.exit_json(changed=False, **{key: answer[key] for key in ("files", "more", "running", "ended")})
 
 
 if __name__ == "__main__":

@@ -113,6 +113,7 @@ def state_check(
         verdict, remedy = "missing", _NOT_DELIVERED.format(node=name)  # no evidence about the node
     if contact and explains(contact, state):
         why = "its pod ended" if contact.get("pod") else "the node was unreachable"
+        why = "its runner ended" if str(contact["class"]).startswith("runner_") else why
         reason += f"; {why} ({contact['class']}): {contact['message']}"
         remedy = str(contact["remedy"]).replace("{node}", name)
     return own_entry(

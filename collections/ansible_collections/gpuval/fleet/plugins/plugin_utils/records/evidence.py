@@ -21,6 +21,7 @@ from typing import Any
 from ..core import schemas
 from ..core.errors import GpuvalError
 from ..core.escape import NODE_NAME, clean_text, one_line
+from . import launch_errors
 from .documents import Problem, Record
 
 MAX_RECORD_BYTES = 1 << 20
@@ -65,7 +66,10 @@ class Evidence:
     def contact_of(self, node: str, stage: str) -> Mapping[str, Any] | None:
         """Why the node could not be asked for its record of the stage: a stage of gangs has a launch of its own."""
         of_rounds = self.contacts.get(node, {})
-        return of_rounds[stage] if stage in of_rounds else (self.launches.get(node) or {}).get("contact")
+        if stage in of_rounds:
+            return of_rounds[stage]
+        launch = self.launches.get(node) or {}
+        return launch.get("contact") or (launch_errors.runner_gone(launch["ended"]) if launch.get("ended") else None)
 
     def add_problem(self, reason: str, *, node: str | None = None, stage: str | None = None) -> None:
         problem: Problem = {"node": node, "stage": stage, "reason": one_line(reason)}

@@ -302,6 +302,21 @@ def plain(message: str) -> str:
     return one_line(text, MESSAGE_CHARACTERS)
 
 
+def runner_gone(ended: str) -> dict[str, Any]:
+    """Like a lost contact: why a node whose runner has gone for good has no better records."""
+    by_memory = "out of memory" in ended
+    remedy = (
+        "give the node more memory, or bound its stages (container.memory_bytes)"
+        if by_memory
+        else "read runner.log in the run's folder on the node and fix the cause"
+    )
+    return {
+        "class": "runner_out_of_memory" if by_memory else "runner_ended",
+        "message": ended,
+        "remedy": f"{remedy}, {AGAIN}",
+    }
+
+
 def described(launch: Mapping[str, Any]) -> dict[str, Any]:
     """The launch with ``class``, ``remedy`` and a plain message; both are None where a runner was started.
 
