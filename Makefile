@@ -31,7 +31,7 @@ list = printf 'Usage: make TARGET [INVENTORY=inventories/local] [ARGS="--limit n
 
 .DEFAULT_GOAL := help
 .PHONY: help help-all setup keys probe network build load models prepare validate status report baseline baseline-diff history window shell follow logs deliver hostfile deepspeed fabric clean bundle \
-	test test-all molecule lint reference build-collection distclean
+	test test-all molecule lint reference locks build-collection distclean
 
 # Targets with `## ` are in `make help`, those with `### ` in `make help-all` only.
 help: ### Show the main targets
@@ -145,6 +145,9 @@ molecule: $(VENV)/.tests $(NODE_VENV)/.ready ### Run the molecule scenario: the 
 reference: $(VENV)/.ready ### Write docs/reference/ from argument specs, schemas, criteria and SKUs
 	$(BIN)/python tools/reference.py
 
+locks: ### Lock requirements/*.txt by hash into requirements/locked/ (needs uv)
+	$(PYTHON) tools/lock.py
+
 distclean: ### Remove the environments; results and the store are kept
 	rm -rf $(VENV) $(NODE_VENV) dist
 
@@ -156,21 +159,21 @@ bundle: $(VENV)/.ready ## Pack wheels, collections, images, model and source for
 build-collection: $(VENV)/.ready ## Build the collection's archive into dist/
 	$(BIN)/ansible-galaxy collection build --force --output-path dist $(COLLECTION)
 
-$(VENV)/.ready: requirements/controller.txt
+# Locked versions by hash first; what is left is PyTorch, whose build is this machine's choice.
+install = $(1)/bin/pip install --quiet --require-hashes --no-deps -r requirements/locked/$(2).txt && \
+	$(1)/bin/pip install --quiet -r requirements/$(2).txt && touch $@
+
+$(VENV)/.ready: requirements/locked/controller.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet -r requirements/controller.txt
-	@touch $@
+	$(call install,$(VENV),controller)
 
-$(VENV)/.tests: requirements/development.txt $(VENV)/.ready
-	$(BIN)/pip install --quiet -r requirements/development.txt
-	@touch $@
+$(VENV)/.tests: requirements/locked/development.txt $(VENV)/.ready
+	$(call install,$(VENV),development)
 
-$(NODE_VENV)/.ready: requirements/node.txt
+$(NODE_VENV)/.ready: requirements/locked/node.txt
 	$(PYTHON) -m venv $(NODE_VENV)
-	$(NODE_VENV)/bin/pip install --quiet -r requirements/node.txt
-	@touch $@
+	$(call install,$(NODE_VENV),node)
 
 # Apart: one machine is no gang.
-$(NODE_VENV)/.gangs: requirements/gangs.txt $(NODE_VENV)/.ready
-	$(NODE_VENV)/bin/pip install --quiet -r requirements/gangs.txt
-	@touch $@
+$(NODE_VENV)/.gangs: requirements/locked/gangs.txt $(NODE_VENV)/.ready
+	$(call install,$(NODE_VENV),gangs)

@@ -318,14 +318,32 @@ def image_files(catalogue, store):
 
 
 def build_wheels(python, root, requirements, folder):
-    """All packages as wheels for this Python and platform; what lies there from the last time is not fetched again."""
+    """All packages as wheels for this Python and platform; what lies there from the last time is not fetched again.
+
+    What is locked comes by its hash; the rest (PyTorch's build is this machine's choice) in the locked versions.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix="wheels-", dir=folder.parent))
+    pip = [python, "-m", "pip", "wheel", "--quiet", "--find-links", str(folder), "--wheel-dir"]
     try:
         for name in requirements:
             say(f"wheels of {name}")
-            command = [python, "-m", "pip", "wheel", "--quiet", "--wheel-dir", str(fresh), "--find-links", str(folder)]
-            run([*command, "--requirement", str(root / name)], root, f"pip could not bring what {name} names")
+            failure = f"pip could not bring what {name} names"
+            locked = (root / name).parent / "locked" / Path(name).name
+            others = tempfile.mkdtemp(dir=fresh)
+            versions = Path(others, "versions.txt")
+            if locked.is_file():
+                run([*pip, str(fresh), "--no-deps", "--require-hashes", "-r", str(locked)], root, failure)
+                found = re.findall(
+                    r"^([A-Za-z0-9._-]+==[^\s\\]+(?: ;[^\\\n]*)?)", locked.read_text("utf-8"), re.MULTILINE
+                )
+                versions.write_text("\n".join(found), encoding="utf-8")
+            constraints = ["-c", str(versions)] if locked.is_file() else []
+            run([*pip, others, "--find-links", str(fresh), *constraints, "-r", str(root / name)], root, failure)
+            for wheel in Path(others).glob("*.whl"):
+                if not (fresh / wheel.name).exists():  # else it came by its hash
+                    wheel.rename(fresh / wheel.name)
+            shutil.rmtree(others)
         shutil.rmtree(folder)
         fresh.rename(folder)
     finally:

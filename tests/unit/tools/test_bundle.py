@@ -48,6 +48,14 @@ def wheel(folder, name, version="1.0"):
         archive.writestr(f"{info}/RECORD", f"{name}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
 
 
+def lock(root, name, digest=None):
+    """Lock the controller's one package by its hash, as tools/lock.py writes it."""
+    data = (root / "dist" / f"{name}-1.0-py3-none-any.whl").read_bytes()
+    digest = digest or hashlib.sha256(data).hexdigest()
+    text = f"# locked\n{name.replace('_', '-')}==1.0 ; python_version >= '3.9' \\\n    --hash=sha256:{digest}\n"
+    put(root / "requirements/locked/controller.txt", text.encode())
+
+
 def put(path, data):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
@@ -67,6 +75,7 @@ def origin(tmp_path_factory):
     wheel(root / "dist", "gpuval_tiny_node")
     put(root / "requirements/controller.txt", b"gpuval-tiny-controller==1.0\n")
     put(root / "requirements/node.txt", b"gpuval-tiny-node==1.0\n")
+    lock(root, "gpuval_tiny_controller")
     state = root / ".gpuval"
     digest = put(state / MODEL / "model.safetensors", os.urandom(300_000))
     other = put(state / MODEL / "config.json", b"{}")
@@ -311,6 +320,18 @@ def test_a_file_that_the_manifest_does_not_know_is_refused(bundle, site, tmp_pat
 
     bad = rewritten(bundle, tmp_path / "more.tar", change)
     assert "not as the manifest says: wheels/" in tool(site, "install", bad, code=1)
+
+
+def test_a_package_that_is_not_the_locked_one_is_not_carried(origin, tmp_path):
+    locked = (origin / "requirements/locked/controller.txt").read_bytes()
+    try:
+        lock(origin, "gpuval_tiny_controller", "0" * 64)
+        more = {"code": 1, "PIP_FIND_LINKS": str(origin / "dist")}
+        told = tool(origin, "create", "--output", tmp_path / "b.tar", "--state-dir", tmp_path / "state", **more)
+    finally:
+        put(origin / "requirements/locked/controller.txt", locked)
+    assert "THESE PACKAGES DO NOT MATCH THE HASHES" in told
+    assert not list(tmp_path.glob("b.tar*"))
 
 
 def test_a_missing_model_or_package_is_said_with_what_to_do(origin, tmp_path):
