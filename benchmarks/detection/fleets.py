@@ -8,6 +8,7 @@ slower by 10 % in the mean. Everything comes from one seed.
 from __future__ import annotations
 
 import json
+import math
 import random
 import statistics
 from collections import defaultdict
@@ -78,18 +79,26 @@ class Fleet:
 class Noise:
     """Draws the figures of one fleet."""
 
-    def __init__(self, seed: str, node_cv: float, repeat: float, gpu_cv: float = 0.0) -> None:
+    def __init__(self, seed: str, node_cv: float, repeat: float, gpu_cv: float = 0.0, tails: int = 0) -> None:
         self.draw = random.Random(seed)  # noqa: S311  (the same fleet again, no secret)
         self.node_cv = node_cv
         self.repeat = repeat
         self.gpu_cv = gpu_cv
+        self.tails = tails
 
     def node(self) -> dict[str, float]:
-        return {kind: max(0.5, self.draw.gauss(1, self.node_cv)) for kind in ("cores", "memory", "pcie", "links")}
+        return {kind: self._differing(self.node_cv) for kind in ("cores", "memory", "pcie", "links")}
 
     def part(self) -> float:
         """What one part differs by from the others of its node; without such a spread nothing is drawn."""
-        return max(0.5, self.draw.gauss(1, self.gpu_cv)) if self.gpu_cv else 1.0
+        return self._differing(self.gpu_cv) if self.gpu_cv else 1.0
+
+    def _differing(self, scale: float) -> float:
+        """Normal with that deviation; with ``tails`` Student's t of so many degrees with that scale."""
+        drawn = self.draw.gauss(0, 1)
+        if self.tails:
+            drawn /= math.sqrt(self.draw.gammavariate(self.tails / 2, 2) / self.tails)
+        return max(0.5, 1 + scale * drawn)
 
     def rate(self) -> tuple[float, float]:
         """The median of the repeats of 1, and their spread."""
@@ -118,14 +127,17 @@ def drawn(
     planted: dict[str, Defect] | None = None,
     skus: Sequence[str] = ("h200", "h200", "h200", "b200", "b200"),
     gpu_cv: float = 0.0,
+    tails: int = 0,
 ) -> Fleet:
     """Two SKUs, three fifths and two fifths, of 8 GPUs a node, in racks of 8; ``each`` nodes with every defect.
 
     With ``planted`` there are these defects and no others; ``skus`` are those of equal shares of the fleet. ``gpu_cv``
-    is what parts of a node differ by.
+    is what parts of a node differ by; with ``tails`` both are Student's t of so many degrees.
     """
-    noise = Noise(f"drawn {nodes} {node_cv} {repeat} {seed}", node_cv, repeat, gpu_cv)
+    noise = Noise(f"drawn {nodes} {node_cv} {repeat} {seed}", node_cv, repeat, gpu_cv, tails)
     names = [f"node-{number:04}" for number in range(nodes)]
+    if nodes < 8 * RACK:
+        skus = skus[:1]  # of two there would be too few of each to compare
     of_node = {name: skus[index * len(skus) // nodes] for index, name in enumerate(names)}
     run = make_run(names, stages=STAGES)
     defects = _plant(noise.draw, of_node, each, gpus=8, racks=nodes >= 1000) if planted is None else planted
@@ -267,8 +279,16 @@ def _break(by_stage: dict[str, dict[str, Any]], defect: Defect | None) -> None:
 
 
 def _plant(draw: random.Random, skus: dict[str, str], each: int, *, gpus: int, racks: bool) -> dict[str, Defect]:
-    """Defects on nodes of their own. A rack is eight neighbours of one SKU; in small fleets one, of a drawn effect."""
+    """Defects on nodes of their own. A rack is eight neighbours of one SKU; in small fleets one, of a drawn effect.
+
+    A fleet that is too small for all of them has one, on one node in eight.
+    """
     names = list(skus)
+    wanted = [(kind, effect) for kind in SLOW[:4] for effect in EFFECTS] + [(kind, None) for kind in (*MISSING, *WRONG)]
+    if len(names) < RACK + 2 * each * len(wanted):
+        kind, effect = draw.choice(wanted)
+        hit = draw.sample(names, max(1, len(names) // RACK))
+        return {name: Defect(kind, effect, _part(draw, kind, gpus)) for name in hit}
     starts = [
         at for at in range(0, len(names) - RACK + 1, RACK) if len({skus[name] for name in names[at : at + RACK]}) == 1
     ]
@@ -279,16 +299,25 @@ def _plant(draw: random.Random, skus: dict[str, str], each: int, *, gpus: int, r
         defects.update((name, Defect("bad rack of 8", effect)) for name in names[at : at + RACK])
     free = [name for name in names if name not in defects]
     draw.shuffle(free)
-    wanted = [(kind, effect) for kind in SLOW[:4] for effect in EFFECTS] + [(kind, None) for kind in (*MISSING, *WRONG)]
     for kind, effect in wanted * each:
-        part = f"gpu:{draw.randrange(gpus)}" if kind in ("slow GPU", "missing metric", "NaN") else None
-        if kind == "missing GPU":
-            part = f"gpu:{gpus - 1}"
-        if kind == "slow link":
-            one, other = draw.sample(range(gpus), 2)
-            part = f"link:gpu{one}>gpu{other}"
-        defects[free.pop()] = Defect(kind, effect, part)
+        defects[free.pop()] = Defect(kind, effect, _part(draw, kind, gpus))
     return defects
+
+
+def _part(draw: random.Random, kind: str, gpus: int) -> str | None:
+    """The part that a defect of this kind hits."""
+    if kind == "missing GPU":
+        return f"gpu:{gpus - 1}"
+    if kind == "slow link":
+        one, other = draw.sample(range(gpus), 2)
+        return f"link:gpu{one}>gpu{other}"
+    return f"gpu:{draw.randrange(gpus)}" if kind in ("slow GPU", "missing metric", "NaN") else None
+
+
+def planted(kind: str, effect: float, nodes: int, hit: int, seed: int) -> dict[str, Defect]:
+    """One kind of defect on the first nodes of a fleet that ``drawn`` makes, which stand in racks of their own."""
+    draw = random.Random(f"planted {kind} {nodes} {seed}")  # noqa: S311  (the same fleet again, no secret)
+    return {f"node-{number:04}": Defect(kind, effect, _part(draw, kind, 8)) for number in range(hit)}
 
 
 def replayed(nodes: int, repeat: float, seed: int, *, each: int) -> Fleet:

@@ -196,6 +196,8 @@ def _gpu(position: int, gpu: Mapping[str, Any]) -> dict[str, Any]:
     for key, names in (
         ("model", ("model", "name")),
         ("serial", ("serial",)),
+        ("uuid", ("uuid",)),
+        ("slot", ("slot", "physical_slot")),
         ("pci", ("pci_address", "pci", "bus_id")),
     ):
         text = next((gpu[name] for name in names if isinstance(gpu.get(name), str)), "")

@@ -6,15 +6,17 @@ the larger group: a node that was slow beside forty is not excused by being alon
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from . import peer_statistics
 from .check import Check
 from .peer_statistics import MEDIAN_ERROR, Peers
+from .populations import two_modes
 
 if TYPE_CHECKING:
     from .peer_samples import PeerSample
@@ -25,6 +27,8 @@ GroupKey = tuple[str, ...]
 ALL_PARTS = ""
 #: Check, metric, unit, relative_to and same_part: figures of another meaning are not compared.
 _Meaning = tuple[str, str, str, str, bool]
+#: How far chance reaches among these nodes, relative; 0 where the tails are those of normal noise.
+Reach = Callable[[Sequence["PeerSample"]], float]
 #: Meaning, group, and software; None is all software.
 _Key = tuple[_Meaning, GroupKey, "GroupKey | None"]
 
@@ -33,37 +37,53 @@ _Key = tuple[_Meaning, GroupKey, "GroupKey | None"]
 class PeerGroup:
     """How many nodes, what they share (``kind``, in words), and the statistics of their parts.
 
-    ``parts`` has those of all under ALL_PARTS; with ``same_part`` those of each part under its name. ``earlier``: the
-    group is that of an earlier judgement.
+    ``parts`` has those of all under ALL_PARTS; with ``same_part`` those of each part under its name. ``repeats``: the
+    deviation that repeats of one measurement explain; ``reach``: that beyond which a figure is no chance in a fleet
+    with long tails; both relative. ``modes``: where the nodes are two populations, those of the worse and of the better
+    one; the statistics are those of the larger, of two that are equal those of the better. ``earlier``: the group is
+    that of an earlier judgement.
     """
 
     nodes: int
     kind: str
     parts: Mapping[str, Peers | None]
+    repeats: float = 0.0
+    reach: float = 0.0
+    modes: tuple[Sequence[PeerSample], Sequence[PeerSample]] | None = None
     earlier: bool = False
 
     @classmethod
-    def of(cls, check: Check, samples: Sequence[PeerSample], kind: str) -> PeerGroup:
+    def of(cls, check: Check, samples: Sequence[PeerSample], kind: str, reach: Reach | None = None) -> PeerGroup:
         spreads = [spread for sample in samples for spread in sample.spreads]
         floor = MEDIAN_ERROR * statistics.median(spreads) / check.repeats**0.5 if spreads else 0.0
-        values: dict[str, list[float]] = defaultdict(list)
-        for sample in samples:
-            for part, _, compared in sample.compared(check):
-                values[part if check.same_part else ALL_PARTS].append(compared)
         margin = least_margin(check)
-        group = cls(len(samples), " ".join(kind.split()), {})
+        modes = modes_of(check, samples)
+        main = samples if modes is None else modes[0] if len(modes[0]) > len(modes[1]) else modes[1]
+        group = cls(len(samples), " ".join(kind.split()), {}, floor, reach(main) if reach else 0.0, modes)
+        values = values_of(check, main)
         # Of a few healthy nodes the widest would be left out; of more, a third that is bad must be.
         few = 0 < group.nodes < peer_statistics.FEW_TO_LEAVE_OUT
-        deviations = group.deviations(check) if few else check.deviations
+        deviations = peer_statistics.widened(check.deviations, group.nodes, _few(check)) if few else check.deviations
         parts = {
             part: Peers.without_the_far(figures, margin, deviations, floor_ratio=floor)
             for part, figures in values.items()
         }
         return replace(group, parts=as_wide_as_all(parts, values, margin, deviations) if check.same_part else parts)
 
-    def deviations(self, check: Check) -> float:
-        """How many of its deviations make an outlier; parts of a node differ on their own, and are many."""
-        return check.deviations if check.relative_to else peer_statistics.widened(check.deviations, self.nodes)
+    def limit(self, check: Check, peers: Peers) -> float:
+        """How far from the median of its peers, in the unit of the figures, a part is no chance.
+
+        What repeats explain is normal noise of a known deviation; of the rest few nodes do not show the tails.
+        """
+        repeats = min(self.repeats * abs(peers.median), peers.deviation)
+        rest = math.sqrt(peers.deviation**2 - repeats**2)
+        chance = check.deviations * math.hypot(repeats, peer_statistics.widened(rest, max(1, self.nodes), _few(check)))
+        return max(chance, self.reach * abs(peers.median))
+
+    def limit_to_warn(self, check: Check, peers: Peers) -> float:
+        few = 0 if check.relative_to else peer_statistics.FEW_NODES_TO_WARN
+        deviations = peer_statistics.SHARE_TO_WARN * check.deviations
+        return peer_statistics.widened(deviations, max(1, self.nodes), few) * peers.deviation
 
     def peers_of(self, part: str) -> Peers | None:
         return self.parts[ALL_PARTS] if ALL_PARTS in self.parts else self.parts.get(part)
@@ -71,6 +91,42 @@ class PeerGroup:
 
 def least_margin(check: Check) -> float:
     return min(most for most in (check.max_below, check.max_above) if most is not None)
+
+
+def _few(check: Check) -> float:
+    return peer_statistics.FEW_NODES_OF_PARTS if check.relative_to else peer_statistics.FEW_NODES
+
+
+def values_of(check: Check, samples: Iterable[PeerSample]) -> dict[str, list[float]]:
+    """What is compared of all nodes: by part with ``same_part``, else under ALL_PARTS."""
+    values: dict[str, list[float]] = defaultdict(list)
+    for sample in samples:
+        for part, _, compared in sample.compared(check):
+            values[part if check.same_part else ALL_PARTS].append(compared)
+    return values
+
+
+def levels_of(check: Check, samples: Sequence[PeerSample]) -> list[float | None]:
+    """How fast each node is as a whole: the median of its parts, relative to the median of these over all nodes."""
+    middles = {part: statistics.median(its) for part, its in values_of(check, samples).items()}
+    levels: list[float | None] = []
+    for sample in samples:
+        pairs = [(one, middles[part if check.same_part else ALL_PARTS]) for part, _, one in sample.compared(check)]
+        ratios = [value / middle for value, middle in pairs if middle]
+        levels.append(statistics.median(ratios) if ratios else None)
+    return levels
+
+
+def modes_of(check: Check, samples: Sequence[PeerSample]) -> tuple[list[PeerSample], list[PeerSample]] | None:
+    """The nodes of the worse and of the better population, where there are two."""
+    if check.relative_to is not None or (check.max_below is not None and check.max_above is not None):
+        return None
+    known = [(sample, level) for sample, level in zip(samples, levels_of(check, samples), strict=True) if level]
+    found = two_modes([level for _, level in known], least_margin(check))
+    if found is None:
+        return None
+    lower, upper = ([known[number][0] for number in numbers] for numbers in found)
+    return (lower, upper) if check.max_below is not None else (upper, lower)
 
 
 def as_wide_as_all(
@@ -101,7 +157,7 @@ class PeerHistory:
             alike = None if one["alike"] is None else tuple(one["alike"])
             parts = {part: Peers(*figures) for part, figures in one["parts"].items()}
             found.groups[meaning, tuple(one["group"]), alike] = PeerGroup(
-                one["nodes"], one["kind"], parts, earlier=True
+                one["nodes"], one["kind"], parts, one.get("repeats", 0.0), one.get("reach", 0.0), earlier=True
             )
         return found
 
@@ -110,7 +166,7 @@ class PeerHistory:
             {
                 "check": check, "metric": metric, "unit": unit, "relative_to": relative_to, "same_part": same_part,
                 "group": list(key), "alike": None if alike is None else list(alike), "nodes": group.nodes,
-                "kind": group.kind,
+                "kind": group.kind, "repeats": group.repeats, "reach": group.reach,
                 "parts": {
                     part: [one.median, one.deviation, one.count] for part, one in group.parts.items() if one is not None
                 },

@@ -12,17 +12,23 @@ MIN_PARTS = 3
 #: Of a normal distribution the median absolute deviation, times this, is the standard one (Rousseeuw, Croux 1993).
 MAD_TO_DEVIATION = 1.4826
 #: The spread of few nodes is uncertain: of n nodes, 1 + this/n times as many deviations are needed. From a simulation:
-#: of 8 to 40 healthy nodes with a spread of 1 to 2 % at most about 1 in 10,000 fails a check.
-FEW_NODES = 12
+#: of 8 to 40 healthy nodes at most about 1 in 1,000 fails, also where nodes differ as Student's t with 3 degrees.
+FEW_NODES = 20
+#: The same for parts beside those of their own node, of which there are many.
+FEW_NODES_OF_PARTS = 8
+#: The same for the parts of a single node, of n parts.
+FEW_PARTS = 8
+#: The same for a warning, which needs this share of the deviations.
+FEW_NODES_TO_WARN, SHARE_TO_WARN = 4, 0.8
 #: The standard error of a median of n normal values is this times their deviation, over the root of n.
 MEDIAN_ERROR = 1.2533
 #: Below this number of nodes the same holds for leaving a value out of the centre and the spread.
 FEW_TO_LEAVE_OUT = 24
 
 
-def widened(deviations: float, nodes: int) -> float:
+def widened(deviations: float, nodes: int, few: float = FEW_NODES) -> float:
     """How many deviations of so many nodes count as ``deviations`` of a great many."""
-    return deviations * (1 + FEW_NODES / nodes)
+    return deviations * (1 + few / nodes)
 
 
 @dataclass(frozen=True)
@@ -78,7 +84,11 @@ class Peers:
 
     def is_outlier(self, value: float, max_below: float | None, max_above: float | None, deviations: float) -> bool:
         """Whether the part is too far off, and by more than ``deviations`` of its peers' own."""
-        if abs(value - self.median) <= deviations * self.deviation:
+        return self.is_beyond(value, max_below, max_above, deviations * self.deviation)
+
+    def is_beyond(self, value: float, max_below: float | None, max_above: float | None, distance: float) -> bool:
+        """Whether the part is too far off, and by more than ``distance``, in the unit of the figures."""
+        if abs(value - self.median) <= distance:
             return False
         change = self.change(value)
         return (max_below is not None and change < -max_below) or (max_above is not None and change > max_above)

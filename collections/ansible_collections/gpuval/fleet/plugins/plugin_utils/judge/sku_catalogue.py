@@ -31,6 +31,7 @@ class Sku:
     part_gpus: tuple[int, ...] = ()
     gpu: dict[str, Any] = field(default_factory=dict, hash=False)
     links: dict[str, Any] = field(default_factory=dict, hash=False)
+    part_spreads: dict[str, float] = field(default_factory=dict, hash=False)
     checks: tuple[Check, ...] = ()
 
     def is_model(self, model: str) -> bool:
@@ -57,6 +58,7 @@ def read(path: Path) -> Sku:
         part_gpus=tuple(count.get("part", ())),
         gpu=document.get("gpu", {}),
         links=document.get("links", {}),
+        part_spreads=document.get("part_spreads", {}),
         checks=tuple(checks),
     )
 

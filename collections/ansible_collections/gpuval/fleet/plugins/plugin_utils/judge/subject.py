@@ -25,6 +25,10 @@ class Subject:
     records: Mapping[str, Record]
     #: SKU of the catalogue by the facts.
     catalogue_sku: str | None = None
+    #: What the node has: versions by its facts, and the labels of the inventory.
+    properties: Mapping[str, str] = field(default_factory=dict)
+    #: By metric how much healthy parts of one node of its SKU differ, relative; where it was measured.
+    known_spreads: Mapping[str, float] = field(default_factory=dict)
     #: What nodes must share to be compared: the catalogue's SKU, else the models of the GPUs.
     kind: str = ""
     _indexes: dict[int, dict[str, list[Metric]]] = field(default_factory=dict)

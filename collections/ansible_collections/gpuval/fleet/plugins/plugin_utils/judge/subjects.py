@@ -9,6 +9,7 @@ from ..core.vendors import GPU_VENDORS
 from ..records.documents import Record
 from ..records.evidence import Evidence
 from . import sku_catalogue
+from .analysis.properties import of_node
 from .identity import models_of
 from .subject import FACTS, Subject
 
@@ -37,6 +38,8 @@ def subject_of(run: Mapping[str, Any], name: str, evidence: Evidence) -> Subject
         detected_gpus=count_of(facts, "gpu_count"),
         records=records,
         catalogue_sku=found,
+        properties=of_node(expected.get("labels", {}), facts),
+        known_spreads=sku.part_spreads if sku else {},
         kind=found or ", ".join(sorted(set(models))) or expected["sku"],
     )
 

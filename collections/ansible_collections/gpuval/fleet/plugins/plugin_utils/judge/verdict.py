@@ -19,8 +19,8 @@ from ..core.text import natural_order
 from ..records import launch_errors
 from ..records.documents import Problem, Record
 from ..records.evidence import Evidence
-from . import coverage, order_check, retries, versions
-from .analysis import fleet, properties
+from . import causes, coverage, order_check, retries, versions
+from .analysis import fleet
 from .baseline import Baseline
 from .check import Check
 from .criteria import Criteria, of_stage
@@ -65,10 +65,15 @@ def judge(
     names = sorted(run["nodes"], key=natural_order)
     subjects = subjects_of(run, evidence)
     context = Context(baseline, PeerHistory() if history is None else history)
-    for check in criteria:
-        if KINDS[check.kind].needs_peers(check):
-            asked = [subjects[name] for name in sorted(subjects) if check.stage in run["nodes"][name]["stages"]]
-            KINDS[check.kind].compare(check, asked, context)
+    between = [
+        (check, [subjects[name] for name in sorted(subjects) if check.stage in run["nodes"][name]["stages"]])
+        for check in criteria
+        if KINDS[check.kind].needs_peers(check)
+    ]
+    for check, asked in between:
+        KINDS[check.kind].survey(check, asked, context)
+    for check, asked in between:
+        KINDS[check.kind].compare(check, asked, context)
     nodes = [
         judge_node(run, name, evidence, criteria, twins=twins, context=context, subject=subjects[name])
         for name in names
@@ -104,9 +109,7 @@ def judge(
     gaps = coverage.of_report(nodes, criteria, informational)
     if not gaps.complete:
         report["fleet"]["coverage"] = gaps.document()
-    analysis = fleet.analyse(
-        nodes, [properties.of_node(node["labels"], subjects[node["name"]].records.get(FACTS)) for node in nodes]
-    )
+    analysis = fleet.analyse(nodes, [subjects[node["name"]].properties for node in nodes])
     if analysis is not None:
         report["fleet"]["analysis"] = analysis
     return report
@@ -202,11 +205,12 @@ def judge_node(
             ]
             checks += versions.checks(expected.get("versions", {}), facts, FACTS)
         for check in of_stage(criteria, stage):
-            checks.extend(_entries(check, subject, context))
+            checks.extend(causes.of_the_node(check, subject, _entries(check, subject, context)))
     if name in evidence.changed:
         checks.append(changed_check(*evidence.changed[name]))
     checks += [exempt_check(stage, reason) for stage, reason in expected.get("exempt", {}).items()]
     _withhold(checks, criteria)
+    checks = causes.name_the_cause(checks)
     for entry in checks:
         entry["reason"] = one_line(entry["reason"], 600)
     failed = {check["stage"] for check in checks if check["severity"] == "required" and check["verdict"] == "fail"}

@@ -19,6 +19,8 @@ from .base import Context, Kind, Target, allowance, deviation_text, earlier_fail
 
 #: A baseline of fewer nodes fails no node: it is advice.
 LEAST_NODES = 8
+#: The spread of a baseline of n nodes is uncertain: 1 + this/n times as many deviations are needed.
+FEW_NODES = 12
 
 
 class AgainstBaseline(Kind):
@@ -96,7 +98,7 @@ def _results(
         reason = f"{check.metric} of the baseline: {error}"
         return [*results, *(PartResult(part, None, value, unit, reason) for part, value in figures)]
     # Of few nodes the spread is uncertain, and so is the middle: the standard error of their median.
-    deviations = widened(check.deviations, figure["nodes"]) * (1 + MEDIAN_ERROR**2 / figure["nodes"]) ** 0.5
+    deviations = widened(check.deviations, figure["nodes"], FEW_NODES) * (1 + MEDIAN_ERROR**2 / figure["nodes"]) ** 0.5
     for part, value in figures:
         peers = groups.get(part if check.same_part else "")
         if peers is None:

@@ -26,7 +26,9 @@ from ..entries import (
     not_to_judge,
     with_gang,
 )
-from ..peer_groups import PeerHistory
+from ..peer_groups import GroupKey, PeerHistory
+from ..peer_samples import PeerSample
+from ..populations import Tails
 from ..subject import Subject
 
 #: A number, or the text of a fingerprint; None where the kind needs none.
@@ -43,6 +45,9 @@ class Context:
     baseline: Baseline | None = None
     history: PeerHistory = field(default_factory=PeerHistory)
     fleet: list[Entry] = field(default_factory=list)
+    #: What nodes report of each check, until they are compared; by SKU the tails of whole nodes, and of their parts.
+    samples: dict[str, dict[GroupKey, list[PeerSample]]] = field(default_factory=lambda: defaultdict(dict))
+    tails: dict[str, tuple[Tails, Tails]] = field(default_factory=lambda: defaultdict(lambda: (Tails(), Tails())))
     nodes: dict[str, dict[str, list[Entry]]] = field(default_factory=lambda: defaultdict(dict))
 
 
@@ -69,6 +74,9 @@ class Kind(ABC):
     def needs_peers(self, check: Check) -> bool:
         """Whether a node is judged beside other nodes, by ``compare``."""
         return False
+
+    def survey(self, check: Check, subjects: Sequence[Subject], context: Context) -> None:  # noqa: B027  (most need none)
+        """See what all these nodes report, before any check compares them."""
 
     def compare(self, check: Check, subjects: Sequence[Subject], context: Context) -> None:
         """Put the entries of all these nodes, and of the fleet, into the context."""

@@ -24,27 +24,63 @@ from ...core.text import some_of
 from ...records.documents import Record
 from ..check import Check
 from ..entries import Entry, PartResult, entries_of, entry_of, excused, lacking
-from ..peer_groups import ALL_PARTS, GroupKey, PeerGroup, PeerHistory, least_margin
+from ..peer_groups import ALL_PARTS, GroupKey, PeerGroup, PeerHistory, least_margin, levels_of, modes_of, values_of
 from ..peer_samples import PeerSample, figures_of, sample_of
-from ..peer_statistics import MEDIAN_ERROR, MIN_PARTS, Peers, majority
+from ..peer_statistics import FEW_PARTS, MEDIAN_ERROR, MIN_PARTS, Peers, majority, widened
+from ..populations import shared
 from ..subject import Subject
 from .base import Context, deviation_text, earlier_failures
 
 #: SKU, number of GPUs and workload are the first parts of a group's key; the values of ``group_by`` come after.
 _KIND = 3
+#: A part that is this many times as far off as healthy ones of its SKU differ is no chance, in a single node too.
+KNOWN = 8
 
 Samples = Sequence[PeerSample]
 
 
-def compare(check: Check, subjects: Iterable[Subject], expected: str, context: Context) -> None:
-    """Put the entries of all these nodes, and of the fleet, into the context; its history learns their groups."""
-    groups: dict[GroupKey, list[PeerSample]] = defaultdict(list)
+def survey(check: Check, subjects: Iterable[Subject], expected: str, context: Context) -> None:
+    """Keep what these nodes report in the context, and how long the tails of their figures are: all checks of a SKU
+    tell about that together. It comes before ``compare``."""
+    groups = context.samples[check.name]
     for subject in subjects:
         found = sample_of(check, subject, expected)
         if isinstance(found, PeerSample):
-            groups[found.group].append(found)
+            groups.setdefault(found.group, []).append(found)
         else:
             context.nodes[subject.name][check.name] = found
+    for key, samples in groups.items():
+        if len(samples) <= check.min_peers:
+            continue
+        levels, within = context.tails[key[0]]
+        sign = 1 if check.max_below is not None else -1
+        if check.relative_to:
+            within.add(_ratios(check, samples), sign)
+        else:
+            modes = modes_of(check, samples)
+            levels.add(_levels(check, modes[1] if modes else samples), sign)
+
+
+def _levels(check: Check, samples: Samples) -> list[tuple[str, float]]:
+    levels = zip(samples, levels_of(check, samples), strict=True)
+    return [(sample.subject.name, level) for sample, level in levels if level is not None]
+
+
+def _ratios(check: Check, samples: Samples) -> list[tuple[str, float]]:
+    """By node every part beside its node, and beside the parts of its place where places differ."""
+    beside = replace(check, relative_to="node")
+    middles = {part: statistics.median(its) for part, its in values_of(beside, samples).items()}
+    return [
+        (sample.subject.name, value / middle)
+        for sample in samples
+        for part, _, value in sample.compared(beside)
+        if (middle := middles[part if check.same_part else ALL_PARTS])
+    ]
+
+
+def compare(check: Check, context: Context, expected: str) -> None:
+    """Put the entries of all surveyed nodes, and of the fleet, into the context; its history learns their groups."""
+    groups = context.samples.pop(check.name)
     others = _larger_groups(check, groups, context.history)
     comparison = _Comparison(check, expected, context)
     for key in sorted(groups):
@@ -81,7 +117,7 @@ class _Comparison:
         by_software: dict[GroupKey, list[PeerSample]] = defaultdict(list)
         for sample in samples:
             by_software[sample.alike].append(sample)
-        all_now = PeerGroup.of(check, samples, " ".join(key))
+        all_now = PeerGroup.of(check, samples, " ".join(key), self._reach)
         whole = history.largest(check, key, None, all_now)
         if whole.nodes <= check.min_peers and others:
             self._leave_uncompared(samples, others)
@@ -93,12 +129,25 @@ class _Comparison:
             if len(by_software) == 1:
                 now = replace(all_now, kind=" ".join(kind.split()))
             else:
-                now = PeerGroup.of(check, members, kind)
+                now = PeerGroup.of(check, members, kind, self._reach)
             own = history.largest(check, key, alike, now)
             if own.nodes > check.min_peers:
                 self._compare(members, own, behind=self._software_deficit(alike, levels))
             else:
                 self._compare(members, whole, doubt=self._software_doubt(alike, by_software, whole))
+
+    def _reach(self, samples: Samples) -> float:
+        """How far chance reaches among these nodes, relative to their median, where the fleet has long tails."""
+        check, nodes = self.check, len(samples)
+        levels, within = self.context.tails[samples[0].group[0]]
+        found = 0.0
+        for tails, wanted in ((levels, check.relative_to is None), (within, check.scope != "node")):
+            deviations = tails.reach(nodes) if wanted and nodes > check.min_peers else 0.0
+            if deviations:
+                known = (_ratios if tails is within else _levels)(check, samples)
+                peers = Peers.of([value for _, value in known])
+                found = max(found, deviations * peers.deviation if peers else 0.0)
+        return found
 
     def with_usual_part_count(self, samples: Samples) -> list[PeerSample]:
         """Those with as many parts as most: nodes of one kind have equally many links, and each part has a vote."""
@@ -179,8 +228,13 @@ class _Comparison:
             self._without_peers(samples, group)
             return
         wrong = []
+        worse = {sample.subject.name for sample in group.modes[0]} if group.modes else set()
+        two = self._two_populations(group)
         for sample in samples:
-            entries = excused(check, self._entries(sample, group, doubt), sample.record)
+            if sample.subject.name in worse:
+                entries = self._of_the_worse(sample, group, two, doubt)
+            else:
+                entries = excused(check, self._entries(sample, group, doubt), sample.record)
             if behind:
                 entries = [*(one for one in entries if one["verdict"] != "pass"), self._missing(behind)]
             self._keep(sample, entries)
@@ -195,38 +249,134 @@ class _Comparison:
             reason += f"; far off: {some_of(wrong)}"
         if behind:
             reason += f"; {behind}"
+        if two:
+            reason += f"; {two}"
         verdict = "fail" if wrong else "missing" if behind else "pass"
         self.context.fleet.append(entry_of(check, verdict, reason, self.expected, part="fleet"))
 
+    def _two_populations(self, group: PeerGroup) -> str:
+        """In words how the nodes are two populations; empty where they are one."""
+        if group.modes is None:
+            return ""
+        worse, better = group.modes
+        middles = [
+            statistics.median(value for sample in mode for _, value in sample.figures) for mode in (worse, better)
+        ]
+        change = deviation_text((middles[0] - middles[1]) / abs(middles[1]))
+        common = shared((one.subject.properties for one in worse), (one.subject.properties for one in better))
+        why = f" ({'; '.join(common[:3])})" if common else ""
+        others = f"that of {len(better)} others{why}"
+        return f"not one population: {self.check.metric} of {len(worse)} nodes is {change} {others}"
+
+    def _of_the_worse(self, sample: PeerSample, group: PeerGroup, two: str, doubt: str) -> list[Entry]:
+        """A node of the worse of two populations: it fails where that is the minority, else nothing shows which is
+        right, and floors and baselines decide about it."""
+        check, unit, (worse, better) = self.check, self.check.unit or "", group.modes or ((), ())
+        middle, others = (
+            statistics.median(value for one in mode for _, value in one.figures) for mode in ((sample,), better)
+        )
+        figure = f"{check.metric} {units.human(middle, unit)}, {deviation_text((middle - others) / abs(others))}"
+        reason = f"{figure} the median {units.human(others, unit)} of {len(better)} nodes; {two}"
+        verdict = "fail" if len(worse) < len(better) else "missing" if len(worse) == len(better) else "warn"
+        if doubt and verdict == "fail":
+            verdict, reason = "missing", f"{reason}; {doubt}: inconclusive: software or hardware"
+        elif verdict != "fail":
+            reason += ": inconclusive which is right; set a floor or a baseline"
+        entry = entry_of(check, verdict, reason, self.expected, value=middle, unit=unit)
+        if verdict == "warn":
+            entry["severity"] = "advisory"
+        beside = self._entries(sample, None) if sample.settled or _lacking(check, sample) else []
+        return [entry, *excused(check, beside, sample.record)]
+
     def _without_peers(self, samples: Samples, group: PeerGroup) -> None:
-        """What needs no peers is judged all the same; the rest is skipped."""
+        """Few nodes: what needs no peers is judged, parts are held against those of their node, nodes against the best.
+
+        A warning is the most that these show, but for parts whose spread is known for the SKU.
+        """
         check = self.check
         reason = f"{group.nodes} of its kind ({group.kind}): a comparison needs {check.min_peers + 1} nodes"
         skipped = entry_of(check, "skipped", reason, self.expected)
         for sample in samples:
             entries = self._entries(sample, None) if sample.settled else []
-            absent = lacking(check, sample.subject, sample.record, sample.reported)
+            absent = _lacking(check, sample)
             if absent is not None and not entries:
                 entries = [entry_of(check, "missing", absent[1], self.expected, part=absent[0])]
+            entries += self._beside_few(sample, samples)
             self._keep(sample, excused(check, entries, sample.record) or [dict(skipped)])
+
+    def _beside_few(self, sample: PeerSample, samples: Samples) -> list[Entry]:
+        """The parts, or the node, that few peers show to be too far off."""
+        check, unit = self.check, self.check.unit or ""
+        if check.relative_to is None:
+            return self._beside_the_best(sample, samples)
+        group = PeerGroup.of(check, samples, " ".join(sample.group))
+        if check.same_part and len(samples) < MIN_PARTS:
+            return []  # places of one node differ by design
+        known = sample.subject.known_spreads.get(check.metric)
+        failed, doubtful = [], []
+        for part, value, ratio in sample.compared(check):
+            peers = group.peers_of(part)
+            if peers is None or not peers.is_beyond(
+                ratio, check.max_below, check.max_above, group.limit_to_warn(check, peers)
+            ):
+                continue
+            reason = f"{self._reason(value, ratio, group, peers)}; of {len(samples)} nodes"
+            distance = max(widened(check.deviations, len(samples), FEW_PARTS) * peers.deviation, KNOWN * (known or 0))
+            if known is not None and peers.is_beyond(ratio, check.max_below, check.max_above, distance):
+                spread = units.number_text(100 * known)
+                failed.append(PartResult(part, False, value, unit, f"{reason}; healthy ones differ by {spread} %"))
+            else:
+                doubtful.append(PartResult(part, False, value, unit, f"{reason}: measure again"))
+        return [*(entries_of(check, failed, None, self.expected) if failed else []), *self._warnings(doubtful)]
+
+    def _beside_the_best(self, sample: PeerSample, samples: Samples) -> list[Entry]:
+        """The node as a whole beside the better half of a few."""
+        check = self.check
+        levels = dict(zip((one.subject.name for one in samples), levels_of(check, samples), strict=True))
+        known = sorted(level for level in levels.values() if level is not None)
+        own = levels[sample.subject.name]
+        if own is None or len(known) < 2:
+            return []
+        best = known[len(known) // 2] if check.max_below is not None else known[(len(known) - 1) // 2]
+        peers = Peers(best, 0.0, len(known))
+        if not peers.is_beyond(own, check.max_below, check.max_above, 0.0):
+            return []
+        middle = statistics.median(value for _, value in sample.figures)
+        figure = f"{check.metric} {units.human(middle, check.unit or '')}, {deviation_text(peers.change(own))}"
+        reason = (
+            f"{figure} the better of {len(known)} nodes: measure again, or set a floor or a baseline; a verdict needs "
+            f"{check.min_peers + 1} nodes"
+        )
+        return self._warnings([PartResult("node", False, middle, check.unit or "", reason)])
+
+    def _warnings(self, doubtful: Sequence[PartResult]) -> list[Entry]:
+        """Entries that name parts, and decide nothing."""
+        entries = entries_of(self.check, doubtful, None, self.expected) if doubtful else []
+        for entry in entries:
+            entry.update(verdict="warn", severity="advisory")
+        return entries
 
     def _entries(self, sample: PeerSample, group: PeerGroup | None, doubt: str = "") -> list[Entry]:
         results = list(sample.settled)
+        doubtful: list[PartResult] = []
         if group is not None:
-            compared = [*self._earlier(sample, group), *self._beside(sample, group)]
+            now, doubtful = self._beside(sample, group)
+            compared = [*self._earlier(sample, group), *now]
             results += sample.unknown
             results += [_doubted(one, doubt) if doubt and one.passed is False else one for one in compared]
-        absent = lacking(self.check, sample.subject, sample.record, sample.reported)
-        return entries_of(self.check, results, absent, self.expected)
+        absent = _lacking(self.check, sample)
+        entries = entries_of(self.check, results, absent, self.expected) if results or absent or not doubtful else []
+        return [*entries, *self._warnings(doubtful)]
 
-    def _beside(self, sample: PeerSample, group: PeerGroup) -> list[PartResult]:
-        """The parts that are too far off, and of the others the one that is nearest to it."""
+    def _beside(self, sample: PeerSample, group: PeerGroup) -> tuple[list[PartResult], list[PartResult]]:
+        """The parts that are too far off, and of the others the one that is nearest to it; those that are doubtful."""
         check, unit = self.check, self.check.unit or ""
         compared = sample.compared(check)
         if not compared:
             why = f"{check.metric}: the median of the node is 0, which allows no relative figure"
-            return [PartResult(part, None, value, unit, why) for part, value in sample.figures]
+            return [PartResult(part, None, value, unit, why) for part, value in sample.figures], []
         failed: list[PartResult] = []
+        doubtful: list[PartResult] = []
         worst, nearest = None, float("-inf")
         for part, value, ratio in compared:
             peers = group.peers_of(part)
@@ -235,19 +385,37 @@ class _Comparison:
                 failed.append(PartResult(part, None, value, unit, why))
                 continue
             reason = functools.partial(self._reason, value, ratio, group, peers)
-            if peers.is_outlier(ratio, check.max_below, check.max_above, group.deviations(check)):
+            sides = check.max_below, check.max_above
+            if peers.is_beyond(ratio, *sides, group.limit(check, peers)):
                 failed.append(PartResult(part, False, value, unit, reason))
                 continue
+            if peers.is_beyond(ratio, *sides, group.limit_to_warn(check, peers)):
+                why = f"{reason()}: so far off that chance is not excluded ({self._limit(group, peers)}); measure again"
+                doubtful.append(PartResult(part, False, value, unit, why))
             badness = peers.badness(ratio, check.max_below, check.max_above)
             if badness > nearest:
                 worst, nearest = PartResult(part, True, value, unit, reason, -badness), badness
-        return [*failed, *([worst] if worst is not None else [])]
+        failed, doubtful = (self._whole_node(sample, found) for found in (failed, doubtful))
+        return [*failed, *([worst] if worst is not None else [])], doubtful
+
+    def _whole_node(self, sample: PeerSample, found: list[PartResult]) -> list[PartResult]:
+        """Most parts of a node alike: the node is the part to look at."""
+        far = [one for one in found if one.passed is False]
+        if self.check.relative_to or len(far) < 2 or 2 * len(far) <= len(sample.figures):
+            return found
+        middle = statistics.median(value for _, value in sample.figures)
+        parts = f"{len(far)} of {len(sample.figures)} {self.check.scope}s alike ({far[0].part}: {far[0].text})"
+        whole = PartResult("node", False, middle, self.check.unit or "", parts)
+        return [*(one for one in found if one.passed is not False), whole]
+
+    def _limit(self, group: PeerGroup, peers: Peers) -> str:
+        return f"a verdict needs {units.number_text(100 * group.limit(self.check, peers) / abs(peers.median))} %"
 
     def _earlier(self, sample: PeerSample, group: PeerGroup) -> list[PartResult]:
         def results(attempt: Record) -> list[PartResult]:
             figures, settled = figures_of(self.check, sample.subject, attempt)
             then = replace(sample, record=attempt, figures=figures, spreads=(), settled=settled, unknown=())
-            return [*settled, *self._beside(then, group)]
+            return [*settled, *self._beside(then, group)[0]]
 
         return list(earlier_failures(self.check, sample.record, results))
 
@@ -269,6 +437,11 @@ class _Comparison:
 
     def _keep(self, sample: PeerSample, entries: list[Entry]) -> None:
         self.context.nodes[sample.subject.name][self.check.name] = entries
+
+
+def _lacking(check: Check, sample: PeerSample) -> tuple[str, str] | None:
+    """The first part of the node that did not report, and why that counts."""
+    return lacking(check, sample.subject, sample.record, sample.reported)
 
 
 def _doubted(one: PartResult, doubt: str) -> PartResult:

@@ -37,8 +37,11 @@ class Outlier(MetricKind):
     def needs_peers(self, check: Check) -> bool:
         return check.peers == "fleet"
 
+    def survey(self, check: Check, subjects: Sequence[Subject], context: Context) -> None:
+        fleet_outliers.survey(check, subjects, self.expected(check), context)
+
     def compare(self, check: Check, subjects: Sequence[Subject], context: Context) -> None:
-        fleet_outliers.compare(check, subjects, self.expected(check), context)
+        fleet_outliers.compare(check, context, self.expected(check))
 
     def not_comparable(self, check: Check, subject: Subject, expected: str) -> list[Entry]:
         return too_few_parts(check, subject, expected)
@@ -61,7 +64,8 @@ class Outlier(MetricKind):
         if group is None:
             why = f"fewer than {peer_statistics.MIN_PARTS} figures, or a median of 0, to compare"
             return PartResult(part, None, value, unit, why)
-        passed = not group.is_outlier(value, check.max_below, check.max_above, check.deviations)
+        deviations = peer_statistics.widened(check.deviations, group.count, peer_statistics.FEW_PARTS)
+        passed = not group.is_outlier(value, check.max_below, check.max_above, deviations)
         reason = functools.partial(_reason, check, value, unit, group)
         return PartResult(part, passed, value, unit, reason, -group.badness(value, check.max_below, check.max_above))
 

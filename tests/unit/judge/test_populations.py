@@ -1,0 +1,195 @@
+"""Fleets that are not one normal population: a slow batch, long tails, few nodes; and one failure for one cause."""
+
+import random
+import statistics
+
+import fleets
+import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, populations, verdict
+
+from tests.kit.builders import TIME
+
+SHIPPED = criteria.load(criteria.shipped_files())
+COMPARING = criteria.Criteria([one for one in SHIPPED if one.kind == "outlier"])
+
+
+def drawn(nodes, *, planted=None, seed=1, cv=0.005, **fields):
+    return fleets.drawn(nodes, cv, 0.003, seed, each=0, planted=planted or {}, skus=("h200",), **fields)
+
+
+def judged(fleet, checks=COMPARING):
+    report = verdict.judge(fleet.run, fleet.evidence, checks, judged_at=TIME)
+    return {node["name"]: node for node in report["nodes"]}, report["fleet"]["checks"]
+
+
+def named(node, *verdicts):
+    return {one["part"] for one in node["checks"] if one["verdict"] in verdicts}
+
+
+def levels(count, slow, seed, *, tails=0, scale=0.005):
+    draw = random.Random(seed)
+    found = []
+    for number in range(count):
+        one = draw.gauss(0, 1) / ((draw.gammavariate(tails / 2, 2) / tails) ** 0.5 if tails else 1)
+        found.append((0.95 if number < slow else 1.0) + scale * one)
+    return found
+
+
+@pytest.mark.parametrize(("count", "slow"), [(16, 4), (16, 8), (40, 8), (100, 50), (100, 60)])
+def test_two_modes_are_found_and_apart(count, slow):
+    lower, upper = populations.two_modes(levels(count, slow, 3), 0.03)
+    assert (lower, upper) == (list(range(slow)), list(range(slow, count)))
+
+
+@pytest.mark.parametrize("tails", [0, 3])
+@pytest.mark.parametrize("count", [8, 16, 40, 100])
+def test_one_population_is_not_split(count, tails):
+    found = [populations.two_modes(levels(count, 0, seed, tails=tails, scale=0.01), 0.03) for seed in range(100)]
+    assert len([one for one in found if one]) <= 1
+
+
+@pytest.mark.parametrize("levels_", [[], [1.0], [1.0] * 5, [0.9] * 2 + [1.0] * 2])
+def test_too_few_nodes_have_no_modes(levels_):
+    assert populations.two_modes(levels_, 0.03) is None
+
+
+def test_modes_without_any_noise():
+    assert populations.two_modes([0.95] * 3 + [1.0] * 5, 0.03) == ([0, 1, 2], [3, 4, 5, 6, 7])
+
+
+def test_tails_of_normal_noise_reach_nowhere_and_long_ones_do():
+    def reach(tails, seed):
+        found = populations.Tails()
+        found.add(enumerate(levels(400, 0, seed, tails=tails)), 1)
+        return found.reach(100)
+
+    normal, long = ([reach(tails, seed) for seed in range(40)] for tails in (0, 3))
+    assert sum(one == 0 for one in normal) >= 28
+    assert sum(one > 12 for one in long) >= 36  # deviations; checks ask for 4.5
+    assert populations.Tails().reach(8) == 0
+
+
+def test_one_node_that_is_too_good_to_be_true_widens_no_limit():
+    def reach(value):
+        found = populations.Tails()
+        found.add(enumerate([*levels(40, 0, 1), value]), 1)
+        return found.reach(41)
+
+    assert reach(1e9) == reach(1.02) < 15
+
+
+@pytest.mark.parametrize(("nodes", "slow"), [(16, 4), (16, 6), (32, 12)])
+def test_a_slow_batch_is_found_and_named(nodes, slow):
+    fleet = drawn(nodes, planted=fleets.planted("slow node", 0.05, nodes, slow, 1))
+    for number, node in enumerate(fleet.run["nodes"].values()):
+        node["labels"] = {"batch": "b1" if number < slow else "b2", "rack": f"r{number % 5}"}
+    nodes, entries = judged(fleet)
+    assert {name for name, node in nodes.items() if node["verdict"] != "PASS"} == set(fleet.defects)
+    for name in fleet.defects:
+        assert named(nodes[name], "fail") == {"node"}
+    (entry,) = [one for one in entries if one["name"] == "diagnostics_matmul_fleet"]
+    assert f"not one population: {entry['metric']} of {slow} nodes" in entry["reason"]
+    assert "batch b1" in entry["reason"]
+    assert "rack" not in entry["reason"]
+
+
+def test_of_two_halves_the_slower_is_not_accepted_and_nothing_says_which_is_right():
+    fleet = drawn(16, planted=fleets.planted("slow node", 0.05, 16, 8, 1))
+    nodes, _ = judged(fleet)
+    assert {node["verdict"] for name, node in nodes.items() if name in fleet.defects} == {"INCOMPLETE"}
+    assert {node["verdict"] for name, node in nodes.items() if name not in fleet.defects} == {"PASS"}
+    reason = next(one["reason"] for one in nodes["node-0000"]["checks"] if one["verdict"] == "missing")
+    assert "set a floor or a baseline" in reason
+
+
+def test_where_most_nodes_are_slower_none_fails_and_the_report_says_so():
+    fleet = drawn(16, planted=fleets.planted("slow node", 0.05, 16, 10, 1))
+    nodes, entries = judged(fleet)
+    assert {node["verdict"] for node in nodes.values()} == {"PASS"}
+    assert "node" in named(nodes["node-0000"], "warn")
+    assert any("not one population" in one["reason"] for one in entries)
+
+
+@pytest.mark.parametrize(("nodes", "fields"), [(100, {"tails": 3, "cv": 0.01}), (32, {"gpu_cv": 0.015})])
+def test_the_limit_follows_the_spread_that_the_fleet_shows(nodes, fields):
+    failed = 0
+    for seed in range(2):
+        failed += sum(node["verdict"] != "PASS" for node in judged(drawn(nodes, seed=seed, **fields))[0].values())
+    assert failed == 0
+
+
+def test_a_node_too_far_off_for_few_nodes_to_tell_is_a_warning_that_names_it():
+    found = [
+        judged(drawn(8, planted=fleets.planted("slow node", 0.05, 8, 1, seed), seed=seed))[0]["node-0000"]
+        for seed in range(12)
+    ]
+    assert all("node" in named(node, "warn", "fail") for node in found)
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 7])
+@pytest.mark.parametrize(("kind", "effect"), [("slow GPU", 0.05), ("slow link", 0.05)])
+def test_fewer_than_eight_nodes_name_a_slow_part(nodes, kind, effect):
+    fleet = drawn(nodes, planted=fleets.planted(kind, effect, nodes, 1, nodes))
+    found, _ = judged(fleet)
+    assert fleet.defects["node-0000"].part in named(found["node-0000"], "warn", "fail")
+    assert all(named(node, "fail") == set() for name, node in found.items() if name not in fleet.defects)
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_where_the_spread_of_a_sku_is_known_a_slow_link_fails_in_a_single_node(nodes):
+    fleet = drawn(nodes, planted=fleets.planted("slow link", 0.1, nodes, 1, 4))
+    found, _ = judged(fleet)
+    assert named(found["node-0000"], "fail") == {fleet.defects["node-0000"].part}
+    assert "healthy ones differ by 0.4 %" in next(
+        one["reason"] for one in found["node-0000"]["checks"] if one["verdict"] == "fail"
+    )
+
+
+@pytest.mark.parametrize("nodes", [2, 4, 7])
+def test_a_slow_node_of_a_few_is_named(nodes):
+    found, _ = judged(drawn(nodes, planted=fleets.planted("slow node", 0.08, nodes, 1, 1)))
+    assert "node" in named(found["node-0000"], "warn")
+    assert {node["verdict"] for node in found.values()} == {"PASS"}
+
+
+def test_a_slow_gpu_is_the_only_one_that_fails_although_all_wait_for_it_in_training():
+    fleet = drawn(16, planted=fleets.planted("slow GPU", 0.2, 16, 1, 2))
+    part = fleet.defects["node-0000"].part
+    nodes, _ = judged(fleet, SHIPPED)
+    node = nodes["node-0000"]
+    assert named(node, "fail") == {part}
+    waiting = [one for one in node["checks"] if one["metric"] == "training_model_tflops" and one["verdict"] == "warn"]
+    assert {one["name"] for one in waiting} == {"training_speed_fleet", "training_speed_h200"}
+    for one in waiting:
+        assert one["part"] == "node"
+        assert f"all GPUs wait for {part}" in one["reason"]
+
+
+def test_a_whole_slow_node_is_named_as_the_node():
+    fleet = drawn(32, planted=fleets.planted("slow node", 0.3, 32, 1, 2))
+    node = judged(fleet, SHIPPED)[0]["node-0000"]
+    assert verdict.headline(node)["part"] == "node"
+    floor = next(one for one in node["checks"] if one["name"] == "diagnostics_matmul_bf16_speed_h200")
+    assert floor["part"] == "node"
+    assert floor["reason"].startswith("all 8 GPUs, gpu:")
+
+
+def test_what_batches_share_is_named_and_what_all_have_is_not():
+    few = [{"rack": "r1", "driver": "580", "power": "a"}, {"rack": "r1", "driver": "580", "power": "b"}] * 2
+    others = [{"rack": f"r{number}", "driver": "580", "power": "ab"[number % 2]} for number in range(2, 10)]
+    assert populations.shared(few, others) == ["rack r1"]
+    assert populations.shared([], others) == []
+
+
+def test_small_fleets_have_one_defect_and_tails_are_longer_than_normal_ones():
+    fleet = fleets.drawn(8, 0.005, 0.003, 1, each=1)
+    assert len(fleet.defects) == 1
+    assert set(fleet.skus.values()) == {"h200"}
+    normal, long = (
+        [fleets.Noise("one", 0.01, 0.003, tails=tails).node()["cores"] for _ in range(1)]
+        + [one for noise in [fleets.Noise("many", 0.01, 0.003, tails=tails)] for _ in range(500)
+           for one in noise.node().values()]
+        for tails in (0, 3)
+    )  # fmt: skip
+    assert max(abs(one - 1) for one in normal) < 0.05 < max(abs(one - 1) for one in long)
+    assert abs(statistics.median(long) - 1) < 0.002
