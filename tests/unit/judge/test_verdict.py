@@ -684,10 +684,14 @@ def test_judging_leaves_its_input_alone_and_survives_json():
         ("image", "timeout", "delivery", "FAIL"),
         ("image", "failure", "delivery", "FAIL"),
         ("training", "crash", "delivery", "FAIL"),
+        ("loading", "crash", "store_away", "INCOMPLETE"),
+        ("loading", "crash", "delivery", "FAIL"),
+        ("loading", "failure", "store_away", "FAIL"),
+        ("training", "crash", "store_away", "FAIL"),
     ],
 )
 def test_an_image_that_nobody_could_deliver_is_no_fault_of_the_node(stage, state, fault, node):
-    run = make_run(stages=["facts", "image", "training"])
+    run = make_run(stages=["facts", "image", *(["loading"] if stage == "loading" else []), "training"])
     evidence = healthy(run)
     records = evidence.records["node-1"]
     records["image"] = make_record(stage="image")
@@ -700,6 +704,17 @@ def test_an_image_that_nobody_could_deliver_is_no_fault_of_the_node(stage, state
     assert check["value"] == state
     assert "the store is away" in check["reason"]
     assert check["remedy"].endswith("--limit node-1") or node == "FAIL"
+
+
+def test_a_refused_key_of_the_store_is_named_as_the_stores():
+    run = make_run(stages=["facts", "loading"])
+    evidence = healthy(run)
+    message = "exit code 3 without a result: the store refuses the read-only key; loading stopped: AccessDenied"
+    evidence.records["node-1"]["loading"] = make_record(
+        stage="loading", state="crash", environment={"fault": "store_away"}, message=message
+    )
+    found = judge(run, evidence)["nodes"][0]
+    assert (found["verdict"], found["class"]) == ("INCOMPLETE", "store_away")
 
 
 def test_a_fault_of_the_delivery_never_hides_another():

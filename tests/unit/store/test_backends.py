@@ -38,3 +38,16 @@ def test_nodes_get_a_key_of_their_own_or_none():
 def test_an_endpoint_that_is_no_url_is_refused(endpoint):
     with pytest.raises(StoreError, match="gpuval_s3_endpoint"):
         open_store({**OPTIONS, "endpoint": endpoint})
+
+
+@pytest.mark.parametrize("wrong", ["read_access_key", "read_secret_key"])
+def test_a_wrong_read_only_key_is_found_before_a_node_uses_it(served, wrong):
+    there = served.connection()
+    keys = {"access_key": there.access_key, "secret_key": there.secret_key}
+    given = {**OPTIONS, **keys, "bucket": "gpuval", "endpoint": there.endpoint, "region": "us-east-1"}
+    open_store(given).check()
+    right = {"read_access_key": there.access_key, "read_secret_key": there.secret_key}
+    open_store({**given, **right}).check()
+    with pytest.raises(StoreError, match=r"read-only key cannot list models/.*gpuval_s3_read_access_key") as refused:
+        open_store({**given, **right, wrong: "X" * 20}).check()
+    assert there.secret_key not in str(refused.value)

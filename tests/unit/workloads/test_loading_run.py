@@ -229,6 +229,7 @@ def test_a_wrong_key_is_a_crash_that_says_so(load, stored, variables, store, whi
     ended = load()
     assert ended.code == program.EXIT_TRANSPORT
     assert ended.result["state"] == "running"
+    assert ended.result["environment"]["fault"] == "store_away"
     assert "refuses the read-only key" in ended.err.splitlines()[-1]
     assert "X" * len(key) not in ended.out + ended.err
 

@@ -24,6 +24,7 @@ class ActionModule(ControllerAction):
         started = access.start()
         store = access.store()
         created = store.ensure_bucket()
+        access.check()
         if access.shortage():
             self._display.warning(access.shortage())
         if not credentials_outlive(store, options["deadline_seconds"]):

@@ -14,10 +14,21 @@ from pathlib import Path
 from ..common.arguments import positive_int
 from ..common.result import Result, WorkloadFailure, run_workload
 from . import hashing, manifest
-from .rclone import REMOTE, FullDiskError, Progress, Rclone, TransportError, find_rclone
+from .rclone import (
+    REFUSED_KEY,
+    REMOTE,
+    FullDiskError,
+    Progress,
+    Rclone,
+    RefusedKeyError,
+    TransportError,
+    find_rclone,
+)
 from .units import human_bytes, human_rate, human_seconds
 
 EXIT_TRANSPORT = 3
+#: The `fault` in the environment of a record that is no evidence about the node.
+STORE_AWAY = "store_away"
 NAMED_FILES = 5
 PRELOAD = "run `make validate` again, which preloads it, or the model_preload role"
 
@@ -63,6 +74,9 @@ def load_or_exit(options: Options, environ: Mapping[str, str], result: Result) -
     try:
         load(options, environ, result)
     except TransportError as error:
+        if isinstance(error, RefusedKeyError):
+            result.environment["fault"] = STORE_AWAY
+            result.report(REFUSED_KEY)
         print(f"loading stopped: {error}", file=sys.stderr, flush=True)
         raise SystemExit(EXIT_TRANSPORT) from error
 

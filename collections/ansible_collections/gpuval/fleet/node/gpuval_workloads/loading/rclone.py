@@ -28,6 +28,7 @@ from ..common.result import WorkloadFailure
 from . import clock
 
 REMOTE = "models"
+REFUSED_KEY = "the store refuses the read-only key"
 CALL_SECONDS = 300
 AWAY_SECONDS = 60.0
 PAUSE_SECONDS = 5.0
@@ -45,6 +46,10 @@ _NOT_FOUND = ("directory not found", "NoSuchBucket", "NoSuchKey", "StatusCode: 4
 
 class TransportError(Exception):
     """The store could not be read. This is no finding about the node's disk or the model."""
+
+
+class RefusedKeyError(TransportError):
+    """The store refuses the key that the controller gave: no fault of the node."""
 
 
 class FullDiskError(Exception):
@@ -202,9 +207,9 @@ class Rclone:
                 "again so that it gets the present authority; for an S3 service set gpuval_s3_ca_file"
             )
         if _contains(errors, _REFUSED):
-            return TransportError(
-                f"the store refuses the read-only key of the model store: {last}. Compare the node's clock with the "
-                "controller's, then launch the node again so that it gets the present key"
+            return RefusedKeyError(
+                f"{REFUSED_KEY} of the model store: {last}. Compare the node's clock with the controller's, then "
+                "launch the node again so that it gets the present key"
             )
         return TransportError(
             f"the store cannot be read: {last}. Check that the node reaches the store's endpoint (address, port, "

@@ -18,14 +18,16 @@ from .subject import FACTS, Subject
 from .subjects import count_of
 
 IMAGE = "image"
-#: What the image stage says in its environment (`fault`) when the store, the registry or the archive is to blame.
-DELIVERY = "delivery"
 #: No last record came of these, so that a lost contact with the node explains them.
 _OPEN_STATES = ("missing", "pending", "running")
 
 _AGAIN = "then validate again with --limit {node}"
 _LATE = "raise gpuval_deadline_seconds, " + _AGAIN
-_NOT_DELIVERED = f"check that the image exists and can be pulled: fix the cause named above, {_AGAIN}"
+#: By stage and what it says in its environment (`fault`) when the store, the registry or the archive is to blame.
+_BLAMELESS = {
+    (IMAGE, "delivery"): f"check that the image exists and can be pulled: fix the cause named above, {_AGAIN}",
+    ("loading", "store_away"): f"correct gpuval_s3_read_access_key (`make prepare` tests it and its secret), {_AGAIN}",
+}
 _OF_GANG = (
     "fix what the message and the search for the bad node or link name, then validate again with others of its kind: "
     "with --limit alone a node is in no gang"
@@ -109,8 +111,9 @@ def state_check(
         verdict, reason = "missing", f"{gang_of(record) or 'a gang'}: {reason}"
     if verdict == "missing" and of_gang:
         remedy = _OF_GANG
-    if record and stage == IMAGE and state == "crash" and record["environment"].get("fault") == DELIVERY:
-        verdict, remedy = "missing", _NOT_DELIVERED.format(node=name)  # no evidence about the node
+    fault = str(record["environment"].get("fault")) if record and state == "crash" else ""
+    if (stage, fault) in _BLAMELESS:
+        verdict, remedy = "missing", _BLAMELESS[stage, fault].format(node=name)  # no evidence about the node
     if contact and explains(contact, state):
         why = "its pod ended" if contact.get("pod") else "the node was unreachable"
         why = "its runner ended" if str(contact["class"]).startswith("runner_") else why

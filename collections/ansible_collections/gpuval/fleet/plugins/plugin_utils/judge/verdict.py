@@ -43,6 +43,8 @@ from .subjects import subject_of, subjects_of
 
 #: Faults of the node that are more specific than the stage that met them first.
 _STAGE_CLASSES = frozenset({"no_engine", "disk_full", "read_only"})
+#: Faults of the store that a stage met.
+_STORE_CLASSES = frozenset({"store_away"})
 #: Checks of what a search found of one node.
 FOUND = ("fabric_suspect", "fabric_untested", "fabric_bad_links")
 
@@ -147,8 +149,8 @@ def node_class(checks: Sequence[Entry], contacts: Mapping[str, Mapping[str, Any]
     if check["kind"] == "launch":
         return str(check["value"])
     if check["kind"] == "state" and check["stage"]:
-        fault = launch_errors.classify("", check["reason"]).name if check["verdict"] == "fail" else ""
-        if fault in _STAGE_CLASSES:
+        fault = launch_errors.classify("", check["reason"]).name
+        if fault in (_STAGE_CLASSES if check["verdict"] == "fail" else _STORE_CLASSES):
             return fault
         contact = contacts.get(check["stage"])
         if contact and check["verdict"] == "missing" and explains(contact, check["value"]):

@@ -48,6 +48,7 @@ CLASSES = (
         "store_away",  # before what the store's connection says, which is not the node's
         "see that the store answers (`make prepare`), check gpuval_s3_endpoint and its keys",
         r"\A(?:Task failed: )?the store cannot be used",
+        r"the store refuses the read-only key",
     ),
     known_class(
         "wrong_host_key",

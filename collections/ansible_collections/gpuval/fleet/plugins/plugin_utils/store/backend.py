@@ -62,6 +62,16 @@ class StoreBackend(ABC):
         """Speed of this machine's interface through which nodes load; None where that is another machine's."""
         return None
 
+    def check(self) -> None:
+        """Raises StoreError where nodes could not read models with the key that they are to get."""
+        try:
+            next(Store(self.reader(), attempts=2).list("models/"), None)
+        except StoreError as error:
+            raise StoreError(
+                f"no node could load a model, since the read-only key cannot list models/ in the bucket: {error}. "
+                "Correct gpuval_s3_read_access_key and gpuval_s3_read_secret_key, which must list and read models/"
+            ) from error
+
     def guard(self, folder: str) -> Callable[[float], list[str]]:
         """What is called with the time, again and again, while nodes write a run: returns lines for the operator."""
         return lambda _now: []

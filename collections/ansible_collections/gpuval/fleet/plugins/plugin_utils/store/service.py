@@ -34,5 +34,9 @@ class S3Service(StoreBackend):
             )
         return replace(self._connection, access_key=access_key, secret_key=secret_key, session_token=None)
 
+    def check(self) -> None:
+        if self._read_keys[0]:  # runs without loading need none; a launch with it says so
+            super().check()
+
     def delete_run(self, folder: str) -> int:
         return stored_runs.delete(self.store(), folder)
