@@ -145,6 +145,30 @@ def test_interfaces_unlike_the_others_and_addresses_given_twice():
     assert "e: ib0 has state without carrier, up on 4 of 5" in [finding.message for finding in found]
 
 
+def claiming(name, *addresses, **given):
+    whole = fleet(**given)
+    taken = tuple(f"{address}/24" for address in addresses)
+    liar = dataclasses.replace(whole.answers[name], interfaces={"ib0": Interface("up", True, 9000, taken, None, True)})
+    return find(dataclasses.replace(whole, answers={**whole.answers, name: liar}))
+
+
+def test_who_claims_the_addresses_of_others_fails_alone():
+    found = claiming("e", "10.0.0.1", "10.0.0.2", "10.0.0.3")
+    assert {finding.failed for finding in found} == {("e",)} and len(found) == 3
+    (one,) = claiming("e", "10.0.0.1", owners={"10.0.0.1": "a"})
+    assert (one.nodes, one.failed) == (("a", "e"), ("e",)), "a is reached there"
+    (one,) = claiming("e", "10.0.0.1")
+    assert one.failed == ("a", "e"), "either may be right, and both say so"
+
+
+def test_what_one_node_alone_says_of_another_fails_the_one_that_says_it():
+    lying = with_(when=lambda one, two: one == "e" and two in "ab", state="timeout")
+    found = find(fleet(lying))
+    assert {finding.failed for finding in found} == {("e",)} and len(found) == 2
+    (both,) = find(fleet(with_(when=lambda one, two: {one, two} == {"a", "d"}, state="timeout")))
+    assert both.failed == ("a", "d")
+
+
 def test_services():
     whole = fleet()
 
@@ -240,7 +264,8 @@ def test_an_answer_of_another_form_is_rejected(facts, listening):
 
 
 def test_a_rejected_answer_is_a_finding_of_its_node_alone(tmp_path):
-    plan = {"peers": {"a": [{"name": "b"}], "b": [{"name": "a"}]}, "zones": {}, "uncovered": []}
+    peers = {"a": [{"name": "b", "address": "10.0.0.2"}], "b": [{"name": "a", "address": "10.0.0.1"}]}
+    plan = {"peers": peers, "zones": {}, "uncovered": []}
     facts = {"a": peer_with(ports={"²": "open"}), "b": {**answer(node="b"), "peers": {"a": answer()["peers"]["b"]}}}
     variables = {name: {"probed": {"measured": fact}} for name, fact in facts.items()}
     options = {"plan": plan, "probed": "probed", "listened": "l", "applied": "p", "endpoints": ["hub"], "ports": []}

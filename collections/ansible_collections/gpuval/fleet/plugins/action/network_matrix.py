@@ -31,8 +31,8 @@ class ActionModule(ControllerAction):
             "changed": False,
             "findings": [finding.to_json() for finding in found],
             "wrong": {
-                node: "; ".join(finding.message for finding in failed if node in finding.nodes)
-                for node in {node for finding in failed for node in finding.nodes}
+                node: "; ".join(finding.message for finding in failed if node in finding.failed)
+                for node in {node for finding in failed for node in finding.failed}
             },
             "files": [str(folder / "matrix.json") for folder in folders],
             "summary": text,
@@ -60,7 +60,8 @@ class ActionModule(ControllerAction):
                 applied = hostvars[name].get(options["applied"]) or {}
                 reason = probed.get("msg") or applied.get("msg") or "it was not asked, since an earlier task failed"
                 reasons[name] = one_line(str(reason), 200)
-        return findings.Fleet(known, reasons, plan["zones"], tuple(options["ports"]), rejected)
+        owners = {peer["address"]: peer["name"] for peers in plan["peers"].values() for peer in peers}
+        return findings.Fleet(known, reasons, plan["zones"], tuple(options["ports"]), rejected, owners)
 
     @staticmethod
     def _folders(options):

@@ -7,7 +7,7 @@ import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from ..core.text import some_of
 from .answers import Answers, Asked, Interface, Service
@@ -56,16 +56,25 @@ NOT_COMPARED = re.compile(r"lo|docker|br-|veth|cni|flannel|cali|virbr|podman|tun
 
 @dataclass(frozen=True)
 class Finding:
-    """`fail` is certainly wrong or contradicts the settings; `warn` is unusual."""
+    """`fail` is certainly wrong or contradicts the settings; `warn` is unusual.
+
+    `only`: of the nodes those that fail by it; None is all. What one node says of another fails the one that says it.
+    """
 
     level: str
     kind: str
     nodes: tuple[str, ...]
     message: str
     remedy: str
+    only: tuple[str, ...] | None = None
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        return self.nodes if self.only is None else self.only
 
     def to_json(self) -> dict[str, object]:
-        return {**asdict(self), "nodes": list(self.nodes)}
+        return {"level": self.level, "kind": self.kind, "nodes": list(self.nodes), "message": self.message,
+                "remedy": self.remedy}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -77,6 +86,7 @@ class Fleet:
     zones: Mapping[str, str]
     ports: tuple[int, ...] = ()
     rejected: Mapping[str, str] = field(default_factory=dict)  # why an answer does not count
+    owners: Mapping[str, str] = field(default_factory=dict)  # node by the address at which the inventory has it
 
     def pairs(self) -> dict[Pair, Asked]:
         return {
@@ -236,7 +246,7 @@ def _services(fleet: Fleet) -> list[Finding]:
 
 
 def _same_address(fleet: Fleet) -> list[Finding]:
-    owners: dict[str, set[str]] = {}
+    claims: dict[str, set[str]] = {}
     for name, _interface_name, interface in _interfaces(fleet):
         for text in interface.addresses:
             try:
@@ -244,12 +254,18 @@ def _same_address(fleet: Fleet) -> list[Finding]:
             except ValueError:
                 continue
             if not (address.is_link_local or address.is_loopback):
-                owners.setdefault(str(address), set()).add(name)
+                claims.setdefault(str(address), set()).add(name)
+    shared = {address: nodes for address, nodes in claims.items() if len(nodes) > 1}
+    others = {name: {other for nodes in shared.values() if name in nodes for other in nodes} for name in fleet.answers}
     found = []
-    for address, nodes in owners.items():
-        if len(nodes) > 1:
-            message = f"{' and '.join(sorted(nodes))} both have the address {address}"
-            found.append(Finding("fail", "address", tuple(sorted(nodes)), message, "Give each node its own address."))
+    for address, nodes in shared.items():
+        message = f"{' and '.join(sorted(nodes))} both have the address {address}"
+        most = max(len(others[name]) for name in nodes)
+        # Not the node that is reached there, nor those that share addresses with fewer nodes than another does.
+        guilty = nodes - {fleet.owners.get(address)} if address in fleet.owners else nodes
+        guilty = {name for name in guilty if len(others[name]) == most} or guilty
+        remedy = "Give each node its own address."
+        found.append(Finding("fail", "address", tuple(sorted(nodes)), message, remedy, only=tuple(sorted(guilty))))
     return found
 
 
@@ -306,7 +322,8 @@ def _findings(
     found += [Finding(level, kind, pair, f"{pair[0]} <-> {pair[1]}: {link(pair)}", remedy) for pair in both]
     for one, two in single:
         back = "" if (two, one) not in tried else "; the other direction is fine"
-        found.append(Finding(level, kind, (one, two), f"{one} -> {two}: {link((one, two))}{back}", remedy))
+        message = f"{one} -> {two}: {link((one, two))}{back}"
+        found.append(Finding(level, kind, (one, two), message, remedy, only=(one,)))
     return found
 
 
