@@ -67,7 +67,9 @@ findings:
   type: list
   elements: dict
 wrong:
-  description: Messages of the findings of level V(fail), by node. What one node alone says of another fails the one that says it.
+  description:
+    - Messages of the findings of level V(fail), by node.
+    - What one node alone says of another fails the one that says it.
   returned: success
   type: dict
 files:
