@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import pytest
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import MAX_BYTES, MAX_NODE_BYTES
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import guard
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
@@ -31,7 +32,7 @@ def test_an_object_over_the_limit_of_its_kind_is_cut_and_named(tmp_path):
         written(tmp_path, key, 80 << 20)
     written(tmp_path, "records/training/n2.json", 500)
     written(tmp_path, "plans/n1.json", 80 << 20)
-    (line,) = guard.StoreGuard(tmp_path, "run", lambda _: ROOMY).look(0)
+    (line,) = guard.FileGuard(tmp_path, "run", lambda _: ROOMY).look(0)
     assert "logs/training/n1" in line
     assert sizes(tmp_path) == {
         "records/training/n1.json": MAX_BYTES["records"] + 1,
@@ -47,7 +48,7 @@ def test_a_node_over_its_quota_keeps_the_beginnings_and_costs_no_other_node(tmp_
         written(tmp_path, f"logs/stage{number}/n1.log", 60 << 20)
     written(tmp_path, "records/stage0/n1.json", 500)
     written(tmp_path, "logs/stage0/n2.log", 60 << 20)
-    (line,) = guard.StoreGuard(tmp_path, "run", lambda _: ROOMY).look(0)
+    (line,) = guard.FileGuard(tmp_path, "run", lambda _: ROOMY).look(0)
     assert "its node has written more than" in line
     left = sizes(tmp_path)
     assert sum(size for key, size in left.items() if "/n1." in key) <= MAX_NODE_BYTES
@@ -59,16 +60,16 @@ def test_on_a_full_disk_the_largest_are_cut_until_there_is_room(tmp_path):
     for node in ("n1", "n2", "n3"):
         written(tmp_path, f"logs/training/{node}.log", {"n1": 60, "n2": 50, "n3": 2}[node] << 20)
     full = SimpleNamespace(total=100 * GB, free=guard.RESERVE_BYTES - (40 << 20))
-    (line,) = guard.StoreGuard(tmp_path, "run", lambda _: full).look(0)
+    (line,) = guard.FileGuard(tmp_path, "run", lambda _: full).look(0)
     assert line == "cut in the store, the disk of the store is full: logs/training/n1"
     nothing_left = SimpleNamespace(total=100 * GB, free=0)
-    lines = guard.StoreGuard(tmp_path, "run", lambda _: nothing_left).look(0)
+    lines = guard.FileGuard(tmp_path, "run", lambda _: nothing_left).look(0)
     assert lines[-1] == "the disk of the store has 0 B free: free space there"
 
 
 def test_sizes_are_read_when_the_disk_fills_or_time_has_passed(tmp_path):
     disk = SimpleNamespace(total=1000 * GB, free=500 * GB)
-    look = guard.StoreGuard(tmp_path, "run", lambda _: disk).look
+    look = guard.FileGuard(tmp_path, "run", lambda _: disk).look
     assert look(0) == []
     written(tmp_path, "records/training/n1.json", 5 << 20)
     assert look(1) == []
@@ -98,7 +99,7 @@ def test_an_upload_under_way_takes_no_more_space_than_it_may(embedded):
     connection.putheader("Content-Length", str(20 << 20))
     connection.endheaders()
     connection.send(b"x" * (10 << 20))
-    look = guard.StoreGuard(embedded.objects, "run", lambda _: ROOMY).look
+    look = guard.FileGuard(embedded.objects, "run", lambda _: ROOMY).look
     for _attempt in range(200):
         lines = look(time.monotonic() + 1000 * _attempt)
         if lines:
@@ -108,3 +109,26 @@ def test_an_upload_under_way_takes_no_more_space_than_it_may(embedded):
     (path,) = (embedded.objects / "run/records/training").iterdir()
     assert path.stat().st_blocks * 512 <= 2 << 20
     connection.close()
+
+
+def test_a_service_loses_whole_objects_that_are_over_a_limit(served, monkeypatch):
+    monkeypatch.setitem(guard.MAX_BYTES, "records", 1000)
+    monkeypatch.setattr(guard, "MAX_NODE_BYTES", 3000)
+    monkeypatch.setattr(guard, "KEPT_BYTES", 100)
+    store = Store(served.connection())
+    for key, size in {
+        "records/facts/n1.json": 2000,
+        "records/facts/n2.json": 900,
+        "logs/facts/n2.log": 5000,
+        "logs/facts/n3.log": 2500,
+        "plans/n1.json": 9000,
+    }.items():
+        store.put(f"guarded/{key}", b"x" * size)
+    look = guard.ObjectGuard(lambda: store, "guarded").look
+    assert look(0) == [
+        "removed from the store, larger than its kind may be: records/facts/n1",
+        "removed from the store, its node has written more than 3.00 kB: logs/facts/n2",
+    ]
+    left = {entry.key.removeprefix("guarded/") for entry in store.list("guarded/")}
+    assert left == {"records/facts/n2.json", "logs/facts/n3.log", "plans/n1.json"}
+    assert look(guard.LOOK_SECONDS / 2) == []

@@ -55,9 +55,10 @@ class ActionModule(RunAction):
             return {"changed": False, "skipped": True}
         folder = self.folder(options)
         access = open_store(options["store"])
-        for line in access.guard(folder.read_run()["folder"])(time.monotonic()):
-            self._display.warning(line)
         self.store = access.store()
+        if not folder.is_copy:
+            for line in access.guard(folder.read_run()["folder"], lambda: self.store)(time.monotonic()):
+                self._display.warning(line)
         gangs = gang_document.read(folder)
         self.frozen = not folder.is_copy and publishing.is_final(folder.read_run(), publishing.judged(folder))
         if gangs is not None and not folder.is_copy:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...module_utils.store import Connection, Store, StoreError
+from .guard import ObjectGuard
 
 
 class StoreBackend(ABC):
@@ -72,9 +73,12 @@ class StoreBackend(ABC):
                 "Correct gpuval_s3_read_access_key and gpuval_s3_read_secret_key, which must list and read models/"
             ) from error
 
-    def guard(self, folder: str) -> Callable[[float], list[str]]:
-        """What is called with the time, again and again, while nodes write a run: returns lines for the operator."""
-        return lambda _now: []
+    def guard(self, folder: str, store: Callable[[], Store]) -> Callable[[float], list[str]]:
+        """What holds nodes to their limits: called with the time, again and again, it returns lines for the operator.
+
+        `store` gives the client to use. Raises StoreError.
+        """
+        return ObjectGuard(store, folder).look
 
     def shortage(self) -> str:
         """What to warn of before a run, where the store's disk is nearly full."""

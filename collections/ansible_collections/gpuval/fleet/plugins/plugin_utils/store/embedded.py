@@ -42,7 +42,7 @@ from .address import (
 )
 from .backend import StoreBackend
 from .certificates import CertificateFiles
-from .guard import StoreGuard, shortage
+from .guard import FileGuard, shortage
 from .rclone import find_rclone
 
 START_SECONDS = 15.0
@@ -131,8 +131,8 @@ class EmbeddedStore(StoreBackend):
         speeds = map(interface_bits_per_second, listening_addresses(self.address()) if self.address() else ())
         return min((speed for speed in speeds if speed), default=None)
 
-    def guard(self, folder: str) -> Callable[[float], list[str]]:
-        return StoreGuard(self.objects, folder).look
+    def guard(self, folder: str, store: Callable[[], Store]) -> Callable[[float], list[str]]:
+        return FileGuard(self.objects, folder).look
 
     def shortage(self) -> str:
         lacking = shortage(self.objects) if self.objects.is_dir() else 0

@@ -1,4 +1,4 @@
-"""Keeps what nodes write into the embedded store within limits: a signed URL has none, and it is the controller's disk.
+"""Keeps what nodes write into the store within limits: a signed URL has none, and the embedded store's disk is ours.
 
 Objects over the limit of their kind, those of a node over its quota, and the largest ones while the disk is nearly full
 are cut to their beginning. A node that stays within its limits loses nothing to one that does not.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading.units import human_bytes
 
+from ...module_utils.store import Store
 from ..core.text import some_of
 from ..records.evidence import MAX_BYTES, MAX_NODE_BYTES, parse_key
 
@@ -37,24 +38,43 @@ Usage = Callable[[Path], Any]
 
 @dataclass
 class Written:
-    """A file of a node's; `node` is empty for an upload under way."""
+    """An object of a run; `node` is empty for an upload under way."""
 
-    path: Path
+    key: str
     kind: str
     node: str
     size: int
 
-    def cut(self, size: int) -> bool:
-        """Leave its beginning. An upload under way goes on behind a hole, which takes no space."""
-        try:
-            os.truncate(self.path, size)
-        except OSError:  # replaced or removed meanwhile
-            return False
-        self.size = size
-        return True
-
     def __str__(self) -> str:
-        return f"{self.kind}/{self.path.parent.name}/{self.node or '(upload)'}"
+        return f"{self.kind}/{self.key.split('/')[-2]}/{self.node or '(upload)'}"
+
+
+#: An object, how many bytes of it may stay, and why not all of them.
+Excess = tuple[Written, int, str]
+
+
+def over_limits(found: Sequence[Written]) -> Iterator[Excess]:
+    """What is over the limit of its kind, then the largest objects of each node over its quota."""
+    of_node: dict[str, int] = defaultdict(int)
+    for one in found:
+        limit = MAX_BYTES[one.kind] + 1
+        if one.size > limit:
+            yield one, limit, "larger than its kind may be"
+            one.size = limit
+        of_node[one.node] += one.size if one.node else 0
+    for one in sorted(found, key=lambda one: one.size, reverse=True):
+        if of_node[one.node] > MAX_NODE_BYTES and one.size > KEPT_BYTES:
+            of_node[one.node] -= one.size - KEPT_BYTES
+            yield one, KEPT_BYTES, f"its node has written more than {human_bytes(MAX_NODE_BYTES)}"
+            one.size = KEPT_BYTES
+
+
+def lines_of(what: str, excess: Iterable[Excess]) -> list[str]:
+    """A line for the operator for each reason."""
+    reasons: dict[str, list[Written]] = defaultdict(list)
+    for one, _size, reason in excess:
+        reasons[reason].append(one)
+    return [f"{what}, {reason}: {some_of(objects)}" for reason, objects in reasons.items()]
 
 
 def reserve_bytes(total: int) -> int:
@@ -67,8 +87,8 @@ def shortage(place: Path, usage: Usage = shutil.disk_usage) -> int:
     return reserve_bytes(disk.total) - disk.free
 
 
-class StoreGuard:
-    """Limits for the objects of one run, which lie as files below `folder` of `objects`."""
+class FileGuard:
+    """Limits for the objects of one run, which lie as files in `objects` by their keys."""
 
     def __init__(self, objects: Path, folder: str, usage: Usage = shutil.disk_usage) -> None:
         self._objects, self._folder, self._usage = objects, folder, usage
@@ -82,36 +102,48 @@ class StoreGuard:
         if lacking <= 0 and now - self._looked_at < LOOK_SECONDS and self._free - free < LOOK_BYTES:
             return []
         self._looked_at, self._free = now, free
-        found = sorted(self._written(), key=lambda one: one.size, reverse=True)
-        of_node: dict[str, int] = defaultdict(int)
-        too_large, over_quota, on_full_disk = [], [], []
-        for one in found:
-            if one.size > MAX_BYTES[one.kind] + 1 and one.cut(MAX_BYTES[one.kind] + 1):
-                too_large.append(one)
-            of_node[one.node] += one.size if one.node else 0
-        for one in found:
-            spare = one.size - KEPT_BYTES
-            if of_node[one.node] > MAX_NODE_BYTES and spare > 0 and one.cut(KEPT_BYTES):
-                of_node[one.node] -= spare
-                over_quota.append(one)
-            elif lacking > 0 and spare > 0 and one.cut(KEPT_BYTES):
-                lacking -= spare
-                on_full_disk.append(one)
-        return [
-            *_line(too_large, "larger than its kind may be"),
-            *_line(over_quota, f"its node has written more than {human_bytes(MAX_NODE_BYTES)}"),
-            *_line(on_full_disk, "the disk of the store is full"),
-            *([f"the disk of the store has {human_bytes(free)} free: free space there"] if lacking > 0 else ()),
-        ]
+        found = list(self._written())
+        cut = [excess for excess in over_limits(found) if self._cut(*excess)]
+        for one in sorted(found, key=lambda one: one.size, reverse=True):
+            excess = (one, KEPT_BYTES, "the disk of the store is full")
+            if lacking > 0 and one.size > KEPT_BYTES and self._cut(*excess):
+                lacking -= one.size - KEPT_BYTES
+                cut.append(excess)
+        full = f"the disk of the store has {human_bytes(free)} free: free space there"
+        return [*lines_of("cut in the store", cut), *([full] if lacking > 0 else ())]
+
+    def _cut(self, one: Written, size: int, _reason: str) -> bool:
+        """Leave its beginning. An upload under way goes on behind a hole, which takes no space."""
+        try:
+            os.truncate(self._objects / one.key, size)
+        except OSError:  # replaced or removed meanwhile
+            return False
+        return True
 
     def _written(self) -> Iterator[Written]:
         for kind in MAX_BYTES:
             for path in (self._objects / self._folder / kind).glob("*/*"):
-                place = parse_key(self._folder, path.relative_to(self._objects).as_posix())
+                key = path.relative_to(self._objects).as_posix()
+                place = parse_key(self._folder, key)
                 if place or path.name.startswith(UPLOAD):
                     with suppress(OSError):
-                        yield Written(path, kind, place[2] if place else "", path.lstat().st_size)
+                        yield Written(key, kind, place[2] if place else "", path.lstat().st_size)
 
 
-def _line(cut: list[Written], reason: str) -> list[str]:
-    return [f"cut in the store, {reason}: {some_of(cut)}"] if cut else []
+class ObjectGuard:
+    """The same limits by the listing of an S3 service, where an object is whole or not there."""
+
+    def __init__(self, store: Callable[[], Store], folder: str) -> None:
+        self._store, self._folder = store, folder
+        self._looked_at = float("-inf")
+
+    def look(self, now: float) -> list[str]:
+        """Remove what is over a limit. Returns lines for the operator. Raises StoreError."""
+        if now - self._looked_at < LOOK_SECONDS:
+            return []
+        self._looked_at, store = now, self._store()
+        listed = [(entry, parse_key(self._folder, entry.key)) for entry in store.list(f"{self._folder}/")]
+        found = [Written(entry.key, place[0], place[2], entry.size) for entry, place in listed if place]
+        removed = list(over_limits(found))
+        store.delete({one.key for one, _size, _reason in removed})
+        return lines_of("removed from the store", removed)

@@ -17,7 +17,7 @@ from .state import WatchedRun
 class StorePoller:
     def __init__(self, watched: WatchedRun, access: StoreBackend, progress: publishing.Progress) -> None:
         self._watched, self._access, self._progress = watched, access, progress
-        self._guard = access.guard(watched.info["folder"])
+        self._guard = access.guard(watched.info["folder"], lambda: watched.store)
         self._away_since: float | None = None
 
     def restore(self) -> None:
