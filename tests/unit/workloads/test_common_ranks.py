@@ -10,8 +10,11 @@ from tests.kit.workload_process import NODE, TorchWorkload
 
 pytest.importorskip("torch")
 
+import torch.distributed as dist
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang.rounds import NO_MEMORY
 from gpuval_workloads.common import ranks
+from gpuval_workloads.common.device import CPU
+from gpuval_workloads.common.result import WorkloadCrash
 
 PARENT = """
 import sys
@@ -91,6 +94,27 @@ def test_a_thread_within_pytorch_does_not_turn_an_end_into_a_crash():
 def test_what_else_an_exception_says_is_left_out_and_all_is_bounded():
     assert ranks._words(RuntimeError("CUDA error: x\nCUDA kernel errors might\nCompile with")) == "CUDA error: x"
     assert len(ranks._words(RuntimeError("x" * 10_000 + "\nout of memory" * 1000))) < 1100
+
+
+@pytest.fixture
+def of_several_nodes():
+    """A rank whose node has none of the others: here there are no others."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield ranks.Ranks(0, 1, CPU, node_ranks=range(0))
+    dist.destroy_process_group()
+
+
+def test_nothing_that_another_node_sends_is_unpickled(of_several_nodes, monkeypatch):
+    monkeypatch.setattr(dist, "all_gather_object", None)
+    item = {"ddp": (0.1, 1e-300), "umlaut": "ü", "none": None}
+    assert of_several_nodes.gather(item) == [{"ddp": [0.1, 1e-300], "umlaut": "ü", "none": None}]
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        of_several_nodes.gather(object())
+
+
+def test_what_a_rank_of_another_node_hands_over_is_bounded(of_several_nodes):
+    with pytest.raises(WorkloadCrash, match="hands over 2000002 bytes, not 1 to 1048576"):
+        of_several_nodes.gather("x" * 2_000_000)
 
 
 @pytest.mark.parametrize(

@@ -25,11 +25,13 @@ import torch.distributed as dist
 from .device import Accelerator, choose_accelerator, describe_devices
 from .gpu_processes import others_on
 from .launch import CRASH_FILE, FAILURE_FILE, LAUNCHER_VARIABLE, OUTCOME_FILE, RANK_DIRECTORY_VARIABLE
-from .result import EXIT_CRASH, EXIT_FAILURE, EXIT_SUCCESS, Result, WorkloadFailure, write_atomically
+from .result import EXIT_CRASH, EXIT_FAILURE, EXIT_SUCCESS, Result, WorkloadCrash, WorkloadFailure, write_atomically
 from .stall import BEAT_FILE, Event, Progress
 
 COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=10)
 GIB = 2**30
+#: Of what a rank hands to those of other nodes at once.
+MAX_ITEM_BYTES = 1 << 20
 
 _PR_SET_PDEATHSIG = 1
 _OUT_OF_MEMORY = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
@@ -102,11 +104,26 @@ class Ranks:
         return self.progress.patience(seconds) if self.progress else nullcontext()
 
     def gather(self, item: object) -> list:
-        """Return every rank's item, in order, on every rank."""
+        """Return every rank's item, in order, on every rank.
+
+        Between nodes as JSON (tuples become lists), since to unpickle what another node sends is to run its code.
+        """
         self.tick()
+        if self.node_ranks is not None and len(self.node_ranks) < self.world_size:
+            return self._gather_json(item)
         items: list = [None] * self.world_size
         dist.all_gather_object(items, item)
         return items
+
+    def _gather_json(self, item: object) -> list:
+        data = json.dumps(item).encode()
+        sizes = self.gather_tensor(torch.tensor([len(data)], device=self.device)).flatten().tolist()
+        if not 0 < min(sizes) <= max(sizes) <= MAX_ITEM_BYTES:
+            raise WorkloadCrash(f"a rank hands over {max(sizes)} bytes, not 1 to {MAX_ITEM_BYTES}")
+        padded = torch.zeros(max(sizes), dtype=torch.uint8)
+        padded[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        rows = self.gather_tensor(padded.to(self.device))
+        return [json.loads(bytes(row[:size].tolist())) for row, size in zip(rows, sizes)]
 
     def gather_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return every rank's tensor, stacked in order, on every rank's host."""

@@ -54,7 +54,7 @@ def main(ranks: Ranks, result: Result) -> None:
 def _nodes(ranks: Ranks) -> list[range]:
     """The ranks of every node, in order."""
     own = (ranks.node_ranks.start, ranks.node_ranks.stop)
-    return [range(*ends) for ends in sorted(set(ranks.gather(own)))]
+    return [range(*ends) for ends in sorted(set(map(tuple, ranks.gather(own))))]
 
 
 def _distributed(
