@@ -13,6 +13,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 
 from tests.kit.fleet import NODE_PYTHON, valid
 from tests.kit.podman_pod import PodmanPods, libraries_of
+from tests.kit.round_objects import Together, round_objects
 
 RUN = "pods.all"
 NODES = ["node-1", "node-2"]
@@ -58,7 +59,7 @@ def together(tmp_path):
         }
     )
     keys.make(folder)
-    return manifests.Together(gangs.Round("pods", "all"), keys.of(folder, NODES[0]))
+    return Together(gangs.Round("pods", "all"), keys.of(folder, NODES[0]))
 
 
 def plan(node, arguments):
@@ -92,7 +93,7 @@ def test_pods_find_each_other_by_name_and_measure_collectives(podman, network, t
         for node in NODES
     ]
     code = {"runner": payload.runner_pyz(), "workloads": payload.workloads_zip()}
-    objects = manifests.everything(RUN, "gpuval", code, placements, together=together)
+    objects = round_objects(RUN, code, placements, together)
     jobs = [item for item in objects if item["kind"] == "Job"]
     with ThreadPoolExecutor(len(jobs)) as pool:
         ended = list(pool.map(lambda job: podman.play(job, objects, POD_SECONDS, network), jobs))

@@ -15,6 +15,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 from gpuval_runner import plan as node_plan
 
+from tests.kit.round_objects import Together, round_objects
+
 PARENT = "20261120-201500-3f2a"
 RUN = f"{PARENT}.all"
 NODES = ["node-1", "node-2", "NODE-2", "n" * 253]
@@ -31,7 +33,7 @@ KEYS = {
     "id_ed25519": "-----BEGIN OPENSSH PRIVATE KEY----- 5ecret",
     "id_ed25519.pub": "ssh-ed25519 AAAA gpuval",
 }
-TOGETHER = manifests.Together(gangs.Round(PARENT, "all"), KEYS)
+TOGETHER = Together(gangs.Round(PARENT, "all"), KEYS)
 RDMA = {"gang": {"resources": {"rdma/hca_shared_devices_a": 1}}}
 
 
@@ -70,7 +72,7 @@ def made(asked=None, nodes=NODES, queue="", together=TOGETHER):
         )
         for node in nodes
     ]
-    return manifests.everything(RUN, "gpuval", {"runner": b"r", "workloads": b"w"}, placements, together=together)
+    return round_objects(RUN, {"runner": b"r", "workloads": b"w"}, placements, together)
 
 
 def of(kind, objects):
@@ -156,7 +158,7 @@ def test_keys_are_in_their_secret_alone_and_mounted_as_ssh_takes_them():
 
 def test_a_round_without_its_keys_is_refused():
     with pytest.raises(ManifestError, match="has no id_ed25519, "):
-        made(together=manifests.Together(TOGETHER.of, {}))
+        made(together=Together(TOGETHER.of, {}))
 
 
 def test_the_plan_is_one_the_runner_takes_and_brings_no_keys():

@@ -97,7 +97,7 @@ def test_nothing_waits_for_what_hangs():
     assert done == {"quick": 1}
     assert time.monotonic() - begin < 20
     assert in_parallel({}, 1) == {}
-    assert in_parallel({number: functools.partial(int, number) for number in range(100)}, 5, at_once=4) == {
+    assert in_parallel({number: functools.partial(int, number) for number in range(100)}, 5) == {
         number: number for number in range(100)
     }
 

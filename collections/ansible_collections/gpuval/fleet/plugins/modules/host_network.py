@@ -291,7 +291,7 @@ def apply(module):
     changes = [str(change) for change in plan.changes]
     result = {
         "changes": changes,
-        "notes": [*plan.notes, *_other_names(settings)],
+        "notes": _other_names(settings),
         "management": {"interfaces": carriers, "peer": peer, "reason": reason},
         "left": [],
         "down": [],

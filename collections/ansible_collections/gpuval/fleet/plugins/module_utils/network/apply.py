@@ -47,7 +47,7 @@ def apply_plan(
             if change not in early:
                 _make(change, outcome, host, journal)
         outcome.state = wait_for_links(plan, host, list(settings.sysctls), link_seconds)
-        outcome.failures = _verify(plan, settings, management, outcome, host, journal)
+        outcome.failures = _verify(plan, settings, management, outcome, journal)
         if management.peer and host.way_to(management.peer) != way:
             outcome.failures.append(f"the way to the controller ({management.peer}) is another one now")
     except (NetworkError, NodeError, OSError) as error:
@@ -117,9 +117,7 @@ def _bring_up(flaps: list[Change], host: Host, journal: Journal) -> None:
         journal.boots[change.interface] = boot_id
 
 
-def _verify(
-    plan: Plan, settings: Settings, management: Management, outcome: Outcome, host: Host, journal: Journal
-) -> list[str]:
+def _verify(plan: Plan, settings: Settings, management: Management, outcome: Outcome, journal: Journal) -> list[str]:
     state = outcome.state
     outcome.down = links_down(plan, state)
     failures = []

@@ -11,9 +11,7 @@ from typing import Any
 AT_ONCE = 32
 
 
-def in_parallel(
-    tasks: Mapping[Hashable, Callable[[], Any]], seconds: float, at_once: int = AT_ONCE
-) -> dict[Hashable, Any]:
+def in_parallel(tasks: Mapping[Hashable, Callable[[], Any]], seconds: float) -> dict[Hashable, Any]:
     """Results by key; keys of tasks that were not done in time are left out. A task must not raise."""
     waiting: queue.SimpleQueue = queue.SimpleQueue()
     done: queue.SimpleQueue = queue.SimpleQueue()
@@ -29,7 +27,7 @@ def in_parallel(
             done.put((key, task()))
 
     end = time.monotonic() + seconds
-    for _thread in range(min(at_once, len(tasks))):
+    for _thread in range(min(AT_ONCE, len(tasks))):
         threading.Thread(target=work, daemon=True).start()  # daemons: a hanging name server must not block the exit
     results: dict[Hashable, Any] = {}
     while len(results) < len(tasks):

@@ -67,19 +67,10 @@ class Management:
     reason: str = ""
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """An interface that a declared entry means."""
-
-    interface: Interface
-    entry: Interfaces
-
-
 @dataclass
 class Plan:
     changes: list[Change] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
     links: list[str] = field(default_factory=list)  # interfaces that must have a carrier in the end
 
 

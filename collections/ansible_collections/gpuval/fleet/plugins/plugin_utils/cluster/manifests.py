@@ -77,14 +77,6 @@ class PlanPlace:
 
 
 @dataclass(frozen=True)
-class Together:
-    """A round of gangs whose objects are made: what it is part of, and the keys of its members."""
-
-    of: gangs.Round
-    keys: Mapping[str, str] = field(repr=False)
-
-
-@dataclass(frozen=True)
 class Placement:
     """One attempt on one node. `store` is the document store.json, empty where pods do not reach the store.
 
@@ -312,7 +304,7 @@ def job_of(run: Run, item: Placement, place: PlanPlace) -> Manifest:
 
 
 def shared_by_round(
-    run_id: str, namespace_name: str, together: Together, shared: Mapping[str, Mapping[str, Any]]
+    run_id: str, namespace_name: str, round_keys: Mapping[str, str], shared: Mapping[str, Mapping[str, Any]]
 ) -> tuple[list[Manifest], dict[str, PlanPlace]]:
     """What the members of a round share: the members of each gang, its keys, the Service that names the pods.
 
@@ -322,7 +314,7 @@ def shared_by_round(
     ports = [gang["port"] for gang in shared.values()]
     if not ports:
         return [], {}
-    keys = gangs.keys_secret(run_id, namespace_name, together.keys)
+    keys = gangs.keys_secret(run_id, namespace_name, round_keys)
     return [*maps, keys, gangs.service(run_id, namespace_name, ports[0])], places
 
 
@@ -332,17 +324,10 @@ def everything(
     archives: Mapping[str, bytes],
     placements: Sequence[Placement],
     make_namespace: bool = False,
-    together: Together | None = None,
 ) -> list[Manifest]:
-    """All objects of a run, or of a round of gangs (`together`), in the order in which they are to be applied."""
+    """All objects of a run, in the order in which they are to be applied."""
     made = code_config_map(run_id, namespace_name, archives)
-    shared: list[Manifest] = []
-    members: dict[str, PlanPlace] = {}
-    if together:
-        found = {item.plan["gang"]["name"]: item.plan["gang"] for item in placements if item.plan.get("gang")}
-        common = {name: plans.of_gang(gang) for name, gang in found.items()}
-        shared, members = shared_by_round(run_id, namespace_name, together, common)
-    run = Run(run_id, namespace_name, made["metadata"]["name"], members)
+    run = Run(run_id, namespace_name, made["metadata"]["name"])
     maps, places = plan_config_maps(run_id, namespace_name, [item.plan for item in placements])
     volumes = {
         (manifest["kind"], manifest["metadata"]["name"]): manifest
@@ -350,11 +335,8 @@ def everything(
         for manifest in model_volumes(run_id, namespace_name, item.settings)
     }
     jobs = [job_of(run, item, places[item.plan["node"], item.plan["attempt"]]) for item in placements]
-    own = [made, *maps, *volumes.values(), *shared, *(secret_of(run, item) for item in placements), *jobs]
-    return [
-        *([namespace(namespace_name, jobs)] if make_namespace else []),
-        *(gangs.labelled(item, together.of if together else None) for item in own),
-    ]
+    own = [made, *maps, *volumes.values(), *(secret_of(run, item) for item in placements), *jobs]
+    return [namespace(namespace_name, jobs), *own] if make_namespace else own
 
 
 def _pod_stage(stage: Mapping[str, Any], settings: PodSettings, *, has_keys: bool) -> dict[str, Any]:

@@ -145,10 +145,10 @@ class ClusterPlacement(Placement):
         orders = [self._known[name] for name in todo if name in self._known]
         if not orders or self._round is None:
             return
-        together = manifests.Together(self._round, keys.of(self._folder, orders[0].plan["node"]))
+        round_keys = keys.of(self._folder, orders[0].plan["node"])
         try:
             made, self._gangs = manifests.shared_by_round(
-                self._run["run_id"], self._cluster.namespace, together, self._run.get("gangs", {})
+                self._run["run_id"], self._cluster.namespace, round_keys, self._run.get("gangs", {})
             )
         except plans.PlanError as error:
             raise ClusterError(str(error)) from None
