@@ -436,6 +436,20 @@ def test_a_gpu_that_is_listed_twice_within_a_node_fails_it(where):
     assert "more than once" in only(report, "gpu_uuids", 0)["reason"]
 
 
+def test_measurements_of_another_node_to_the_last_digit_are_not_accepted():
+    run = make_run(["a", "b", "c"])
+    evidence = healthy(run)
+    for name in "abc":
+        own = 0.1234567 if name != "c" else 0.1234568
+        figures = [metric(f"training_{what}_seconds", own * factor, "seconds") for what, factor in
+                   (("step", 1.0), ("data", 1.7), ("sync", 2.3))]  # fmt: skip
+        evidence.records[name]["training"]["metrics"] += figures
+    report = judge(run, evidence)
+    assert [node["verdict"] for node in report["nodes"]] == ["INCOMPLETE", "INCOMPLETE", "PASS"]
+    assert report["nodes"][0]["class"] == "training_figures"
+    assert "the same measurements to the last digit as b" in only(report, "training_figures", 0)["reason"]
+
+
 def refused_as_twin(run, evidence, name, twin):
     """The launch of a name whose machine is in the run as another, as launch_plan leaves it."""
     evidence.records.pop(name)

@@ -2,7 +2,7 @@ import json
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import safe_name
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import evidence, nonces
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import (
     Refused,
     accept_record,
@@ -214,6 +214,61 @@ def test_a_record_of_another_workload_than_the_plans_is_no_evidence(where):
     run["workloads"]["training"] = "custom"
     if where == "the last attempt":
         assert evidence.take_record(found, run, "folder/records/training/node-1.json", json.dumps(record).encode())
+
+
+def taken(launch=None, **fields):
+    """The reason for which a record is refused; empty where it is taken."""
+    run = make_run(["node-1"], stages=["training"])
+    found = evidence.Evidence(launches={"node-1": launch or {}})
+    evidence.take_record(found, run, "folder/records/training/node-1.json", json.dumps(make_record(**fields)).encode())
+    return "".join(problem["reason"] for problem in found.problems)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"exit_code": 137}, "success with exit code 137"),
+        ({"exit_code": None}, "success with exit code None"),
+        ({"exit_code": 0, "signal": "SIGKILL"}, "success with signal SIGKILL"),
+        ({"started_at": None}, "success without started_at"),
+        ({"finished_at": None}, "success without finished_at"),
+        ({"duration_seconds": None}, "success without duration_seconds"),
+        ({"attempt": 2, "attempts": [make_record(exit_code=9)]}, "success with exit code 9"),
+        ({"started_at": "2025-11-02T10:00:00Z"}, "2025-11-02T10:00:00Z is not within the run"),
+        ({"finished_at": "2999-11-02T10:00:00Z"}, "is not within the run"),
+        ({"updated_at": "2026-10-30T10:00:00Z"}, "is not within the run"),
+        ({"updated_at": "2026-13-30T10:00:00Z"}, "is not a time"),
+        ({"attempt": 2, "attempts": [make_record(started_at="2025-11-02T10:00:00Z")]}, "is not within the run"),
+        ({}, ""),
+        ({"started_at": "2026-11-02T05:00:00Z"}, ""),  # a clock that is five hours slow
+        ({"state": "crash", "exit_code": 137}, ""),
+    ],
+)
+def test_success_has_begun_and_ended_within_the_run(fields, reason):
+    assert reason in taken(**fields) and bool(reason) == bool(taken(**fields))
+
+
+NONCE = "0123456789abcdef0123456789abcdef"
+SECOND = nonces.of_attempt(NONCE, 2)
+
+
+@pytest.mark.parametrize(
+    ("fields", "accepted"),
+    [
+        ({"nonce": NONCE}, True),
+        ({}, False),
+        ({"nonce": ""}, False),
+        ({"nonce": NONCE[::-1]}, False),
+        ({"nonce": "\u00e9"}, False),
+        ({"nonce": NONCE, "attempt": 2}, False),
+        ({"nonce": SECOND, "attempt": 2}, True),
+        ({"nonce": SECOND, "attempt": 2, "attempts": [make_record(nonce=NONCE)]}, True),
+        ({"nonce": SECOND, "attempt": 2, "attempts": [make_record()]}, False),
+    ],
+)
+def test_a_record_is_of_the_launch_whose_nonce_it_shows(fields, accepted):
+    assert ("nonce of its launch" in taken({"nonce": NONCE}, **fields)) is not accepted
+    assert not taken({}, **fields)
 
 
 @pytest.mark.parametrize("name", ["node-1", "a.b_c-d", "10.0.0.1"])

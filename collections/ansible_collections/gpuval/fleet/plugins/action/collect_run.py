@@ -77,7 +77,7 @@ class ActionModule(RunAction):
 
     def _collect_run(self, folder, options, task_vars):
         self.run_folder, self.run_info = folder, folder.read_run()
-        self.evidence = Evidence()
+        self.evidence = Evidence(launches=folder.read_launches())
         self.seen_file = self.run_folder.state / "collected.json"
         self.seen = {**self._watched(), **self._read(self.seen_file)}
         self.refused = {}

@@ -115,6 +115,7 @@ class ActionModule(RunAction):
         except GpuvalError as error:
             folder.write_launch(node, {**launch, "state": "failed", "message": str(error)})
             raise
+        launch["nonce"] = folder.read_plan(node).get("nonce", "")
         away = launching.still_away(folder, node, options, task_vars, self._task.connection)
         if away:
             launch |= away
@@ -141,6 +142,7 @@ class ActionModule(RunAction):
             plan = folder.read_plan(node)
             return plans.again(plan, options["stages"], options["attempt"]) if options["attempt"] > 1 else plan
         expected = run["nodes"][node]
+        before = folder.read_plan(node) if path.exists() else {}
         plan = plans.build(
             plans.Settings(
                 run_id=run["run_id"],
@@ -156,6 +158,7 @@ class ActionModule(RunAction):
                 container=options["container"],
                 telemetry_seconds=options["telemetry_seconds"],
                 gang=plans.gang_of(run, node),
+                **({"nonce": before["nonce"]} if before.get("nonce") else {}),  # the node may have it already
             ),
             expected["stages"],
             options["workloads"],

@@ -248,6 +248,8 @@ class ClusterPlacement(Placement):
         if known.get("attempt", 1) > attempt:  # a controller that resumes the run starts at 1 again
             attempt, stages = known["attempt"], known["stages"]
         launch: dict[str, Any] = {"node": view.name, "attempt": attempt, "stages": stages, "at": run_folder.now()}
+        if "nonce" in known:
+            launch["nonce"] = known["nonce"]
         try:
             launch = self._made(view, launch, seconds)
         except ClusterError as error:
@@ -324,7 +326,8 @@ class ClusterPlacement(Placement):
         if launch["attempt"] == 1:
             kept = json.dumps(plans.kept(plan)).encode()
             self._keep_records(view, {f"{self._run['folder']}/plans/{view.name}.json": kept})
-        started = {**launch, "state": "started", "message": "", "runner": "alive"}
+        nonce = self._order(view.name).plan.get("nonce", "")
+        started = {**launch, "state": "started", "message": "", "runner": "alive", "nonce": nonce}
         return started if self._store.reachable else {**started, "store_reachable": False}
 
     def next_attempt(self, view: NodeView) -> Attempt | None:

@@ -73,6 +73,12 @@ def compatible(one: str, other: str) -> bool:
     return one in _UNITS and other in _UNITS and _UNITS[one][0] == _UNITS[other][0]
 
 
+def is_timed(unit: str) -> bool:
+    """Whether a figure of this unit is measured with a clock: a time, or an amount by time."""
+    dimension = _UNITS[unit][0] if unit in _UNITS else ""
+    return dimension in ("time", "rate", "flops") or dimension.endswith(" rate")
+
+
 def convert(value: Number | Fraction, source: str, target: str) -> Fraction:
     """``value`` in ``source`` converted to ``target``, exactly; raises UnitError when they measure different things."""
     number = value if isinstance(value, Fraction) else exact(value)

@@ -127,8 +127,8 @@ class _Round:
 
 def _take_round(evidence: Evidence, of: _Round, name: str, stages: list[str]) -> None:
     folder, run = of.folder, of.run
-    of_round = Evidence(problems=list(of.problems.get(name, ())))
     launch = folder.read_launch(name)
+    of_round = Evidence(launches={name: launch}, problems=list(of.problems.get(name, ())))
     for stage in stages:
         evidence.contacts.setdefault(name, {})[stage] = launch.get("contact")
         path = folder.evidence_file(name, stage)
@@ -211,7 +211,7 @@ def of_searches(
 
 def records(folder: RunFolder, stage: str) -> dict[str, Mapping[str, Any]]:
     """The records of one stage of a round by node, as far as they are evidence."""
-    run, evidence = folder.read_run(), Evidence()
+    run, evidence = folder.read_run(), Evidence(launches=folder.read_launches())
     for name in run["nodes"]:
         path = folder.evidence_file(name, stage)
         if path.exists():

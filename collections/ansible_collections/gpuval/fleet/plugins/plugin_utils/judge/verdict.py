@@ -23,6 +23,7 @@ from . import causes, coverage, order_check, retries, versions
 from .analysis import fleet
 from .baseline import Baseline
 from .check import Check
+from .copies import copy_checks, find_copies
 from .criteria import Criteria, of_stage
 from .entries import Entry
 from .identity import Twins, find_twins, identity_of, models_of
@@ -63,7 +64,7 @@ def judge(
     ``baseline`` is for the checks of that kind. ``history`` are the groups of nodes of an earlier judgement; those of
     now are added.
     """
-    twins = find_twins(run, evidence)
+    twins, copies = find_twins(run, evidence), find_copies(run, evidence)
     names = sorted(run["nodes"], key=natural_order)
     subjects = subjects_of(run, evidence)
     context = Context(baseline, PeerHistory() if history is None else history)
@@ -77,7 +78,7 @@ def judge(
     for check, asked in between:
         KINDS[check.kind].compare(check, asked, context)
     nodes = [
-        judge_node(run, name, evidence, criteria, twins=twins, context=context, subject=subjects[name])
+        judge_node(run, name, evidence, criteria, twins=twins, copies=copies, context=context, subject=subjects[name])
         for name in names
     ]
     counted = Counter(node["verdict"] for node in nodes)
@@ -178,10 +179,12 @@ def judge_node(
     criteria: Sequence[Check],
     *,
     twins: Mapping[str, Twins] | None = None,
+    copies: Mapping[str, Mapping[str, list[str]]] | None = None,
     context: Context | None = None,
     subject: Subject | None = None,
 ) -> dict[str, Any]:
-    """The report's entry of one node; ``twins`` (find_twins) are other names of the same machine.
+    """The report's entry of one node; ``twins`` (find_twins) are other names of the same machine, ``copies``
+    (find_copies) nodes with the same measurements.
 
     A ``context`` in which nodes were not compared judges the node by its own records alone.
     """
@@ -193,6 +196,7 @@ def judge_node(
     launch = evidence.launches.get(name)
     contacts = {stage: evidence.contact_of(name, stage) for stage in expected["stages"]}
     checks = [launch_check(name, launch, records), *identity_checks(facts, (twins or {}).get(name) or Twins())]
+    checks += copy_checks((copies or {}).get(name, {}))
     if not expected["stages"]:
         checks.append(no_stage_check())
     if FACTS not in expected["stages"]:

@@ -38,6 +38,8 @@ class Record(TypedDict):
     environment: dict[str, Any]
     artifacts: list[dict[str, Any]]
     attempts: list[Record]
+    #: Of the plan by which the stage ran.
+    nonce: NotRequired[str]
     #: Of an earlier attempt of a gang: the round that it was in, and whether the gang had other members.
     of_round: NotRequired[str]
     regrouped: NotRequired[bool]

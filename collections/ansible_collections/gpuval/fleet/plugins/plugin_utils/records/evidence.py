@@ -12,16 +12,18 @@ import hashlib
 import json
 import math
 import re
+import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from ..core import schemas
 from ..core.errors import GpuvalError
 from ..core.escape import NODE_NAME, clean_text, one_line
-from . import launch_errors
+from . import launch_errors, nonces
 from .documents import Problem, Record
 
 MAX_RECORD_BYTES = 1 << 20
@@ -33,6 +35,8 @@ MAX_NODE_BYTES = 256 << 20
 MAX_DEPTH = 32
 MAX_INTEGER_DIGITS = 32
 MAX_WORD = 96
+#: Nodes' clocks may be wrong by so much. Certificates of the store tolerate as much.
+CLOCK_SLACK_SECONDS = 2 * 86400.0
 
 #: Why a record does not count once its run has ended and was judged.
 LATE = "a record that came after the verdict does not count: to judge it, validate again with gpuval_run_id"
@@ -105,8 +109,45 @@ def accept_record(raw: bytes, *, run_id: str, node: str, stage: str, max_bytes: 
             raise Refused("an earlier attempt carries attempts of its own")
         if earlier["attempt"] > record["attempt"]:  # the same where a stage was cut off and run again
             raise Refused(f"attempt {earlier['attempt']} is listed as earlier than attempt {record['attempt']}")
+    for one in (record, *record["attempts"]):
+        _check_success(one)
     cleaned: Record = _cleaned(record)
     return cleaned
+
+
+def _check_success(record: Mapping[str, Any]) -> None:
+    """A stage that succeeded has begun, has ended, and has exited with 0: no runner reports it otherwise."""
+    if record["state"] != "success":
+        return
+    if record["exit_code"] != 0 or record["signal"] is not None:
+        ended = f"signal {record['signal']}" if record["signal"] else f"exit code {record['exit_code']}"
+        raise Refused(f"it reports success with {one_line(ended, 40)}")
+    for key in ("started_at", "finished_at", "duration_seconds"):
+        if record[key] is None:
+            raise Refused(f"it reports success without {key}")
+
+
+def _check_binding(record: Record, run: Mapping[str, Any], launch: Mapping[str, Any]) -> None:
+    """Whether a record is of this run and launch: its nonce, and its times by the node's clock. Raises Refused."""
+    begun = _seconds(run["created_at"]) - CLOCK_SLACK_SECONDS
+    until = time.time() + CLOCK_SLACK_SECONDS
+    for one in (record, *record["attempts"]):
+        if not nonces.matches(launch.get("nonce") or "", one["attempt"], one.get("nonce", "")):
+            raise Refused(
+                f"attempt {one['attempt']} does not show the nonce of its launch: it is from another run or node"
+            )
+        for text in filter(None, (one["started_at"], one["updated_at"], one["finished_at"])):
+            if not begun <= _seconds(text) <= until:
+                raise Refused(
+                    f"its time {text} is not within the run, opened at {run['created_at']}: check the node's clock"
+                )
+
+
+def _seconds(text: str) -> float:
+    try:
+        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    except (ValueError, OverflowError) as error:
+        raise Refused(f"{one_line(text, 40)!r} is not a time: {error}") from error
 
 
 def accept_series(
@@ -157,6 +198,7 @@ def take_record(evidence: Evidence, run: Mapping[str, Any], key: str, raw: bytes
     try:
         record = accept_record(raw, run_id=run["run_id"], node=node, stage=stage)
         _check_workload(record, run)
+        _check_binding(record, run, evidence.launches.get(node) or {})
     except Refused as refusal:
         evidence.add_problem(f"record refused: {refusal}", node=node, stage=stage)
         return None

@@ -1,13 +1,15 @@
-"""From a profile and the workloads' declarations to the plan of one node. Pure."""
+"""From a profile and the workloads' declarations to the plan of one node. Pure, but for the nonce that it draws."""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.errors import GpuvalError
 from ..core.vendors import GPU_VENDORS
+from ..records import nonces
 
 #: What a declaration may leave out.
 STAGE_DEFAULTS: dict[str, Any] = {
@@ -60,6 +62,7 @@ class Settings:
     container: Mapping[str, Any] = field(default_factory=dict)
     telemetry_seconds: float = 1.0
     gang: Mapping[str, Any] | None = None
+    nonce: str = field(default_factory=lambda: secrets.token_hex(16))
 
 
 def select_stages(
@@ -258,6 +261,7 @@ def build(
         "run_id": settings.run_id,
         "node": settings.node,
         "attempt": attempt,
+        "nonce": nonces.of_attempt(settings.nonce, attempt),
         "created_at": settings.created_at,
         "deadline_seconds": settings.deadline_seconds,
         "heartbeat_seconds": settings.heartbeat_seconds,
@@ -274,7 +278,8 @@ def build(
 
 def again(plan: Mapping[str, Any], names: Sequence[str], attempt: int) -> dict[str, Any]:
     """The plan that runs only `names` once more, as `attempt`."""
-    return {**plan, "attempt": attempt, "stages": [item for item in plan["stages"] if item["name"] in set(names)]}
+    stages = [item for item in plan["stages"] if item["name"] in set(names)]
+    return {**plan, "attempt": attempt, "stages": stages, "nonce": nonces.of_attempt(plan.get("nonce", ""), attempt)}
 
 
 def with_needs(stages: Sequence[Mapping[str, Any]], names: Iterable[str]) -> list[str]:

@@ -41,6 +41,7 @@ _LAUNCH = (
     "store_reachable",
     "twin",
     "host_key",
+    "nonce",
 )
 _CONTACT = ("class", "message", "remedy")
 _MESSAGE_CHARACTERS = 4000

@@ -98,6 +98,8 @@ class Launcher:
         before, known = view.launch, self._watched.folder.read_launch(view.name)
         attempt, stages = known.get("attempt", 1), known.get("stages", [])
         launch = {"node": view.name, "attempt": attempt, "stages": stages, "at": run_folder.now(), **found}
+        if "nonce" in known:
+            launch["nonce"] = known["nonce"]
         view.to_start, view.tried_at = False, now
         self._watched.write_launch(view, keep_started(known, launch_errors.described(launch)))
         self._not_started(view, before)

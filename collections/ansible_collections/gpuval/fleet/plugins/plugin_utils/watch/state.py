@@ -38,12 +38,12 @@ class WatchedRun:
         self.folder, self.store, self.say = folder, store, say
         self.info = folder.read_run()
         self.memory = Memory(**(run_folder.read_json_or({}, self._memory_file)))
-        self.evidence = Evidence(problems=folder.read_problems())
+        launches, plans = folder.read_launches(), folder.read_plans()
+        self.evidence = Evidence(launches=launches, problems=folder.read_problems())
         now = time.monotonic()
         #: When the run was opened.
         self.opened = now - run_folder.seconds_since(self.info["created_at"])
         self.start_clock(now)
-        launches, plans = folder.read_launches(), folder.read_plans()
         self.views = {
             name: self._view(name, plans.get(name), launches.get(name, UNKNOWN)) for name in self.info["nodes"]
         }
@@ -90,8 +90,11 @@ class WatchedRun:
         return [self.views[name] for name in names]
 
     def write_launch(self, view: NodeView, launch: dict[str, Any]) -> None:
-        view.launch = launch
         self.folder.write_launch(view.name, launch)
+        self.know_launch(view, launch)
+
+    def know_launch(self, view: NodeView, launch: dict[str, Any]) -> None:
+        view.launch = self.evidence.launches[view.name] = launch
 
     def _view(self, name: str, plan: Mapping[str, Any] | None, launch: Mapping[str, Any]) -> NodeView:
         stages = self.info["nodes"][name]["stages"]

@@ -202,7 +202,9 @@ class RunWatch:
             self._apply(view, event, now)
             return
         view.busy = ""
-        before, view.launch = view.launch, folder.read_launch(view.name) or view.launch
+        before, known = view.launch, folder.read_launch(view.name)
+        if known:
+            self.watched.know_launch(view, known)
         if folder.plan_file(view.name).exists():
             view.plan = folder.read_plan(view.name)
         if event.kind == "fetch":

@@ -1,0 +1,64 @@
+"""Measurements that two nodes have in common to the last digit: no two machines take the same time for everything."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from ..core import units
+from ..core.text import natural_order, some_of
+from ..records.documents import Record
+from ..records.evidence import Evidence
+from .entries import Entry, own_entry
+from .subject import FACTS
+
+#: So many figures, each of so many digits, make a coincidence impossible.
+MIN_FIGURES, MIN_DIGITS = 3, 6
+#: What a machine is, it has in common with others of its kind.
+UNMEASURED = (FACTS, "image")
+
+
+def find_copies(run: Mapping[str, Any], evidence: Evidence) -> dict[str, dict[str, list[str]]]:
+    """By node and stage the other nodes that report the same measurements."""
+    owners: dict[tuple[str, Any], list[str]] = defaultdict(list)
+    for name, expected in run["nodes"].items():
+        for stage in set(expected["stages"]) - set(expected.get("gang_stages", ())):  # members share their figures
+            record = evidence.records.get(name, {}).get(stage)
+            figures = _figures(record) if record and stage not in UNMEASURED else ()
+            if len(figures) >= MIN_FIGURES:
+                owners[stage, figures].append(name)
+    found: dict[str, dict[str, list[str]]] = defaultdict(dict)
+    for (stage, _), names in owners.items():
+        for name in names if len(names) > 1 else ():
+            found[name][stage] = [other for other in names if other != name]
+    return found
+
+
+def _figures(record: Record) -> tuple[tuple[str, str, float], ...]:
+    return tuple(
+        sorted(
+            (metric["name"], metric["scope"], metric["value"])
+            for metric in record["metrics"]
+            if metric["value"] is not None and units.is_timed(metric["unit"]) and _digits(metric["value"]) >= MIN_DIGITS
+        )
+    )
+
+
+def _digits(value: float) -> int:
+    mantissa = repr(abs(value)).partition("e")[0]
+    return len(mantissa.replace(".", "").strip("0"))
+
+
+def copy_checks(found: Mapping[str, list[str]]) -> list[Entry]:
+    checks = []
+    for stage, others in found.items():
+        named = some_of(sorted(others, key=natural_order))
+        checks.append(
+            own_entry(
+                f"{stage}_figures", stage, "identity", "missing", value=named, expected="measurements of its own",
+                reason=f"the same measurements to the last digit as {named}: one record is a copy",
+                remedy="find out what wrote the records on these nodes, then validate them again under a new run id",
+            )
+        )  # fmt: skip
+    return checks
