@@ -316,6 +316,33 @@ def test_a_login_with_a_key_of_the_agent(new_site, started, tmp_path, monkeypatc
         process.wait(10)
 
 
+@pytest.mark.parametrize(
+    ("passphrase", "state", "told"),
+    [
+        ("correct horse", "reachable", ""),
+        ("", "login_denied", "ansible_ssh_private_key_passphrase"),
+        ("wrong", "login_denied", "ansible_ssh_private_key_passphrase"),
+    ],
+)
+def test_a_login_with_a_key_in_a_variable_and_its_passphrase(new_site, started, tmp_path, passphrase, state, told):
+    node = started(Sshd(tmp_path / "node"))
+    change = ["ssh-keygen", "-q", "-p", "-P", "", "-N", "correct horse", "-f", str(node.user_key)]
+    subprocess.run(change, check=True, capture_output=True, timeout=10)
+    variables = {name: value for name, value in node.variables.items() if "key_file" not in name}
+    variables |= {
+        "ansible_ssh_private_key": node.user_key.read_text(),
+        "ansible_ssh_private_key_passphrase": passphrase,
+    }
+    site = new_site({"node-1": variables})
+    finding = site.findings()["nodes"]["node-1"]
+    assert finding["state"] == state and told in finding["remedy"], finding
+    assert bool(finding["remedy"]) == (state != "reachable")
+    new_key(tmp_path / "stranger")
+    stranger = {**variables, "ansible_ssh_private_key": (tmp_path / "stranger").read_text()}
+    finding = site.findings(nodes={"node-1": {**stranger, "ansible_ssh_private_key_passphrase": ""}})["nodes"]["node-1"]
+    assert finding["state"] == "login_denied" and "was refused" in finding["message"]
+
+
 def test_a_host_that_only_a_certificate_proves(new_site, started, tmp_path):
     node = Sshd(tmp_path / "node")
     started(node).stop()

@@ -53,7 +53,8 @@ def _digits(value: float) -> int:
 def copy_checks(found: Mapping[str, list[str]]) -> list[Entry]:
     checks = []
     for stage, others in found.items():
-        named = some_of(sorted(others, key=natural_order))
+        names = sorted(others, key=natural_order)
+        named = some_of(names)
         checks.append(
             own_entry(
                 f"{stage}_figures", stage, "identity", "missing", value=named, expected="measurements of its own",

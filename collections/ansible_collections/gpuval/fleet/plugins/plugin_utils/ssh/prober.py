@@ -9,6 +9,7 @@ Nothing outlives `probe_all`: every connection is closed, and every ssh ends wit
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
 import shlex
@@ -20,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import paramiko
@@ -57,9 +58,10 @@ class Target:
     executable: str = "ssh"
     #: What Ansible puts on ssh's command line, in its order.
     options: tuple[str, ...] = ()
-    password: str = ""
-    #: The private key is in a variable, so only Ansible has it.
-    key_in_variable: bool = False
+    password: str = field(default="", repr=False)
+    #: ansible_ssh_private_key and its passphrase: the key itself, for which Ansible runs an agent.
+    private_key: str = field(default="", repr=False)
+    passphrase: str = field(default="", repr=False)
     declared: tuple[str, ...] = ()
 
 
@@ -234,8 +236,6 @@ class Prober:
                 if target.declared and finding.state == "wrong_host_key":
                     raise UndecidedError  # a declared fingerprint may be that of another of its keys
                 return finding
-            if target.key_in_variable:
-                return replace(finding, message=f"{at.address} has the right host key; the login was not tried")
             try:
                 self._login(line, target, at)
             except ProbeError as failed:
@@ -245,7 +245,7 @@ class Prober:
     def _login(self, line: paramiko.Transport, target: Target, at: Where) -> None:
         """Log in and run `true`. Raises UndecidedError for anything but success or a refused password."""
         try:
-            for key in _keys(at):
+            for key in [_given_key(target, at)] if target.private_key else _keys(at):
                 with contextlib.suppress(paramiko.AuthenticationException):
                     line.auth_publickey(at.user, key)
                 if line.is_authenticated():
@@ -260,6 +260,8 @@ class Prober:
             raise UndecidedError from error
         if target.password:
             raise ProbeError(findings.denied(at, "the password alone is not enough"))
+        if target.private_key:
+            raise ProbeError(findings.denied(at, "the key in ansible_ssh_private_key was refused"))
         raise UndecidedError
 
     def _command(self, line: paramiko.Transport, at: Where) -> None:
@@ -295,7 +297,7 @@ class Prober:
                 finding = self._other_kinds(target, at, policy, file, finding)
             if finding.state != REACHABLE:
                 return finding
-            if target.password or target.key_in_variable:
+            if target.password or target.private_key:
                 return replace(finding, message=f"{at.address} has the right host key; the login was not tried")
             done = self._ssh(target, at, file, "yes", kinds=[entry.key.kind for entry in known_hosts.read([file])])
             if done.code == 0:
@@ -320,7 +322,7 @@ class Prober:
         known = policy.pinned or policy.own or policy.plain
         lines = [(CA, at.name, entry.key) for entry in known.authorities]
         file.write_text("".join(f"{marker} {name} {key}\n" for marker, name, key in lines))
-        done = self._ssh(target, at, file, "yes", login=not (target.password or target.key_in_variable))
+        done = self._ssh(target, at, file, "yes", login=not (target.password or target.private_key))
         pins = tuple((name, marker, key) for marker, name, key in lines) if not policy.pinned else ()
         if done.code == 0:
             return Finding(REACHABLE, f"{at.user}@{at.address}, known by a certificate authority", pins=pins)
@@ -458,6 +460,22 @@ def _first(wanted: Iterable[str], offered: Iterable[str]) -> tuple[str, ...]:
 
 def _quoted(path: Path) -> str:
     return '"' + str(path).replace("%", "%%") + '"'
+
+
+def _given_key(target: Target, at: Where) -> paramiko.PKey:
+    """The key in a variable of the node. Raises ProbeError."""
+    reasons = []
+    for kind in (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey):
+        try:
+            return kind.from_private_key(io.StringIO(f"{target.private_key}\n"), password=target.passphrase or None)
+        except paramiko.PasswordRequiredException:
+            reasons = ["it has a passphrase, and ansible_ssh_private_key_passphrase is empty"]
+            break
+        except (paramiko.SSHException, ValueError, TypeError, IndexError) as error:
+            reasons.append(findings.one_line(str(error), 100))
+    message = f"{at.user}@{at.address}: the key in ansible_ssh_private_key cannot be used: {'; '.join(reasons)}"
+    remedy = "correct ansible_ssh_private_key and ansible_ssh_private_key_passphrase"
+    raise ProbeError(Finding("login_denied", message, remedy))
 
 
 def _keys(at: Where) -> Iterator[paramiko.PKey]:

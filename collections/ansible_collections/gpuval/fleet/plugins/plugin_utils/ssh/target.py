@@ -37,7 +37,8 @@ def of(name: str, variables: Mapping[str, Any], default_connection: str | None) 
         executable=str(chosen.get("ssh_executable") or "ssh"),
         options=prober.ssh_options(chosen.get),
         password=str(chosen.get("password") or ""),
-        key_in_variable=bool(chosen.get("private_key")),
+        private_key=str(chosen.get("private_key") or ""),
+        passphrase=str(chosen.get("private_key_passphrase") or ""),
         declared=checked,
     )
 
