@@ -41,7 +41,13 @@ def test_a_second_run_is_refused_while_the_first_is_at_work(new_fleet):
         assert record["state"] == "running", "cleaning the other run left this one and its store alone"
         closed = fleet.play("gpuval.fleet.clean", "-e", "gpuval_run_id=first")
         assert closed.code == 0, closed
-        assert "closed by another command" in first.wait(60).output
+        ended = first.wait(60)
+        assert ended.code != 0 and "closed by another command" in ended.output
+        assert "FINAL ACCEPTANCE: INCOMPLETE" in ended.output, ended
+        (pause,) = fleet.decisive("node-1")
+        assert "the run was ended by another command (clean)" in pause["reason"]
+        assert "--limit node-1" in pause["remedy"]
+        assert not (fleet.node_base("node-1") / "first").exists()
 
 
 def test_what_could_not_be_reached_is_named_and_the_rest_is_clean(new_fleet, closed_port):

@@ -54,19 +54,22 @@ class ActionModule(RunAction):
         if self.check_mode:
             return {"changed": False, "skipped": True}
         folder = self.folder(options)
-        access = open_store(options["store"])
-        self.store = access.store()
-        if not folder.is_copy:
-            for line in access.guard(folder.read_run()["folder"], lambda: self.store)(time.monotonic()):
-                self._display.warning(line)
-        gangs = gang_document.read(folder)
+        gangs, done = gang_document.read(folder), []
         self.frozen = not folder.is_copy and publishing.is_final(folder.read_run(), publishing.judged(folder))
-        if gangs is not None and not folder.is_copy:
-            self._tell_gangs(folder, gangs)
-        done = [
-            self._collect_run(one, options, task_vars)
-            for one in (folder, *gang_document.round_folders(folder, gangs))  # a round of gangs is a run of its own
-        ]
+        try:
+            access = open_store(options["store"])
+            self.store = access.store()
+            if not folder.is_copy:
+                for line in access.guard(folder.read_run()["folder"], lambda: self.store)(time.monotonic()):
+                    self._display.warning(line)
+            if gangs is not None and not folder.is_copy:
+                self._tell_gangs(folder, gangs)
+            for one in (folder, *gang_document.round_folders(folder, gangs)):  # a round of gangs is a run of its own
+                done.append(self._collect_run(one, options, task_vars))
+        except StoreError as error:
+            if folder.is_copy or folder.read_run()["finished_at"] is None:
+                raise
+            self._display.warning(f"the run has ended and its store does not answer: judging what is here: {error}")
         evidence.lay_out(folder, folder.read_run(), gangs)
         return {
             "changed": any(one["collected"] for one in done),

@@ -11,7 +11,7 @@ from ..core.text import natural_order, some_of
 from ..core.vendors import GPU_VENDORS
 from ..records import launch_errors
 from ..records.documents import Problem, Record
-from ..records.states import FAILED_STATES, LAUNCHED
+from ..records.states import FAILED_STATES, LAUNCHED, RUN_ENDED
 from .entries import Entry, gang_of, own_entry
 from .identity import SAME, Twins, identity_values, repeated_gpus
 from .subject import FACTS, Subject
@@ -99,14 +99,17 @@ def state_check(
     ``of_gang``: the stage is one that nodes run together; its failure implicates none of them.
     """
     state = record["state"] if record else "missing"
-    if record is None:
-        refused = [problem["reason"] for problem in problems if problem["stage"] == stage]
+    refused = [problem["reason"] for problem in problems if problem["stage"] == stage]
+    ended = state in _OPEN_STATES and RUN_ENDED in refused
+    if ended:
+        reason = f"{state}: {RUN_ENDED}"
+    elif record is None:
         reason = refused[0] if refused else "no record"
     else:
         message = one_line(record["message"])
         reason = message if state == "success" else f"{state}: {message}" if message else state
     verdict = "pass" if state == "success" else "fail" if state in FAILED_STATES else "missing"
-    remedy = "" if verdict == "pass" else _STATE_REMEDY[state].format(node=name, stage=stage)
+    remedy = "" if verdict == "pass" else _STATE_REMEDY["cancelled" if ended else state].format(node=name, stage=stage)
     if record and verdict == "fail" and of_gang:  # the first to fail is often healthy
         verdict, reason = "missing", f"{gang_of(record) or 'a gang'}: {reason}"
     if verdict == "missing" and of_gang:

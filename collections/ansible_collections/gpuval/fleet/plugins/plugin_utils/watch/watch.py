@@ -15,6 +15,7 @@ from ...module_utils.store import Store, StoreError
 from ..core.parent_process import Parent
 from ..judge.check import Check
 from ..records import launch_errors
+from ..records.states import FINAL_STATES, RUN_ENDED
 from ..runs import folder as run_folder
 from ..store.access import ensure_same_run
 from ..store.backend import StoreBackend
@@ -117,14 +118,19 @@ class RunWatch:
                 lines = self._read_store(now)
                 self.poller.answered(now)
             except StoreError as error:
-                self.poller.failed(now, error)
+                if not self._closed():  # otherwise the store was stopped for good
+                    self.poller.failed(now, error)
             for line in lines:
                 watched.say(line)
             if lines or now - reported_at >= PROGRESS_SECONDS:
                 watched.say(progress(self._views, now - watched.opened))
                 reported_at = now
-            if watched.folder.read_run()["finished_at"] is not None:
+            if self._closed():
                 watched.say("the run was closed by another command: the watch ends")
+                for view in self._views:
+                    for stage in view.stages:
+                        if view.state(stage) not in FINAL_STATES:
+                            watched.evidence.add_problem(RUN_ENDED, node=view.name, stage=stage)
                 return
             self.launcher.read_window()
             self._join(now)
@@ -135,6 +141,9 @@ class RunWatch:
                 saved_at = now
             self.publisher.publish_if_due(now, self.launcher.window)
             self._wait_for_next_round()
+
+    def _closed(self) -> bool:
+        return self.watched.folder.read_run()["finished_at"] is not None
 
     def _wait_for_next_round(self) -> None:
         """Handle events of the placement meanwhile; a place that becomes free is used at once."""
