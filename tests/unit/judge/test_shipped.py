@@ -22,6 +22,9 @@ def judged(change=None, *, gpus=8, sku="auto", gpu_count=None, nodes=("node-1",)
     for number, name in enumerate(nodes):
         for gpu in evidence.records[name]["facts"]["environment"]["gpus"]:
             gpu["serial"] = f"16549{number}{gpu['index']}"
+        for one in (one for record in evidence.records[name].values() for one in record["metrics"]):
+            if isinstance(one["value"], float):  # no two machines measure the same to the last digit
+                one["value"] *= 1 + 1e-9 * number
     if change:
         change(evidence.records["node-1"])
     report = judge(run, evidence, SHIPPED)
