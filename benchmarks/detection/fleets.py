@@ -202,7 +202,7 @@ def _node(
                 speeds[part] = node["cores"] * parts["cores", part] * middle * _factor(defect, COMPUTE, part)
                 figures.append({**one, "value": base[COMPUTE] / speeds[part]})
             elif metric != TRAINING and not metric.endswith("_spread_ratio") and metric != "training_compute_ratio":
-                figures.append({**one, "value": one["value"] * 2} if metric == "gpu_memory_bytes" else one)
+                figures.append({**one, "value": one["value"] * 1.3} if metric == "gpu_memory_bytes" else one)
         for (metric, part), spread in spreads.items():
             figures.append({"name": metric, "value": spread, "unit": "ratio", "scope": part})
         if stage == "training":

@@ -10,7 +10,7 @@ from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.amd import s
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.gaudi import smi as gaudi
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.nvidia import smi as nvidia
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, sku_catalogue
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, plausible, sku_catalogue
 
 from tests.kit.builders import check as make_check
 from tests.kit.builders import facts_record, healthy, judge, make_run
@@ -74,6 +74,22 @@ def test_no_floor_is_above_what_the_maker_says(sku):
             assert check.value < one_way
         if check.unit:
             assert units.compatible(check.unit, check.unit)
+
+
+@pytest.mark.parametrize("sku", GPU_SKUS, ids=lambda sku: sku.name)
+def test_every_figure_with_a_limit_may_be_as_good_as_the_data_sheet(sku):
+    """A range that is lower than the peak, or than a criterion, would fail good nodes."""
+    for allowed in plausible.ranges():
+        highest, anywhere = allowed.highest(sku), allowed.highest(None)
+        if highest is not None and anywhere is not None:
+            assert highest <= anywhere, allowed
+    for check in sku.checks:
+        if check.unit and check.kind == "min":
+            allowed = plausible.range_of(check.metric)
+            limit = units.to_float(units.convert(check.value, check.unit, allowed.unit))
+            assert allowed.highest(sku) is None or limit <= allowed.highest(sku) / 1.1, check.name
+    assert plausible.range_of("diagnostics_matmul_bf16_tflops").highest(sku) == 1.25 * sku.gpu["peak_tflops"]["bf16"]
+    assert plausible.range_of("diagnostics_host_to_device_bytes_per_second").highest(sku) > 1.5e10
 
 
 @pytest.mark.parametrize("sku", GPU_SKUS, ids=lambda sku: sku.name)

@@ -241,6 +241,87 @@ def test_work_that_was_not_done_is_not_accepted(stage, name, is_required):
     assert missing == ("INCOMPLETE" if is_required else "PASS")
 
 
+def plausible_entries(found, sku="auto"):
+    run = make_run(stages=[*STAGES, "loading", "inference"], sku=sku)
+    report = judge(run, Evidence(records={"node-1": found}), SHIPPED)
+    schemas.validate("report", report, what="report")
+    (node,) = report["nodes"]
+    return node["verdict"], [one for one in node["checks"] if one["kind"] == "plausible"]
+
+
+@pytest.mark.parametrize(
+    ("stage", "name", "value", "unit", "reason"),
+    [
+        ("diagnostics", "diagnostics_matmul_bf16_tflops", 1300, None, "1.25 times that of NVIDIA H200 SXM"),
+        ("diagnostics", "diagnostics_matmul_bf16_tflops", 7.45e5, None, "over 1,236 TFLOP/s"),
+        ("diagnostics", "diagnostics_memory_bytes_per_second", 4285, "TB/s", "over 6.00 TB/s"),
+        ("diagnostics", "diagnostics_memory_bytes_per_second", 4.285e12, "bytes", "no unit of bytes/s"),
+        ("diagnostics", "diagnostics_host_to_device_bytes_per_second", 5.5e13, None, "over 78.76 GB/s"),
+        ("diagnostics", "diagnostics_peer_bytes_per_second", 9e11, None, "over 562.50 GB/s"),
+        ("diagnostics", "diagnostics_all_reduce_bus_bytes_per_second", 3.6e14, None, "over 1.12 TB/s"),
+        ("diagnostics", "diagnostics_memory_tested_ratio", 1.5, None, "over 1.001"),
+        ("diagnostics", "diagnostics_memory_error_count", -1, None, "under 0"),
+        ("diagnostics", "diagnostics_launch_seconds", -4e-6, None, "under 0 s"),
+        ("diagnostics", "gpu_temperature_max_celsius", 6500, None, "over 150"),
+        ("diagnostics", "gpu_throttle_hardware_ratio", -0.5, None, "under 0"),
+        ("facts", "gpu_memory_bytes", 1.5e14, None, "over 225.60 GB"),
+        ("facts", "gpu_power_limit_watts", 7e5, None, "over 1,400 W"),
+        ("training", "training_model_tflops", 451000, None, "over 1,236 TFLOP/s"),
+        ("training", "training_tokens_per_second", 1e300, None, "over 1,000,000,000"),
+        ("training", "training_loss_last", -1e300, None, "under -1,000,000"),
+        ("loading", "loading_bytes", 1e300, None, "over"),
+        ("loading", "loading_bytes_per_second", 7e14, None, "over 1.00 TB/s"),
+        ("inference", "inference_tokens_per_second", 1e9, None, "over 10,000,000"),
+        ("inference", "inference_generated_tokens_count", 1e300, None, "over"),
+        ("fingerprint", "fingerprint_repeats_count", 1e300, None, "over"),
+    ],
+)
+def test_nothing_is_too_good_to_be_true(stage, name, value, unit, reason):
+    assert plausible_entries(whole_node()) == ("PASS", [])
+    found = whole_node()
+    one = next(one for one in found[stage]["metrics"] if one["name"] == name)
+    one.update(value=value, unit=unit or one["unit"])
+    verdict_, (entry,) = plausible_entries(found)
+    assert verdict_ == "FAIL"
+    assert (entry["name"], entry["part"], entry["metric"]) == (f"{stage}_plausible", one["scope"], name)
+    assert entry["reason"].startswith("implausible: ")
+    assert reason in entry["reason"]
+
+
+def test_figures_in_other_units_are_converted_and_unknown_ones_of_other_workloads_left_alone():
+    found = whole_node()
+    for one in found["diagnostics"]["metrics"]:
+        if one["name"] == "diagnostics_memory_bytes_per_second":
+            one.update(value=one["value"] / 1e9, unit="GB/s")
+    found["training"]["metrics"] += [
+        metric("speedup_ratio", 7.9, "ratio"), metric("queue_seconds", 3, "ticks"), metric("score", -12, "points"),
+    ]  # fmt: skip
+    assert plausible_entries(found) == ("PASS", [])
+    found["training"]["metrics"] += [metric("score", 1e300, "points")]
+    assert plausible_entries(found)[0] == "FAIL"
+
+
+def test_an_impossible_figure_of_a_gang_fails_none_of_its_nodes():
+    run = make_run(stages=["facts", "collective"])
+    run["nodes"]["node-1"]["gang_stages"] = ["collective"]
+    gang = make_record(
+        stage="collective", metrics=[metric("gang_all_reduce_bus_bytes_per_second", 1e300, "bytes/s")],
+        environment={"gang": {"name": "gang-1", "nodes": 2}},
+    )  # fmt: skip
+    (node,) = judge(run, Evidence(records={"node-1": {"facts": facts(), "collective": gang}}), [])["nodes"]
+    (entry,) = [one for one in node["checks"] if one["kind"] == "plausible"]
+    assert entry["verdict"] == "missing"
+    assert entry["reason"].startswith("gang gang-1 of 2 nodes: implausible: ")
+
+
+def test_many_impossible_figures_are_counted():
+    found = whole_node()
+    found["training"]["metrics"] += [metric(f"made_up_{number}_count", -1) for number in range(20)]
+    _, entries = plausible_entries(found)
+    assert len(entries) == 8
+    assert entries[-1]["reason"].endswith("; so are 12 more figures")
+
+
 def test_seven_gpus_that_are_faster_than_the_floor_of_eight_do_not_pass():
     node = judged(one_of_eight_hidden)["nodes"][0]
     (entry,) = [one for one in node["checks"] if one["name"] == "diagnostics_all_reduce_nvls_speed_h200"]

@@ -4,7 +4,8 @@ Per node: the launch, the end of every stage it was asked to run, one machine li
 it claims to have, the versions its owner declares, and every criterion that applies, some of them between nodes. A
 required check that failed makes the node FAIL; else required evidence that is missing makes it INCOMPLETE; only a node
 of which some work is proven and nothing required is open is PASS. Removing evidence (a launch, a record, a metric, a
-part) from a node never makes that node PASS, nor the run.
+part) from a node never makes that node PASS, nor the run, but for figures that no check requires: a fault or an
+impossible figure that is reported counts.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ..core.text import natural_order
 from ..records import launch_errors
 from ..records.documents import Problem, Record
 from ..records.evidence import Evidence
-from . import causes, coverage, order_check, retries, versions
+from . import causes, coverage, order_check, plausible, retries, versions
 from .analysis import fleet
 from .baseline import Baseline
 from .check import Check
@@ -212,6 +213,7 @@ def judge_node(
             checks += versions.checks(expected.get("versions", {}), facts, FACTS)
         for check in of_stage(criteria, stage):
             checks.extend(causes.of_the_node(check, subject, _entries(check, subject, context)))
+        checks += plausible.checks(name, stage, records.get(stage), subject.catalogue_sku, of_gang=of_gang)
     if name in evidence.changed:
         checks.append(changed_check(*evidence.changed[name]))
     checks += [exempt_check(stage, reason) for stage, reason in expected.get("exempt", {}).items()]

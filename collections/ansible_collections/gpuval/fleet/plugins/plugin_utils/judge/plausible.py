@@ -1,0 +1,124 @@
+"""Whether figures are possible at all: each has a physical range (``skus/shared/ranges.yml``), whatever its limits."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..core import units
+from ..records.documents import Metric, Record
+from ..records.states import UNFINISHED
+from . import sku_catalogue
+from .criteria import COLLECTION, read_document
+from .entries import Entry, gang_of, own_entry
+from .sku_catalogue import Sku
+
+RANGES = COLLECTION / "skus/shared/ranges.yml"
+MAX_NAMED = 8
+#: Bytes per second and lane in one direction, by the generation of PCIe, encoding deducted.
+LANE_BYTES_PER_SECOND = {1: 2.5e8, 2: 5e8, 3: 9.85e8, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
+_REMEDY = (
+    "The figure is the fault of what measured it and proves nothing about the hardware. Check the tool's version, its "
+    "unit and the node's clock, then validate again with --limit {node}"
+)
+
+
+@dataclass(frozen=True)
+class Range:
+    """What figures of some names can be; ``high_of`` is a property of the SKU, of which ``times`` is allowed."""
+
+    metrics: tuple[str, ...]
+    unit: str
+    low: float = 0.0
+    high: float | None = None
+    high_of: str | None = None
+    times: float = 1.0
+    any_unit: bool = False
+
+    def highest(self, sku: Sku | None) -> float | None:
+        """The greatest plausible figure on a node of that SKU; None without a limit."""
+        peak = _property(sku, self.high_of) if sku and self.high_of else None
+        return self.high if peak is None else peak * self.times
+
+
+@functools.cache
+def ranges() -> tuple[Range, ...]:
+    return tuple(Range(**{**one, "metrics": tuple(one["metrics"])}) for one in read_document(RANGES))
+
+
+@functools.lru_cache(maxsize=8192)
+def range_of(metric: str) -> Range:
+    """The first range that fits a name; the last of the file fits all."""
+    return next(one for one in ranges() if any(_pattern(name).fullmatch(metric) for name in one.metrics))
+
+
+def checks(node: str, stage: str, record: Record | None, sku: str | None, *, of_gang: bool = False) -> list[Entry]:
+    """An entry for each figure of the stage that cannot be, by its name; none where all are plausible.
+
+    ``of_gang``: the figures are of several nodes, and none of them is to answer for it alone.
+    """
+    if record is None or record["state"] in UNFINISHED:
+        return []
+    found: dict[str, tuple[Metric, str]] = {}
+    for metric in record["metrics"]:
+        problem = _problem(metric, _sku(sku))
+        if problem:
+            found.setdefault(metric["name"], (metric, problem))
+    entries = [
+        own_entry(
+            f"{stage}_plausible", stage, "plausible", "missing" if of_gang else "fail", metric=name,
+            part=metric["scope"], value=metric["value"], unit=metric["unit"], expected="what is physically possible",
+            reason=f"implausible: {name} {units.human(metric['value'], metric['unit'])}, {problem}",
+            source="skus/shared/ranges.yml", remedy=_REMEDY.format(node=node),
+        )
+        for name, (metric, problem) in list(found.items())[:MAX_NAMED]
+    ]  # fmt: skip
+    if len(found) > MAX_NAMED:
+        entries[-1]["reason"] += f"; so are {len(found) - MAX_NAMED} more figures"
+    for entry in entries if of_gang else ():
+        entry["reason"] = f"{gang_of(record) or 'a gang'}: {entry['reason']}"
+    return entries
+
+
+def _problem(metric: Metric, sku: Sku | None) -> str:
+    """Why a figure cannot be; empty where it can."""
+    value, allowed = metric["value"], range_of(metric["name"])
+    if value is None:
+        return ""
+    number = value
+    if units.compatible(metric["unit"], allowed.unit):
+        number = units.to_float(units.convert(value, metric["unit"], allowed.unit))
+    elif not allowed.any_unit:
+        return f"in {metric['unit'] or 'no unit'}, which is no unit of {allowed.unit}"
+    if number < allowed.low:
+        return f"under {units.human(allowed.low, allowed.unit)}"
+    highest = allowed.highest(sku)
+    if highest is not None and number > highest:
+        of_sku = f", {allowed.times:g} times that of {sku.title}" if sku and allowed.highest(None) != highest else ""
+        return f"over {units.human(highest, allowed.unit)}{of_sku}"
+    return ""
+
+
+@functools.lru_cache(maxsize=64)
+def _sku(name: str | None) -> Sku | None:
+    return next((one for one in sku_catalogue.shipped() if one.name == name), None)
+
+
+def _property(sku: Sku, path: str) -> float | None:
+    """A figure of the data sheet; of the way to the host the one that PCIe has, unless the SKU names another."""
+    if path == "host_bytes_per_second":
+        lanes = sku.gpu.get("pcie_width", 0) * LANE_BYTES_PER_SECOND.get(sku.gpu.get("pcie_generation", 0), 0.0)
+        return sku.gpu.get("host_bytes_per_second") or lanes or None
+    group, *keys = path.split(".")
+    value: Any = getattr(sku, group)
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return None if value is None else float(value)
+
+
+@functools.lru_cache(maxsize=1024)
+def _pattern(name: str) -> re.Pattern[str]:
+    return re.compile(".*".join(re.escape(piece) for piece in name.split("*")))
