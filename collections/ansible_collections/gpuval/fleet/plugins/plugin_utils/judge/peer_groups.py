@@ -27,10 +27,19 @@ GroupKey = tuple[str, ...]
 ALL_PARTS = ""
 #: Check, metric, unit, relative_to and same_part: figures of another meaning are not compared.
 _Meaning = tuple[str, str, str, str, bool]
-#: How far chance reaches among these nodes, relative; 0 where the tails are those of normal noise.
-Reach = Callable[[Sequence["PeerSample"]], float]
+#: How far chance reaches among these nodes, relative, beside what repeats explain; 0 where tails are normal noise.
+Reach = Callable[[Sequence["PeerSample"], float], float]
 #: Meaning, group, and software; None is all software.
 _Key = tuple[_Meaning, GroupKey, "GroupKey | None"]
+
+
+@dataclass(frozen=True)
+class Modes:
+    """The nodes of two populations; ``certain``: chance is excluded."""
+
+    worse: Sequence[PeerSample]
+    better: Sequence[PeerSample]
+    certain: bool
 
 
 @dataclass(frozen=True)
@@ -39,9 +48,8 @@ class PeerGroup:
 
     ``parts`` has those of all under ALL_PARTS; with ``same_part`` those of each part under its name. ``repeats``: the
     deviation that repeats of one measurement explain; ``reach``: that beyond which a figure is no chance in a fleet
-    with long tails; both relative. ``modes``: where the nodes are two populations, those of the worse and of the better
-    one; the statistics are those of the larger, of two that are equal those of the better. ``earlier``: the group is
-    that of an earlier judgement.
+    with long tails; both relative. ``modes``: where the nodes are certainly two populations. Statistics are those of
+    the larger one, of two that are equal those of the better. ``earlier``: the group is that of an earlier judgement.
     """
 
     nodes: int
@@ -49,7 +57,7 @@ class PeerGroup:
     parts: Mapping[str, Peers | None]
     repeats: float = 0.0
     reach: float = 0.0
-    modes: tuple[Sequence[PeerSample], Sequence[PeerSample]] | None = None
+    modes: Modes | None = None
     earlier: bool = False
 
     @classmethod
@@ -58,8 +66,9 @@ class PeerGroup:
         floor = MEDIAN_ERROR * statistics.median(spreads) / check.repeats**0.5 if spreads else 0.0
         margin = least_margin(check)
         modes = modes_of(check, samples)
-        main = samples if modes is None else modes[0] if len(modes[0]) > len(modes[1]) else modes[1]
-        group = cls(len(samples), " ".join(kind.split()), {}, floor, reach(main) if reach else 0.0, modes)
+        main = samples if modes is None else modes.worse if len(modes.worse) > len(modes.better) else modes.better
+        group = cls(len(samples), " ".join(kind.split()), {}, floor, reach(main, floor) if reach else 0.0)
+        group = replace(group, modes=modes if modes and modes.certain else None)
         values = values_of(check, main)
         # Of a few healthy nodes the widest would be left out; of more, a third that is bad must be.
         few = 0 < group.nodes < peer_statistics.FEW_TO_LEAVE_OUT
@@ -117,16 +126,17 @@ def levels_of(check: Check, samples: Sequence[PeerSample]) -> list[float | None]
     return levels
 
 
-def modes_of(check: Check, samples: Sequence[PeerSample]) -> tuple[list[PeerSample], list[PeerSample]] | None:
-    """The nodes of the worse and of the better population, where there are two."""
+def modes_of(check: Check, samples: Sequence[PeerSample]) -> Modes | None:
+    """The populations of these nodes, where there are two."""
     if check.relative_to is not None or (check.max_below is not None and check.max_above is not None):
         return None
     known = [(sample, level) for sample, level in zip(samples, levels_of(check, samples), strict=True) if level]
     found = two_modes([level for _, level in known], least_margin(check))
     if found is None:
         return None
-    lower, upper = ([known[number][0] for number in numbers] for numbers in found)
-    return (lower, upper) if check.max_below is not None else (upper, lower)
+    *numbers, certain = found
+    lower, upper = ([known[number][0] for number in its] for its in numbers)
+    return Modes(lower, upper, certain) if check.max_below is not None else Modes(upper, lower, certain)
 
 
 def as_wide_as_all(

@@ -18,9 +18,9 @@ from .peer_statistics import Peers
 
 #: The least nodes of a mode, and its least share of all; fewer are outliers.
 MODE_NODES, MODE_SHARE = 3, 0.15
-#: Two modes are this many of the deviations within them apart, and of n nodes so many more over n squared. Of 100,000
-#: healthy fleets of 8 to 24 nodes fewer than 3 in 1,000 are split, whatever their spread.
-APART, APART_OF_FEW = 5.0, 220.0
+#: Two modes are this many of the deviations within them apart; they are certain if of n nodes it is so many more over n
+#: squared: of 100,000 healthy fleets of 8 to 24 nodes about 1 in 2,000 is split so, whatever its spread.
+APART, APART_OF_FEW = 5.0, 400.0
 #: The gap between the two is this many of the deviations.
 GAP = 1.5
 #: Two values of normal noise lie beyond the bound where so many are expected in 1 of 6 fleets.
@@ -62,8 +62,10 @@ class Tails:
         return min(second, MOST_DEVIATIONS) * times if second > usual else 0.0
 
 
-def two_modes(levels: Sequence[float], least: float) -> tuple[list[int], list[int]] | None:
-    """The numbers of the lower and of the upper nodes, where these are two modes; None where they are one.
+def two_modes(levels: Sequence[float], least: float) -> tuple[list[int], list[int], bool] | None:
+    """The numbers of the lower and of the upper nodes, where these are two modes, and whether that is certain.
+
+    None where they are one.
 
     ``least``: the difference of their means, relative to the upper one, that matters.
     """
@@ -83,10 +85,11 @@ def two_modes(levels: Sequence[float], least: float) -> tuple[list[int], list[in
     low, high = statistics.fmean(ordered[:best]), statistics.fmean(ordered[best:])
     within = [value - low for value in ordered[:best]] + [value - high for value in ordered[best:]]
     deviation = math.sqrt(math.fsum(one**2 for one in within) / (count - 2))
-    near = high - low < least * abs(high) or high - low <= (APART + APART_OF_FEW / count**2) * deviation
+    near = high - low < least * abs(high) or high - low <= APART * deviation
     if near or ordered[best] - ordered[best - 1] <= GAP * deviation:
         return None
-    return sorted(order[:best]), sorted(order[best:])
+    certain = high - low > (APART + APART_OF_FEW / count**2) * deviation
+    return sorted(order[:best]), sorted(order[best:]), certain
 
 
 def shared(few: Iterable[Mapping[str, str]], others: Iterable[Mapping[str, str]]) -> list[str]:

@@ -14,6 +14,7 @@ compared. So removing a figure from a node never makes that node PASS.
 from __future__ import annotations
 
 import functools
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -58,7 +59,7 @@ def survey(check: Check, subjects: Iterable[Subject], expected: str, context: Co
             within.add(_ratios(check, samples), sign)
         else:
             modes = modes_of(check, samples)
-            levels.add(_levels(check, modes[1] if modes else samples), sign)
+            levels.add(_levels(check, modes.better if modes else samples), sign)
 
 
 def _levels(check: Check, samples: Samples) -> list[tuple[str, float]]:
@@ -136,8 +137,11 @@ class _Comparison:
             else:
                 self._compare(members, whole, doubt=self._software_doubt(alike, by_software, whole))
 
-    def _reach(self, samples: Samples) -> float:
-        """How far chance reaches among these nodes, relative to their median, where the fleet has long tails."""
+    def _reach(self, samples: Samples, repeats: float) -> float:
+        """How far chance reaches among these nodes, relative to their median, where the fleet has long tails.
+
+        ``repeats``: the deviation of parts that repeats of one measurement explain, which is normal noise.
+        """
         check, nodes = self.check, len(samples)
         levels, within = self.context.tails[samples[0].group[0]]
         found = 0.0
@@ -146,7 +150,9 @@ class _Comparison:
             if deviations:
                 known = (_ratios if tails is within else _levels)(check, samples)
                 peers = Peers.of([value for _, value in known])
-                found = max(found, deviations * peers.deviation if peers else 0.0)
+                known_noise = repeats if tails is within else 0.0
+                rest = math.sqrt(max(0.0, peers.deviation**2 - known_noise**2)) if peers else 0.0
+                found = max(found, deviations * rest)
         return found
 
     def with_usual_part_count(self, samples: Samples) -> list[PeerSample]:
@@ -228,7 +234,7 @@ class _Comparison:
             self._without_peers(samples, group)
             return
         wrong = []
-        worse = {sample.subject.name for sample in group.modes[0]} if group.modes else set()
+        worse = {sample.subject.name for sample in group.modes.worse} if group.modes else set()
         two = self._two_populations(group)
         for sample in samples:
             if sample.subject.name in worse:
@@ -258,7 +264,7 @@ class _Comparison:
         """In words how the nodes are two populations; empty where they are one."""
         if group.modes is None:
             return ""
-        worse, better = group.modes
+        worse, better = group.modes.worse, group.modes.better
         middles = [
             statistics.median(value for sample in mode for _, value in sample.figures) for mode in (worse, better)
         ]
@@ -271,7 +277,8 @@ class _Comparison:
     def _of_the_worse(self, sample: PeerSample, group: PeerGroup, two: str, doubt: str) -> list[Entry]:
         """A node of the worse of two populations: it fails where that is the minority, else nothing shows which is
         right, and floors and baselines decide about it."""
-        check, unit, (worse, better) = self.check, self.check.unit or "", group.modes or ((), ())
+        check, unit = self.check, self.check.unit or ""
+        worse, better = (group.modes.worse, group.modes.better) if group.modes else ((), ())
         middle, others = (
             statistics.median(value for one in mode for _, value in one.figures) for mode in ((sample,), better)
         )
@@ -321,7 +328,7 @@ class _Comparison:
             ):
                 continue
             reason = f"{self._reason(value, ratio, group, peers)}; of {len(samples)} nodes"
-            distance = max(widened(check.deviations, len(samples), FEW_PARTS) * peers.deviation, KNOWN * (known or 0))
+            distance = max(widened(check.deviations, peers.count, FEW_PARTS) * peers.deviation, KNOWN * (known or 0))
             if known is not None and peers.is_beyond(ratio, check.max_below, check.max_above, distance):
                 spread = units.number_text(100 * known)
                 failed.append(PartResult(part, False, value, unit, f"{reason}; healthy ones differ by {spread} %"))
