@@ -64,9 +64,11 @@ def test_a_healthy_gpu_machine(machine):
     h200_pair(machine)
     machine.pci("0000:07:00.0", "0x10de", "0x068000", driver="nvidia-nvswitch")
     machine.answers("nvidia-smi", "nvidia_smi_v13_h200.xml")
+    machine.write("sys/bus/pci/slots/21/address", "0000:9d:00\n")
     result = facts_result(str(machine), "auto")
     environment = result["environment"]
     assert (result["state"], result["message"]) == ("success", "2 x NVIDIA H200; driver 590.44.01")
+    assert {gpu["pci_address"]: gpu["slot"] for gpu in environment["gpus"]}["0000:9d:00.0"] == "21"
     assert environment["accelerator"] == {
         "vendor": "nvidia",
         "count": 2,

@@ -6,6 +6,7 @@ import statistics
 import fleets
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, populations, verdict
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import part_text
 
 from tests.kit.builders import TIME
 
@@ -203,3 +204,17 @@ def test_small_fleets_have_one_defect_and_tails_are_longer_than_normal_ones():
     )  # fmt: skip
     assert max(abs(one - 1) for one in normal) < 0.05 < max(abs(one - 1) for one in long)
     assert abs(statistics.median(long) - 1) < 0.002
+
+
+def test_the_report_maps_each_gpu_to_its_uuid_serial_and_slot():
+    fleet = drawn(8)
+    gpus = fleet.evidence.records["node-0000"]["facts"]["environment"]["gpus"]
+    gpus[2]["slot"], gpus[3]["module_id"] = "21", 4
+    node = judged(fleet)[0]["node-0000"]
+    shown = {gpu["index"]: gpu for gpu in node["identity"]["gpus"]}
+    assert {key: shown[2][key] for key in ("uuid", "serial", "slot")} == {
+        "uuid": gpus[2]["uuid"], "serial": gpus[2]["serial"], "slot": "21"
+    }  # fmt: skip
+    assert shown[3]["slot"] == "module 4"
+    assert "slot" not in shown[4]
+    assert part_text(node, "gpu:2").endswith(", slot 21")

@@ -32,7 +32,9 @@ def collect(root: str = "/", run: Optional[Run] = None) -> dict[str, Any]:
     run = run or toolbox(root)
     detections = [detect(run) for detect in DETECTORS]
     accelerator, gpus, hardware = _accelerators(tree, detections)
-    firmware = osinfo.firmware_facts(tree)
+    firmware, slots = osinfo.firmware_facts(tree), pci.slots(tree)
+    for gpu in gpus:
+        gpu.slot = slots.get((gpu.pci_address or "").rpartition(".")[0])
     return {
         "accelerator": accelerator,
         "identity": {

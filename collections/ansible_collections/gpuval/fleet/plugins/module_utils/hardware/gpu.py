@@ -94,6 +94,7 @@ class Gpu:
     fabric_problem: Optional[str] = None
     partition_mode: Optional[str] = None
     module_id: Optional[int] = None
+    slot: Optional[str] = None
     processes: list[dict[str, Any]] = field(default_factory=list)
     memory_temperature_celsius: Optional[Number] = None
     utilisation_ratio: Optional[float] = None

@@ -19,6 +19,7 @@ from typing import Any, Optional
 from .tree import Tree
 
 DEVICES = "/sys/bus/pci/devices"
+SLOTS = "/sys/bus/pci/slots"
 VENDORS = {0x10DE: "nvidia", 0x1002: "amd", 0x1DA3: "gaudi"}
 KERNEL_DRIVERS = {"nvidia": ("nvidia",), "amd": ("amdgpu",), "gaudi": ("habanalabs",)}
 
@@ -77,6 +78,12 @@ def accelerators(tree: Tree) -> list[PciAccelerator]:
             )
         )
     return found
+
+
+def slots(tree: Tree) -> dict[str, str]:
+    """By PCI address without its function the slot, as the machine's firmware names it."""
+    addresses = {name: tree.read(f"{SLOTS}/{name}/address") for name in tree.entries(SLOTS)}
+    return {address: name for name, address in addresses.items() if address}
 
 
 def counts_as_accelerator(vendor_id: Optional[int], device_class: Optional[int]) -> Optional[bool]:

@@ -197,12 +197,15 @@ def _gpu(position: int, gpu: Mapping[str, Any]) -> dict[str, Any]:
         ("model", ("model", "name")),
         ("serial", ("serial",)),
         ("uuid", ("uuid",)),
-        ("slot", ("slot", "physical_slot")),
+        ("slot", ("slot",)),
         ("pci", ("pci_address", "pci", "bus_id")),
     ):
         text = next((gpu[name] for name in names if isinstance(gpu.get(name), str)), "")
         if text and text.lower() not in _USELESS_IDENTITY:
             shown[key] = one_line(text, 96)
+    module = gpu.get("module_id")
+    if "slot" not in shown and type(module) is int:  # the socket of an SXM board
+        shown["slot"] = f"module {module}"
     return shown
 
 

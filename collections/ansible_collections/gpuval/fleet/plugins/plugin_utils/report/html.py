@@ -150,7 +150,7 @@ def _nodes(
             "l": letters,
             "s": [_stage(stage, origin, texts, files.get(node["name"], frozenset())) for stage in node["stages"]],
             "g": [
-                [gpu["index"], *(texts.number(gpu.get(key, "")) for key in ("model", "serial", "pci"))]
+                [gpu["index"], *(texts.number(gpu.get(key, "")) for key in ("model", "serial", "uuid", "pci", "slot"))]
                 for gpu in node["identity"].get("gpus", [])[:MAX_GPUS]
             ],
             "m": [node["identity"].get("machine_id") or "", node["identity"].get("serial") or ""],

@@ -97,7 +97,7 @@ def node_line(node: Mapping[str, Any]) -> str:
 
 
 def part_text(node: Mapping[str, Any], part: str) -> str:
-    """A part with what is printed on it: serial and PCI address; empty for the whole node."""
+    """A part with what is printed on it: serial, PCI address and slot; empty for the whole node."""
     if part == "node":
         return ""
     kind, _, index = part.partition(":")
@@ -106,7 +106,8 @@ def part_text(node: Mapping[str, Any], part: str) -> str:
     for gpu in node["identity"].get("gpus", []):
         if str(gpu["index"]) == index:
             serial = f"serial {gpu['serial']}" if "serial" in gpu else ""
-            return ", ".join(text for text in (part, serial, gpu.get("pci", "")) if text)
+            slot = f"slot {gpu['slot']}" if "slot" in gpu else ""
+            return ", ".join(text for text in (part, serial, gpu.get("pci", ""), slot) if text)
     return part
 
 

@@ -501,7 +501,7 @@
     drop(panel);
     shown = index;
     byId("node-search").value = node.n;
-    const gpus = node.g.map(([number, model, serial, pci]) => make("tr", {}, make("th", { scope: "row" }, "gpu:" + number), make("td", {}, T[model]), make("td", {}, T[serial]), make("td", {}, T[pci])));
+    const gpus = node.g.map(([number, ...fields]) => make("tr", {}, make("th", { scope: "row" }, "gpu:" + number), fields.map((field) => make("td", {}, T[field]))));
     const remarks = D.remarks[index].map(([column, letter, part, reason, remedy]) =>
       make("li", {}, make("span", { class: "mark m-" + WORD[letter].split(" ").pop() }, WORD[letter]), " ", make("code", {}, D.columns[column].n), " ", reason,
         T[part] === "node" ? null : make("span", { class: "part" }, T[part]), T[remedy] ? make("span", { class: "remedy" }, make("b", {}, "Remedy"), " ", T[remedy]) : null));
@@ -516,7 +516,7 @@
       ...(curves.length ? [make("h3", {}, "Curves"), make("div", { class: "curves" }, curves)] : []),
       make("details", {}, make("summary", {}, "All " + columns.length + " checks, and what each was held against"),
         table(["Verdict", "Check", "Part", "Value", "Expected", "Source"], columns.map((column) => checkRow(node, index, column)), "Checks of " + node.n)),
-      ...(gpus.length ? [make("details", {}, make("summary", {}, gpus.length + " GPUs"), table(["GPU", "Model", "Serial", "PCI address"], gpus, "GPUs of " + node.n))] : []),
+      ...(gpus.length ? [make("details", {}, make("summary", {}, gpus.length + " GPUs"), table(["GPU", "Model", "Serial", "UUID", "PCI address", "Slot"], gpus, "GPUs of " + node.n))] : []),
     );
     for (const curve of curves) curve.draw();
   }
