@@ -8,8 +8,12 @@ from urllib.parse import urlsplit
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import MAX_BYTES, MAX_NODE_BYTES
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import embedded as embedded_store
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import guard
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.poller import StorePoller
+
+from tests.kit.actions import run_action
 
 GB = 1 << 30
 ROOMY = SimpleNamespace(total=1000 * GB, free=500 * GB)
@@ -86,7 +90,7 @@ def test_the_reserve_of_a_small_disk_is_a_part_of_it():
 
 @pytest.fixture
 def embedded(tmp_path):
-    store = EmbeddedStore(tmp_path, "gpuval")
+    store = EmbeddedStore(tmp_path / "store", "gpuval")
     store.start()
     yield store
     store.stop()
@@ -132,3 +136,24 @@ def test_a_service_loses_whole_objects_that_are_over_a_limit(served, monkeypatch
     left = {entry.key.removeprefix("guarded/") for entry in store.list("guarded/")}
     assert left == {"records/facts/n2.json", "logs/facts/n3.log", "plans/n1.json"}
     assert look(guard.LOOK_SECONDS / 2) == []
+
+
+def test_a_disk_that_is_nearly_full_is_named_before_the_run(embedded, monkeypatch):
+    assert run_action("serve_store", {"store": store_options(embedded)}).lines == []
+    monkeypatch.setattr(embedded_store, "shortage", lambda _place: 2_000_000_000)
+    outcome = run_action("serve_store", {"store": store_options(embedded)})
+    assert not outcome.failed
+    (line,) = outcome.lines
+    assert line.startswith("the disk of the store lacks 2.00 GB: free space at ")
+
+
+def store_options(embedded):
+    return {"bucket": "gpuval", "state_dir": str(embedded.directory.parent)}
+
+
+def test_each_look_of_the_watch_at_the_store_holds_nodes_to_their_limits(embedded):
+    store = embedded.store()
+    written(embedded.objects, "logs/training/n1.log", 80 << 20)
+    watched = SimpleNamespace(info={"folder": "run"}, store=store, memory=SimpleNamespace(seen={}))
+    lines = StorePoller(watched, embedded, None).read(0.0)
+    assert lines == ["cut in the store, larger than its kind may be: logs/training/n1"]
