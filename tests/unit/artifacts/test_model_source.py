@@ -10,7 +10,6 @@ from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store, S
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import model_source
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts.model_source import ModelError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.rclone import rclone_config
 from gpuval_workloads.loading import manifest
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -155,7 +154,7 @@ def store(tmp_path):
 
 def test_a_model_is_uploaded_whole_with_links_resolved(hub_cache, tmp_path, store):
     model = model_source.resolve(str(hub_cache), tmp_path / "scratch")
-    model_source.upload(model, f"models:gpuval/models/{model.folder}", rclone_config(store.connection()))
+    model_source.upload(model, store.connection())
     listed = {entry.key: entry.size for entry in Store(store.connection()).list(f"models/{model.folder}/")}
     assert listed == {
         f"models/{model.folder}/config.json": 2,
@@ -171,7 +170,7 @@ def test_the_read_only_side_refuses_an_upload(hub_cache, tmp_path, store):
     model = model_source.resolve(str(hub_cache), tmp_path / "scratch")
     reader = store.reader()
     with pytest.raises(StoreError, match="the copy failed") as caught:
-        model_source.upload(model, f"models:gpuval/models/{model.folder}", rclone_config(reader))
+        model_source.upload(model, reader)
     assert reader.secret_key not in str(caught.value)
 
 
@@ -187,7 +186,7 @@ def test_keys_are_in_no_argument_and_in_no_file_afterwards(hub_cache, tmp_path, 
     monkeypatch.setattr(subprocess, "run", spy)
     model = model_source.resolve(str(hub_cache), tmp_path / "scratch")
     connection = store.connection()
-    model_source.upload(model, f"models:gpuval/models/{model.folder}", rclone_config(connection))
+    model_source.upload(model, connection)
     ((command, config, mode),) = seen
     assert connection.secret_key not in " ".join(command)
     assert mode == 0o600

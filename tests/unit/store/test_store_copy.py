@@ -47,12 +47,12 @@ def put(folder, files):
 def test_there_and_back(access, tmp_path):
     put(tmp_path / "here", FILES)
     for kind in ("models", "images"):
-        copy.put(access, tmp_path / "here" / kind, kind, last="SHA256SUMS")
+        copy.put(access.connection(), tmp_path / "here" / kind, kind, last="SHA256SUMS")
     assert {entry.key: entry.size for entry in access.store().list("")} == {
         key: len(data) for key, data in FILES.items()
     }
     wanted = ["models/models--a--b/", "models/models--a--b.json", "images/training-0123456789ab.tar"]
-    copy.fetch(access, wanted, tmp_path / "there")
+    copy.fetch(access.connection(), wanted, tmp_path / "there")
     found = {path.relative_to(tmp_path / "there").as_posix(): path for path in (tmp_path / "there").rglob("*.*")}
     found |= {"models/models--a--b/SHA256SUMS": tmp_path / "there/models/models--a--b/SHA256SUMS"}
     assert {key: found[key].read_bytes() for key in FILES} == FILES

@@ -15,8 +15,7 @@ from ..plugin_utils.artifacts.round_trip import RoundTrip
 from ..plugin_utils.core.action import ControllerAction
 from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.core.text import some_of
-from ..plugin_utils.store.access import models_prefix, open_store
-from ..plugin_utils.store.rclone import rclone_config
+from ..plugin_utils.store.access import open_store
 
 
 class ActionModule(ControllerAction):
@@ -70,10 +69,7 @@ class ActionModule(ControllerAction):
     def _upload(store, access, prefix, model, options):
         sums = model_source.make_manifest(model)
         store.delete_prefix(f"{prefix}{manifest.NAME}")  # from here until the end the model does not count as whole
-        remote = f"models:{models_prefix(store.connection.bucket)}/{model.folder}"
-        connection = access.connection()
-        config = rclone_config(connection)
-        model_source.upload(model, remote, config, transfers=options["transfers"], ca_file=connection.ca_file)
+        model_source.upload(model, access.connection(), transfers=options["transfers"])
         listed = _listed(store, prefix)
         sizes = {name: path.stat().st_size for name, path in model.files.items()}
         lost = model_source.missing(sizes, listed, sizes)

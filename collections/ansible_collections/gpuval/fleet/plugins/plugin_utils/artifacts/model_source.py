@@ -7,7 +7,6 @@ named as the hub's cache names it.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import tempfile
@@ -18,7 +17,9 @@ from pathlib import Path
 
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading import manifest
 
-from ...module_utils.store import StoreError
+from ...module_utils.image_archive import sha256_of
+from ...module_utils.store import Connection, StoreError
+from ..store.access import models_prefix
 from ..store.rclone import run_rclone
 from .tiny_model import write_tiny_llama
 
@@ -36,7 +37,6 @@ _CACHE_FOLDER = re.compile(r"models--[A-Za-z0-9][\w.-]*")
 _NOT_SAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _SKIPPED_FOLDERS = {".cache", ".git", "__pycache__"}
 _SKIPPED_SUFFIXES = (".lock", ".incomplete", ".partial")
-_HASH_BYTES = 4 * 1024 * 1024
 
 
 class ModelError(StoreError):
@@ -91,7 +91,7 @@ def make_manifest(model: Model) -> str:
     """Return the text of SHA256SUMS, sorted by name. Reads every byte, several files at a time."""
     names = sorted(model.files)
     with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
-        digests = pool.map(_digest, (model.files[name] for name in names))
+        digests = pool.map(sha256_of, (model.files[name] for name in names))
         return "".join(f"{digest}  {name}\n" for name, digest in zip(names, digests))
 
 
@@ -103,28 +103,17 @@ def missing(
     return sorted(name for name in expected if name not in listed or listed[name] != sizes.get(name, listed[name]))
 
 
-def upload(model: Model, remote: str, config: str, *, transfers: int = 8, ca_file: str | None = None) -> None:
-    """Copy the model's files to `remote` (rclone's notation, ``remote:bucket/prefix``), links followed.
+def upload(model: Model, connection: Connection, *, transfers: int = 8) -> None:
+    """Copy the model's files to its folder in the store, links followed. Raises ``StoreError``.
 
-    `config` is the text of an rclone configuration; it lives in a file of mode 0600 while rclone runs. Files that the
-    store has already with the same checksum are not sent again. The manifest is the caller's to put, last. Raises
-    ``ModelError``.
+    The manifest is the caller's to put, last.
     """
-    with tempfile.TemporaryDirectory(prefix="gpuval-upload-") as scratch:
-        names = Path(scratch, "files")
-        names.write_text("".join(f"{name}\n" for name in sorted(model.files)), encoding="utf-8")
-        trusted = ["--ca-cert", str(Path(ca_file).expanduser())] if ca_file else []
-        copy = [
-            *trusted,
-            "copy",
-            str(model.root),
-            f"{remote.rstrip('/')}/",
-            "--copy-links",
-            "--checksum",
-            "--transfers",
-            str(transfers),
-        ]
-        run_rclone([*copy, "--files-from-raw", str(names)], config, Path(scratch))
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", prefix="gpuval-upload-") as names:
+        names.writelines(f"{name}\n" for name in sorted(model.files))
+        names.flush()
+        target = f"models:{models_prefix(connection.bucket)}/{model.folder}/"
+        options = ["--copy-links", "--transfers", str(transfers), "--files-from-raw", names.name]
+        run_rclone(connection, str(model.root), target, *options)
 
 
 def _hub(source: str) -> re.Match | None:
@@ -206,11 +195,3 @@ def _model(folder: str, root: Path, origin: str) -> Model:
     return Model(
         folder, root, files, origin + (f"; {len(left_out)} files that can run code left out" if left_out else "")
     )
-
-
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_HASH_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..core import files
 from ..store.access import CA_FILE, models_prefix
 from ..store.backend import StoreBackend
 from ..store.rclone import rclone_config
@@ -47,9 +48,7 @@ class RoundTrip:
     def after(self) -> None:
         """Load the model back from the store, verify it, serve it and ask again."""
         config = self.scratch / "rclone.conf"
-        descriptor = os.open(config, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w") as stream:
-            stream.write(rclone_config(self.access.reader()))
+        files.replace(config, rclone_config(self.access.reader()).encode(), files.PRIVATE)
         if self.access.ca():
             config.with_name(CA_FILE).write_text(self.access.ca(), encoding="utf-8")
         result = self._run("loading", ["--model-folder", self.model.folder])

@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from .backend import StoreBackend
-from .rclone import rclone_config, run_rclone
+from ...module_utils.store import Connection
+from .rclone import run_rclone
 
-REMOTE = "carried"
-TRANSFERS = 8
+TRANSFERS = ("--transfers", "8")
 
 
-def fetch(access: StoreBackend, keys: Iterable[str], folder: Path) -> None:
+def fetch(connection: Connection, keys: Iterable[str], folder: Path) -> None:
     """Bring objects, or all below a key that ends with ``/``, to ``folder`` under their keys. Raises StoreError."""
     for key in keys:
-        source = f"{REMOTE}:{access.connection().bucket}/{key}"
-        _copy(access, source, folder / key, single=not key.endswith("/"))
+        source = f"models:{connection.bucket}/{key}"
+        run_rclone(connection, source, str(folder / key), *TRANSFERS, single=not key.endswith("/"))
 
 
-def put(access: StoreBackend, folder: Path, prefix: str, *, last: str) -> None:
+def put(connection: Connection, folder: Path, prefix: str, *, last: str) -> None:
     """Put all files below ``folder`` under ``prefix``; those named ``last`` at the end: a model counts as
     whole with its manifest. Raises StoreError."""
-    target = f"{REMOTE}:{access.connection().bucket}/{prefix}"
-    _copy(access, str(folder), target, ["--exclude", last])
-    _copy(access, str(folder), target, ["--include", last])
-
-
-def _copy(
-    access: StoreBackend, source: str, target: object, options: Iterable[str] = (), *, single: bool = False
-) -> None:
-    connection = access.connection()
-    trusted = ["--ca-cert", str(Path(connection.ca_file).expanduser())] if connection.ca_file else []
-    with tempfile.TemporaryDirectory(prefix="gpuval-carry-") as scratch:
-        command = ["copyto" if single else "copy", source, str(target), "--checksum", "--transfers", str(TRANSFERS)]
-        run_rclone([*trusted, *command, *options], rclone_config(connection, REMOTE), Path(scratch))
+    for choice in ("--exclude", "--include"):
+        run_rclone(connection, str(folder), f"models:{connection.bucket}/{prefix}", choice, last, *TRANSFERS)

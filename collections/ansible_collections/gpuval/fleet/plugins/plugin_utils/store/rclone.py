@@ -6,9 +6,11 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from ...module_utils.store import Connection, StoreError
+from ..core import files
 
 COPY_SECONDS = 6 * 3600
 
@@ -22,10 +24,10 @@ def find_rclone() -> str:
     return found
 
 
-def rclone_config(connection: Connection, name: str = "models") -> str:
-    """An rclone configuration with one remote. Holds keys: for a file of mode 0600 only."""
+def rclone_config(connection: Connection) -> str:
+    """An rclone configuration with one remote, `models`. Holds keys: for a file of mode 0600 only."""
     lines = [
-        f"[{name}]",
+        "[models]",
         "type = s3",
         "provider = Other",
         f"endpoint = {connection.endpoint or ''}",
@@ -42,23 +44,28 @@ def rclone_config(connection: Connection, name: str = "models") -> str:
     return "\n".join(lines) + "\n"
 
 
-def run_rclone(arguments: list[str], config: str, scratch: Path) -> None:
-    """Run rclone with that configuration, kept in `scratch` meanwhile. Raises StoreError."""
-    path = scratch / "rclone.conf"
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as stream:
-        stream.write(config)
-    command = [find_rclone(), "--config", str(path), "--contimeout", "15s", "--low-level-retries", "3", *arguments]
-    try:
-        done = subprocess.run(
-            command,
-            env={key: value for key, value in os.environ.items() if not key.startswith("RCLONE_")},
-            capture_output=True,
-            text=True,
-            timeout=COPY_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise StoreError(f"the copy did not end within {COPY_SECONDS} s: run again to resume it") from error
+def run_rclone(connection: Connection, source: str, target: str, *options: str, single: bool = False) -> None:
+    """Copy a folder, or one file; `connection` is the remote `models`. Its keys are in a file of mode 0600 meanwhile.
+
+    Files that are there with the same checksum are not sent again. Raises StoreError.
+    """
+    trusted = ["--ca-cert", str(Path(connection.ca_file).expanduser())] if connection.ca_file else []
+    with tempfile.TemporaryDirectory(prefix="gpuval-copy-") as scratch:
+        config = Path(scratch, "rclone.conf")
+        files.replace(config, rclone_config(connection).encode(), files.PRIVATE)
+        command = [find_rclone(), "--config", str(config), "--contimeout", "15s", "--low-level-retries", "3", *trusted]
+        command += ["copyto" if single else "copy", source, target, "--checksum", *options]
+        try:
+            done = subprocess.run(
+                command,
+                env={key: value for key, value in os.environ.items() if not key.startswith("RCLONE_")},
+                capture_output=True,
+                text=True,
+                timeout=COPY_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise StoreError(f"the copy did not end within {COPY_SECONDS} s: run again to resume it") from error
     if done.returncode != 0:
         words = " ".join(done.stderr.split())[-800:]
         raise StoreError(f"the copy failed ({words}): check the store's endpoint, keys and free space, then run again")
