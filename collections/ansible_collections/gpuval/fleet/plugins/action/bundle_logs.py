@@ -38,7 +38,7 @@ class ActionModule(ControllerAction):
         lines += [f"- without: {node}: {message}" for node, message in list(made["without"].items())[:NAMED_NODES]]
         if len(made["without"]) > NAMED_NODES:
             lines.append(f"- and {len(made['without']) - NAMED_NODES} more, see nodes.json")
-        self._display.display("\n".join(lines))
+        self._display.display(*lines)
         return {"changed": True, **made, "msg": lines[0]}
 
     def _gather_from_cluster(self, options, folder, nodes, secrets):

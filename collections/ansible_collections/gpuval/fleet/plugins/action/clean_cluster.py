@@ -18,7 +18,7 @@ class ActionModule(ControllerAction):
                 cluster, run_ids, options["deadline_seconds"], trial=trial, volumes=options["volumes"]
             )
         lines = cleaning.lines(run_ids, cleaned, options["namespace"], trial=trial)
-        self._display.display("\n".join(lines))
+        self._display.display(*lines)
         before = "".join(f"{kind} {name}\n" for kind, found in cleaned.removed.items() for name in found)
         return {
             "changed": bool(cleaned.count),

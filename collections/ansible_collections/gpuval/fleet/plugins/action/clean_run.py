@@ -82,7 +82,7 @@ class ActionModule(ControllerAction):
         summary = cleaning.summarize(options["run_ids"], outcomes, trial=self.check_mode)
         if not self.check_mode:
             self._remember(options, outcomes)
-        self._display.display("\n".join(summary.lines))
+        self._display.display(*summary.lines)
         return {
             "changed": False,
             "failed": bool(summary.open),

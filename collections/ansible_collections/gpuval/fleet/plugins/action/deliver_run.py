@@ -46,7 +46,7 @@ class ActionModule(RunAction):
         except OSError as error:
             raise DeliveryError(f"the delivery could not be written: {error}") from None
         lines = self._summary(held, ids, built, sent, options["destination"])
-        self._display.display("\n".join(lines))
+        self._display.display(*lines)
         return {
             **result,
             "changed": built.changed or bool(sent and sent.sent),

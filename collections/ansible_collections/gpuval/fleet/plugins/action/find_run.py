@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from ..plugin_utils.core.escape import clean_text
 from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.runs import folder as run_folder
 from ..plugin_utils.runs.action import RunAction
@@ -28,7 +27,7 @@ class ActionModule(RunAction):
         store = access.store()
         run, lines = stored_runs.find(store, options["run_id"], options["folder"])
         for line in lines:
-            self._display.display(clean_text(line))
+            self._display.display(line)
         if self.check_mode:
             folder = run_folder.RunFolder(results / run["run_id"])
             return {"changed": True, "run": run, "results": str(folder.path), "msg": f"run {run['run_id']}"}

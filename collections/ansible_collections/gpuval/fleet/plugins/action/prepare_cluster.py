@@ -59,7 +59,9 @@ class ActionModule(ControllerAction):
 
     def _show(self, path, role):
         written = "would be written to" if self.check_mode else "is in"
-        self._display.display(f"What gpuval needs to be allowed on the cluster {written} {path}:\n\n{role}")
+        self._display.display(
+            f"What gpuval needs to be allowed on the cluster {written} {path}:", "", *role.split("\n")
+        )
 
 
 def _try_namespace(cluster):

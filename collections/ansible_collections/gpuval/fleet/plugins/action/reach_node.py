@@ -12,7 +12,6 @@ from ansible.errors import AnsibleActionFail
 
 from ..plugin_utils.cluster import names
 from ..plugin_utils.cluster.api import Access, Cluster, ClusterError
-from ..plugin_utils.core.escape import clean_text
 from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.gang import document
 from ..plugin_utils.runs import folder as run_folder
@@ -111,7 +110,7 @@ class ActionModule(RunAction):
         while True:
             lines = cluster.log(pod, container, tail_lines=FOLLOW_LINES if before else reach.LINES).splitlines()
             for line in reach.beyond(before, lines):
-                self._display.display(clean_text(line))
+                self._display.display(line)
             before = lines or before
             if ended:
                 return

@@ -47,7 +47,7 @@ class ActionModule(RunAction):
 
     def _announce(self, folder, report):
         if CALLBACK not in constants.config.get_config_value("CALLBACKS_ENABLED"):
-            self._display.display(final_block(report))
+            self._display.display(*final_block(report).split("\n"))
         verdict = report["verdict"]
         return {
             "changed": False,

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ..module_utils.store import StoreError
 from ..plugin_utils.core.action import ControllerAction
-from ..plugin_utils.core.escape import clean_text
+from ..plugin_utils.core.escape import console_line
 from ..plugin_utils.core.parent_process import Parent
 from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.core.text import some_of
@@ -142,6 +142,6 @@ class ActionModule(ControllerAction):
             raise folder.RunError(f"no node of the run fits {error.args[0]!r}; it has {nodes}") from None
 
     def _say(self, line):
-        line = clean_text(line).replace("\n", " ")
+        line = console_line(line)
         self.lines.append(line)
         self._display.display(line)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from ansible.errors import AnsibleActionFail
 
-from ..plugin_utils.core.escape import clean_text
 from ..plugin_utils.gang import session
 from ..plugin_utils.runs.action import RunAction
 from ..plugin_utils.watch import window
@@ -20,7 +19,7 @@ class ActionModule(RunAction):
         if self.check_mode:
             return {"changed": False, "skipped": True}
         reason = session.abort(self.folder(options), options["gang_error"] or "no message")
-        self._display.error(clean_text(f"{reason}. What there is of the run is judged and reported all the same."))
+        self._display.error(f"{reason}. What there is of the run is judged and reported all the same.")
         return {"changed": True, "reason": reason, "msg": reason}
 
     def _set_window(self, options):

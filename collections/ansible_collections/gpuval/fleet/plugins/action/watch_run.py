@@ -26,5 +26,5 @@ class ActionModule(RunAction):
     def _show(self, plans):
         if self._task.diff:
             for name, plan in plans.items():
-                self._display.display(f"{name}:\n{plan}")
+                self._display.display(f"{name}:", *plan.split("\n"))
         return {"changed": True, "started": [], "msg": f"plans of {len(plans)} node(s)"}

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible import constants
-from ansible.errors import AnsibleActionFail
+from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 
 from . import answers
 from .argument_specs import argument_spec
 from .errors import GpuvalError
+from .escape import console_line
 from .text import some_of
 
 
@@ -21,19 +22,61 @@ def injected_settings(values: Mapping[str, Any]) -> list[str]:
     return answers.settings_among(facts)
 
 
+class Console:
+    """Ansible's display as actions use it: each text is one line, whatever a node put into it."""
+
+    def __init__(self, display: Any) -> None:
+        self._display = display
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._display, name)
+
+    def display(self, *lines: str) -> None:
+        for line in lines:
+            self._display.display(console_line(line))
+
+    def warning(self, text: str) -> None:
+        self._display.warning(_folded(text))
+
+    def error(self, text: str) -> None:
+        self._display.error(_folded(text))
+
+
+def _folded(text: str) -> str:
+    """A line that Ansible may fold anywhere: no part of it can pass for the final block."""
+    return console_line(text).replace("FINAL ACCEPTANCE", "final acceptance")
+
+
+def _printed(value: Any) -> Any:
+    """A result that Ansible prints, with each text in it as one line."""
+    if isinstance(value, str):
+        return console_line(value)
+    if isinstance(value, Mapping):
+        return {key: _printed(item) for key, item in value.items()}
+    return [_printed(item) for item in value] if isinstance(value, list) else value
+
+
 class ControllerAction(ActionBase):
     """An action that works on the controller alone: options are checked, expected failures become one clear message."""
 
     _requires_connection = False
+    _display: Any
 
     def run(self, tmp: Any = None, task_vars: Any = None) -> dict[str, Any]:
         result = super().run(tmp, task_vars)
+        self._display = Console(self._display)
         self._refuse_foreign_settings(task_vars or {})
         _checked, options = self.validate_argument_spec(argument_spec(self.name))
         try:
             result |= self.work(options, task_vars)
         except GpuvalError as error:
-            raise AnsibleActionFail(str(error)) from None  # Ansible adds the message of each cause again
+            raise AnsibleActionFail(_folded(str(error))) from None  # Ansible adds the message of each cause again
+        except AnsibleConnectionFailure as error:  # it repeats what the node's SSH server sent
+            raise AnsibleConnectionFailure(_folded(str(error.message))) from None
+        if result.get("failed"):
+            result = _printed(result)
+        elif isinstance(result.get("msg"), str):
+            result["msg"] = console_line(result["msg"])
         facts = result.pop("ansible_facts", {})
         if self._discovered_interpreter_key:  # Ansible searched for the node's Python: once is enough
             facts[self._discovered_interpreter_key] = self._discovered_interpreter

@@ -25,6 +25,8 @@ _UNSAFE_CATEGORIES = frozenset(
     {"Cc", "Cf", "Cn"}
 )  # controls, invisible and bidirectional format characters, non-characters
 _SUSPECT = re.compile(r"[^\n\t\x20-\x7e]")
+#: What starts a command of GitHub, Azure or TeamCity: ``::error::``, ``##[error]``, ``##vso[``, ``##teamcity[``.
+_CI_COMMAND = re.compile(r"(?<!\S)::(?=[a-z][^\n]*?::)|##(?=(?:vso|teamcity)?\[)", re.IGNORECASE)
 #: Bytes of a line of a stream; a longer one is cleaned in parts.
 MAX_LINE_BYTES = 1 << 16
 #: A node's name: safe as a file name and as an object key.
@@ -58,6 +60,11 @@ def one_line(text: str, limit: int = 400) -> str:
         return line
     head = (limit - 5) * 2 // 3
     return f"{line[:head]} ... {line[len(line) - (limit - 5 - head) :]}"
+
+
+def console_line(text: str) -> str:
+    """Text as one line of a terminal, or of a CI job's log: no line of its own, and no command for the CI, is in it."""
+    return _CI_COMMAND.sub(lambda found: " ".join(found.group()), clean_text(text).replace("\n", " "))
 
 
 def markdown(text: str, limit: int = 400) -> str:

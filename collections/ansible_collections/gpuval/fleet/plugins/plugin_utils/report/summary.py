@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core import units
-from ..core.escape import one_line
+from ..core.escape import console_line, one_line
 from ..core.text import some_of
 from ..core.vendors import GPU_VENDORS
 from ..gang import console
@@ -210,5 +210,5 @@ def _hardware(node: Mapping[str, Any]) -> bool:
 def final_block(report: Mapping[str, Any], width: int = 50) -> str:
     """The FINAL ACCEPTANCE block between two lines of ``width`` equals signs; no terminal escape can be in it."""
     rule = "=" * width
-    lines = [f"- {one_line(line, 700)}" for line in report["summary"]]
+    lines = [f"- {console_line(one_line(line, 700))}" for line in report["summary"]]
     return "\n".join([rule, f"FINAL ACCEPTANCE: {one_line(report['verdict'])}", *lines, rule])
