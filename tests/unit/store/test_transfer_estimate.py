@@ -14,9 +14,10 @@ GIGABIT = Bandwidth(1e9, "gpuval_store_bits_per_second")
 def test_a_large_model_over_a_laptops_network_is_warned_of():
     told, warning = transfer_estimate.tell(Transfer(100, 140_000_000_000, 7200), GIGABIT)
     assert told == (
-        "at most 140.00 GB to each of 100 nodes, 14.00 TB in all: 31.1 h at 1.00 Gbps (gpuval_store_bits_per_second)"
+        "at most 140.00 GB to each of 100 nodes, 14.00 TB in all: "
+        "31 h 06 min at 1.00 Gbps (gpuval_store_bits_per_second)"
     )
-    assert warning.startswith("models and images cannot be transferred within the deadline of 2.0 h: ")
+    assert warning.startswith("models and images cannot be transferred within the deadline of 2 h 00 min: ")
     assert "gpuval_deadline_seconds" in warning
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading.units import human_bytes, human_rate
 
 from ...module_utils.store import Store
+from ..core.units import duration
 
 #: More of the deadline than this leaves the work itself too little.
 LARGE_SHARE = 0.5
@@ -70,11 +71,11 @@ def tell(transfer: Transfer, bandwidth: Bandwidth | None) -> tuple[str, str]:
         return f"at most {what}", ""
     seconds = transfer.seconds(bandwidth)
     rate = f"{human_rate(bandwidth.bits_per_second / 8)} ({bandwidth.source})"
-    estimate = f"at most {what}: {human_seconds(seconds)} at {rate}"
+    estimate = f"at most {what}: {duration(seconds)} at {rate}"
     share = seconds / transfer.deadline_seconds if transfer.deadline_seconds > 0 else 0.0
     if share <= LARGE_SHARE:
         return estimate, ""
-    limit = human_seconds(transfer.deadline_seconds)
+    limit = duration(transfer.deadline_seconds)
     verb = "cannot be transferred within" if share > 1 else "would use most of"
     warning = (
         f"models and images {verb} the deadline of {limit}: {estimate}; nodes that have them already need less. {_HELP}"
@@ -136,9 +137,3 @@ def measure(
             future.result()
     spent = time.monotonic() - began
     return 8 * state["bytes"] / spent if state["bytes"] else None
-
-
-def human_seconds(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
