@@ -6,7 +6,7 @@ import statistics
 import fleets
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, populations, verdict
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import part_text
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import part_text, summary_lines
 
 from tests.kit.builders import TIME
 
@@ -49,7 +49,7 @@ def test_one_population_is_not_split(count, tails):
     assert [one for one in found if one and one[2]] == []
 
 
-@pytest.mark.parametrize("levels_", [[], [1.0], [1.0] * 5, [0.9] * 2 + [1.0] * 2])
+@pytest.mark.parametrize("levels_", [[], [1.0], [1.0] * 5, [0.9] + [1.0] * 2])
 def test_too_few_nodes_have_no_modes(levels_):
     assert populations.two_modes(levels_, 0.03) is None
 
@@ -111,6 +111,13 @@ def test_where_most_nodes_are_slower_none_fails_and_the_report_says_so():
     assert any("not one population" in one["reason"] for one in entries)
 
 
+def test_the_summary_says_that_a_fleet_is_two_populations():
+    fleet = drawn(16, planted=fleets.planted("slow node", 0.05, 16, 5, 1))
+    report = verdict.judge(fleet.run, fleet.evidence, COMPARING, judged_at=TIME)
+    (line,) = [one for one in summary_lines(report) if one.startswith("The fleet is")]
+    assert "not one population: diagnostics_matmul_bf16_tflops of 5 nodes is " in line
+
+
 @pytest.mark.parametrize(("nodes", "fields"), [(100, {"tails": 3, "cv": 0.01}), (32, {"gpu_cv": 0.015})])
 def test_the_limit_follows_the_spread_that_the_fleet_shows(nodes, fields):
     failed = 0
@@ -119,7 +126,7 @@ def test_the_limit_follows_the_spread_that_the_fleet_shows(nodes, fields):
     assert failed == 0
 
 
-@pytest.mark.parametrize("slow", [3, 4])
+@pytest.mark.parametrize("slow", [2, 3, 4])
 def test_of_eight_nodes_each_slow_one_of_a_batch_is_named(slow):
     found = []
     for seed in range(10):

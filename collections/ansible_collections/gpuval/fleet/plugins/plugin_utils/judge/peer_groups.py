@@ -48,8 +48,9 @@ class PeerGroup:
 
     ``parts`` has those of all under ALL_PARTS; with ``same_part`` those of each part under its name. ``repeats``: the
     deviation that repeats of one measurement explain; ``reach``: that beyond which a figure is no chance in a fleet
-    with long tails; both relative. ``modes``: where the nodes are certainly two populations. Statistics are those of
-    the larger one, of two that are equal those of the better. ``earlier``: the group is that of an earlier judgement.
+    with long tails; both relative. ``modes``: where the nodes are two populations; if that is certain, statistics are
+    those of the larger one, of two that are equal those of the better. ``earlier``: the group is that of an earlier
+    judgement.
     """
 
     nodes: int
@@ -66,9 +67,10 @@ class PeerGroup:
         floor = MEDIAN_ERROR * statistics.median(spreads) / check.repeats**0.5 if spreads else 0.0
         margin = least_margin(check)
         modes = modes_of(check, samples)
-        main = samples if modes is None else modes.worse if len(modes.worse) > len(modes.better) else modes.better
-        group = cls(len(samples), " ".join(kind.split()), {}, floor, reach(main, floor) if reach else 0.0)
-        group = replace(group, modes=modes if modes and modes.certain else None)
+        main = samples
+        if modes is not None and modes.certain:
+            main = modes.worse if len(modes.worse) > len(modes.better) else modes.better
+        group = cls(len(samples), " ".join(kind.split()), {}, floor, reach(main, floor) if reach else 0.0, modes)
         values = values_of(check, main)
         # Of a few healthy nodes the widest would be left out; of more, a third that is bad must be.
         few = 0 < group.nodes < peer_statistics.FEW_TO_LEAVE_OUT

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 
 from .peer_statistics import Peers
 
-#: The least nodes of a mode, and its least share of all; fewer are outliers.
-MODE_NODES, MODE_SHARE = 3, 0.15
+#: The least nodes of a mode, of one that is certain, and its least share of all; fewer are outliers.
+MODE_NODES, CERTAIN_NODES, MODE_SHARE = 2, 3, 0.15
 #: Two modes are this many of the deviations within them apart; they are certain if of n nodes it is so many more over n
 #: squared: of 100,000 healthy fleets of 8 to 24 nodes about 1 in 2,000 is split so, whatever its spread.
 APART, APART_OF_FEW = 5.0, 400.0
@@ -54,7 +54,7 @@ class Tails:
 
     def reach(self, nodes: int) -> float:
         """Beyond how many deviations a figure is no chance; 0 where the tails are those of normal noise."""
-        if len(self.nodes) < MODE_NODES:
+        if len(self.nodes) < CERTAIN_NODES:
             return 0.0
         usual = statistics.NormalDist().inv_cdf(1 - USUAL_COUNT / self.count) * (1 + 1.5 / nodes)
         _, second = heapq.nlargest(2, self.nodes.values())
@@ -88,7 +88,8 @@ def two_modes(levels: Sequence[float], least: float) -> tuple[list[int], list[in
     near = high - low < least * abs(high) or high - low <= APART * deviation
     if near or ordered[best] - ordered[best - 1] <= GAP * deviation:
         return None
-    certain = high - low > (APART + APART_OF_FEW / count**2) * deviation
+    enough = min(best, count - best) >= CERTAIN_NODES
+    certain = enough and high - low > (APART + APART_OF_FEW / count**2) * deviation
     return sorted(order[:best]), sorted(order[best:]), certain
 
 

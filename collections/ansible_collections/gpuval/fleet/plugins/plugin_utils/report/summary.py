@@ -182,6 +182,9 @@ def _remarks(report: Mapping[str, Any]) -> list[str]:
     untested = [node["name"] for node in nodes if node["sku"] == "cpu" and _hardware(node)]
     if untested:
         lines.append(f"Has GPUs that were not tested, since gpuval_sku is cpu: {some_of(untested)}")
+    two = [str(check["value"]) for check in report["fleet"]["checks"] if check["kind"] == "outlier" and check["value"]]
+    if two:
+        lines.append(f"The fleet is {some_of(two, 2, '; ')}: set floors or a baseline to judge it")
     warned = [node["name"] for node in nodes if any(check["verdict"] == "warn" for check in node["checks"])]
     if warned:
         lines.append(f"Warnings: {some_of(warned)}; see report.html")

@@ -236,11 +236,15 @@ class _Comparison:
         wrong = []
         worse = {sample.subject.name for sample in group.modes.worse} if group.modes else set()
         two = self._two_populations(group)
+        certain = group.modes is not None and group.modes.certain
         for sample in samples:
-            if sample.subject.name in worse:
-                entries = self._of_the_worse(sample, group, two, doubt)
+            of_worse = self._of_the_worse(sample, group, two, doubt) if sample.subject.name in worse else None
+            if of_worse and certain:
+                entries = of_worse
             else:
                 entries = excused(check, self._entries(sample, group, doubt), sample.record)
+                if of_worse and all(one["verdict"] == "pass" for one in entries):
+                    entries += of_worse[:1]
             if behind:
                 entries = [*(one for one in entries if one["verdict"] != "pass"), self._missing(behind)]
             self._keep(sample, entries)
@@ -255,10 +259,11 @@ class _Comparison:
             reason += f"; far off: {some_of(wrong)}"
         if behind:
             reason += f"; {behind}"
-        if two:
+        if certain:
             reason += f"; {two}"
         verdict = "fail" if wrong else "missing" if behind else "pass"
-        self.context.fleet.append(entry_of(check, verdict, reason, self.expected, part="fleet"))
+        entry = entry_of(check, verdict, reason, self.expected, part="fleet", value=two if certain else None)
+        self.context.fleet.append(entry)
 
     def _two_populations(self, group: PeerGroup) -> str:
         """In words how the nodes are two populations; empty where they are one."""
@@ -285,7 +290,9 @@ class _Comparison:
         figure = f"{check.metric} {units.human(middle, unit)}, {deviation_text((middle - others) / abs(others))}"
         reason = f"{figure} the median {units.human(others, unit)} of {len(better)} nodes; {two}"
         verdict = "fail" if len(worse) < len(better) else "missing" if len(worse) == len(better) else "warn"
-        if doubt and verdict == "fail":
+        if not (group.modes and group.modes.certain):
+            verdict, reason = "warn", f"{reason}: chance is not excluded; measure again"
+        elif doubt and verdict == "fail":
             verdict, reason = "missing", f"{reason}; {doubt}: inconclusive: software or hardware"
         elif verdict != "fail":
             reason += ": inconclusive which is right; set a floor or a baseline"
