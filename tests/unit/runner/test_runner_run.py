@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -290,6 +291,13 @@ def test_a_plan_put_while_the_runner_works_is_taken_up(node):
     node.release()
     assert process.wait(15) == 0
     assert node.record("a")["attempt"] == 2
+
+
+def test_a_stage_gets_the_seconds_until_the_deadline(node):
+    node.put_plan(stage("a", "echo left: $GPUVAL_SECONDS_LEFT"), deadline_seconds=500)
+    node.call("run")
+    (left,) = re.findall(r"left: (\d+)", node.log("a"))
+    assert 400 < int(left) <= 500
 
 
 def test_the_deadline_ends_the_plan(node):

@@ -124,12 +124,30 @@ def test_no_accelerator_means_that_none_is_seen():
     assert "CUDA_VISIBLE_DEVICES" not in gpus
 
 
-def test_vllm_spreads_over_all_gpus(monkeypatch):
+@pytest.mark.parametrize(
+    ("config", "gpus", "size"),
+    [
+        ({"num_attention_heads": 32, "num_key_value_heads": 8}, 8, 8),
+        ({"num_attention_heads": 28, "num_key_value_heads": 4}, 8, 4),  # Qwen2.5 7B: 28 is not divided by 8
+        ({"num_attention_heads": 14, "num_key_value_heads": 2}, 8, 2),  # 7 divides the heads, but shares no key head
+        ({"num_attention_heads": 4}, 8, 4),
+        ({"num_attention_heads": 7}, 4, 1),
+        ({"text_config": {"num_attention_heads": 40, "num_key_value_heads": 8}}, 4, 4),
+        ({"num_attention_heads": 32, "num_key_value_heads": 1}, 6, 4),
+        ({}, 8, 8),
+        ({"num_attention_heads": "many"}, 0, 1),
+    ],
+)
+def test_the_model_is_split_over_as_many_gpus_as_divide_its_heads(config, gpus, size):
+    assert servers.tensor_parallel_size(config, gpus) == size
+
+
+def test_vllm_spreads_over_the_gpus_it_is_given(monkeypatch):
     monkeypatch.setattr(servers, "_is_importable", lambda package: True)
     server = servers.choose("auto", None, ["--seed", "1"], Accelerator("cuda", 8, "nccl"))
-    command = servers.fill(server.command, servers.substitutions("/m/x", "x", "127.0.0.1", 5, 8))
+    command = servers.fill(server.command, servers.substitutions("/m/x", "x", "127.0.0.1", 5, 8, 4))
     assert command[:3] == [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
-    assert command[command.index("--tensor-parallel-size") + 1] == "8"
+    assert command[command.index("--tensor-parallel-size") + 1] == "4"
     assert command[-2:] == ["--seed", "1"]
 
 

@@ -145,6 +145,16 @@ def test_until_stopped_refreshes_and_ends_with_figures(models):
     assert ended.metric("inference_requests_failed_count") == 0
 
 
+def test_until_stopped_ends_by_itself_before_the_plans_deadline(models):
+    begun = time.monotonic()
+    ended = start(models, "--until-stopped", GPUVAL_SECONDS_LEFT="16").end()
+    assert time.monotonic() - begun < 40
+    assert ended.code == 0
+    assert ended.result["state"] == "success"
+    assert ended.metric("inference_requests_done_count") >= 1
+    assert 0 < ended.metric("inference_running_seconds") < 20
+
+
 def test_everything_the_server_spawned_is_stopped(models, monkeypatch):
     pids = models.parent / "pids"
     workload = start(models, "--requests", "1", extra=f"--pid-file {pids}")

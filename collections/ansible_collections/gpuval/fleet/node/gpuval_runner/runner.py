@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Callable, Optional
 
@@ -229,14 +229,15 @@ class Runner:
             return Stop("cancelled", f"not run: {self._containers.stays}")
         if cancelled(self.directory, self.plan):
             return Stop("cancelled", "cancelled on request")
-        if self.state.started:
-            spent = elapsed(self.state.started, self.options.clock.now())
-            if spent >= self.plan.deadline_seconds:
-                limit = seconds(self.plan.deadline_seconds)
-                return Stop(
-                    "timeout", f"the plan's deadline of {limit} after its first start passed (deadline_seconds)"
-                )
+        if self._seconds_left() <= 0:
+            limit = seconds(self.plan.deadline_seconds)
+            return Stop("timeout", f"the plan's deadline of {limit} after its first start passed (deadline_seconds)")
         return None
+
+    def _seconds_left(self) -> float:
+        """Until the plan's deadline."""
+        spent = elapsed(self.state.started, self.options.clock.now()) if self.state.started else 0.0
+        return self.plan.deadline_seconds - spent
 
     def close_stage(self, step: machine.Close) -> Record:
         """End a stage without running it."""
@@ -250,6 +251,8 @@ class Runner:
     def run_stage(self, name: str) -> Record:
         """Run a stage to its final record, or until a signal ends the runner."""
         stage = self.plan.stage(name)
+        left = {"GPUVAL_SECONDS_LEFT": f"{max(0.0, self._seconds_left()):.0f}"}
+        stage = replace(stage, environment={**left, **stage.environment})
         self.options.note(f"{name}: starts")
         notes = (self._notes[name],) if name in self._notes else ()
         finished = StageRun(stage, self.records[name], self._context(name), notes).run()

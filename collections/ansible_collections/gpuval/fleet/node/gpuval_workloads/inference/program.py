@@ -33,6 +33,8 @@ HOST = "127.0.0.1"
 HEALTH_SECONDS = 1.0
 WARM_UP_ATTEMPTS = 3
 DRAIN_SECONDS = 15.0
+#: Kept of the time until the plan's deadline, to stop the server and to report: so many seconds, or this share of it.
+RESERVE_SECONDS, RESERVE_SHARE = 120.0, 0.25
 DEVICE_SECONDS = 300.0
 WATCH_SECONDS = 0.2
 SHOWN_LINES = 8
@@ -66,16 +68,21 @@ class Options:
     startup_timeout: float
     request_timeout: float
     refresh_seconds: float
+    tensor_parallel_size: int | None = None
 
 
 @dataclass(frozen=True)
 class Session:
-    """A server that runs, where it listens, how to ask it, and the event that asks us to end."""
+    """A server that runs, where it listens, how to ask it, the event that asks us to end, and when to end by the clock.
+
+    ``ends_at`` is on the monotonic clock, None without a deadline.
+    """
 
     process: ServerProcess
     endpoint: Endpoint
     options: Options
     stopped: threading.Event
+    ends_at: float | None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -92,7 +99,9 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
     bound = parser.add_mutually_exclusive_group(required=True)
     bound.add_argument("--seconds", type=positive_float, help="ask for this long")
     bound.add_argument("--requests", type=positive_int, help="ask this many requests")
-    bound.add_argument("--until-stopped", action="store_true", help="ask until SIGTERM")
+    bound.add_argument(
+        "--until-stopped", action="store_true", help="ask until SIGTERM, or shortly before the plan's deadline"
+    )
     parser.add_argument("--concurrency", type=positive_int, default=8, help="requests at the same time (default 8)")
     parser.add_argument("--max-tokens", type=positive_int, default=128, help="tokens of an answer (default 128)")
     parser.add_argument(
@@ -101,6 +110,11 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
     parser.add_argument("--startup-timeout", type=positive_float, default=900.0, help="seconds until healthy")
     parser.add_argument("--request-timeout", type=positive_float, default=600.0, help="seconds for one request")
     parser.add_argument("--refresh-seconds", type=positive_float, default=120.0, help="between running results")
+    parser.add_argument(
+        "--tensor-parallel-size",
+        type=positive_int,
+        help="GPUs that vllm splits the model over; default: as fits its heads",
+    )
     given = vars(parser.parse_args(arguments))
     del given["until_stopped"]  # what no other bound means
     return Options(server_arguments=tuple(given.pop("server_arg")), **given)
@@ -112,19 +126,22 @@ def serve_and_measure(options: Options, environ: Mapping[str, str], result: Resu
     Raises ``WorkloadFailure`` when there is no model, no server program, the server does not get healthy in time or
     dies, or no request succeeds. Whatever happens, the server and all that it spawned are stopped first.
     """
+    ends_at = _ends_at(options, environ)
     model = _model_folder(options, environ)
-    dtype = servers.model_dtype(model)
+    config = servers.model_config(model)
     accelerator = _accelerator(environ)
     server = servers.choose(options.server, options.server_command, options.server_arguments, accelerator)
     endpoint = Endpoint(HOST, _free_port())
-    values = servers.substitutions(model, options.model_folder, HOST, endpoint.port, accelerator.count)
+    split = options.tensor_parallel_size or servers.tensor_parallel_size(config, accelerator.count)
+    values = servers.substitutions(model, options.model_folder, HOST, endpoint.port, accelerator.count, split)
     command = servers.fill(server.command, values)
     result.environment = {
         "server": server.kind,
         "server_version": server.version,
         "server_command": command,
         "model_folder": options.model_folder,
-        "dtype": dtype,
+        "dtype": servers.model_dtype(config),
+        "tensor_parallel_size": split,
         "accelerator": accelerator.kind,
         "gpu_count": accelerator.count,
         "concurrency": options.concurrency,
@@ -136,7 +153,7 @@ def serve_and_measure(options: Options, environ: Mapping[str, str], result: Resu
     with _stop_on_signal() as stopped:
         started = time.monotonic()
         process = _start(command, servers.server_environment(server, environ, accelerator))
-        session = Session(process, endpoint, options, stopped)
+        session = Session(process, endpoint, options, stopped, ends_at)
         try:
             _wait_for_health(session, server.health_path, started)
             startup = time.monotonic() - started
@@ -150,6 +167,15 @@ def serve_and_measure(options: Options, environ: Mapping[str, str], result: Resu
             rest = f", but not {left}" if left else ""
             print(f"stopped {server.kind} (process {process.pid}) and what it spawned{rest}", flush=True)
     _check_gone(left, endpoint)
+
+
+def _ends_at(options: Options, environ: Mapping[str, str]) -> float | None:
+    """Return when to end what has no other bound: early enough to stop the server and report before the deadline."""
+    left = environ.get("GPUVAL_SECONDS_LEFT")
+    if options.seconds is not None or options.requests is not None or not left:
+        return None
+    seconds = float(left)
+    return time.monotonic() + seconds - min(RESERVE_SECONDS, seconds * RESERVE_SHARE)
 
 
 def _model_folder(options: Options, environ: Mapping[str, str]) -> Path:
@@ -273,11 +299,13 @@ def _measure(session: Session, body: Mapping, result: Result) -> None:
         now = time.monotonic()
         if options.seconds is not None and now - started >= options.seconds:
             break
+        if session.ends_at is not None and now >= session.ends_at:
+            break
         if now - refreshed >= options.refresh_seconds:
             refreshed = now
             _record(tally, now - started, result)
             result.report(_summary(tally, now - started))
-    is_hurried = session.stopped.is_set() or process.exit_code() is not None
+    is_hurried = session.stopped.is_set() or session.ends_at is not None or process.exit_code() is not None
     load.stop(DRAIN_SECONDS if is_hurried else options.request_timeout)
     seconds = time.monotonic() - started
     _record(tally, seconds, result)

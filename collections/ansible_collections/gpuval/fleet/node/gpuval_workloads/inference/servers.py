@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ..common.device import Accelerator
 from ..common.result import WorkloadFailure
@@ -45,7 +46,7 @@ _VLLM = Server(
     kind="vllm",
     command=(
         *_VLLM_START,
-        *("--host", "{host}", "--port", "{port}", "--tensor-parallel-size", "{gpu_count}"),
+        *("--host", "{host}", "--port", "{port}", "--tensor-parallel-size", "{tensor_parallel_size}"),
     ),
     health_path="/health",
     # Every answer is max_tokens long, so that nodes do equal work.
@@ -117,19 +118,39 @@ def server_environment(server: Server, inherited: Mapping[str, str], accelerator
     return environment
 
 
-def model_dtype(folder: Path) -> str:
-    """Return the number format that the model's configuration names, ``unknown`` when it names none."""
+def model_config(folder: Path) -> dict[str, Any]:
+    """Return the model's configuration. Raises ``WorkloadFailure`` where there is none."""
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        return dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
         raise WorkloadFailure(
             f"{folder} holds no model (config.json: {error}): run the loading stage first, or give --model-folder the "
             "name of a folder in the model cache"
         ) from error
+
+
+def model_dtype(config: Mapping[str, Any]) -> str:
+    """Return the number format that the model's configuration names, ``unknown`` when it names none."""
     return str(config.get("dtype") or config.get("torch_dtype") or "unknown")
 
 
-def substitutions(model: Path, name: str, host: str, port: int, gpu_count: int) -> dict[str, str]:
+def tensor_parallel_size(config: Mapping[str, Any], gpu_count: int) -> int:
+    """Return over how many GPUs the model can be split: as many as its attention heads are divided by evenly.
+
+    Keys and values may have fewer heads, which are then copied to several GPUs alike. A model that does not tell its
+    heads gets all GPUs.
+    """
+    text = config.get("text_config")
+    inner = text if isinstance(text, Mapping) else config
+    heads, kv_heads = inner.get("num_attention_heads"), inner.get("num_key_value_heads")
+    if type(heads) is not int or heads < 1:
+        return max(1, gpu_count)
+    kv = kv_heads if type(kv_heads) is int and kv_heads > 0 else heads
+    fitting = (size for size in range(gpu_count, 1, -1) if heads % size == 0 and (kv % size == 0 or size % kv == 0))
+    return next(fitting, 1)
+
+
+def substitutions(model: Path, name: str, host: str, port: int, gpu_count: int, tensor_parallel: int) -> dict[str, str]:
     return {
         "python": sys.executable,
         "model": str(model),
@@ -137,6 +158,7 @@ def substitutions(model: Path, name: str, host: str, port: int, gpu_count: int) 
         "host": host,
         "port": str(port),
         "gpu_count": str(max(1, gpu_count)),
+        "tensor_parallel_size": str(tensor_parallel),
     }
 
 
