@@ -39,7 +39,7 @@ def placed(trouble=None, attempt=1, over=True, **stages):
 def record(stage, state="success", attempt=1, **more):
     return json.loads(
         Record(
-            RUN, NODE, stage, stage, attempt, state, started_at=AT, finished_at=AT, updated_at=AT, **more
+            RUN, NODE, stage, stage, attempt, state=state, started_at=AT, finished_at=AT, updated_at=AT, **more
         ).encode()
     )  # fmt: skip
 
@@ -51,7 +51,12 @@ def last_word(stage, state, message="", code=0, signal=None):
 
 def take(document):
     """As the watch takes in a node's record."""
-    run = {"run_id": RUN, "folder": RUN, "nodes": {NODE: {"stages": list(STAGES)}}}
+    run = {
+        "run_id": RUN,
+        "folder": RUN,
+        "created_at": "2026-11-20T20:14:00Z",
+        "nodes": {NODE: {"stages": list(STAGES)}},
+    }
     taken = evidence.Evidence()
     key = f"{RUN}/records/{document['stage']}/{NODE}.json"
     assert evidence.take_record(taken, run, key, json.dumps(document).encode()), taken.problems
@@ -75,6 +80,14 @@ def test_a_stage_killed_for_memory_is_a_crash_and_later_ones_never_ran():
     assert crash["environment"][pod_records.RECORDED_BY] == "controller"
     assert crash["command"] == []  # as the node wrote it
     assert (owed.cut_off, owed.not_run) == ([], ["loading", "inference"])
+
+
+def test_a_record_of_the_controller_shows_the_nonce_of_the_launch():
+    plan = {**PLAN, "nonce": "ab" * 16}
+    status = placed(KILLED, facts=DONE, training=OOM)
+    owed = pod_records.owed(status, plan, {"facts": record("facts")}, AT)
+    assert {made["nonce"] for made in owed.records} == {plan["nonce"]}
+    assert pod_records.not_run_record(status, plan, "training", AT)["nonce"] == plan["nonce"]
 
 
 def test_what_the_node_measured_before_it_died_is_kept():
@@ -172,9 +185,10 @@ def test_what_will_never_run_is_skipped():
 
 @pytest.mark.parametrize("state", ["success", "failure", "crash", "timeout", "skipped", "cancelled"])
 def test_the_last_word_of_a_runner_stands_for_its_record(state):
-    container = last_word("training", state, "loss is 3.2", 9, "SIGTERM")
+    end = (0, None) if state == "success" else (9, "SIGTERM")
+    container = last_word("training", state, "loss is 3.2", *end)
     made = take(pod_records.record_from_termination(container, PLAN, "training", 1, AT))
-    assert (made["state"], made["exit_code"], made["signal"], made["metrics"]) == (state, 9, "SIGTERM", [])
+    assert (made["state"], made["exit_code"], made["signal"], made["metrics"]) == (state, *end, [])
     assert made["message"].startswith("loss is 3.2; recorded by the controller")
     owed = pod_records.owed(placed(facts=DONE, training=container), PLAN, {}, AT)
     assert [one["state"] for one in owed.records] == [state]
@@ -220,7 +234,7 @@ def test_the_tail_of_the_log_is_told_with_a_crash():
 
 
 def test_the_last_word_that_the_runner_writes_is_read(tmp_path):
-    made = Record(RUN, NODE, "training", "training", 1, "crash", "killed by SIGKILL " * 400, signal="SIGKILL")
+    made = Record(RUN, NODE, "training", "training", 1, "", "crash", "killed by SIGKILL " * 400, signal="SIGKILL")
     runner_pod.write_termination(made, tmp_path / "log")
     container = Container("ended", "Completed", (tmp_path / "log").read_text(), 0, None, AT, AT)
     taken = pod_records.record_from_termination(container, PLAN, "training", 1, AT)
@@ -239,7 +253,9 @@ def printed(*records):
 
 
 def test_records_that_the_runner_prints_are_read_again():
-    text = printed(Record(RUN, NODE, "facts", "facts", 1, "success"), Record(RUN, NODE, "training", "t", 1, "crash"))
+    text = printed(
+        Record(RUN, NODE, "facts", "facts", 1, "", "success"), Record(RUN, NODE, "training", "t", 1, "", "crash")
+    )
     found = pod_records.records_from_log(text)
     assert {stage: json.loads(data)["state"] for stage, data in found.items()} == {
         "facts": "success",
@@ -256,7 +272,7 @@ def test_output_is_kept_without_the_records_in_it():
 
 
 def test_the_last_whole_record_counts():
-    text = printed(*(Record(RUN, NODE, "facts", "facts", number, "success") for number in (1, 2)))
+    text = printed(*(Record(RUN, NODE, "facts", "facts", number, "", "success") for number in (1, 2)))
     assert json.loads(pod_records.records_from_log(text)["facts"])["attempt"] == 2
 
 

@@ -200,6 +200,7 @@ def _record(container, plan, stage, attempt, at, before, state, message, exit_co
         document["attempts"] = [*before["attempts"], {**before, "attempts": []}][-MAX_ATTEMPTS:]
     return {
         **document,
+        **({"nonce": plan["nonce"]} if plan.get("nonce") else {}),
         "attempt": attempt,
         "state": state,
         "message": one_line(message, 4000),
