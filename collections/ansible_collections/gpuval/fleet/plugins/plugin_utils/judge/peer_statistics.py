@@ -13,7 +13,7 @@ MIN_PARTS = 3
 MAD_TO_DEVIATION = 1.4826
 #: The spread of few nodes is uncertain: of n nodes, 1 + this/n times as many deviations are needed. From a simulation:
 #: of 8 to 40 healthy nodes at most about 1 in 1,000 fails, also where nodes differ as Student's t with 3 degrees.
-FEW_NODES = 20
+FEW_NODES = 24
 #: The same for parts beside those of their own node, of which there are many.
 FEW_NODES_OF_PARTS = 8
 #: The same for the parts of a single node, of n parts.
