@@ -98,6 +98,7 @@ def test_markdown(mixed):
     )
     assert f"- Node: good, {inference}" in text
     assert "| crashed | success 12.5 s | crash 12.5 s | success 12.5 s | success 12.5 s |" in text
+    assert "| good | 3 | H200 | 165493 |  | 0000:93:00.0 |  |" in text, "each GPU by its index, with what finds it"
     gone = text[text.index("### gone") : text.index("### slow")]
     assert gone.count("no record") == 4
 

@@ -17,6 +17,8 @@ from .place import RESULTS, Place
 from .summary import decisive, metric_value, part_text, places
 
 SPEEDS = ("training_tokens_per_second", "training_samples_per_second", "training_model_tflops")
+#: Rows of the table of GPUs: a hundred nodes of eight fit.
+MAX_GPUS = 1024
 VERDICTS = ("pass", "fail", "warn", "missing", "skipped")
 
 
@@ -27,6 +29,8 @@ def markdown_report(report: Mapping[str, Any], evidence: Place = RESULTS) -> str
     judged = judged_figures(report) if analysis else set()
     return template.load("report.md.j2", escaped).render(
         report=report,
+        gpus=[(node["name"], gpu) for node in nodes for gpu in node["identity"].get("gpus", [])],
+        MAX_GPUS=MAX_GPUS,
         bad=[node for node in nodes if node["verdict"] != "PASS"],
         between=sorted(of_fleet["checks"], key=lambda check: check["verdict"] == "pass"),
         groups=fleet.by_group(analysis) if analysis else [],
