@@ -527,7 +527,7 @@ def test_an_oom_kill_is_said(node, small_memory):
     assert "memory" not in node.record("b")["message"]
 
 
-@pytest.mark.parametrize("by_kernel", [True, False])
+@pytest.mark.parametrize("by_kernel", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_why_a_runner_is_gone_is_known_at_once(node, tmp_path, by_kernel):
     node.put_plan(stage("a", f"{node.until_released}; {SUCCEED}"))
     runner = node.begin("run")
