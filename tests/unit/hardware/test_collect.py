@@ -157,6 +157,13 @@ def test_a_tool_that_says_nothing_of_gpus_makes_no_cpu_node(machine, script, sai
     assert said in result["message"] and "gpuval_sku=cpu" in result["message"]
 
 
+@pytest.mark.parametrize(("tool", "vendor"), [("amd-smi", "amd"), ("hl-smi", "gaudi")])
+def test_a_tool_that_answers_with_nonsense_makes_no_cpu_node(machine, tool, vendor):
+    machine.tool(tool, "echo 'Unable to load firmware'")
+    result = facts_result(str(machine), "auto")
+    assert (result["state"], result["environment"]["accelerator"]["vendor"]) == ("failure", vendor)
+
+
 def test_gpus_that_are_counted_and_not_listed_are_missing(machine):
     golden = (Path(__file__).parent / "data/nvidia_smi_v13_h200.xml").read_text()
     machine.write("log", golden.replace("<attached_gpus>2<", "<attached_gpus>3<"))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable
 
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 
@@ -18,11 +17,6 @@ def boot_id(path: Path = BOOT_ID_FILE) -> str:
         return ""
 
 
-def boot_seconds() -> float:
-    """Return seconds since boot, sleep included."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
 @dataclass(frozen=True)
 class Instant:
     """A moment on two clocks: wall time, and seconds since a named boot."""
@@ -32,16 +26,9 @@ class Instant:
     since_boot: float
 
 
-@dataclass(frozen=True)
-class Clock:
-    """Source of instants; the parts are parameters so that a test can simulate a reboot."""
-
-    boot_id_file: Path = BOOT_ID_FILE
-    wall: Callable[[], float] = field(default=time.time)
-    since_boot: Callable[[], float] = field(default=boot_seconds)
-
-    def now(self) -> Instant:
-        return Instant(self.wall(), boot_id(self.boot_id_file), self.since_boot())
+def instant(boot_id_file: Path = BOOT_ID_FILE) -> Instant:
+    """Return the present; time since boot includes sleep."""
+    return Instant(time.time(), boot_id(boot_id_file), time.clock_gettime(time.CLOCK_BOOTTIME))
 
 
 def elapsed(start: Instant, end: Instant) -> float:

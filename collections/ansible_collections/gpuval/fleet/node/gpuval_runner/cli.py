@@ -95,7 +95,7 @@ def _start(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from gpuval_runner.boot import BOOT_ID_FILE, Clock
+    from gpuval_runner.boot import BOOT_ID_FILE
     from gpuval_runner.files import read_json
     from gpuval_runner.runner import Options, run
 
@@ -106,7 +106,7 @@ def _run(options: argparse.Namespace) -> int:
             directory=NodeDirectory(options.dir),
             instance=options.instance,
             unit=options.unit,
-            clock=Clock(boot_id_file=options.boot_id_file or BOOT_ID_FILE),
+            boot_id_file=options.boot_id_file or BOOT_ID_FILE,
         )
     )
 
@@ -158,10 +158,11 @@ def _image(options: argparse.Namespace) -> int:
 
 
 def _pod(options: argparse.Namespace) -> int:
-    from gpuval_runner.pod import PodOptions, run_pod
+    from gpuval_runner.pod import run_pod
+    from gpuval_runner.runner import Options
 
     return run_pod(
-        PodOptions(
+        Options(
             directory=NodeDirectory(options.dir),
             plan_file=options.plan,
             store_file=options.store,

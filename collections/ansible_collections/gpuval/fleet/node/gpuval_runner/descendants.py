@@ -137,23 +137,18 @@ def belonging(
 def send(process: Process, number: int) -> bool:
     """Send a signal to this very process, not to a later one of the same pid. Returns whether it was there."""
     try:
-        if hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal"):
-            try:
-                handle = os.pidfd_open(process.pid)
-            except ProcessLookupError:
-                return False
-            except OSError:  # kernels before 5.3, or a filter in a container
-                return _send_by_pid(process, number)
-            try:
-                if not _same(process):
-                    return False
-                signal.pidfd_send_signal(handle, number)
-            finally:
-                os.close(handle)
-            return True
+        handle = os.pidfd_open(process.pid)
+    except (AttributeError, OSError):  # older Pythons and kernels, or a filter in a container
         return _send_by_pid(process, number)
+    try:
+        if not _same(process):
+            return False
+        signal.pidfd_send_signal(handle, number)
     except (ProcessLookupError, PermissionError):
         return False
+    finally:
+        os.close(handle)
+    return True
 
 
 def send_all(processes: Iterable[Process], number: int) -> int:
@@ -188,7 +183,10 @@ def end_all(
 def _send_by_pid(process: Process, number: int) -> bool:
     if not _same(process):
         return False
-    os.kill(process.pid, number)
+    try:
+        os.kill(process.pid, number)
+    except (ProcessLookupError, PermissionError):
+        return False
     return True
 
 

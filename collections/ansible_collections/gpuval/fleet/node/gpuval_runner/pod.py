@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Optional
 
@@ -27,21 +27,6 @@ MAX_TERMINATION_BYTES = 2048
 LOCK_SECONDS = 60.0
 #: Records of earlier attempts in pods that no longer exist; they lie beside the plan.
 EARLIER_RECORD = "record-{}.json"
-
-
-@dataclass(frozen=True)
-class PodOptions(Options):
-    """The programs by the names they are mounted under: what those link to has the time of the mount in its name."""
-
-    @property
-    def workloads(self) -> Path:
-        given = self._given("workloads.zip")
-        return given if given.exists() else super().workloads
-
-    @property
-    def runner(self) -> Path:
-        given = self._given("runner.pyz")
-        return given if given.exists() else super().runner
 
 
 def run_pod(options: Options, stage: str, last: bool, clear: Optional[Path] = None) -> int:

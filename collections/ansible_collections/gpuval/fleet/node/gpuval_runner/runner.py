@@ -6,14 +6,14 @@ import contextlib
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Callable, Optional
 
 from gpuval_runner import clock, descendants, leftovers, machine, oom, record, scratch
 from gpuval_runner import plan as plans
 from gpuval_runner import state as states
-from gpuval_runner.boot import Clock, elapsed
+from gpuval_runner.boot import BOOT_ID_FILE, elapsed, instant
 from gpuval_runner.containers.stage import RELEASE_SECONDS, Containers
 from gpuval_runner.descendants import run_marker
 from gpuval_runner.documents import RecordDocument
@@ -48,7 +48,7 @@ class Options:
     directory: NodeDirectory
     instance: str = ""
     unit: str = ""
-    clock: Clock = field(default_factory=Clock)
+    boot_id_file: Path = BOOT_ID_FILE
     plan_file: Optional[Path] = None
     store_file: Optional[Path] = None
     source: Optional[Path] = None
@@ -68,15 +68,17 @@ class Options:
     def rclone_config(self) -> Path:
         return self._given("rclone.conf")
 
+    # The programs by the names that a pod mounts them under: what those link to has the time of the mount in its name.
+
     @property
     def workloads(self) -> Path:
-        own = own_archive()
-        beside = own.with_name("workloads.zip") if own else None
-        return beside if beside and beside.exists() else self._given("workloads.zip")
+        given, own = self._given("workloads.zip"), own_archive()
+        return given if given.exists() or not own else own.with_name(given.name)
 
     @property
     def runner(self) -> Path:
-        return own_archive() or self._given("runner.pyz")
+        given = self._given("runner.pyz")
+        return given if given.exists() else own_archive() or given
 
     def _given(self, name: str) -> Path:
         return (self.source or self.directory.root) / name
@@ -193,7 +195,7 @@ class Runner:
 
     def open(self) -> None:
         """End what an earlier runner left running, and bring every stage's record up to this plan."""
-        present = self.options.clock.now()
+        present = instant(self.options.boot_id_file)
         state, plan = self.state, self.plan
         rebooted = bool(state.boot) and state.boot != present.boot
         memory = oom.of_runner(state.pid, state.oom_kills) if state.pid and not rebooted and not state.outcome else ""
@@ -236,7 +238,7 @@ class Runner:
 
     def _seconds_left(self) -> float:
         """Until the plan's deadline."""
-        spent = elapsed(self.state.started, self.options.clock.now()) if self.state.started else 0.0
+        spent = elapsed(self.state.started, instant(self.options.boot_id_file)) if self.state.started else 0.0
         return self.plan.deadline_seconds - spent
 
     def close_stage(self, step: machine.Close) -> Record:

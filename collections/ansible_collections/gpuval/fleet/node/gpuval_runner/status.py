@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from gpuval_runner import lock, machine
@@ -9,6 +10,7 @@ from gpuval_runner import state as states
 from gpuval_runner.fetch import digests
 from gpuval_runner.files import read_json
 from gpuval_runner.layout import NodeDirectory
+from gpuval_runner.plan import MAX_PLAN_BYTES
 from gpuval_runner.record import MAX_RECORD_BYTES
 from gpuval_runner.upload import read_ledger
 
@@ -37,22 +39,12 @@ def stage_states(directory: NodeDirectory) -> dict[str, str]:
     found: dict[str, str] = {}
     for key in directory.result_keys():
         kind, _, name = key.partition("/")
-        if kind != "records":
-            continue
-        try:
-            document = read_json(directory.result(key), 2 * MAX_RECORD_BYTES)
-        except (OSError, ValueError):
-            continue
-        state = document.get("state") if isinstance(document, dict) else None
-        if state in machine.STATES:
-            found[name] = state
-    return {name: found[name] for name in sorted(found, key=_order(directory))}
-
-
-def _order(directory: NodeDirectory) -> Any:
-    try:
-        document = read_json(directory.plan, 4 << 20)
-        names = [stage["name"] for stage in document["stages"]]
-    except (OSError, ValueError, KeyError, TypeError):
-        names = []
-    return lambda name: (names.index(name) if name in names else -1, name)
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            state = read_json(directory.result(key), 2 * MAX_RECORD_BYTES)["state"] if kind == "records" else None
+            if state in machine.STATES:
+                found[name] = state
+    places: dict[str, int] = {}
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        stages = read_json(directory.plan, MAX_PLAN_BYTES)["stages"]
+        places = {stage["name"]: place for place, stage in enumerate(stages)}
+    return {name: found[name] for name in sorted(found, key=lambda name: (places.get(name, -1), name))}

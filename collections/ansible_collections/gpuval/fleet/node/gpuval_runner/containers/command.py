@@ -60,6 +60,29 @@ _INIT_ERROR = re.compile(
     r"^\[FATAL tini \(\d+\)\] exec .* failed: (.+)|^ERROR \(catatonit:\d+\): failed to exec pid1: (.+)", re.IGNORECASE
 )
 NO_INIT = "init"
+ABSENT = "image {image} is not on this node: run the image stage (--tags image) or load the image; stages do not pull"
+#: What an engine says when a container cannot start, and what that means; the first that fits.
+REFUSALS = (
+    (
+        "exec format error",
+        "image {image} is for another processor architecture than this node's {architecture} (exec format error): "
+        "give the image built for it",
+    ),
+    ("no such image|image not known|unable to find image", ABSENT),
+    ("no space left|disk quota", "the disk of {engine} is full: make room under {storage} ({reason})"),
+    (
+        "device driver|cdi device|nvidia-container|runtime name",
+        "{engine} cannot pass accelerators to containers: fix the vendor's container toolkit ({reason})",
+    ),
+    (_RLIMIT.pattern, "{engine} may not set a limit that container.ulimits asks for ({reason})"),
+    ("cannot connect|connection refused|daemon running", "{engine} stopped answering: check its service ({reason})"),
+    (
+        "executable file not found|(?=.*exec).*(no such file|not found)",
+        "{program} is not in image {image}: name the image's interpreter in {stage}_workload.container.python, or "
+        "correct the command",
+    ),
+    ("(?=.*exec).*permission denied", "{program} in image {image} may not be executed by user {user}"),
+)
 
 
 @dataclass(frozen=True)
@@ -141,33 +164,17 @@ def dropped_option(text: str, wanted: Wanted) -> Optional[str]:
 def explain(text: str, wanted: Wanted, engine: Engine) -> str:
     """Return why a container could not start, and what to do, from the engine's message."""
     reason = one_line(re.sub(r"^(docker: )?(Error( response from daemon)?: )", "", text.strip()), 400)
-    low, program, image = text.lower(), wanted.argv[0], wanted.reference
-    stage = wanted.labels.get("gpuval.stage", "")
-    if "exec format error" in low:
-        return (
-            f"image {image} is for another processor architecture than this node's "
-            f"{engine.facts.architecture or 'own'} (exec format error): give the image built for it"
-        )
-    if "no such image" in low or "image not known" in low or "unable to find image" in low:
-        return absent(image)
-    if "no space left" in low or "disk quota" in low:
-        return (
-            f"the disk of {engine.command} is full: make room under {engine.facts.storage or 'its storage'} ({reason})"
-        )
-    if "device driver" in low or "cdi device" in low or "nvidia-container" in low or "runtime name" in low:
-        return f"{engine.command} cannot pass accelerators to containers: fix the vendor's container toolkit ({reason})"
-    if _RLIMIT.search(text):
-        return f"{engine.command} may not set a limit that container.ulimits asks for ({reason})"
-    if "cannot connect" in low or "connection refused" in low or "daemon running" in low:
-        return f"{engine.command} stopped answering: check its service ({reason})"
-    if "executable file not found" in low or ("exec" in low and ("no such file" in low or "not found" in low)):
-        return (
-            f"{program} is not in image {image}: name the image's interpreter in {stage}_workload.container.python, "
-            "or correct the command"
-        )
-    if "permission denied" in low and "exec" in low:
-        return f"{program} in image {image} may not be executed by user {wanted.user or 'of the image'}"
-    return f"{engine.command} refuses the container: {reason or 'no reason given'}"
+    message = next((words for pattern, words in REFUSALS if re.search(pattern, text, re.IGNORECASE | re.DOTALL)), "")
+    return (message or "{engine} refuses the container: {reason}").format(
+        architecture=engine.facts.architecture or "own",
+        engine=engine.command,
+        image=wanted.reference,
+        program=wanted.argv[0],
+        reason=reason or "no reason given",
+        stage=wanted.labels.get("gpuval.stage", ""),
+        storage=engine.facts.storage or "its storage",
+        user=wanted.user or "of the image",
+    )
 
 
 def explain_init(exit_code: Optional[int], last_line: str) -> str:
@@ -178,9 +185,7 @@ def explain_init(exit_code: Optional[int], last_line: str) -> str:
 
 def absent(image: str) -> str:
     """Return the message for an image that is not here."""
-    return (
-        f"image {image} is not on this node: run the image stage (--tags image) or load the image; stages do not pull"
-    )
+    return ABSENT.format(image=image)
 
 
 def _own_limit(name: str) -> str:

@@ -42,7 +42,7 @@ def detect(run: Run) -> Detection:
 
 def _detect_amd_smi(run: Run) -> Detection:
     answers: dict[str, Any] = {}
-    problem = None
+    problem, unclear = None, False
     for view in ("static", "list", "metric"):
         result = run("amd-smi", view, "--json", timeout=VENDOR_TOOL_TIMEOUT_SECONDS)
         if result.missing:
@@ -52,10 +52,11 @@ def _detect_amd_smi(run: Run) -> Detection:
         answers[view] = find_json(result.stdout)
         if answers[view] is None and view != "metric":
             problem = _unanswered(result, f"amd-smi {view} --json did not write JSON")
+            unclear = result.ok  # without a driver it fails
     version = find_json(run("amd-smi", "version", "--json").stdout)
     gpus = parse_amd_smi(answers["static"], answers["list"], answers["metric"], version)
     if not gpus:
-        return Detection(VENDOR, problem=problem or "amd-smi lists no GPU")
+        return Detection(VENDOR, problem=problem or "amd-smi lists no GPU", unclear=unclear)
     return Detection(VENDOR, gpus, problem)
 
 

@@ -78,7 +78,7 @@ SAMPLE_QUERIES = (
 
 
 def detect(run: Run) -> Detection:
-    problem = None
+    problem, unclear = None, False
     for query in (FULL_QUERY, SHORT_QUERY):
         result = ask(run, query, VENDOR_TOOL_TIMEOUT_SECONDS)
         if result.missing:
@@ -89,7 +89,8 @@ def detect(run: Run) -> Detection:
         if gpus:
             return Detection(VENDOR, gpus, None if result.ok else result.complaint)
         problem = "hl-smi lists no device" if result.ok else result.complaint
-    return Detection(VENDOR, problem=problem)
+        unclear = result.ok and bool(result.stdout.strip())
+    return Detection(VENDOR, problem=problem, unclear=unclear)
 
 
 def ask(run: Run, query: tuple[str, ...], timeout: float) -> ToolResult:
