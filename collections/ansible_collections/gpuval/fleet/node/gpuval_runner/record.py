@@ -34,7 +34,6 @@ class Record:
     stage: str
     workload: str
     attempt: int
-    nonce: str = ""
     state: str = "pending"
     message: str = ""
     started_at: Optional[str] = None
@@ -50,6 +49,7 @@ class Record:
     environment: dict[str, Any] = field(default_factory=dict)
     artifacts: list[str] = field(default_factory=list)
     attempts: list[RecordDocument] = field(default_factory=list)
+    nonce: str = ""
 
     @classmethod
     def pending(cls, plan: Plan, stage: Stage, attempts: Iterable[RecordDocument] = ()) -> Record:

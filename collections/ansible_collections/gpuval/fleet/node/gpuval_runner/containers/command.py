@@ -65,8 +65,10 @@ ABSENT = "image {image} is not on this node: run the image stage (--tags image) 
 REFUSALS = (
     (
         "exec format error",
-        "image {image} is for another processor architecture than this node's {architecture} (exec format error): "
-        "give the image built for it",
+        (
+            "image {image} is for another processor architecture than this node's {architecture} (exec format error): "
+            "give the image built for it"
+        ),
     ),
     ("no such image|image not known|unable to find image", ABSENT),
     ("no space left|disk quota", "the disk of {engine} is full: make room under {storage} ({reason})"),
@@ -78,8 +80,10 @@ REFUSALS = (
     ("cannot connect|connection refused|daemon running", "{engine} stopped answering: check its service ({reason})"),
     (
         "executable file not found|(?=.*exec).*(no such file|not found)",
-        "{program} is not in image {image}: name the image's interpreter in {stage}_workload.container.python, or "
-        "correct the command",
+        (
+            "{program} is not in image {image}: name the image's interpreter in {stage}_workload.container.python, or "
+            "correct the command"
+        ),
     ),
     ("(?=.*exec).*permission denied", "{program} in image {image} may not be executed by user {user}"),
 )
