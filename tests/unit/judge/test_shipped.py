@@ -185,6 +185,25 @@ def test_a_fault_of_the_hardware_counts_in_every_stage(stage, metric_name, scope
     assert [(check.stage, check.retry) for check in retried] == [(stage, False)]
 
 
+@pytest.mark.parametrize("stage", ["loading", "training"])
+def test_a_fault_counts_in_a_stage_that_never_ended(stage):
+    """A GPU that falls off the bus often takes the node with it: its last heartbeat has the XID."""
+    run = make_run(stages=["facts", stage])
+    record = make_record(stage=stage, state="running", finished_at=None, duration_seconds=3.0)
+    records = {"facts": facts(), stage: record}
+
+    def failed():
+        (node,) = judge(run, Evidence(records={"node-1": records}), SHIPPED)["nodes"]
+        return node["verdict"], [(one["name"], one["part"]) for one in node["checks"] if one["verdict"] == "fail"]
+
+    assert failed() == ("INCOMPLETE", [])
+    record["metrics"] = [metric("kernel_xid_critical_count", 0), metric("gpu_xid_critical_count", 1, scope="gpu:6")]
+    assert failed() == ("FAIL", [(f"{stage}_xid_per_gpu", "gpu:6")])
+    attempt = {**record, "state": "crash", "metrics": [metric("gpu_lost_count", 1)]}
+    record.update(metrics=[], attempt=2, attempts=[attempt])
+    assert failed() == ("FAIL", [(f"{stage}_gpu_lost", "node")])
+
+
 def test_a_fault_counts_where_it_is_unknown_what_the_node_has():
     run = make_run(stages=["facts"])
     record = make_record(stage="facts", state="crash", metrics=[metric("kernel_xid_critical_count", 1)])

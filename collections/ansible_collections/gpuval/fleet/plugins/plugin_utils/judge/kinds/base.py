@@ -97,10 +97,13 @@ class MetricKind(Kind):
     def judge(self, check: Check, subject: Subject, context: Context) -> list[Entry]:
         expected = self.expected(check, check.value)
         outside = not_applicable(check, subject, expected)
-        if check.where_reported:  # a fault counts although it is unknown what the node has
-            if no_record(check, subject, expected) or any(entry["verdict"] == "skipped" for entry in outside):
-                return []
-        elif outside:
+        if any(entry["verdict"] == "skipped" for entry in outside):
+            return [] if check.where_reported else outside
+        if no_record(check, subject, expected):
+            failed = self.failed_so_far(check, subject, expected)
+            if failed or check.where_reported:
+                return failed
+        if outside and not check.where_reported:  # a fault counts although it is unknown what the node has
             return outside
         target: Target = check.value
         if check.value_from is not None:
@@ -122,6 +125,24 @@ class MetricKind(Kind):
             if not results:
                 return []
         entries = excused(check, entries_of(check, results, absent, expected), record)
+        return with_gang(check, entries, record) if check.of_gang or check.tells_message else entries
+
+    def failed_so_far(self, check: Check, subject: Subject, expected: str) -> list[Entry]:
+        """The entries of a stage that never ended and may not be measured again: what it counted before stays.
+
+        A node that a fault stopped would be INCOMPLETE otherwise, as if it was late.
+        """
+        record = subject.records.get(check.stage)
+        if record is None or not check.required or check.retry or check.value_from is not None:
+            return []
+
+        def failed(one: Record) -> list[PartResult]:
+            results, _ = self.results(check, check.value, subject, one)
+            return [each for each in results if each.passed is False and each.value is not None]
+
+        now = failed(record) if check.kind == "max" else []  # a count that is over its limit does not fall
+        found = [*earlier_failures(check, record, failed), *now]
+        entries = entries_of(check, found, None, expected) if found else []
         return with_gang(check, entries, record) if check.of_gang or check.tells_message else entries
 
     def not_comparable(self, check: Check, subject: Subject, expected: str) -> list[Entry]:
