@@ -350,3 +350,11 @@ def test_the_page_has_the_floors_of_the_files():
     ):
         assert f"{floors[name] / scale:,.0f}" in told, name
         assert told in page, name
+
+
+@pytest.mark.parametrize("mebibytes", [97_871, 146_831])
+def test_both_sizes_of_the_gh200_are_plausible(mebibytes):
+    sku = sku_catalogue.named("gh200")
+    node = judged("NVIDIA GH200 480GB", sku="gh200", gpus=1)
+    assert entries(node, "sku", "sku_gpu_count") == {"sku": "pass", "sku_gpu_count": "pass"}
+    assert sku.gpu["memory_bytes"] <= mebibytes * 2**20 <= 1.6 * sku.gpu["memory_bytes"]
