@@ -37,6 +37,12 @@ def test_a_base_that_may_change_is_refused(base):
         schemas.validate("bases", document, what="bases")
 
 
+@pytest.mark.parametrize("name", ["debian:1", f"debian:1@sha256:{'0' * 64}", f"debian@sha256:{'0' * 64}"])
+def test_a_base_may_be_named_by_digest(name):
+    bases = {"loading": {"base": f"docker.io/library/{name}", "source": "x"}}
+    schemas.validate("bases", {"schema": "gpuval.bases/1", "vendors": {"cpu": bases}}, what="bases")
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_context_has_what_its_dockerfile_copies(name):
     context = build_context.gather(DOCKER, name, None, None, None)

@@ -126,3 +126,50 @@ def test_without_an_engine_it_is_said_what_to_do(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BuildError, match=r"docker is not installed; podman is not installed.*container_image_build_on"):
         Builder()
+
+
+ENGINE = """#!/bin/sh
+case "$1 $2" in
+  "version --format") echo 27.0 ;;
+  "image inspect") [ "$3" = made:1 ] && name=made || name=base
+    [ -e {folder}/$name ] && cat {folder}/$name || exit 1 ;;
+  "pull "*) cp {folder}/registry {folder}/base ;;
+  "build "*) echo '[{{"Id": "sha256:made", "RepoDigests": []}}]' > {folder}/made ;;
+esac
+"""
+
+
+@pytest.fixture
+def builder(tmp_path, monkeypatch):
+    """An engine that pulls what the registry has, and the archive of a build."""
+    engine = tmp_path / "docker"
+    engine.write_text(ENGINE.format(folder=tmp_path))
+    engine.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with tarfile.open(tmp_path / "context.tar", "w"):
+        pass
+
+    def build(digests, expected):
+        document = [{"Id": "sha256:base", "RepoDigests": [f"docker.io/library/debian@{one}" for one in digests]}]
+        (tmp_path / "registry").write_text(json.dumps(document))
+        (tmp_path / "base").unlink(missing_ok=True)
+        made = Builder("docker")
+        context = str(tmp_path / "context.tar")
+        return made.build(context, "Dockerfile", "made:1", "debian:1", {}, "x", base_digest=expected)[1].digest
+
+    return build
+
+
+OLD, NEW = f"sha256:{'1' * 64}", f"sha256:{'2' * 64}"
+
+
+def test_a_base_whose_tag_moved_is_not_built_on(builder):
+    assert builder([OLD], "") == OLD  # the first build remembers it
+    assert builder([OLD], OLD) == OLD
+    assert builder([NEW, OLD], OLD) == NEW  # podman lists those of the index and of the platform
+    with pytest.raises(BuildError, match=f"debian:1 has moved: it is {NEW} now, and was {OLD} when made:1 was built"):
+        builder([NEW], OLD)
+
+
+def test_a_base_that_was_made_here_has_no_digest_to_compare(builder):
+    assert builder([], OLD) == ""

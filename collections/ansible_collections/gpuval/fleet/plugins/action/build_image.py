@@ -42,6 +42,10 @@ options:
     description: Configuration of pip for the build.
     type: str
     default: ''
+  new_base:
+    description: Whether the base may be another image than at the last build.
+    type: bool
+    default: false
   state_dir:
     description: Folder of the controller's state, where archives are kept.
     type: str
@@ -68,11 +72,14 @@ class ActionModule(ControllerAction):
             arguments["dockerfile"] = context.dockerfile
             if kept and options["keep_archive"] and known.get("context") == arguments["digest"]:
                 arguments["built_base"] = known.get("base_id") or ""
+            if known.get("base") == options["base"] and not options["new_base"]:
+                arguments["base_digest"] = known.get("base_digest") or ""
         looked = self._module(arguments, task_vars)
         made = {
             "context": arguments.get("digest"),
             "base": options["base"] or None,
             "base_id": looked["base_id"] or None,
+            "base_digest": looked["base_digest"] or known.get("base_digest"),
         }
         needed = looked["needed"] and not (
             options["way"] == "copy" and kept
@@ -87,7 +94,10 @@ class ActionModule(ControllerAction):
         if not needed and (saved or not options["keep_archive"]):
             return {"changed": False, "image": known, "msg": f"{options['reference']} is up to date"}
         outcome = self._make(options, arguments, context if needed else None, state, task_vars)
-        made.update(base_id=outcome["base_id"] or None, engine_id=outcome["image_id"])
+        base_digest = outcome["base_digest"] or None
+        made.update(base_id=outcome["base_id"] or None, base_digest=base_digest, engine_id=outcome["image_id"])
+        if base_digest and "@" not in options["base"]:
+            self._display.display(f"{options['reference']} is built on {options['base']}@{base_digest}")
         image = {**made, "reference": options["reference"], "name": options["name"], **outcome.get("archive", {})}
         seconds = {key: outcome[key] for key in outcome if key.endswith("_seconds")}
         return {"changed": outcome["changed"] or not saved, "image": image, "engine": outcome["engine"], **seconds}

@@ -25,7 +25,7 @@ from ..plugin_utils.store.access import open_store
 PART_BYTES = 64 << 20
 PROGRESS_SECONDS = 10.0
 NOTHING = {"id": None, "sha256": None, "bytes": None, "key": None, "architecture": None}
-KEPT = ("context", "base", "base_id", "engine_id")
+KEPT = ("context", "base", "base_id", "base_digest", "engine_id")
 #: A store takes its time to put the parts of an upload together.
 ANSWER_SECONDS = 600.0
 

@@ -24,10 +24,15 @@ class BuildError(Exception):
 
 @dataclass(frozen=True)
 class BuiltImage:
-    """An image as the engine has it."""
+    """An image as the engine has it; `digests` are those of its manifest in registries, none of one made here."""
 
     id: str
     labels: dict
+    digests: tuple = ()
+
+    @property
+    def digest(self):
+        return self.digests[0] if self.digests else ""
 
 
 class Builder:
@@ -56,7 +61,8 @@ class Builder:
             image = json.loads(done.stdout)[0]
             identity = image["Id"] if image["Id"].startswith("sha256:") else f"sha256:{image['Id']}"
             labels = image.get("Labels") or (image.get("Config") or {}).get("Labels") or {}
-            return BuiltImage(identity, dict(labels))
+            digests = tuple(name.rpartition("@")[2] for name in image.get("RepoDigests") or () if "@" in name)
+            return BuiltImage(identity, dict(labels), digests)
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise BuildError(f"{self.command} gives no account of {reference}: {error}") from error
 
@@ -77,11 +83,16 @@ class Builder:
                 f"registry ({self.command} login), or bring the image here by hand ({self.command} load)"
             )
 
-    def build(self, context, dockerfile, reference, base, arguments, digest, log=""):
-        """Build from an archive of files. Returns the image and its base."""
+    def build(self, context, dockerfile, reference, base, arguments, digest, log="", base_digest=""):
+        """Build from an archive of files, on the base of this digest if one is given. Returns image and base."""
         if self.image(base) is None:
             self.pull(base)
         base_here = self.image(base)
+        if base_digest and base_here.digests and base_digest not in base_here.digests:
+            raise BuildError(
+                f"{base} has moved: it is {base_here.digest} now, and was {base_digest} when {reference} was built. "
+                "See why; then set container_image_new_base: true, or name the base with @sha256:..."
+            )
         labels = {CONTEXT_LABEL: digest, BASE_LABEL: base_here.id}
         with tempfile.TemporaryDirectory(prefix="gpuval-build-", dir=Path(context).parent) as folder:
             with tarfile.open(context) as tar:

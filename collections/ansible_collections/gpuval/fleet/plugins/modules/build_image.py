@@ -46,6 +46,10 @@ options:
     description: Id of the base that was built on when the archive was made that the store has already.
     type: str
     default: ''
+  base_digest:
+    description: Digest that the base must have if it is from a registry; empty accepts any.
+    type: str
+    default: ''
   context:
     description: Archive with the build's files on the builder; empty only says whether a build is needed.
     type: str
@@ -91,6 +95,10 @@ base_id:
   description: Id of the base on the builder; empty where it is not there.
   returned: success
   type: str
+base_digest:
+  description: Digest of the base in its registry; empty where it is not from one.
+  returned: success
+  type: str
 archive:
   description: What was saved.
   returned: when an archive was asked for
@@ -132,7 +140,8 @@ def work(module):
     builder = Builder(parameters["engine"], parameters["timeout_seconds"])
     reference, base = parameters["reference"], parameters["base"]
     here = builder.image(reference)
-    result = {"changed": False, "engine": builder.command, "image_id": here.id if here else "", "base_id": ""}
+    result = {"changed": False, "engine": builder.command, "image_id": here.id if here else ""}
+    result.update(base_id="", base_digest="")
     if parameters["way"] == "copy":
         result["needed"] = here is None
         if here is None and not module.check_mode:
@@ -140,7 +149,7 @@ def work(module):
             result.update(changed=True, image_id=builder.image(reference).id)
     else:
         base_here = builder.image(base)
-        result["base_id"] = base_here.id if base_here else ""
+        result.update(_base(base_here))
         result["needed"] = builder.outdated(here, base_here, parameters["digest"], parameters["built_base"])
         if result["needed"] and parameters["context"] and not module.check_mode:
             began = time.monotonic()
@@ -152,14 +161,19 @@ def work(module):
                 parameters["arguments"],
                 parameters["digest"],
                 parameters["log"],
+                parameters["base_digest"],
             )
-            result.update(changed=True, image_id=image.id, base_id=base_here.id)
+            result.update(changed=True, image_id=image.id, **_base(base_here))
             result["build_duration_seconds"] = round(time.monotonic() - began, 1)
     if module.check_mode:
         result["changed"] = result["needed"]
     elif parameters["archive"]:
         result.update(save(builder, reference, parameters["archive"], parameters["timeout_seconds"]))
     return result
+
+
+def _base(here):
+    return {"base_id": here.id, "base_digest": here.digest} if here else {"base_id": "", "base_digest": ""}
 
 
 def save(builder, reference, path, seconds):
@@ -186,6 +200,7 @@ def main():
             "arguments": {"type": "dict", "default": {}},
             "digest": {"type": "str", "default": ""},
             "built_base": {"type": "str", "default": ""},
+            "base_digest": {"type": "str", "default": ""},
             "context": {"type": "str", "default": ""},
             "dockerfile": {"type": "str", "default": "Dockerfile"},
             "archive": {"type": "str", "default": ""},
