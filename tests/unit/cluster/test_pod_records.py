@@ -234,7 +234,7 @@ def test_the_tail_of_the_log_is_told_with_a_crash():
 
 
 def test_the_last_word_that_the_runner_writes_is_read(tmp_path):
-    made = Record(RUN, NODE, "training", "training", 1, "", "crash", "killed by SIGKILL " * 400, signal="SIGKILL")
+    made = Record(RUN, NODE, "training", "training", 1, "crash", "killed by SIGKILL " * 400, signal="SIGKILL")
     runner_pod.write_termination(made, tmp_path / "log")
     container = Container("ended", "Completed", (tmp_path / "log").read_text(), 0, None, AT, AT)
     taken = pod_records.record_from_termination(container, PLAN, "training", 1, AT)
@@ -253,9 +253,7 @@ def printed(*records):
 
 
 def test_records_that_the_runner_prints_are_read_again():
-    text = printed(
-        Record(RUN, NODE, "facts", "facts", 1, "", "success"), Record(RUN, NODE, "training", "t", 1, "", "crash")
-    )
+    text = printed(Record(RUN, NODE, "facts", "facts", 1, "success"), Record(RUN, NODE, "training", "t", 1, "crash"))
     found = pod_records.records_from_log(text)
     assert {stage: json.loads(data)["state"] for stage, data in found.items()} == {
         "facts": "success",
@@ -272,7 +270,7 @@ def test_output_is_kept_without_the_records_in_it():
 
 
 def test_the_last_whole_record_counts():
-    text = printed(*(Record(RUN, NODE, "facts", "facts", number, "", "success") for number in (1, 2)))
+    text = printed(*(Record(RUN, NODE, "facts", "facts", number, "success") for number in (1, 2)))
     assert json.loads(pod_records.records_from_log(text)["facts"])["attempt"] == 2
 
 
