@@ -87,7 +87,7 @@ def write_termination(record: Record, path: Path) -> None:
     limit = MAX_TERMINATION_BYTES
     while True:
         data = to_json({**short, "message": one_line(record.message, limit)})
-        if len(data) <= MAX_TERMINATION_BYTES:
+        if len(data) <= MAX_TERMINATION_BYTES or not limit:
             break
         limit = limit * 3 // 4
     try:
