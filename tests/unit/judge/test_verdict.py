@@ -374,6 +374,19 @@ def test_an_id_in_common_is_a_warning_where_the_hardware_differs(what):
     assert "b has the same" in only(report, "identity", 0)["reason"]
 
 
+@pytest.mark.parametrize("hardware", [True, False])
+def test_a_disk_that_was_cloned_to_many_nodes(hardware):
+    names = [f"n{number}" for number in range(100)]
+    run = make_run(names, stages=["facts"])
+    evidence = healthy(run)
+    for name in names:
+        identity = evidence.records[name]["facts"]["environment"]["identity"]
+        identity.update(
+            {"machine_id": "cloned"} if hardware else {"machine_id": "cloned", "serial": None, "gpu_uuids": []}
+        )
+    assert set(identities(judge(run, evidence)).values()) == {"warn" if hardware else "fail"}
+
+
 @pytest.mark.parametrize("own", [True, False])
 def test_a_node_that_lists_gpus_of_others_fails_alone(own):
     names = ["evil", "n1", "n2", "n3", "n4", "n5"]
