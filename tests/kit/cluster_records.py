@@ -53,9 +53,8 @@ class Records:
     def _record(self, run: StageRun, state: str, began: datetime, ended: datetime | None = None) -> Record:
         plan = _plan(run)
         (stage,) = [stage for stage in plan["stages"] if stage["name"] == run.stage]
-        record = Record(
-            plan["run_id"], plan["node"], run.stage, stage["workload"], run.attempt, plan.get("nonce", ""), state
-        )
+        identity = {key: plan[key] for key in ("run_id", "node", "nonce")}
+        record = Record(**identity, stage=run.stage, workload=stage["workload"], attempt=run.attempt, state=state)
         record.command, record.image, record.started_at = stage["command"], stage["image"], _rfc3339(began)
         if ended:
             record.finished_at, record.duration_seconds = _rfc3339(ended), (ended - began).total_seconds()

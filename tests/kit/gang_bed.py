@@ -118,12 +118,13 @@ class Bed:
 
 
 def record_of(run, node, stage, result):
+    times = dict.fromkeys(("started_at", "updated_at", "finished_at"), run["created_at"])
     if result.state == "missing":  # its partner is silent, and it never comes to an end
-        return make_record(node, stage, state="running", run_id=run["run_id"], finished_at=None)
+        return make_record(node, stage, state="running", run_id=run["run_id"], **{**times, "finished_at": None})
     figures = [metric(rounds.ERRORS, 3 if result.state == "wrong" else 0)]
     if result.bus_bytes_per_second:
         figures.append(metric(rounds.BUS, result.bus_bytes_per_second, "bytes/s"))
     environment = {"gang": {"name": run["nodes"][node]["gang"]["name"], "nodes": 2, "joined": True}}
     return make_record(
-        node, stage, state=STATES[result.state], metrics=figures, run_id=run["run_id"], environment=environment
+        node, stage, state=STATES[result.state], metrics=figures, run_id=run["run_id"], environment=environment, **times
     )

@@ -6,7 +6,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import evidence,
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder
 
-from tests.kit.builders import TIME, make_record, metric
+from tests.kit.builders import make_record, metric
 from tests.kit.gang_bed import FABRIC, Bed, Died, Fault, build
 
 
@@ -304,7 +304,8 @@ class FailsOnce(Bed):
     def work(self, below, run, nodes):
         super().work(below, run, nodes)
         for node in nodes if below.path.name == "all" else ():
-            told = {"state": "failure", "message": "the loss is not finite", "finished_at": TIME}
+            times = dict.fromkeys(("started_at", "updated_at", "finished_at"), run["created_at"])
+            told = {"state": "failure", "message": "the loss is not finite", **times}
             environment = {"gang": {"name": "all", "nodes": 4, "joined": True}}
             record = make_record(
                 node, "deepspeed", run_id=run["run_id"], metrics=list(self.figures), environment=environment, **told
