@@ -465,7 +465,7 @@ class TestLogin:
 
     def test_a_certificate_of_somebody_else(self, kit, tmp_path):
         files = CertificateFiles(tmp_path / "certificates")
-        files.directory.mkdir()
+        files.authority.parent.mkdir()
         certificates.ensure(files, ["127.0.0.1"])
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(files.server, files.server_key)
@@ -523,7 +523,7 @@ class TestLogin:
 
     def test_a_key_of_the_kubeconfig_is_on_disk_while_it_is_used(self, kit, tmp_path, temporary):
         files = CertificateFiles(tmp_path / "certificates")
-        files.directory.mkdir()
+        files.authority.parent.mkdir()
         certificates.ensure(files, ["127.0.0.1"])
         encoded = {
             "client-certificate-data": base64.b64encode(files.server.read_bytes()).decode(),

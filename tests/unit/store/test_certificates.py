@@ -22,7 +22,7 @@ def read(path):
 
 
 def texts(files):
-    return {path.name: path.read_text() for path in files.all()}
+    return {path.name: path.read_text() for path in vars(files).values()}
 
 
 def test_what_is_good_is_kept(files):
@@ -73,7 +73,7 @@ def test_an_authority_that_ends_soon_is_replaced_with_its_certificate(files):
 @pytest.mark.parametrize("damage", ["", "no certificate"])
 def test_a_damaged_file_is_made_anew(files, name, damage):
     ensure(files, ["controller"])
-    (files.directory / name).write_text(damage)
+    (files.authority.parent / name).write_text(damage)
     assert ensure(files, ["controller"]) is True
     verify(files)
 
@@ -82,7 +82,7 @@ def test_removing_leaves_nothing(files):
     assert files.remove() is False
     ensure(files, ["controller"])
     assert files.remove() is True
-    assert list(files.directory.iterdir()) == []
+    assert list(files.authority.parent.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["controller.example", "192.0.2.7", "2001:db8::7", "127.0.0.1", "localhost"])

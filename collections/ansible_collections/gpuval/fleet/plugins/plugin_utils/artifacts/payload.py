@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import io
 import marshal
@@ -41,11 +40,6 @@ def runner_pyz() -> bytes:
 def workloads_zip() -> bytes:
     """Return the workloads as a zip for ``PYTHONPATH``. Raises ``FileNotFoundError`` when the package is missing."""
     return _zip(_package(WORKLOADS, "gpuval_workloads"))
-
-
-def sha256(data: bytes) -> str:
-    """Return the SHA-256 of data in hexadecimal."""
-    return hashlib.sha256(data).hexdigest()
 
 
 def _package(folder: Path, name: str) -> list[Entry]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -36,34 +35,16 @@ NEEDED = timedelta(seconds=MAX_SIGNED_SECONDS) + CLOCK_SLACK
 LOOPBACK_NAMES = ("127.0.0.1", "::1", "localhost")
 
 
-@dataclass(frozen=True)
 class CertificateFiles:
     """Where the certificates of one store lie."""
 
-    directory: Path
-
-    @property
-    def authority(self) -> Path:
-        return self.directory / "ca.pem"
-
-    @property
-    def authority_key(self) -> Path:
-        return self.directory / "ca.key"
-
-    @property
-    def server(self) -> Path:
-        return self.directory / "server.pem"
-
-    @property
-    def server_key(self) -> Path:
-        return self.directory / "server.key"
-
-    def all(self) -> tuple[Path, ...]:
-        return self.authority, self.authority_key, self.server, self.server_key
+    def __init__(self, directory: Path) -> None:
+        self.authority, self.authority_key = directory / "ca.pem", directory / "ca.key"
+        self.server, self.server_key = directory / "server.pem", directory / "server.key"
 
     def remove(self) -> bool:
         """Forget authority and certificate. Returns whether there was one."""
-        present = [path for path in self.all() if path.exists()]
+        present = [path for path in vars(self).values() if path.exists()]
         for path in present:
             path.unlink()
         return bool(present)
