@@ -42,10 +42,13 @@ class Tails:
     count: int = 0
     nodes: dict[str, float] = field(default_factory=dict)
 
-    def add(self, values: Iterable[tuple[str, float]], sign: int) -> None:
-        """All values of a figure, by node; ``sign`` is 1 where the greater is the better, else -1."""
+    def add(self, values: Iterable[tuple[str, float]], margin: float, deviations: float, sign: int) -> None:
+        """All values of a figure, by node; ``sign`` is 1 where the greater is the better, else -1.
+
+        Values beyond margin and deviations are no part of the centre: bad nodes would move it.
+        """
         known = list(values)
-        peers = Peers.of([value for _, value in known])
+        peers = Peers.without_the_far([value for _, value in known], margin, deviations)
         if peers is None or not peers.deviation:
             return
         self.count += len(known)

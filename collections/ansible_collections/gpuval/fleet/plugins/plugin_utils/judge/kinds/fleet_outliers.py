@@ -56,10 +56,11 @@ def survey(check: Check, subjects: Iterable[Subject], expected: str, context: Co
         levels, within = context.tails[key[0]]
         sign = 1 if check.max_below is not None else -1
         if check.relative_to:
-            within.add(_ratios(check, samples), sign)
+            within.add(_ratios(check, samples), least_margin(check), check.deviations, sign)
         else:
             modes = modes_of(check, samples)
-            levels.add(_levels(check, modes.better if modes else samples), sign)
+            known = _levels(check, modes.better if modes else samples)
+            levels.add(known, least_margin(check), check.deviations, sign)
 
 
 def _levels(check: Check, samples: Samples) -> list[tuple[str, float]]:
