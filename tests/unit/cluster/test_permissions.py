@@ -84,7 +84,7 @@ class Preparation:
     def __call__(self, *, check_mode=False, namespace="gpuval", make_namespace=False):
         action = object.__new__(ActionModule)
         action._task = SimpleNamespace(check_mode=check_mode)
-        action._display = SimpleNamespace(display=self.told.append)
+        action._display = SimpleNamespace(display=lambda *lines: self.told.append("\n".join(lines)))
         options = {
             "kubeconfig": str(self.kit.kubeconfig),
             "context": "",
