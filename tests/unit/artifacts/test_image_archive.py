@@ -149,8 +149,9 @@ def builder(tmp_path, monkeypatch):
     with tarfile.open(tmp_path / "context.tar", "w"):
         pass
 
-    def build(digests, expected):
-        document = [{"Id": "sha256:base", "RepoDigests": [f"docker.io/library/debian@{one}" for one in digests]}]
+    def build(digests, expected, **labels):
+        names = [f"docker.io/library/debian@{one}" for one in digests]
+        document = [{"Id": "sha256:base", "RepoDigests": names, "Labels": labels}]
         (tmp_path / "registry").write_text(json.dumps(document))
         (tmp_path / "base").unlink(missing_ok=True)
         made = Builder("docker")
@@ -173,3 +174,4 @@ def test_a_base_whose_tag_moved_is_not_built_on(builder):
 
 def test_a_base_that_was_made_here_has_no_digest_to_compare(builder):
     assert builder([], OLD) == ""
+    assert builder([NEW], OLD, **{"gpuval.context": "x"}) == ""  # podman's, and docker's with containerd

@@ -61,8 +61,9 @@ class Builder:
             image = json.loads(done.stdout)[0]
             identity = image["Id"] if image["Id"].startswith("sha256:") else f"sha256:{image['Id']}"
             labels = image.get("Labels") or (image.get("Config") or {}).get("Labels") or {}
-            digests = tuple(name.rpartition("@")[2] for name in image.get("RepoDigests") or () if "@" in name)
-            return BuiltImage(identity, dict(labels), digests)
+            # Engines give images that were built here a digest, too: of those each build has another.
+            named = () if CONTEXT_LABEL in labels else image.get("RepoDigests") or ()
+            return BuiltImage(identity, dict(labels), tuple(name.rpartition("@")[2] for name in named if "@" in name))
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise BuildError(f"{self.command} gives no account of {reference}: {error}") from error
 
