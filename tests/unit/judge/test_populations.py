@@ -171,6 +171,18 @@ def test_a_slow_node_of_a_few_is_named(nodes):
     assert {node["verdict"] for node in found.values()} == {"PASS"}
 
 
+def test_a_part_that_is_an_outlier_of_its_node_alone_is_a_warning():
+    """Of GPUs that differ by 3 % one is 9 % slower; the other seven of its node agree by chance."""
+    fleet = drawn(16, gpu_cv=0.03, seed=3)
+    for one in fleet.evidence.records["node-0000"]["diagnostics"]["metrics"]:
+        if one["name"] == fleets.MATMUL:
+            one["value"] = 745.0 * (0.91 if one["scope"] == "gpu:2" else 1)
+    nodes, _ = judged(fleet)
+    (entry,) = [one for one in nodes["node-0000"]["checks"] if one["name"] == "diagnostics_matmul_outlier"]
+    assert (entry["part"], entry["verdict"]) == ("gpu:2", "warn")
+    assert "parts of other nodes differ as much" in entry["reason"]
+
+
 def test_a_slow_gpu_is_the_only_one_that_fails_although_all_wait_for_it_in_training():
     fleet = drawn(16, planted=fleets.planted("slow GPU", 0.2, 16, 1, 2))
     part = fleet.defects["node-0000"].part

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from .check import Check
 from .entries import Entry
@@ -22,6 +22,23 @@ def of_the_node(check: Check, subject: Subject, entries: list[Entry]) -> list[En
     if len(far) < len(entries):  # something is missing too
         return entries
     return [{**far[0], "part": "node", "reason": f"all {len(far)} GPUs, {far[0]['part']}: {far[0]['reason']}"}]
+
+
+def follow_the_fleet(checks: Sequence[Entry], criteria: Iterable[Check]) -> None:
+    """A part that is an outlier of its node, but none beside the parts of all nodes, is a warning.
+
+    Eight parts show less of how healthy ones differ than the parts of eight nodes or more.
+    """
+    outliers = [check for check in criteria if check.kind == "outlier"]
+    beside = {check.metric: check.name for check in outliers if check.peers == "fleet" and check.relative_to}
+    in_node = {check.name for check in outliers if check.peers == "node"}
+    for entry in checks:
+        if entry["name"] not in in_node or entry["verdict"] != "fail":
+            continue
+        of_fleet = [one["verdict"] for one in checks if one["name"] == beside.get(entry["metric"])]
+        if of_fleet and set(of_fleet) <= {"pass", "warn"}:
+            reason = f"{entry['reason']}; parts of other nodes differ as much"
+            entry.update(verdict="warn", severity="advisory", reason=reason)
 
 
 def name_the_cause(checks: Sequence[Entry]) -> list[Entry]:

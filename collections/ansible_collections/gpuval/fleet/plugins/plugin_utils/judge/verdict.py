@@ -218,6 +218,7 @@ def judge_node(
         checks.append(changed_check(*evidence.changed[name]))
     checks += [exempt_check(stage, reason) for stage, reason in expected.get("exempt", {}).items()]
     _withhold(checks, criteria)
+    causes.follow_the_fleet(checks, criteria)
     checks = causes.name_the_cause(checks)
     for entry in checks:
         entry["reason"] = one_line(entry["reason"], 600)
