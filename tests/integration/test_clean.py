@@ -44,7 +44,8 @@ def test_a_second_run_is_refused_while_the_first_is_at_work(new_fleet):
         ended = first.wait(60)
         assert ended.code != 0 and "closed by another command" in ended.output
         assert "FINAL ACCEPTANCE: INCOMPLETE" in ended.output, ended
-        (pause,) = fleet.decisive("node-1")
+        (node,) = json.loads((fleet.results / "first/report.json").read_text())["nodes"]
+        (pause,) = [check for check in node["checks"] if check["name"] == "pause_state"]
         assert "the run was ended by another command (clean)" in pause["reason"]
         assert "--limit node-1" in pause["remedy"]
         assert not (fleet.node_base("node-1") / "first").exists()

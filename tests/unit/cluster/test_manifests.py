@@ -76,6 +76,7 @@ def plan(node="node-1", run_id="run-1", stages=tuple(DECLARATIONS), sku="h200", 
         python="python3",
         models_dir=None,
         container=container or {},
+        nonce="0" * 32,
     )
     return plans.build(settings, list(stages), {**DECLARATIONS, **declared})
 
