@@ -101,7 +101,7 @@ def view(request):
 
 
 @pytest.mark.quick
-def test_loads_alone_and_without_a_word(browser, results, view):
+def test_loads_alone_and_silently(browser, results, view):
     with Opened(browser, results / "report.html", **VIEWS[view]) as opened:
         assert opened.said == []
         assert opened.asked == [(results / "report.html").as_uri()]

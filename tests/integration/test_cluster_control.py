@@ -142,7 +142,7 @@ def test_two_runs_at_once_leave_each_other_alone(kit, new_fleet):
     assert there(kit, names.run_selector(two.run_id)) == kept == there(kit)
 
 
-def test_a_killed_controller_is_taken_up_and_nothing_runs_twice(kit, new_fleet):
+def test_a_killed_controller_is_resumed_and_nothing_runs_twice(kit, new_fleet):
     kit.add_nodes(3, gpus=0)
     kit.settings.stage_seconds_of["second"] = 8.0
     fleet = new_fleet(gpuval_max_nodes_at_once=2)  # the third has its turn only after the crash
@@ -233,7 +233,7 @@ class Silent(Records):
         return None
 
 
-def test_marks_are_set_and_taken_off(kit, new_fleet):
+def test_marks_are_set_and_removed(kit, new_fleet):
     kit.add_nodes(2, gpus=0)
     kit.on_stage.states["node-002", "second"] = "failure"
     fleet = new_fleet(gpuval_mark_nodes=True, gpuval_taint_failed=True, gpuval_retries=0)

@@ -73,7 +73,7 @@ def test_a_node_that_comes_up_joins_the_run_and_one_that_does_not_fit_stays_out(
     assert [kit.all(kind) for kind in ("Job", "Pod", "Secret", "ConfigMap")] == [[], [], [], []]
 
 
-def test_nobody_joins_unasked(new_fleet, kit, held):
+def test_no_node_joins_unasked(new_fleet, kit, held):
     kit.add_node("gpu-1", gpus=0)
     held.add("gpu-1")
     fleet = new_fleet()

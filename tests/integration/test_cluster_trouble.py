@@ -124,7 +124,7 @@ def test_a_job_that_may_not_be_made_costs_its_own_node_only(tmp_path, kit):
     assert "docs/kubernetes.md" in check["remedy"]
 
 
-def test_a_watch_that_is_forbidden_names_the_rule_and_the_run_can_be_taken_up(tmp_path, kit):
+def test_a_watch_that_is_forbidden_names_the_rule_and_the_run_can_be_resumed(tmp_path, kit):
     fleet = fleet_of(tmp_path, kit, 2)
     kit.deny("watch", "", "pods")
     done = fleet.play()
@@ -152,7 +152,7 @@ def test_a_watch_that_is_refused_for_a_while_costs_nothing(tmp_path, kit):
     assert all_passed(fleet, 2)
 
 
-def test_a_job_deleted_by_somebody_is_made_once_more(tmp_path, kit, containers):
+def test_a_job_deleted_from_outside_is_made_once_more(tmp_path, kit, containers):
     containers.struck = lambda run: TOLD.get((run.node, run.stage, run.attempt))
     kit.settings.stage_seconds = 4  # the pod lives on while it is told to end
     fleet = fleet_of(tmp_path, kit, 2, work_workload=SLOW_WORK)

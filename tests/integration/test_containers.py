@@ -203,7 +203,7 @@ def test_clean_ends_what_a_killed_runner_left(engine, image, node):
     assert node.ask("clean") == {"removed": [], "killed": [], "left": []}
 
 
-def test_the_client_of_the_engine_killed_is_told_apart(engine, image, node):
+def test_the_client_of_the_engine_killed_is_distinguished(engine, image, node):
     node.put_plan(stage("a", READY, image=image, grace_seconds=2), runtime=engine.command)
     running = node.begin("run")
     until(lambda: node.files.log("a").exists() and "under way" in node.log("a"), RUN_SECONDS)

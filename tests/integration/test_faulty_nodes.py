@@ -85,7 +85,7 @@ def test_a_flipped_byte_in_the_store(run):
     assert fleet.decisive("flipped")[0]["stage"] == "loading"
 
 
-def test_gpu_hardware_without_a_driver_is_never_taken_for_a_cpu(run):
+def test_gpu_hardware_without_a_driver_is_never_mistaken_for_a_cpu(run):
     fleet, done = run
     states = {"facts": "failure", "training": "skipped", "loading": "success", "inference": "skipped"}
     fleet.assert_evidence("no-driver", states)

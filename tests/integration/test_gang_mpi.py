@@ -155,7 +155,7 @@ def test_every_member_has_its_ranks_and_the_result(hosts, tmp_path):
         assert result["environment"]["gang"]["nodes"] == 3
 
 
-def test_what_gives_no_answer_leaves_nobody_guilty(hosts, tmp_path):
+def test_what_gives_no_answer_implicates_no_node(hosts, tmp_path):
     for code, log, result, _ in run(hosts[:2], tmp_path, NO_ANSWER, "--tool", "nccl-tests"):
         assert code == EXIT_CRASH, log
         ends = [line for line in log.splitlines() if line.startswith(("crash: ", "failure: "))]

@@ -30,7 +30,7 @@ def killed_in_its_round(fleet):
     return [made["token"], *made["id_ed25519"].split("\n")[1:3]]
 
 
-def test_a_round_is_taken_up_and_what_it_left_is_taken_away(tmp_path):
+def test_a_round_is_resumed_and_what_it_left_is_removed(tmp_path):
     nodes = [Node(f"node-{number}") for number in (1, 2)]
     with ContainerFleet(tmp_path, nodes, settings(gpuval_gang_search=False, **LONG)) as fleet:
         secrets = killed_in_its_round(fleet)

@@ -94,7 +94,7 @@ def test_what_cannot_be_answered_says_why(project):
     assert "the file's name must end in .json or .csv" in done.told
 
 
-def test_without_duckdb_it_is_said_what_to_do(project, tmp_path):
+def test_without_duckdb_a_remedy_is_given(project, tmp_path):
     (tmp_path / "duckdb.py").write_text("raise ImportError('no such library')")
     environment = {
         **project.environment,

@@ -106,7 +106,7 @@ def test_a_start_that_is_damaged_is_found_out_and_sent_again(sending):
     assert sending.whole()
 
 
-def test_an_archive_that_the_controller_lost_is_named_and_stops_nobody(sending):
+def test_an_archive_that_the_controller_lost_is_named_and_stops_no_other(sending):
     sending.kept.unlink()
     done = sending.send()
     assert "gpuval.fleet.build again" in done.told

@@ -144,7 +144,7 @@ def test_the_catalogue_is_true(fleet, built):
     assert built["architecture"] == docker("image", "inspect", "--format", "{{.Architecture}}", REFERENCE).strip()
 
 
-def test_the_store_has_the_archive_and_what_is_said_about_it(built, s3):
+def test_the_store_has_the_archive_and_its_description(built, s3):
     client = s3.client()
     body = client.get_object(Bucket="gpuval", Key=built["key"])["Body"].read()
     assert len(body) == built["bytes"]
@@ -196,7 +196,7 @@ def test_a_builder_that_removed_the_image_need_not_build_it(fleet, built):
     assert docker("image", "inspect", "--format", "{{.Id}}", REFERENCE).strip() == built["id"]
 
 
-def test_an_archive_of_others_is_taken_in(fleet, built, s3, tmp_path):
+def test_an_archive_of_others_is_accepted(fleet, built, s3, tmp_path):
     given = tmp_path / "given.tar"
     given.hardlink_to(images.archive_file(fleet.root / "state", built["sha256"]))
     declared = {"gpuval_images": {"given": {"reference": "registry.example/given:1", "archive": str(given)}}}

@@ -16,7 +16,7 @@ WORK = {
     "interpreter",
     ["{{ my_python }}", "{{ omit }}", "auto_silent"],
 )
-def test_the_interpreter_may_be_said_in_many_ways(tmp_path, interpreter):
+def test_the_interpreter_may_be_given_in_many_ways(tmp_path, interpreter):
     settings = {
         "ansible_pipelining": True,
         "ansible_python_interpreter": interpreter,

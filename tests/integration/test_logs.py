@@ -90,7 +90,7 @@ def test_nodes_tell_of_themselves_where_no_run_ever_was(new_fleet):
         assert not fleet.node_base("node-1").exists(), "nothing is left on the node"
 
 
-def test_every_node_gone_is_told_and_no_error(new_fleet):
+def test_every_node_gone_is_reported_and_no_error(new_fleet):
     with new_fleet("all_gone") as fleet:
         done = fleet.play("gpuval.fleet.logs", nodes={"gone-1": GONE})
         assert done.code == 0, done

@@ -152,7 +152,7 @@ def test_clean_puts_back_what_the_network_was(cabled, arguments):
     assert shell(cabled, "one", SNAPSHOT) == before
 
 
-def test_what_someone_else_changed_since_is_left_alone_and_said(cabled):
+def test_what_someone_else_changed_since_is_left_alone_and_reported(cabled):
     settings = {"network_sysctls": {"net.ipv4.tcp_fin_timeout": 33, "net.core.somaxconn": 1234}}
     was = shell(cabled, "one", "cat /proc/sys/net/core/somaxconn")
     assert network(cabled, "--limit", "one", "--tags", "network_apply", **settings).code == 0
@@ -322,7 +322,7 @@ def test_services_are_measured_and_those_that_are_away_are_named(fleet):
     assert "planted-secret" not in (fleet.results / "network/matrix.json").read_text()
 
 
-def test_who_is_not_root_is_told_what_needs_root(fleet):
+def test_who_is_not_root_learns_what_needs_root(fleet):
     declared = {**DECLARED, "ansible_become": False, "network_interfaces": []}
     shell(
         fleet,

@@ -46,7 +46,7 @@ def test_every_item_is_done_on_every_node(tmp_path):
     assert len(list(tmp_path.glob("node-*/*"))) == 4
 
 
-def test_a_node_that_fails_is_named_and_stops_nobody(tmp_path):
+def test_a_node_that_fails_is_named_and_stops_no_other(tmp_path):
     done = played(tmp_path, "a", "b", folders=("node-1",))
     assert done.code == 0, done
     assert "failed nodes: node-2" in done.output

@@ -364,7 +364,7 @@ def test_a_host_that_only_a_certificate_proves(new_site, started, tmp_path):
     assert fresh.findings()["nodes"]["node-1"]["state"] in ("unknown_host_key", "wrong_host_key")
 
 
-def test_a_broken_ssh_config_and_a_missing_client_are_said(new_site, started, tmp_path):
+def test_a_broken_ssh_config_and_a_missing_client_are_reported(new_site, started, tmp_path):
     node = started(Sshd(tmp_path / "node"))
     config = tmp_path / "ssh_config"
     config.write_text("Host *\n NoSuchOption yes\n")

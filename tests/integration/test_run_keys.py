@@ -90,7 +90,7 @@ def test_keys_are_placed_once_and_are_private(fleet):
     assert fleet.bed.execute("one", "stat", "-c", "%a", f"{folder(fleet, 'one')}/id_ed25519").strip() == "600"
 
 
-def test_the_nodes_of_the_run_log_in_both_ways_and_nobody_else_does(fleet):
+def test_the_nodes_of_the_run_log_in_both_ways_and_no_other_does(fleet):
     serve = f"mkdir -p /opt/gpuval /run/sshd; /usr/sbin/sshd -f {INSIDE}/sshd_config"
     for node in NAMES:
         fleet.bed.execute(node, "sh", "-c", f"mkdir -p /opt/gpuval && ln -sfn {folder(fleet, node)} {INSIDE}")

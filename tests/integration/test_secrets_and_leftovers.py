@@ -136,7 +136,7 @@ def test_the_whole_road_passes(boxed):
     fleet.assert_evidence("node-1", dict.fromkeys(STAGES, "success"))
 
 
-def test_no_secret_is_said_or_written(boxed):
+def test_no_secret_is_printed_or_written(boxed):
     fleet, _, _, done, planted, seen = boxed
     assert b"gpuval_workloads.training" in seen.text, "the sampling sees the processes in the box"
     assert_nowhere(fleet, planted, done, seen)
@@ -207,7 +207,7 @@ def test_an_s3_service_of_its_own(new_fleet, s3_service):
         assert list(store.list("models/")), "models outlive a run"
 
 
-def test_wrong_keys_are_said_before_anything_is_started(new_fleet, s3_service):
+def test_wrong_keys_are_reported_before_anything_is_started(new_fleet, s3_service):
     settings = {"gpuval_stages": ["facts"], **s3_service, "gpuval_s3_secret_key": plant("wrong")}
     with new_fleet("refused", settings=settings) as fleet:
         done = fleet.play()

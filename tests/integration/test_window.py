@@ -82,7 +82,7 @@ def test_over_ssh_the_pinned_keys_hold(at_work):
     assert not pins.exists() or str(pins) in command
 
 
-def test_who_is_not_there_is_told(at_work):
+def test_who_is_not_there_is_reported(at_work):
     for more, told in (
         (["-e", "run_reach_stage=training"], "'training' is no stage of this run on node-1"),
         (["-e", "run_reach_node=node-9"], "'node-9' is no node of run"),

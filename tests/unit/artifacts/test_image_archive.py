@@ -122,7 +122,7 @@ def test_when_an_image_is_built_again(here, base, built_base, outdated):
     assert Builder.outdated(image, BuiltImage(base, {}) if base else None, "new", built_base) is outdated
 
 
-def test_without_an_engine_it_is_said_what_to_do(monkeypatch, tmp_path):
+def test_without_an_engine_a_remedy_is_given(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BuildError, match=r"docker is not installed; podman is not installed.*container_image_build_on"):
         Builder()

@@ -104,7 +104,7 @@ def test_tests_and_caches_do_not_travel(tmp_path, monkeypatch):
     ]
 
 
-def test_an_incomplete_collection_is_said(tmp_path, monkeypatch):
+def test_an_incomplete_collection_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(payload, "WORKLOADS", tmp_path / "gone")
     with pytest.raises(FileNotFoundError, match="install it again"):
         payload.workloads_zip()

@@ -244,7 +244,7 @@ class TestLogs:
 
 
 class TestRetries:
-    def test_too_many_requests_waits_as_told(self, kit, cluster, waits):
+    def test_too_many_requests_waits_as_asked(self, kit, cluster, waits):
         kit.throttle(2, retry_after=3)
         with pytest.raises(ClusterError, match="too many requests"):  # 3 + 3 seconds are more than the deadline of 5
             Cluster(Access(str(kit.kubeconfig)), deadline_seconds=2, sleep=waits.append).create(config_map())
@@ -463,7 +463,7 @@ class TestLogin:
             cluster.list("Pod")
         assert time.monotonic() - began < 60  # waiting would not help
 
-    def test_a_certificate_of_somebody_else(self, kit, tmp_path):
+    def test_a_certificate_of_another(self, kit, tmp_path):
         files = CertificateFiles(tmp_path / "certificates")
         files.authority.parent.mkdir()
         certificates.ensure(files, ["127.0.0.1"])
@@ -737,7 +737,7 @@ class TestSimulation:
         kit.set_node("node-001", unschedulable=None)
         kit.wait(lambda: kit.all("Job")[0]["status"].get("succeeded") == 1)
 
-    def test_the_whole_node_is_taken(self, kit, cluster):
+    def test_the_whole_node_is_accepted(self, kit, cluster):
         kit.stage_seconds_of["facts"] = 0.3
         gpus = {"limits": {"nvidia.com/gpu": 8}}
         for number in (1, 2):

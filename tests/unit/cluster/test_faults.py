@@ -146,7 +146,7 @@ def test_a_taint_is_classed_whether_the_scheduler_names_it_or_not(watched, names
         assert ("unreachable" if node == NODE else "dedicated") in trouble.message
 
 
-def test_a_volume_that_is_not_there_is_told_until_it_is(watched):
+def test_a_volume_that_is_not_there_is_reported_until_it_is(watched):
     wanted = job(NODE)
     volume = {"name": "store", "secret": {"secretName": "late"}}
     wanted["spec"]["template"]["spec"]["volumes"] = [volume]

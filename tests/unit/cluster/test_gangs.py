@@ -332,7 +332,7 @@ def test_gangs_of_a_search_share_a_config_map_and_each_pod_sees_its_own(tmp_path
     }
 
 
-def test_a_plan_of_a_gang_that_nobody_describes_is_refused():
+def test_a_plan_of_a_gang_without_a_description_is_refused():
     with pytest.raises(ManifestError, match="node-1: the members of gang all in its plan are unknown"):
         made(together=None)
 

@@ -257,7 +257,7 @@ def test_nodes_that_share_a_cache_do_not_share_a_folder(cache):
         ({}, {"volumes": ["named:/data"]}, "no folder of the node"),
     ],
 )
-def test_what_a_pod_cannot_give_is_said(asked, container, message):
+def test_what_a_pod_cannot_give_is_reported(asked, container, message):
     with pytest.raises(ManifestError, match=message):
         made(placement(asked, container=container))
 
@@ -439,7 +439,7 @@ def test_the_resource_of_the_accelerators(sku, asked, allocatable, resource):
         assert (list(limits.items()) or [None])[0] == resource
 
 
-def test_a_count_that_nobody_knows_is_asked_for():
+def test_a_count_that_is_unknown_is_asked_for():
     with pytest.raises(ManifestError, match="gpuval_gpu_count"):
         pod(target=Target("node-1"), sku="nvidia")
 
@@ -460,7 +460,7 @@ def test_what_a_stage_asks_of_its_container():
 
 
 @pytest.mark.parametrize(("asked", "says"), [({"privileged": True}, None), ({"capabilities": ["SYS_ADMIN"]}, None)])
-def test_no_escalation_is_not_said_where_the_api_would_refuse_it(asked, says):
+def test_no_escalation_is_not_reported_where_the_api_would_refuse_it(asked, says):
     assert containers(pod(asked))[0]["securityContext"].get("allowPrivilegeEscalation") is says
 
 

@@ -121,7 +121,7 @@ def test_a_hundred_nodes_cost_a_list_and_a_patch_each(kit, cluster):
     assert len(kit.requests) == 1
 
 
-def test_marks_are_taken_off_again(kit, cluster):
+def test_marks_are_removed_again(kit, cluster):
     nodes = kit.add_nodes(3, taints=[FOREIGN])
     before = {name: (spec_of(kit, name), labels_of(kit, name)) for name in nodes}
     marks.set_marks(cluster, dict.fromkeys(nodes[:2], mark()), taint=True)
@@ -130,7 +130,7 @@ def test_marks_are_taken_off_again(kit, cluster):
     assert {name: (spec_of(kit, name), labels_of(kit, name)) for name in nodes} == before
 
 
-def test_only_marks_of_one_run_or_of_some_nodes_are_taken_off(kit, cluster):
+def test_only_marks_of_one_run_or_of_some_nodes_are_removed(kit, cluster):
     nodes = kit.add_nodes(3)
     marks.set_marks(cluster, {nodes[0]: mark(), nodes[1]: mark(run_id="other"), nodes[2]: mark()}, taint=False)
     assert list(marks.remove_marks(cluster, run_id="other").changes) == [nodes[1]]
@@ -148,7 +148,7 @@ def test_check_mode_changes_nothing_and_shows_what_it_would(kit, cluster):
     assert marks.VERDICT_LABEL not in labels_of(kit, nodes[0])
 
 
-def test_a_node_that_the_cluster_has_not_is_told(kit, cluster):
+def test_a_node_that_the_cluster_has_not_is_reported(kit, cluster):
     kit.add_nodes(1)
     assert marks.set_marks(cluster, {"gone": mark()}, taint=False).missing == ["gone"]
 

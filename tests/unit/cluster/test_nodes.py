@@ -278,7 +278,7 @@ def test_a_node_that_lost_a_gpu_works_with_the_rest():
     assert found(h200(gpus=7), expected_gpus=8).message == "7 nvidia.com/gpu allocatable, 8 expected"
 
 
-def test_a_launch_is_told_why_it_cannot_be():
+def test_a_launch_learns_why_it_cannot_be():
     settings = pod_settings.PodSettings()
     assert nodes.finding_for("gpu-001", h200(gpus=7), settings, "h200", 8) is None
     told = nodes.finding_for("gpu-001", None, settings, "auto", None)

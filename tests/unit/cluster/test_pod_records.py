@@ -116,7 +116,7 @@ def test_a_disruption_is_no_evidence(name):
 
 
 @pytest.mark.parametrize("source", ["record", "last word"])
-def test_a_runner_that_was_told_to_end_with_its_pod_has_another_turn(source):
+def test_a_runner_that_was_asked_to_end_with_its_pod_has_another_turn(source):
     told = record("inference", "cancelled")
     known = {stage: record(stage) for stage in STAGES[:3]}
     after = placed(EVICTED, inference=last_word("inference", "cancelled", code=143))
@@ -220,13 +220,13 @@ def test_hostile_last_words_are_cleaned_and_follow_the_schema():
     assert made["message"].startswith("no; ")
 
 
-def test_success_is_not_taken_from_a_container_that_was_killed():
+def test_success_is_not_read_from_a_container_that_was_killed():
     text = last_word("training", "success").message
     container = Container("ended", "Error", text, 137, "SIGKILL", AT, AT)
     assert pod_records.record_from_termination(container, PLAN, "training", 1, AT) is None
 
 
-def test_the_tail_of_the_log_is_told_with_a_crash():
+def test_the_tail_of_the_log_is_reported_with_a_crash():
     trouble = Trouble("container_failed", "killed by SIGSEGV", "...", "training", final=True, evidence=True)
     dead = Container("ended", "Error", "CUDA error: unspecified launch failure", 139, "SIGSEGV", AT, AT)
     (crash,) = pod_records.owed(placed(trouble, training=dead), PLAN, {}, AT).records

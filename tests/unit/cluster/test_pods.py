@@ -338,7 +338,7 @@ def test_a_container_that_does_not_start(reason, message, name, evidence):
     assert cluster.status.done
 
 
-def test_a_start_that_failed_for_good_is_told_from_the_ended_container():
+def test_a_start_that_failed_for_good_is_distinguished_from_the_ended_container():
     said = 'exec: "python3": executable file not found in $PATH: unknown'
     failed = ended(128, "StartError", f"failed to create containerd task: {said}", startedAt="1970-01-01T00:00:00Z")
     status = Cluster(pod([failed], "Failed")).status
@@ -347,7 +347,7 @@ def test_a_start_that_failed_for_good_is_told_from_the_ended_container():
 
 
 @pytest.mark.parametrize(["reason", "message", "name"], cases("events"))
-def test_a_pod_that_cannot_be_prepared_is_told_by_its_events(reason, message, name):
+def test_a_pod_that_cannot_be_prepared_is_explained_by_its_events(reason, message, name):
     cluster = Cluster(pod([waiting("PodInitializing")]))
     assert cluster.trouble is None
     cluster.see(event(reason, message))
@@ -416,7 +416,7 @@ def test_events_are_put_in_order_by_their_times_and_else_as_they_came():
     assert Cluster(waits, newer, event("Pulling", at=late)).trouble is None
 
 
-def test_a_pod_that_starts_without_a_word_is_given_long_for_its_image():
+def test_a_pod_that_starts_silently_is_given_long_for_its_image():
     cluster = Cluster(pod([waiting("PodInitializing")]), limits=Limits(start_seconds=1800))
     cluster.now += 1799
     assert cluster.trouble is None
@@ -460,7 +460,7 @@ def test_a_taint_without_a_name_on_a_node_that_is_not_ready():
     assert "it is not ready" in cluster.trouble.message
 
 
-def test_a_taint_without_a_name_on_a_node_that_nobody_knows():
+def test_a_taint_without_a_name_on_a_node_that_is_unknown():
     tracker = PodTracker()
     for obj in (job(), unscheduled(UNNAMED + PREEMPTION)):
         tracker.take(obj["kind"], "ADDED", obj, 0.0)
@@ -487,7 +487,7 @@ def test_a_node_with_another_s_hostname_says_so():
 
 
 @pytest.mark.parametrize(["message", "name"], cases("refusals"))
-def test_a_pod_that_may_not_be_made_is_told_by_its_job_s_event(message, name):
+def test_a_pod_that_may_not_be_made_is_explained_by_its_job_s_event(message, name):
     cluster = Cluster(event("FailedCreate", message, "Job", JOB), limits=Limits(patience_seconds=300))
     assert (cluster.trouble.name, cluster.trouble.message, cluster.trouble.final) == (name, message, False)
     cluster.now += 120
@@ -503,7 +503,7 @@ def test_an_event_may_come_before_its_job():
     assert tracker.status(NODE, 1.0).trouble.name == "quota"
 
 
-def test_a_job_without_a_pod_is_told_after_a_while():
+def test_a_job_without_a_pod_is_reported_after_a_while():
     cluster = Cluster(limits=Limits(patience_seconds=300))
     assert cluster.trouble is None
     cluster.now += 120
@@ -608,7 +608,7 @@ def test_a_last_stage_that_tells_of_a_failure_is_no_trouble():
     assert (cluster.trouble, cluster.status.done) == (None, True)
 
 
-def test_a_last_stage_without_a_word_did_not_end_by_itself():
+def test_a_last_stage_silently_did_not_end_by_itself():
     assert Cluster(pod([ended(), ended(), ended(1)], "Failed")).trouble.name == "container_failed"
 
 
@@ -657,7 +657,7 @@ def test_a_pod_deleted_from_outside():
     assert cluster.trouble.message == f"its pod {POD} was deleted from outside the run"
 
 
-def test_a_pod_that_is_gone_without_a_word_was_deleted():
+def test_a_pod_that_is_gone_silently_was_deleted():
     cluster = Cluster(pod([ended(), running()]))
     cluster.see(pod([ended(), running()]), change="DELETED")
     assert (cluster.trouble.name, cluster.status.done) == ("pod_deleted", True)
@@ -672,7 +672,7 @@ def test_a_pod_killed_for_memory_and_deleted_afterwards_was_killed_for_memory():
     assert cluster.trouble.name == "oom_killed"
 
 
-def test_a_job_that_somebody_deletes_before_it_has_a_pod():
+def test_a_job_deleted_from_outside_before_it_has_a_pod():
     cluster = Cluster()
     cluster.see(job(), change="DELETED")
     assert (cluster.trouble.name, cluster.status.done) == ("job_deleted", True)
@@ -750,7 +750,7 @@ def test_a_node_made_again_under_its_name_has_not_the_pods_of_the_old_one(told):
     ("at", "lost"), [("2026-11-20T20:15:20Z", True), ("2026-11-20T20:30:00Z", False), (None, False)]
 )
 @pytest.mark.parametrize("first", ["pod", "node"])
-def test_a_pod_older_than_its_node_is_lost_though_nobody_saw_the_old_one(at, lost, first):
+def test_a_pod_older_than_its_node_is_lost_though_the_old_one_was_unseen(at, lost, first):
     tracker = PodTracker()
     placed_at = condition("PodScheduled") | {"lastTransitionTime": at}
     objects = [job(), pod([running()], conditions=[placed_at]), node(made="2026-11-20T20:30:00Z")]
@@ -767,7 +767,7 @@ def test_a_node_of_another_name_than_the_inventory_s_is_known_by_its_pod():
     assert "container runtime is down" in cluster.trouble.message
 
 
-def test_a_heartbeat_of_a_node_concerns_nobody():
+def test_a_heartbeat_of_a_node_concerns_no_node():
     cluster = Cluster(pod([running()]))
     assert cluster.tracker.take("Node", "MODIFIED", node(), cluster.now) == set()
 

@@ -95,7 +95,7 @@ def test_what_is_there_first_then_what_happens(kit, cluster, follow):
     assert [change for kind, change, _ in follower.told if kind == "Node"].index("SYNC") == 2
 
 
-def test_others_are_not_told(kit, cluster, follow):
+def test_others_are_not_reported(kit, cluster, follow):
     follower = follow(("Event", "", "involvedObject.kind=Pod"), ("Job", SELECTOR))
     kit.add_node("node-001")
     cluster.create(job("other", labels={**LABELS, "gpuval.io/run": "r2"}))
@@ -107,7 +107,7 @@ def test_others_are_not_told(kit, cluster, follow):
 
 
 @pytest.mark.parametrize("trouble", ["drop", "gone", "both", "down"])
-def test_nothing_is_lost_and_nothing_is_told_twice(kit, cluster, follow, trouble):
+def test_nothing_is_lost_and_nothing_is_reported_twice(kit, cluster, follow, trouble):
     """Follower.take asserts that each object is added once and deleted once."""
     names = kit.add_nodes(20)
     kit.settings.stage_seconds = 0.05
@@ -150,7 +150,7 @@ def test_nothing_is_lost_and_nothing_is_told_twice(kit, cluster, follow, trouble
         assert kit.counts()[LIST_PODS] == 1  # versions are still known: no need to list
 
 
-def test_what_vanished_while_nobody_looked_is_told(kit, cluster, follow):
+def test_what_vanished_while_no_node_looked_is_reported(kit, cluster, follow):
     cluster.create(config_map("stays"))
     cluster.create(config_map("goes"))
     cluster.create(config_map("comes-again"))
@@ -258,7 +258,7 @@ def test_a_login_that_fails_from_the_start_is_raised_at_once(kit, follow, cluste
         follow(("Pod", SELECTOR)).until(lambda: False, seconds=5)
 
 
-def test_a_missing_rule_is_raised_after_what_was_told(kit, cluster, follow):
+def test_a_missing_rule_is_raised_after_what_was_reported(kit, cluster, follow):
     kit.add_node("node-001")
     kit.deny("watch", "", "nodes")
     follower = follow(("Node", ""))
@@ -267,7 +267,7 @@ def test_a_missing_rule_is_raised_after_what_was_told(kit, cluster, follow):
     assert follower.names("Node") == ["node-001"]
 
 
-def test_trouble_is_told_and_ends(kit, cluster, follow):
+def test_trouble_is_reported_and_ends(kit, cluster, follow):
     follower = follow(("Pod", SELECTOR))
     follower.until(lambda: follower.counts()["Pod", "SYNC"])
     kit.down(60)

@@ -53,14 +53,14 @@ def test_what_is_declared_and_what_sound_facts_say_is_known(tmp_path):
     assert bed.verdicts() == {"node-001": "PASS", "node-002": "PASS", "node-003": "FAIL"}
 
 
-def test_where_skus_work_together_nobody_is_alone():
+def test_where_skus_work_together_no_node_is_alone():
     one, two = (forming.Candidate(f"node-{sku}", "PASS", "a", 1, labels={"sku": sku}) for sku in ("h100", "h200"))
     assert forming.alone([one, two], ("sku", "rack")) == ["node-h100", "node-h200"]
     assert forming.alone([one, two], ("rack",)) == []
 
 
 @pytest.mark.parametrize("rack, named", [({}, "no label rack"), ({"rack": "r9"}, "rack r9")])
-def test_a_label_exempts_nobody(tmp_path, rack, named):
+def test_a_label_exempts_no_node(tmp_path, rack, named):
     gang = build(5, 1, rack=0, noise=0.0)
     labels = {node: {"rack": "r1"} for node in gang.nodes[:4]} | {gang.nodes[4]: rack}
     bed = Bed(tmp_path, gang, labels=labels, group_by=("sku", "rack"))
@@ -84,7 +84,7 @@ def test_neither_does_a_label_called_sku(tmp_path):
     assert [member["node"] for member in bed.document["gangs"]["all"]] == gang.nodes
 
 
-def test_who_is_exempt_is_told_so(tmp_path):
+def test_who_is_exempt_is_reported_so(tmp_path):
     bed = bed_of(tmp_path, 3, facts={"node-003": {"vendor": "cpu", "gpus": 0}})
     bed.go()
     report = report_of(bed)
@@ -100,7 +100,7 @@ def test_who_is_exempt_is_told_so(tmp_path):
 
 
 @pytest.mark.parametrize("stages", [["collective"], ["fabric"], ["collective", "deepspeed", "fabric"]])
-def test_without_any_gang_nobody_is_accepted(tmp_path, stages):
+def test_without_any_gang_no_node_is_accepted(tmp_path, stages):
     bed = bed_of(tmp_path, 2, facts={"node-002": {"vendor": "cpu", "gpus": 0}}, stages=stages)
     bed.go()
     assert bed.document["alone"] == ["node-001", "node-002"]

@@ -31,7 +31,7 @@ def result(a, b):
         ("timeout", "it took longer than 264 s"),
     ],
 )
-def test_work_that_has_not_begun_accuses_nobody(state, message):
+def test_work_that_has_not_begun_accuses_no_node(state, message):
     for joined in (False, None):
         found = result(record(state, message, joined), record(state, "", joined))
         assert found.state == "missing"
@@ -75,7 +75,7 @@ def test_what_a_node_says_of_it_has_no_form_for_certain(environment):
         "rank 0 broke off with DistBackendError: NCCL error in: x; Cuda failure 'out of memory'",
     ],
 )
-def test_memory_that_somebody_holds_accuses_nobody(message):
+def test_memory_that_another_process_holds_accuses_no_node(message):
     assert result(record("crash", message, True), record("crash", "", True)).state == "missing"
     killed = "rank 0 was killed by SIGKILL: look in the kernel log for an out-of-memory kill"
     assert result(record("crash", killed, True), record("crash", "", True)).state == "crash"

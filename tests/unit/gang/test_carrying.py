@@ -46,7 +46,7 @@ def test_a_slow_node_is_searched_and_the_others_run_again(tmp_path):
     assert any("node-003 is bad" in line for line in bed.said)
 
 
-def test_both_ends_of_a_slow_link_are_incomplete_and_nobody_fails(tmp_path):
+def test_both_ends_of_a_slow_link_are_incomplete_and_no_node_fails(tmp_path):
     gang = build(8, 1, rack=0, noise=0.0)
     gang.links[frozenset(("node-002", "node-003"))] = Fault("slow", 0.4)
     bed = Bed(tmp_path, gang)
@@ -58,7 +58,7 @@ def test_both_ends_of_a_slow_link_are_incomplete_and_nobody_fails(tmp_path):
 
 
 @pytest.mark.parametrize("state", ["wrong", "crash", "timeout"])
-def test_where_nothing_works_nobody_is_accused_and_nobody_accepted(tmp_path, state):
+def test_where_nothing_works_no_node_is_accused_and_no_node_accepted(tmp_path, state):
     gang = build(6, 1, rack=0, noise=0.0)
     gang.bad = dict.fromkeys(gang.nodes, Fault(state))
     bed = Bed(tmp_path, gang)
@@ -90,7 +90,7 @@ def test_a_record_that_is_missing_in_one_round_is_asked_for_again(tmp_path):
     assert "FAIL" not in bed.others("node-003")
 
 
-def test_a_record_that_is_missing_in_the_last_round_accepts_nobody_by_the_first(tmp_path):
+def test_a_record_that_is_missing_in_the_last_round_accepts_no_node_by_the_first(tmp_path):
     bed = Bed(tmp_path, slow_node())
     bed.lost = {("all-again", "node-001")}
     bed.go()
@@ -127,7 +127,7 @@ def test_fabric_asked_for_beside_others_runs_the_gang_again(tmp_path):
     assert bed.others("node-003") == {"PASS"}
 
 
-def test_a_search_without_time_tests_nobody(tmp_path):
+def test_a_search_without_time_tests_no_node(tmp_path):
     bed = Bed(tmp_path, slow_node(), stages=["fabric"], search_seconds=1.0, search_round_seconds=180.0)
     bed.go()
     assert bed.others() == {"INCOMPLETE"}
@@ -344,7 +344,7 @@ class ByOtherNetwork(Bed):
             folder.write_json(path, {**record, "message": "the collectives went by Socket, not by IB as declared"})
 
 
-def test_one_bad_node_that_falls_back_to_another_network_takes_nobody_along(tmp_path):
+def test_one_bad_node_that_falls_back_to_another_network_harms_no_other(tmp_path):
     gang = build(8, 1, rack=0, noise=0.0)
     gang.bad["node-002"] = Fault("slow", 0.1)
     bed = ByOtherNetwork(tmp_path, gang, stages=("collective", "fabric"))

@@ -108,7 +108,7 @@ def test_a_fault_of_the_first_round_is_not_erased_by_the_next(tmp_path):
     assert bed.others("node-001", "node-003") == {"PASS"}
 
 
-def test_a_fault_that_an_earlier_round_told_fails_one_that_ran_again(tmp_path):
+def test_a_fault_that_an_earlier_round_reported_fails_one_that_ran_again(tmp_path):
     """Also where the controller of that time did not leave it out."""
     bed = Healthy(tmp_path, slow())
     bed.go()
@@ -123,7 +123,7 @@ def test_a_fault_that_an_earlier_round_told_fails_one_that_ran_again(tmp_path):
     assert bed.others("node-001", "node-003") == {"PASS"}
 
 
-def test_to_take_the_first_round_away_accepts_nobody(tmp_path):
+def test_to_take_the_first_round_away_accepts_no_node(tmp_path):
     bed = Healthy(tmp_path, slow())
     bed.go()
     assert bed.verdicts()["node-001"] == "PASS"
@@ -199,7 +199,7 @@ def test_faults_of_nodes_are_bounded_and_the_worst_come_first():
 
 @pytest.mark.parametrize("first", [slow_once, crashed_once])
 @pytest.mark.parametrize("stages", [["collective"], ["collective", "fabric"]])
-def test_what_nobody_is_to_blame_for_is_measured_once_more(tmp_path, first, stages):
+def test_what_no_node_is_to_blame_for_is_measured_once_more(tmp_path, first, stages):
     bed = Healthy(tmp_path, clean(), stages=stages)
     bed.first = lambda record: record["stage"] == "collective" and first(record)
     bed.go()
@@ -229,7 +229,7 @@ def test_a_gang_that_is_right_and_searched_all_the_same_has_no_further_round(tmp
 
 
 @pytest.mark.parametrize("dies_at", range(2, 40, 3))
-def test_whoever_goes_on_comes_to_the_same_further_round(tmp_path, dies_at):
+def test_a_resumed_search_comes_to_the_same_further_round(tmp_path, dies_at):
     bed = Healthy(tmp_path, clean(4), stages=["collective", "fabric"])
     bed.first = lambda record: record["stage"] == "collective" and slow_once(record)
     bed.dies_at = dies_at
@@ -272,7 +272,7 @@ def test_a_link_that_is_suspect_is_that_of_its_ends(tmp_path):
     assert {name for name, verdict in verdicts.items() if verdict == "INCOMPLETE"} == {"node-001", "node-002"}
 
 
-def test_an_end_by_the_clock_is_told(tmp_path, monkeypatch):
+def test_an_end_by_the_clock_is_reported(tmp_path, monkeypatch):
     bed = Healthy(tmp_path, clean(), stages=["fabric"], search_seconds=400.0)
     now = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])

@@ -65,7 +65,7 @@ def test_most_decide():
     }
 
 
-def test_without_a_majority_nobody_works():
+def test_without_a_majority_no_node_works():
     formation = form([node(1), node(2, software={"driver": "550.1"})])
     assert not formation.gangs
     assert formation.left_out["node-1"] == (
@@ -104,7 +104,7 @@ candidates = st.lists(
 
 
 @given(candidates, st.sampled_from([0, 2, 3, 5]), st.sampled_from([(), ("rack",)]))
-def test_everybody_is_in_one_gang_or_told_why_not(nodes, size, group_by):
+def test_everybody_is_in_one_gang_or_has_a_reason(nodes, size, group_by):
     formation = form(nodes, size, group_by)
     members = [member for gang in formation.gangs for member in gang.members]
     assert sorted([m.node for m in members] + list(formation.left_out)) == sorted(n.node for n in nodes)

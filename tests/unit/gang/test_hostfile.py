@@ -47,7 +47,7 @@ def declared_cpu(bed):
     bed.folder.write_run(run)
 
 
-def test_one_that_the_inventory_lost_or_nobody_asked_for_is_left_out(tmp_path):
+def test_one_that_the_inventory_lost_or_not_asked_for_is_left_out(tmp_path):
     bed = Bed(tmp_path, build(4, 1, rack=0, noise=0.0), stages=["fabric"])
     declared_cpu(bed)
     bed.go()

@@ -60,7 +60,7 @@ def test_a_damaged_run_may_have_rounds(tmp_path):
         opened(tmp_path, "r.all", gangs=False)
 
 
-def test_a_long_id_is_shortened_to_one_that_nobody_has(tmp_path):
+def test_a_long_id_is_shortened_to_one_that_is_free(tmp_path):
     opened(tmp_path, "x" * 60)
     opened(tmp_path, "x" * 59 + ".all", gangs=False)
 

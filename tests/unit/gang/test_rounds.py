@@ -136,13 +136,13 @@ def test_who_is_silent_is_named_unless_all_are():
 @pytest.mark.parametrize(
     ("stopped_by", "culprits"), [("node-1", ("node-1",)), ("node-9", ()), (["node-1"], ()), (None, ())]
 )
-def test_whom_the_programs_accuse_is_a_member_or_nobody(stopped_by, culprits):
+def test_whom_the_programs_accuse_is_a_member_or_no_node(stopped_by, culprits):
     found = result(state="crash", environment={"gang": {"joined": True, "stopped_by": stopped_by}})
     assert (found.state, found.culprits) == ("crash", culprits)
 
 
 @pytest.mark.parametrize("gang", [[], None, "node-1", {"stopped_by": "node-1"}])
-def test_a_program_that_does_not_say_that_all_had_joined_accuses_nobody(gang):
+def test_a_program_that_does_not_say_that_all_had_joined_accuses_no_node(gang):
     found = result(state="crash", environment={"gang": gang})
     assert (found.state, found.culprits) == ("missing", ("node-2",))  # its own word is what is not there
 
@@ -167,7 +167,7 @@ def test_who_runs_again():
 
 
 @pytest.mark.parametrize("what", ["bad_links", "suspect_links", "bad_boundaries", "suspect_boundaries", "gang"])
-def test_nobody_runs_again_where_more_than_nodes_is_wrong(what):
+def test_no_node_runs_again_where_more_than_nodes_is_wrong(what):
     assert again(nodes={**FOUND["nodes"], "node-2": "bad"}, **{what: ["something"]}) == []
 
 

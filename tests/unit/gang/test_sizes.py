@@ -27,7 +27,7 @@ def test_another_size_than_that_of_most_is_no_answer(size, usual):
 
 
 @pytest.mark.parametrize(("size", "usual"), [(USUAL_BYTES, USUAL_BYTES), (USUAL_BYTES, None), (None, USUAL_BYTES)])
-def test_the_same_size_and_one_that_nobody_told_are_compared(size, usual):
+def test_the_same_size_and_one_of_unknown_size_are_compared(size, usual):
     assert result(size, usual).bus_bytes_per_second == USUAL
 
 

@@ -60,7 +60,7 @@ KEEP = settings(
 
 @KEEP
 @given(data=st.data())
-def test_records_that_are_gone_accept_nobody(ended, tmp_path, data):
+def test_records_that_are_gone_accept_no_node(ended, tmp_path, data):
     bed = copied(ended, tmp_path / "less")
     before = bed.verdicts()
     files = evidence_files(bed)
@@ -71,7 +71,7 @@ def test_records_that_are_gone_accept_nobody(ended, tmp_path, data):
 
 @KEEP
 @given(data=st.data())
-def test_a_round_or_the_whole_document_that_is_gone_accepts_nobody(ended, tmp_path, data):
+def test_a_round_or_the_whole_document_that_is_gone_accepts_no_node(ended, tmp_path, data):
     bed = copied(ended, tmp_path / "less")
     before = bed.verdicts()
     what = data.draw(st.sampled_from(["document", "run.json", "round", "entry", "findings"]))
@@ -97,7 +97,7 @@ def test_a_round_or_the_whole_document_that_is_gone_accepts_nobody(ended, tmp_pa
 
 @KEEP
 @given(data=st.data())
-def test_whoever_was_left_out_is_never_accepted(ended, tmp_path, data):
+def test_members_left_out_are_never_accepted(ended, tmp_path, data):
     bed = copied(ended, tmp_path / "left")
     document = bed.document
     names = data.draw(st.lists(st.sampled_from(bed.gang.nodes), min_size=1, max_size=6, unique=True))
@@ -167,7 +167,7 @@ def test_the_first_round_does_not_stand_in_for_one_that_did_not_end(bed):
 
 
 @pytest.mark.parametrize("lost", ["run.json", "all", "launches"])
-def test_an_earlier_round_that_is_gone_accepts_nobody_and_is_named(bed, lost):
+def test_an_earlier_round_that_is_gone_accepts_no_node_and_is_named(bed, lost):
     """It may have had a fault of the node, which no later round takes back."""
     first = bed.below("all")
     for place in ("all", "all-again"):
@@ -195,7 +195,7 @@ def test_who_was_never_started_in_an_earlier_round_is_judged_by_the_last(bed):
     assert bed.verdicts()["node-001"] == "PASS"
 
 
-def test_why_there_is_no_record_is_said(bed):
+def test_why_there_is_no_record_is_reported(bed):
     below = bed.below("all-again")
     below.evidence_file("node-001", "collective").unlink()
     run_folder.write_json(below.launch_file("node-001"), {"state": "unreachable", "message": "no route to host"})
@@ -208,7 +208,7 @@ def test_why_there_is_no_record_is_said(bed):
     assert "left out of the gangs: its own stages ended FAIL" in reasons["node-005"]
 
 
-def test_a_node_that_joined_later_is_told_that_it_is_in_no_gang(bed):
+def test_a_node_that_joined_later_learns_that_it_is_in_no_gang(bed):
     run = bed.folder.read_run()
     run["nodes"]["node-099"] = copy.deepcopy(run["nodes"]["node-001"])
     bed.folder.write_run(run)

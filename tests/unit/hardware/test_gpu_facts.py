@@ -20,7 +20,7 @@ def test_facts_are_returned_and_nothing_changes(machine, capsys, check_mode):
     assert result["msg"] == "2 x NVIDIA H200; driver 590.44.01"
 
 
-def test_a_missing_driver_is_told_but_does_not_fail_the_task(machine, capsys):
+def test_a_missing_driver_is_reported_but_does_not_fail_the_task(machine, capsys):
     machine.pci("0000:3b:00.0", "0x10de", "0x030200")
     code, result = run_module(capsys, root=str(machine))
     assert (code, result["state"]) == (0, "failure")

@@ -72,7 +72,7 @@ def test_a_daemon_is_known_by_what_the_kernel_keeps_of_its_name(tmp_path):
     assert [user.name for user in users] == ["device-metrics2"]
 
 
-def test_nothing_known_is_nobody(tmp_path):
+def test_nothing_known_is_no_node(tmp_path):
     assert accelerator_users(Tree(str(tmp_path)), Tools()) == []
     assert accelerator_users(Tree(str(tmp_path)), Tools(nvidia_smi="No devices were found\n")) == []
     assert foreign_runs(Tools(), "r1") == []

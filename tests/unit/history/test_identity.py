@@ -60,7 +60,7 @@ def test_a_name_that_moved_to_another_machine_is_another(resolved):
     assert [machines[no, "a"] for no in range(3)] == ["serial S1", "serial S2", "serial S2"]
 
 
-def test_a_machine_id_of_a_cloned_disk_joins_nobody(resolved):
+def test_a_machine_id_of_a_cloned_disk_joins_no_node(resolved):
     machines, _ = resolved({"a": ("m", None, []), "b": ("m", None, [])}, {"a": ("m", None, [])}, {"c": ("m", None, [])})
     assert machines == {(0, "a"): "node a", (0, "b"): "node b", (1, "a"): "node a", (2, "c"): "node c"}
 

@@ -33,7 +33,7 @@ def test_arguments_make_a_setup_and_places_do_not():
     assert setup(["python3", "-m", "work", "--out", "/tmp/run-1/node-1", "--seconds", "300"]) != one
 
 
-def test_a_setup_that_the_stage_told_is_part_of_it_and_results_are_not():
+def test_a_setup_that_the_stage_reported_is_part_of_it_and_results_are_not():
     one = setup(["x"], fingerprints={"training_setup": "llama-1b", "answer_sha256": "1"})
     assert one == setup(["x"], fingerprints={"training_setup": "llama-1b", "answer_sha256": "2"})
     assert one != setup(["x"], fingerprints={"training_setup": "llama-8b", "answer_sha256": "1"})
@@ -67,7 +67,7 @@ def test_fillers_are_no_identity(filler):
 
 
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(("identity", "accelerator", "gpus", "os", "firmware"), JSON)))
-def test_facts_of_any_form_are_taken(environment):
+def test_facts_of_any_form_are_accepted(environment):
     line = projection.of_record(make_record(stage="facts", environment=environment), "")
     assert len(json.dumps(line)) < 100_000
     assert all(isinstance(gpu["index"], int) for gpu in line["gpus"])

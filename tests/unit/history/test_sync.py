@@ -118,7 +118,7 @@ def test_the_cache_may_be_deleted_or_damaged_at_any_time(bucket):
     assert bucket.sync().read == 0
 
 
-def test_hostile_records_are_no_evidence_and_said(bucket):
+def test_hostile_records_are_no_evidence_and_reported(bucket):
     run = Run(0)
     run.records["node-1"]["facts"]["environment"]["gpus"][0]["driver_version"] = "\x1b[31m<b>580'; DROP TABLE runs; --"
     odd = (10**31, -(10**30), 1e308, 5e-324, 0, None)
@@ -160,7 +160,7 @@ def test_a_report_counts_only_where_it_is_one_of_that_run(bucket):
     assert verdicts(bucket.ask(node="node-1")) == [("run-0", "PASS")]
 
 
-def test_a_run_json_that_is_none_is_said_and_a_copy_counts_once(bucket):
+def test_a_run_json_that_is_none_is_reported_and_a_copy_counts_once(bucket):
     run = Run(0).put(bucket.store)
     bucket.store.put("broken/run.json", b"{")
     for key, data in run.objects():
@@ -238,7 +238,7 @@ def test_figures_of_other_arguments_are_not_compared(bucket):
     assert document["held_count"] == 0
 
 
-def test_flaky_machines_are_told_with_counts(bucket):
+def test_flaky_machines_are_reported_with_counts(bucket):
     for number in range(4):
         run = Run(number)
         if number % 2:

@@ -50,7 +50,7 @@ def test_drift_beyond_noise_is_found(runs, total, percent):
     assert found > 0.9 * 500
 
 
-def test_a_line_is_told_as_it_is():
+def test_a_line_is_reported_as_it_is():
     trend = trend_of([100, 99, 98, 97, 96])
     assert (trend.runs, trend.median) == (5, 98)
     assert trend.slope == pytest.approx(-1 / 98)

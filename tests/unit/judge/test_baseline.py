@@ -294,7 +294,7 @@ def copies(places, *, scale=1.0, seed=1, number=12):
 
 @settings(max_examples=15)
 @given(places=st.lists(st.sampled_from([1.0, 0.918, 0.75, 0.5]), min_size=8, max_size=8), seed=st.integers(0, 99))
-def test_a_run_held_against_its_own_baseline_fails_nobody(places, seed):
+def test_a_run_held_against_its_own_baseline_fails_no_node(places, seed):
     run, evidence = copies(places, seed=seed)
     it = made(run, evidence)
     report = judge(run, evidence, FLOOR, *COPIES, against=it)

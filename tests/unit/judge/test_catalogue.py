@@ -93,7 +93,7 @@ def test_every_figure_with_a_limit_may_be_as_good_as_the_data_sheet(sku):
 
 
 @pytest.mark.parametrize("sku", GPU_SKUS, ids=lambda sku: sku.name)
-def test_what_nobody_measured_is_advice(sku):
+def test_what_no_node_measured_is_advice(sku):
     for check in sku.checks:
         if re.search(r"not measured", check.source, re.IGNORECASE):
             assert check.severity == "advisory", check.name

@@ -36,7 +36,7 @@ def test_every_defect_is_planted_on_a_node_of_its_own(fleet):
     assert len(fleet.defects) < len(fleet.skus) / 1.5
 
 
-def test_records_are_such_as_are_taken_in(fleet):
+def test_records_are_such_as_are_accepted(fleet):
     fleet.run["folder"] = "folder"
     schemas.validate("run", fleet.run, what="run")
     for name in list(fleet.evidence.records)[:3]:
@@ -55,7 +55,7 @@ def test_missing_evidence_and_wrong_results_are_caught(fleet, report):
             assert said[name] != "PASS", defect
 
 
-def test_a_tenth_of_the_speed_is_missed_by_nobody_and_the_part_is_named(fleet, report):
+def test_a_tenth_of_the_speed_is_never_missed_and_the_part_is_named(fleet, report):
     found = {
         node["name"]: {entry["part"] for entry in node["checks"] if entry["verdict"] == "fail"}
         for node in report["nodes"]

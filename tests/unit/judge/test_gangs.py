@@ -184,7 +184,7 @@ def test_a_slow_network_is_no_matter_of_cpu_nodes():
         ("cancelled", {}, "INCOMPLETE"),
     ],
 )
-def test_the_end_of_a_gang_accuses_nobody(state, told, verdict):
+def test_the_end_of_a_gang_accuses_no_node(state, told, verdict):
     evidence = evidence_of()
     evidence.records["node-1"]["collective"].update(
         state=state, message="3 elements are wrong", environment={"gang": {**GANG, **told}}
@@ -281,7 +281,7 @@ def test_no_check_of_a_gang_fails_anybody(evidence):
 
 @settings(max_examples=80)
 @given(gangs(), st.data())
-def test_less_evidence_of_a_gang_accepts_nobody(evidence, data):
+def test_less_evidence_of_a_gang_accepts_no_node(evidence, data):
     before = judged(evidence)
     less = copy.deepcopy(evidence)
     node = data.draw(st.sampled_from(NODES))

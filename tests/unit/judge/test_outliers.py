@@ -67,7 +67,7 @@ def test_parts_that_are_missing_make_it_missing_and_are_no_peers():
     assert judge_metric(SLOW, [], gpus=8)[0]["verdict"] == "missing"
 
 
-def test_a_figure_that_is_no_number_fails_and_is_nobodys_peer():
+def test_a_figure_that_is_no_number_fails_and_is_no_peer():
     assert ("gpu:1", "fail") in held(SLOW, [750, None, 750, 750])
 
 
@@ -97,7 +97,7 @@ def test_one_gpu_has_no_links_and_two_without_any_are_missing():
     assert judge_metric(links, [], gpus=1)[0]["verdict"] == "missing"
 
 
-def test_a_median_of_zero_is_said():
+def test_a_median_of_zero_is_reported():
     (entry,) = judge_metric(SLOW, rates(0, 0, 0, 5), gpus=4)
     assert entry["verdict"] == "missing"
     assert "median of 0" in entry["reason"]

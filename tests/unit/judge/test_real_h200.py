@@ -87,7 +87,7 @@ def test_a_gpu_that_is_shared_is_the_one_that_training_waits_for():
     assert node["class"] == "training_compute_slow"
 
 
-def test_one_machine_seen_ten_times_would_be_told():
+def test_one_machine_seen_ten_times_would_be_reported():
     """The same records as ten nodes: their fingerprints agree, and the machine is listed ten times."""
     nodes = judged(*HEALTHY[:3])
     assert {node["class"] for node in nodes} == {"same_machine_twice"}

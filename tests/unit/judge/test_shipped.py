@@ -52,7 +52,7 @@ def change_metric(stage, name, value, scope="node"):
         (1, {"gpu_count": 1}, set()),
     ],
 )
-def test_a_healthy_node_passes_without_a_word(gpus, fields, warned):
+def test_a_healthy_node_passes_silently(gpus, fields, warned):
     report = judged(gpus=gpus, **fields)
     odd = {entry["name"] for node in report["nodes"] for entry in node["checks"]
            if entry["verdict"] not in ("pass", "skipped")}  # fmt: skip

@@ -124,7 +124,7 @@ def test_a_bad_rack_of_eight_is_accused_and_does_not_shift_the_centre(nodes, eff
     assert abs(told_centre / centre - 1) < 0.005  # one deviation between healthy nodes
 
 
-def test_what_scatters_anyway_accuses_nobody():
+def test_what_scatters_anyway_accuses_no_node():
     assert not_passed(told(*fleet(rates(40, cv=0.05)), SLOW)) == set()
 
 
@@ -136,7 +136,7 @@ def test_repeats_that_scatter_are_the_least_spread():
     assert not_passed(told(*fleet(values, spread=0.03), KNOWN), "known") == set()  # 4 x 1.25 x 3 % / root of 8 = 5.3 %
 
 
-def test_one_part_with_loud_repeats_excuses_nobody():
+def test_one_part_with_loud_repeats_excuses_no_node():
     values = rates(10)
     values[3][1] *= 0.9
     run, evidence = fleet(values)
@@ -249,7 +249,7 @@ def test_a_slow_node_is_not_excused_by_being_measured_alone(check):
         assert "judged before" in json.dumps(report)
 
 
-def test_a_record_that_is_gone_excuses_nobody_else():
+def test_a_record_that_is_gone_excuses_no_other():
     values = rates(8)
     values[3] = [value * 0.8 for value in values[3]]
     run, evidence = fleet(values)
@@ -431,7 +431,7 @@ def said_again(record, parts, value, times=1):
     record["metrics"] += [metric(NAME, value, "TFLOP/s", part) for part in parts for _ in range(times)]
 
 
-def test_a_part_told_twice_has_no_voice_and_is_missing():
+def test_a_part_reported_twice_has_no_voice_and_is_missing():
     run, evidence = fleet(rates(40))
     said_again(evidence.records["node-3"]["diagnostics"], [f"gpu:{index}" for index in range(8)], 705.0, 60)
     report = told(run, evidence, SLOW)

@@ -281,7 +281,7 @@ def test_gpu_count_as_declared(declared, verdict_of_check):
     assert (entry["reason"] == "count not declared") == (declared is None)
 
 
-def test_gpus_that_are_declared_away_are_said():
+def test_gpus_that_are_declared_away_are_reported():
     run = make_run(sku="cpu", stages=["facts"])
     evidence = healthy(run, vendor="cpu", gpus=0)
     said = "Has GPUs that were not tested, since gpuval_sku is cpu: node-1"
@@ -515,7 +515,7 @@ def test_only_another_node_of_the_run_is_a_twin(twin):
     assert [node["verdict"] for node in judge(run, evidence)["nodes"]] == ["PASS", "INCOMPLETE"]
 
 
-def test_names_launched_one_after_the_other_are_told_by_their_facts():
+def test_names_launched_one_after_the_other_are_identified_by_their_facts():
     run = make_run(["a", "b"])
     evidence = healthy(run)
     for name, began in (("a", "2026-11-02T10:00:00Z"), ("b", "2026-11-02T11:00:00Z")):
@@ -717,7 +717,7 @@ def test_judging_leaves_its_input_alone_and_survives_json():
         ("training", "crash", "store_away", "FAIL"),
     ],
 )
-def test_an_image_that_nobody_could_deliver_is_no_fault_of_the_node(stage, state, fault, node):
+def test_an_image_that_could_not_be_delivered_is_no_fault_of_the_node(stage, state, fault, node):
     run = make_run(stages=["facts", "image", *(["loading"] if stage == "loading" else []), "training"])
     evidence = healthy(run)
     records = evidence.records["node-1"]

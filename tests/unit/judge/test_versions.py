@@ -74,7 +74,7 @@ def test_another_kernel_is_a_failure_of_the_node():
         lambda environment: environment["gpus"][5].pop("driver_version"),
     ],
 )
-def test_a_version_that_nobody_tells_is_missing(change):
+def test_a_version_that_is_not_reported_is_missing(change):
     node = judged({"driver": "580.159.04"}, change)
     assert [verdict for _, verdict, _ in found(node)] == ["missing"]
     assert node["verdict"] == "INCOMPLETE"

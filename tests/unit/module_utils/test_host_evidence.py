@@ -64,7 +64,7 @@ def test_a_machine_without_a_run_tells_of_itself(tmp_path):
     assert not [name for name in files if name.startswith("run/")]
 
 
-def test_a_run_is_told_without_its_secrets(run):
+def test_a_run_is_reported_without_its_secrets(run):
     data, notes = gather(run, seconds=60)
     files = unpacked(data)
     assert files["run/records/facts.json"] == b'{"state": "success"}'
@@ -152,7 +152,7 @@ def test_a_container_is_described_without_its_environment():
         assert shown_container(damaged) == b""
 
 
-def test_containers_of_the_run_are_told(tool, run):
+def test_containers_of_the_run_are_reported(tool, run):
     tool(
         "docker",
         f"""case "$*" in

@@ -86,7 +86,7 @@ def test_what_a_launch_says_comes_back_whole():
     assert node_directory.within(30, lambda: {"text": "x" * 1_000_000})["text"] == "x" * 1_000_000
 
 
-def test_what_goes_wrong_in_a_launch_is_told():
+def test_what_goes_wrong_in_a_launch_is_reported():
     def refused():
         raise node_directory.NodeError("set gpuval_node_dir")
 

@@ -12,18 +12,18 @@ def mesh(count, bad):
     return {pair: bad(*pair) for pair in itertools.permutations("abcdefghij"[:count], 2)}
 
 
-def test_nothing_bad_blames_nobody():
+def test_nothing_bad_blames_no_node():
     assert blame(mesh(4, lambda one, two: False)) == ([], [])
     assert blame({}) == ([], [])
 
 
 @pytest.mark.parametrize("count", [3, 4, 10])
-def test_a_node_that_nobody_reaches(count):
+def test_a_node_that_is_unreachable(count):
     assert blame(mesh(count, lambda one, two: two == "b")) == ([Odd("b", "to", count - 1, count - 1)], [])
 
 
 @pytest.mark.parametrize("count", [3, 4, 10])
-def test_a_node_that_reaches_nobody(count):
+def test_a_node_that_reaches_no_other(count):
     assert blame(mesh(count, lambda one, two: one == "b")) == ([Odd("b", "from", count - 1, count - 1)], [])
 
 
@@ -40,7 +40,7 @@ def test_a_link_is_a_link():
     assert (nodes, both_ways(links)) == ([], ([], [("a", "c")]))
 
 
-def test_two_nodes_alone_cannot_be_told_apart():
+def test_two_nodes_alone_cannot_be_distinguished():
     nodes, links = blame({("a", "b"): True, ("b", "a"): True})
     assert (nodes, both_ways(links)) == ([], ([("a", "b")], []))
 

@@ -93,7 +93,7 @@ def test_refused_is_there():
     assert not find(fleet(with_(when=lambda *_: True, state="closed")))
 
 
-def test_what_was_not_measured_is_no_finding_but_what_was_not_said_is():
+def test_what_was_not_measured_is_no_finding_but_what_was_not_reported_is():
     blank = with_(
         when=lambda *_: True, size_tried=False, path_mtu_bytes=None, large_packet_seconds=None, bytes_per_second=None
     )
@@ -111,7 +111,7 @@ def test_a_node_without_answers_is_named_with_what_its_peers_say():
     assert "4 of 4 node(s) reach it" in up.message and "check SSH" in up.remedy
 
 
-def test_when_nobody_reaches_anybody_it_is_not_a_node():
+def test_when_no_node_reaches_anybody_it_is_not_a_node():
     (finding,) = find(fleet(with_(when=lambda *_: True, state="timeout")))
     assert finding.nodes == tuple(NODES)
     assert "20 of 20 links fail (timeout 20x)" in finding.message
@@ -226,7 +226,7 @@ def peer_with(**changes):
     return answer(peers={"b": {**answer()["peers"]["b"], **changes}})
 
 
-def test_what_a_node_measured_is_taken_in():
+def test_what_a_node_measured_is_accepted():
     taken = take_in(peer_with(message="x\x1b[31m\ny"), "a", ["b"], ["hub"], {"22": "a\nb", "80": "in_use"})
     asked = taken.peers["b"]
     assert (asked.message, asked.ping_sent, asked.large_packet_seconds, asked.ports) == ("x y", 3, 0.2, {22: "open"})

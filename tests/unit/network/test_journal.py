@@ -32,7 +32,7 @@ def test_a_change_is_on_disk_before_it_is_made_and_forgotten_only_after(tmp_path
     assert not (tmp_path / "base").exists()
 
 
-def test_a_change_taken_back_leaves_what_earlier_runs_changed(tmp_path):
+def test_a_change_rolled_back_leaves_what_earlier_runs_changed(tmp_path):
     journal = Journal(tmp_path / "base")
     journal.note(mtu(1500, 9000))
     was = list(journal.changes)

@@ -72,7 +72,7 @@ def test_a_listener_ends_when_its_time_is_over(tmp_path):
     assert ended(port)
 
 
-def test_a_port_in_use_is_said(listening):
+def test_a_port_in_use_is_reported(listening):
     _base, ports = listening
     found, others = listener.open_ports([ports[0]])
     assert (found, others) == ({}, {ports[0]: "in_use"})

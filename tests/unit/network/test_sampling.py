@@ -48,7 +48,7 @@ def test_every_pair_of_zones_has_a_link_and_no_node_bears_it_all():
     assert plan(nodes, zones) == peers, "the same nodes get the same plan"
 
 
-def test_pairs_of_zones_beyond_the_bounds_are_said():
+def test_pairs_of_zones_beyond_the_bounds_are_reported():
     nodes = names(100)
     zones = {name: name for name in nodes}
     peers = plan(nodes, zones)

@@ -23,7 +23,7 @@ def accept(raw, **fields):
 
 
 @pytest.mark.parametrize("stage", ["facts", "training", "loading", "inference"])
-def test_sound_records_are_taken_whole(stage):
+def test_sound_records_are_accepted_whole(stage):
     record = healthy_records()[stage]
     assert accept(record, stage=stage) == record
 
@@ -104,7 +104,7 @@ def test_lone_surrogates_become_writable():
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes_are_refused_or_taken_never_more(raw):
+def test_any_bytes_are_refused_or_accepted_never_more(raw):
     with pytest.raises(Refused):
         accept(raw)
 

@@ -102,7 +102,7 @@ def test_a_known_reason_for_a_lost_contact_is_kept():
     assert launch_errors.contact("never heard of")["class"] == "lost_contact"
 
 
-def test_the_pattern_among_many_nodes_is_told():
+def test_the_pattern_among_many_nodes_is_reported():
     run = make_run([f"node-{index}" for index in range(6)])
     evidence = healthy(run)
     for index, text in enumerate(["Connection refused", "Connection refused", "Missing sudo password"]):

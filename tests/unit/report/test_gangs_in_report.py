@@ -68,14 +68,14 @@ def test_a_node_that_failed_is_named_once_and_a_suspect_among_many_is_named():
     assert any(line.startswith("node-5 is untested") for line in lines)
 
 
-def test_nodes_that_never_worked_together_though_there_are_several_are_told():
+def test_nodes_that_never_worked_together_though_there_are_several_are_reported():
     run = make_run(NODES, gpu_count=8, profile="custom")
     assert any(line.startswith("The nodes did not work together") for line in judge(run, healthy(run))["summary"])
     run = make_run(NODES[:1], gpu_count=8, profile="custom")
     assert not any(line.startswith("The nodes did not") for line in judge(run, healthy(run))["summary"])
 
 
-def test_gangs_that_were_broken_off_or_never_formed_are_told():
+def test_gangs_that_were_broken_off_or_never_formed_are_reported():
     assert "Gangs: interrupted before their end" in report_of({**DOCUMENT, "ended_at": None})["summary"]
     assert "Gangs: none was formed" in report_of({**DOCUMENT, "gangs": {}, "findings": {}, "rounds": []})["summary"]
 

@@ -65,7 +65,7 @@ def test_facts_of_hosts_that_cannot_be_reached(project):
     assert (project / "node-2").exists()
 
 
-def test_host_outside_the_run_is_told_what_to_do(project):
+def test_host_outside_the_run_is_advised(project):
     done = play(project, ["node-3"])
     assert done.returncode != 0
     assert "node-3 is not in" in done.stdout

@@ -94,7 +94,7 @@ def test_nothing_outside_the_directory_is_touched(node, tmp_path):
     assert (precious / "models").exists(), "a cache that the operator chose is the operator's"
 
 
-def test_models_that_lay_there_before_are_not_taken_for_the_cache(node):
+def test_models_that_lay_there_before_are_not_mistaken_for_the_cache(node):
     own = node.base / "models" / "of-the-operator"
     own.mkdir(parents=True)
     node.put_plan(stage("a", f"touch $GPUVAL_MODELS_DIR/weights; {SUCCEED}"))

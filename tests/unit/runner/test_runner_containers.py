@@ -130,7 +130,7 @@ def test_a_refusal_says_what_to_do(text, said):
         (0, "[FATAL tini (7)] exec python9 failed: No such file or directory", ""),
     ],
 )
-def test_what_the_init_could_not_start_is_told_apart(code, line, said):
+def test_what_the_init_could_not_start_is_distinguished(code, line, said):
     assert explain_init(code, line) == said
 
 

@@ -128,7 +128,7 @@ def test_a_tag_is_not_pulled_for_an_id(engine, node, monkeypatch):
     assert "pull" not in engine.asked()
 
 
-def test_what_had_the_name_before_is_not_taken_for_what_was_loaded(engine, node, monkeypatch):
+def test_what_had_the_name_before_is_not_mistaken_for_what_was_loaded(engine, node, monkeypatch):
     """An engine with ids of its own cannot compare them: only what it says it loaded counts."""
     engine.put("info", json.dumps({"ServerVersion": "1", "DriverStatus": [["driver-type", "io.containerd.x"]]}))
     engine.has(B, "x:1")

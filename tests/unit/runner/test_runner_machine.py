@@ -36,7 +36,7 @@ def test_stages_run_in_order():
 
 
 @pytest.mark.parametrize("state", ["failure", "crash", "timeout", "cancelled"])
-def test_a_failed_stage_stops_the_plan_only_where_told(state):
+def test_a_failed_stage_stops_the_plan_only_where_asked(state):
     stopping = parsed(stage("a", on_failure="stop"), stage("b"))
     assert next_step(stopping, {"a": state}) == Close("b", "skipped", f"a ended in {state} and stops the plan")
     assert next_step(parsed(stage("a"), stage("b")), {"a": state}) == Run("b")

@@ -42,7 +42,7 @@ def test_how_a_stage_ended(evidence, state, said):
     assert said in message
 
 
-def test_without_evidence_nothing_is_said_of_memory():
+def test_without_evidence_nothing_is_reported_of_memory():
     assert "memory" not in judge(Evidence(signal="SIGKILL"))[1]
 
 

@@ -93,7 +93,7 @@ def test_times_are_utc_with_z():
         ((5, 5), (0, 0), ""),
     ],
 )
-def test_oom_is_said_only_with_evidence(before, after, said):
+def test_oom_is_reported_only_with_evidence(before, after, said):
     found = oom.evidence(oom.OomCounters(*before), oom.OomCounters(*after), killed=True)
     assert found.startswith(said)
     assert bool(found) == bool(said)

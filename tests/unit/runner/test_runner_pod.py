@@ -82,7 +82,7 @@ def test_a_container_killed_with_its_runner_is_a_crash(node, pod):
     assert node.states()["b"] == "success"
 
 
-def test_a_pod_told_to_end_records_it(node, tmp_path):
+def test_a_pod_asked_to_end_records_it(node, tmp_path):
     node.put_plan(stage("a", "sleep 30"), runtime="pod")
     process = node.begin("pod", "--stage", "a", environment={"GPUVAL_TERMINATION_LOG": str(tmp_path / "t")})
     node.wait_for("a", "running")

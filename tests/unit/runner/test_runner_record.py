@@ -39,7 +39,7 @@ def test_the_workloads_own_metrics_win_over_the_outputs():
     assert {m["name"]: m["value"] for m in made.metrics} == {"a_seconds": 1, "b_seconds": 3}
 
 
-def test_what_does_not_fit_is_left_out_and_said():
+def test_what_does_not_fit_is_left_out_and_reported():
     made = Record.pending(PLAN, PLAN.stages[0])
     made.message = "fine"
     made.metrics = [metric(f"m{i}_{'x' * 60}", i, f"gpu:{i % 8}") for i in range(20_000)] + [metric("kept_seconds", 7)]
@@ -101,7 +101,7 @@ def test_attempts_are_kept_flat_and_whole():
         {"schema": "x"},
     ],
 )
-def test_a_record_of_something_else_is_not_taken_up(tmp_path, changes):
+def test_a_record_of_something_else_is_not_resumed(tmp_path, changes):
     path = tmp_path / "a.json"
     document = decode(Record.pending(PLAN, PLAN.stages[0]))
     path.write_text(json.dumps(document))

@@ -54,7 +54,7 @@ def test_numbers_that_are_not_finite_become_null():
         None,
     ],
 )
-def test_malformed_metrics_are_left_out_and_said(metric):
+def test_malformed_metrics_are_left_out_and_reported(metric):
     read = result.parse(json.dumps({"state": "success", "metrics": [metric]}).encode())
     assert read.metrics == []
     assert "1 of 1 metrics are malformed" in read.problems[0]

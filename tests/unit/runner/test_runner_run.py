@@ -253,7 +253,7 @@ def test_a_reboot_is_recognised(node, tmp_path):
     assert "interrupted by a reboot of the node (last seen" in node.record("a")["message"]
 
 
-def test_told_to_end_the_runner_leaves_the_stage_to_its_successor(node):
+def test_asked_to_end_the_runner_leaves_the_stage_to_its_successor(node):
     node.put_plan(stage("a", f"{counting(node, 'a')}; [ $(wc -l < {node.base}/a.count) -gt 1 ] || sleep 30; {SUCCEED}"))
     process = node.begin("run")
     until((node.base / "a.count").exists)
@@ -283,7 +283,7 @@ def test_a_second_attempt_keeps_the_first_whole(node):
     assert "put the latest plan in place" in refused.stderr
 
 
-def test_a_plan_put_while_the_runner_works_is_taken_up(node):
+def test_a_plan_put_while_the_runner_works_is_resumed(node):
     node.put_plan(stage("a", f"{node.until_released}; exit 1"))
     process = node.begin("run")
     node.wait_for("a", "running")
@@ -519,7 +519,7 @@ def small_memory():
     group.rmdir()
 
 
-def test_an_oom_kill_is_said(node, small_memory):
+def test_an_oom_kill_is_reported(node, small_memory):
     node.put_plan(stage("a", ["{python}", "-c", "held = bytearray(200 << 20)"]), stage("b", "kill -KILL $$"))
     assert node.call("run", preexec_fn=small_memory).returncode == 1
     assert node.record("a")["signal"] == "SIGKILL"

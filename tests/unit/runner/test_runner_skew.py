@@ -101,7 +101,7 @@ def test_a_certificate_that_a_clock_voids_names_the_clock(node, tls_store, faket
     assert "5ecret" not in said["problems"][0]
 
 
-def test_no_clock_is_named_where_none_was_told(store):
+def test_no_clock_is_named_where_none_was_reported(store):
     assert abs(skew.seconds_ahead(store.url)) < 5
     store.close()
     assert skew.seconds_ahead(store.url) is None
@@ -113,6 +113,6 @@ def test_no_clock_is_named_where_none_was_told(store):
     "seconds, told",
     [(61, "1 min"), (3 * 3600, "3 h"), (-(86400 + 3600 * 2 + 65), "1 d 2 h"), (3 * 3600 + 300, "3 h 5 min")],
 )
-def test_spans_are_told_by_their_two_largest_units(seconds, told):
+def test_spans_are_identified_by_their_two_largest_units(seconds, told):
     words = skew.in_words(seconds)
     assert f"is {told} {'ahead of' if seconds > 0 else 'behind'}" in words

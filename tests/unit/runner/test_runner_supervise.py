@@ -156,7 +156,7 @@ def test_what_outlives_the_main_process_is_ended_and_counted(go, tmp_path):
     assert ended.duration_seconds < 30
 
 
-def test_a_flood_of_output_is_taken_without_growing(go, tmp_path):
+def test_a_flood_of_output_is_accepted_without_growing(go, tmp_path):
     seen = 0
 
     def tick():

@@ -81,7 +81,7 @@ def test_a_refused_url_is_noted_and_left_alone(uploader, store):
     until(lambda: store.objects.get("records/a") == b"9", what="another try after a while")
 
 
-def test_new_urls_are_taken_up(node, store):
+def test_new_urls_are_resumed(node, store):
     node.put_store(store.url, ["a"])
     uploader = Uploader(node.files.store, Ledger(node.files.uploaded), pace=Pace(refused=600))
     store.answer = 403
@@ -93,7 +93,7 @@ def test_new_urls_are_taken_up(node, store):
     uploader.close()
 
 
-def test_a_flush_that_nobody_answers_ends(uploader, store):
+def test_a_flush_without_an_answer_ends(uploader, store):
     store.close()
     uploader.put("records/a", b"1")
     begun = time.monotonic()

@@ -197,7 +197,7 @@ def test_rubbish_is_passed_over_and_halves_are_put_together(log):
     assert reader.read() == [] and reader.lost
 
 
-def test_a_flood_is_taken_in_pieces(tmp_path, monkeypatch):
+def test_a_flood_is_read_in_pieces(tmp_path, monkeypatch):
     monkeypatch.setattr(kernel_log, "MAX_RECORDS", 3)
     place = tmp_path / "kmsg"
     place.write_bytes(b"3,1,2,-;again\n" * 10_000)
@@ -247,13 +247,13 @@ def test_journal_and_dmesg_give_the_kernels_own_lines():
     assert kernel_log.parse_dmesg("", 100.0) == kernel_log.Messages([])
 
 
-def test_the_journal_is_taken_from_where_it_was_left():
+def test_the_journal_is_read_from_where_it_was_left():
     journal = "".join(f'{{"MESSAGE":"{n}","__REALTIME_TIMESTAMP":"{n}500000"}}\n' for n in (100, 101, 102))
     assert kernel_log.parse_journal(journal, 100.5) == kernel_log.Messages(["101", "102"], 102.5)
     assert kernel_log.parse_journal(journal, 102.5) == kernel_log.Messages([])
 
 
-def test_what_is_cut_off_is_told(monkeypatch):
+def test_what_is_cut_off_is_reported(monkeypatch):
     monkeypatch.setattr(kernel_log, "MAX_TOOL_LINES", 3)
     journal = '{"MESSAGE":"x"}\n'
     assert not kernel_log.parse_journal(journal * 3).lost

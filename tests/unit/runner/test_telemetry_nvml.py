@@ -48,7 +48,7 @@ def test_what_hardly_changes_is_not_read_every_time(library):
     assert second["power_limit_watts"] == 700.0
 
 
-def test_counters_are_wide_and_links_are_told_one_by_one(library, said):
+def test_counters_are_wide_and_links_are_reported_one_by_one(library, said):
     said("errors", 5)
     said("down", 6)
     counters = Nvml(str(library)).counters(1)
@@ -82,7 +82,7 @@ def test_an_older_driver_has_other_names_and_newer_links_other_counters(tmp_path
 
 
 @pytest.mark.parametrize("remembered", [False, True])
-def test_a_gpu_that_is_lost_is_told_and_the_others_are_read(library, said, remembered):
+def test_a_gpu_that_is_lost_is_reported_and_the_others_are_read(library, said, remembered):
     source = Nvml(str(library))
     said("lost", 4)
     if remembered:  # NVML still gives its handle and its UUID

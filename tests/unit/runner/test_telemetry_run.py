@@ -195,7 +195,7 @@ def test_a_plan_says_how_often():
             plans.parse({**document, "telemetry_seconds": wrong})
 
 
-def test_a_full_record_keeps_what_the_workload_said():
+def test_a_full_record_keeps_the_output_of_the_workload():
     document = plan(stage("work"))
     parsed = plans.parse(document)
     record = Record.pending(parsed, parsed.stages[0])
@@ -207,13 +207,13 @@ def test_a_full_record_keeps_what_the_workload_said():
     assert len(record.environment) == MAX_ENVIRONMENT and "telemetry" in record.environment
 
 
-def test_a_command_that_is_not_there_is_told_as_before(node):
+def test_a_command_that_is_not_there_is_reported_as_before(node):
     node.put_plan(stage("work", ["/no/such/command"]), **CPU)
     assert node.call("run").returncode == 1
     assert node.record("work")["message"].startswith("cannot start: command not found")
 
 
-def test_the_runner_that_is_told_to_end_leaves_no_helper(node, gpus):
+def test_the_runner_that_is_asked_to_end_leaves_no_helper(node, gpus):
     node.put_plan(stage("work", "sleep 60"), **GPUS)
     before = set(helpers())
     process = node.begin("run", environment=gpus[0])
@@ -271,7 +271,7 @@ def test_a_driver_that_hangs_stops_nothing_but_itself(gpus, monkeypatch, tmp_pat
     assert environment["absent"]["kernel_log"]
 
 
-def test_a_helper_that_is_killed_is_told(monkeypatch):
+def test_a_helper_that_is_killed_is_reported(monkeypatch):
     telemetry = Telemetry(0.1, "cpu")
     until(lambda: telemetry.tick() or telemetry.summary._host_samples, what="a sample")
     telemetry._process.kill()
@@ -359,7 +359,7 @@ def test_it_costs_less_than_a_hundredth_of_a_core(library, monkeypatch):
     assert many - few > 20 and each < 0.01
 
 
-def test_what_the_kernel_says_between_two_stages_is_told_by_the_second(tmp_path):
+def test_what_the_kernel_says_between_two_stages_is_reported_by_the_second(tmp_path):
     log = tmp_path / "kmsg"
     log.write_bytes(b"3,1,1,-;NVRM: Xid (PCI:0000:10:00): 79, before the first stage\n")
     carried, counts = Handover(), []
@@ -378,7 +378,7 @@ def sampled(telemetry):
     until(lambda: telemetry.tick() or telemetry.summary._samples, what="a sample")
 
 
-def test_a_gpu_that_is_lost_between_two_stages_is_told_by_the_second(gpus, monkeypatch):
+def test_a_gpu_that_is_lost_between_two_stages_is_reported_by_the_second(gpus, monkeypatch):
     environment, said = gpus
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
@@ -410,7 +410,7 @@ def test_the_last_look_reads_a_long_log_to_its_end(tmp_path):
     assert found["kernel_xid_count"] == 2 * kernel_log.MAX_RECORDS and found["kernel_mce_count"] == 0
 
 
-def test_a_flood_that_does_not_end_is_told_as_lost(tmp_path, monkeypatch):
+def test_a_flood_that_does_not_end_is_reported_as_lost(tmp_path, monkeypatch):
     monkeypatch.setattr(kernel_log, "MAX_RECORDS", 3)
     monkeypatch.setattr(child, "DRAIN_SECONDS", 0.0)
     log = tmp_path / "kmsg"

@@ -38,7 +38,7 @@ def test_busy_figures_are_of_busy_samples_alone():
     assert (found["gpu_pcie_generation_min_count"], found["gpu_pcie_width_min_count"]) == (5, 16)
 
 
-def test_without_a_busy_sample_the_reason_is_told():
+def test_without_a_busy_sample_the_reason_is_reported():
     summary = told(*sampled({"power_watts": 100, "utilisation_ratio": 0.1, "pcie_generation": 1}), END)
     assert "gpu_power_busy_mean_watts" not in figures(summary)
     absent = summary.environment()["telemetry"]["absent"]

@@ -92,7 +92,7 @@ def test_nvidia_smi_of_another_driver_is_asked_for_what_it_knows(tools):
     ("body", "words"),
     [("echo 'No devices were found'; exit 6", "No devices were found"), ("exit 0", "lists no device")],
 )
-def test_nvidia_smi_that_gives_nothing_is_told(tools, body, words):
+def test_nvidia_smi_that_gives_nothing_is_reported(tools, body, words):
     smi(tools, body)
     with pytest.raises(SourceError, match=words):
         nvidia.NvidiaSmi()

@@ -75,7 +75,7 @@ def test_a_finished_run_and_one_without_gangs_have_no_more_time(tmp_path):
     assert not goes_on(results_with(tmp_path, run_of(nodes=own)), own)
 
 
-def test_nobody_joins_a_run_that_has_formed_its_gangs():
+def test_no_node_joins_a_run_that_has_formed_its_gangs():
     wanted = run_of(nodes={**NODES, "c": NODES["a"]})
     for finished in (None, ago(1)):
         with pytest.raises(run_folder.RunError, match="has formed its gangs, and c would be in none: validate all"):

@@ -24,7 +24,7 @@ KNOWN = settings.declared()
         ({"gpuval_gang_expected_bytes_per_second": -1}, "gpuval_gang_expected_bytes_per_second -1: a speed"),
     ],
 )
-def test_a_wrong_setting_is_told(values, told):
+def test_a_wrong_setting_is_reported(values, told):
     (problem,) = settings.gang_problems(values, KNOWN)
     assert problem.startswith(told)
 
@@ -39,7 +39,7 @@ def test_a_wrong_setting_is_told(values, told):
         ("many", 506, ""),
     ],
 )
-def test_a_search_that_holds_no_three_rounds_is_told(seconds, round_seconds, told):
+def test_a_search_that_holds_no_three_rounds_is_reported(seconds, round_seconds, told):
     problems = settings.gang_problems({"gpuval_gang_search_seconds": seconds}, KNOWN, round_seconds)
     assert len(problems) == bool(told)
     assert told in "".join(problems)

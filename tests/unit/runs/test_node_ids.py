@@ -72,7 +72,7 @@ def test_what_is_wrong_is_named(fault):
     assert told in str(error.value)
 
 
-def test_all_faults_are_told_at_once():
+def test_all_faults_are_reported_at_once():
     with pytest.raises(NodeIdsError) as error:
         node_ids.parse("worker,uniqueid\na,x\na,y\nb,x\nc,../z\n", "m.csv")
     assert all(word in str(error.value) for word in ("twice", "the same", "../z"))

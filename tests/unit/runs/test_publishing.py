@@ -39,7 +39,7 @@ def document(launch=LAUNCH, problems=(), **fields):
     return publishing.watch_document(run, nodes, list(problems), publishing.Times(1, 1), **words)
 
 
-def test_no_secret_no_folder_and_no_command_is_told():
+def test_no_secret_no_folder_and_no_command_is_reported():
     told = document()
     schemas.validate("watch", told, what="watch")
     text = json.dumps(told)

@@ -34,7 +34,7 @@ def choose(results, requested="", nodes=NODES, profile="quick", narrowed_by=()):
     return run_folder.choose_run_id(results, requested, nodes, profile, list(narrowed_by))
 
 
-def test_an_unfinished_run_of_the_same_nodes_is_taken_up(results):
+def test_an_unfinished_run_of_the_same_nodes_is_resumed(results):
     assert choose(results) == "r1"
 
 
@@ -57,12 +57,12 @@ def test_anything_else_starts_another_run(results, asked):
     [{"finished_at": run_folder.now()}, {"created_at": "2026-01-01T00:00:00Z"}],
     ids=["finished", "long past"],
 )
-def test_a_run_that_is_over_is_not_taken_up(results, changes):
+def test_a_run_that_is_over_is_not_resumed(results, changes):
     run_folder.RunFolder(results / "r1").write_run(make_run(**changes))
     assert choose(results) != "r1"
 
 
-def test_a_damaged_run_is_not_taken_up(results):
+def test_a_damaged_run_is_not_resumed(results):
     (results / "r1" / "run.json").write_text("{")
     assert choose(results) != "r1"
 
@@ -82,7 +82,7 @@ def test_nodes_join_a_run_by_name_and_the_known_ones_stay_as_they_are():
     assert run["finished_at"] is None
 
 
-def test_a_run_that_nodes_joined_is_taken_up_like_any_other(results):
+def test_a_run_that_nodes_joined_is_resumed_like_any_other(results):
     nodes = {"a": NODES["a"], "b": {**NODES["a"], "joined_at": run_folder.now()}}
     run_folder.RunFolder(results / "r1").write_run(make_run(nodes=nodes))
     run_folder.remember(results, "r1")
@@ -90,7 +90,7 @@ def test_a_run_that_nodes_joined_is_taken_up_like_any_other(results):
     assert run_folder.choose_run_id(results, "", asked, make_run()["profile"], []) == "r1"
 
 
-def test_a_run_is_taken_up_though_the_inventory_does_not_list_who_joined_while_it_was_watched(results):
+def test_a_run_is_resumed_though_the_inventory_does_not_list_who_joined_while_it_was_watched(results):
     nodes = {**NODES, "new": {**NODES["a"], "joined_at": run_folder.now()}}
     run_folder.RunFolder(results / "r1").write_run(make_run(nodes=nodes))
     run_folder.remember(results, "r1")
@@ -150,7 +150,7 @@ def test_a_folder_stands_without_slashes_around_it():
     assert run_folder.check_folder("/acceptance/2026/") == "acceptance/2026"
 
 
-def test_a_run_of_an_older_form_is_not_taken_up(results):
+def test_a_run_of_an_older_form_is_not_resumed(results):
     (results / "r1" / "run.json").write_text("{}")
     assert choose(results) != "r1"
 

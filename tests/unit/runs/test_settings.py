@@ -41,11 +41,11 @@ def test_text_that_stands_for_the_type_is_good(name, value):
     assert settings.problems({name: value}, KNOWN) == []
 
 
-def test_a_secret_is_not_told():
+def test_a_secret_is_not_reported():
     (problem,) = settings.problems({"gpuval_s3_secret_key": {"open": "sesame"}}, KNOWN) or [""]
     assert "sesame" not in problem
 
 
-def test_a_name_that_is_no_setting_is_told_with_what_was_meant():
+def test_a_name_that_is_no_setting_is_reported_with_what_was_meant():
     names = ["gpuval_profil", "gpuval_of_my_own_making", "gpuval_profile", "ansible_host", "mine"]
     assert settings.unknown(names, KNOWN) == ["gpuval_of_my_own_making", "gpuval_profil (is it gpuval_profile?)"]

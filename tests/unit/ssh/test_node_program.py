@@ -135,7 +135,7 @@ def test_the_configured_interpreter_is_not_there():
 
 
 @pytest.mark.parametrize("output", ["", "Killed", f"{ANSWER}[1]", f"{ANSWER}{{"])
-def test_no_answer_is_a_failure_with_what_was_said(output):
+def test_no_answer_is_a_failure_with_its_text(output):
     told = node_program.answer(137, output, "out of memory")
     assert told["failed"]
     assert "exit code 137" in told["msg"]

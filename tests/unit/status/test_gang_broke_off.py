@@ -26,7 +26,7 @@ def states(folder):
     return [check["reason"] for node in nodes for check in node["checks"] if check["name"] == "collective_state"]
 
 
-def test_it_is_the_reason_of_nodes_without_records_until_the_run_is_taken_up(tmp_path):
+def test_it_is_the_reason_of_nodes_without_records_until_the_run_is_resumed(tmp_path):
     folder = folder_of(tmp_path)
     session.abort(folder, "the first error")
     reason = session.abort(folder, "no space left on device\n" + "x" * 9000)

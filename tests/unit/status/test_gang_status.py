@@ -114,7 +114,7 @@ def test_a_run_goes_on_while_its_gangs_do_and_ends_with_them(store, run):
     assert "round all" not in "\n".join(status_lines.head_lines(status))
 
 
-def test_who_watches_is_told_of_a_new_round_and_of_its_stages(store, run):
+def test_who_watches_is_reported_of_a_new_round_and_of_its_stages(store, run):
     members = gangs(store, run, "all")
     reader = StatusReader(store, run)
     first = run_status.status_of(reader.look())
@@ -128,7 +128,7 @@ def test_who_watches_is_told_of_a_new_round_and_of_its_stages(store, run):
     assert told.startswith("node-2 collective: crash")
 
 
-def test_a_damaged_document_is_told_and_the_last_one_counts(store, run):
+def test_a_damaged_document_is_reported_and_the_last_one_counts(store, run):
     gangs(store, run, "all")
     reader = StatusReader(store, run)
     reader.look()

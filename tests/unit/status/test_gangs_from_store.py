@@ -165,7 +165,7 @@ def test_what_the_store_has_no_more_is_gone_from_the_copy_of_a_round(store, own,
     ],
     ids=["damaged", "too large", "damaged round", "none"],
 )
-def test_gangs_that_cannot_be_read_are_told_and_not_called_unformed(store, own, tmp_path, damage, reason):
+def test_gangs_that_cannot_be_read_are_reported_and_not_called_unformed(store, own, tmp_path, damage, reason):
     _, first = report(store, tmp_path / "other")
     damage(store)
     copy, after = report(store, tmp_path / "other")
@@ -190,7 +190,7 @@ def test_names_that_are_no_nodes_do_not_become_paths(store, own, tmp_path):
     assert not list(tmp_path.rglob("escaped*"))
 
 
-def test_a_round_that_another_round_wrote_is_not_taken(store, own, tmp_path):
+def test_a_round_that_another_round_wrote_is_not_accepted(store, own, tmp_path):
     its = gang_document.round_folder(own, "search-01").read_run()
     put(store, "folder/gangs/all/run.json", {**its, "folder": "folder/gangs/all"})
     assert all("is that of another round" in reason for reason in reasons(report(store, tmp_path / "other")[1]))

@@ -123,7 +123,7 @@ def test_silence_is_never_shorter_than_three_heartbeats():
 
 
 @pytest.mark.parametrize(("seconds", "state"), [(80, "running"), (3600, "silent")])
-def test_a_node_that_was_launched_and_never_told_a_thing_is_silent_after_a_while(seconds, state):
+def test_a_node_that_was_launched_and_never_reported_is_silent_after_a_while(seconds, state):
     at = (datetime.now(timezone.utc) - timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
     found = status({"a": {}, "b": TRAINS}, launches={"a": {**STARTED, "at": at}})
     node = node_of(found, "a")
@@ -183,7 +183,7 @@ def test_who_waits_behind_a_silent_node_has_no_end():
     assert node_of(found, "b").ahead is None
 
 
-def test_an_end_beyond_the_deadline_is_told():
+def test_an_end_beyond_the_deadline_is_reported():
     text = "\n".join(status_lines.head_lines(status({"n": TRAINS}, deadline_seconds=100)))
     assert "expected end 11:01:40 (in 0:01:40): after the deadline, which cancels open stages" in text
     assert "deadline 11:00:36 (in 0:00:36)" in text  # 60 s when it was told, 4 s ago
@@ -198,7 +198,7 @@ def test_the_controllers_sign_tells_whether_anybody_watches():
     assert gone.accepted
 
 
-def test_a_run_that_nobody_ended_is_not_passed():
+def test_a_run_that_did_not_end_is_not_passed():
     found = status({"n": DONE}, sign=1000)
     assert found.over
     assert not found.accepted
@@ -278,7 +278,7 @@ def test_the_lines_of_what_is_done():
     ]
 
 
-def test_what_is_new_is_told_once():
+def test_what_is_new_is_reported_once():
     before = status({"n": TRAINS, "m": TRAINS})
     silent = {"facts": ("success", 240), "training": ("running", 200)}
     after = status({"n": {**TRAINS, "training": ("success", 1)}, "m": silent})

@@ -99,7 +99,7 @@ def test_what_is_refused_is_named_until_it_is_gone(store, run):
     assert known.briefs["node-1"]["facts"].state == "success"
 
 
-def test_a_node_that_joins_is_taken_in(store, run):
+def test_a_node_that_joins_is_accepted(store, run):
     put_record(store, "late", "facts")
     reader = StatusReader(store, run)
     assert reader.look().refused
@@ -110,7 +110,7 @@ def test_a_node_that_joins_is_taken_in(store, run):
     assert known.refused == []
 
 
-def test_an_object_too_large_is_not_taken(store, run):
+def test_an_object_too_large_is_not_accepted(store, run):
     put(store, "folder/records/facts/node-1.json", b" " * (2 << 20))
     known = StatusReader(store, run).look()
     assert any("over the limit" in line for line in known.refused)
@@ -144,7 +144,7 @@ class TestRunsOfABucket:
         put(store, f"{folder}/records/facts/n.json", b"{}")
         return run
 
-    def test_the_newest_is_taken_and_named(self, store):
+    def test_the_newest_is_accepted_and_named(self, store):
         self.put_run(store, "zz-old", "2026-11-01T10:00:00Z", finished_at="2026-11-01T11:00:00Z")
         self.put_run(store, "aa-new", "2026-11-02T10:00:00Z", folder="site/rack-1")
         put(store, "models/tiny/run.json", b"{}")
@@ -162,7 +162,7 @@ class TestRunsOfABucket:
         assert "others that go on, for -e gpuval_run_id=: two: opened" in lines[1]
         assert "one:" not in lines[1]
 
-    def test_two_of_the_same_second_must_be_told_apart(self, store):
+    def test_two_of_the_same_second_must_be_distinguished(self, store):
         for name in ("one", "two"):
             self.put_run(store, name, "2026-11-02T10:00:00Z")
         with pytest.raises(run_folder.RunError, match=r"give -e gpuval_run_id=: .*one.*two"):
@@ -188,7 +188,7 @@ class TestRunsOfABucket:
         assert run["run_id"] == "good"
         assert sum(line.startswith("left out: ") for line in lines) == 2
 
-    def test_a_bucket_that_is_not_there_is_told(self, store):
+    def test_a_bucket_that_is_not_there_is_reported(self, store):
         from dataclasses import replace
 
         from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store, StoreError
@@ -197,7 +197,7 @@ class TestRunsOfABucket:
             stored_runs.find(Store(replace(store.connection, bucket="nowhere")))
 
 
-def test_a_thousand_nodes_are_told_in_seconds():
+def test_a_thousand_nodes_are_reported_in_seconds():
     from datetime import datetime, timezone
 
     names = [f"node-{number:04}" for number in range(1000)]

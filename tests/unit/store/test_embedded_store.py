@@ -162,7 +162,7 @@ def test_before_the_first_start_the_message_says_what_to_do(tmp_path):
         EmbeddedStore(tmp_path, "gpuval").connection()
 
 
-def test_a_taken_port_is_reported_with_what_to_do(tmp_path):
+def test_a_port_in_use_is_reported_with_what_to_do(tmp_path):
     import socket
 
     store = EmbeddedStore(tmp_path, "gpuval")

@@ -55,7 +55,7 @@ def test_what_cannot_be_read_fails_by_name_and_tells_what_is_there(connection, r
     assert there(connection, "partly") == {"partly/report.json"}
 
 
-def test_a_store_that_refuses_is_told(connection, report):
+def test_a_store_that_refuses_is_reported(connection, report):
     done = upload(replace(connection, secret_key="wrong"), [str(report)], "refused", check_mode=False)
     assert done["failed"]
     assert done["msg"].startswith("the store cannot be used: ")

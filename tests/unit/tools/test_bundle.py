@@ -294,7 +294,7 @@ def test_wheels_for_a_newer_system_are_refused_at_once(bundle, site, tmp_path):
     assert "the wheels need glibc 2.999" in told
 
 
-def test_too_little_space_is_said_before_anything_is_read(bundle, site, tmp_path):
+def test_too_little_space_is_reported_before_anything_is_read(bundle, site, tmp_path):
     bad = rewritten(bundle, tmp_path / "huge.tar", head_with(bytes=10**18))
     assert "are free" in tool(site, "install", bad, code=1)
 
@@ -334,7 +334,7 @@ def test_a_package_that_is_not_the_locked_one_is_not_carried(origin, tmp_path):
     assert not list(tmp_path.glob("b.tar*"))
 
 
-def test_a_missing_model_or_package_is_said_with_what_to_do(origin, tmp_path):
+def test_a_missing_model_or_package_is_reported_with_a_remedy(origin, tmp_path):
     told = tool(origin, "create", "--output", tmp_path / "b.tar", "--without", "wheels", "--model", "models--x", code=1)
     assert "has no models--x: `make models`" in told
     told = tool(origin, "create", "--output", tmp_path / "b.tar", "--state-dir", tmp_path / "none", code=1)

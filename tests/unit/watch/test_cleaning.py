@@ -105,7 +105,7 @@ LAUNCHED = {"state": "started", "at": "2026-11-20T10:00:00Z", "attempt": 1, "dir
         ({"state": "unreachable", "message": "Connection refused", "attempt": 2, "at": "x"}, None, True),
     ],
 )
-def test_a_node_may_hold_something_once_somebody_was_logged_in(launch, cleaned_at, held):
+def test_a_node_may_hold_something_once_a_user_was_logged_in(launch, cleaned_at, held):
     assert cleaning.may_hold(launch, cleaned_at) is held
 
 
@@ -113,7 +113,7 @@ def test_classes_before_a_login_are_classes():
     assert {known.name for known in launch_errors.CLASSES} >= launch_errors.BEFORE_LOGIN
 
 
-def test_what_was_put_back_and_what_was_left_alone_is_told():
+def test_what_was_put_back_and_what_was_left_alone_is_reported():
     outcome = cleaning.answered({"removed": ["/a"], "restored": ["eth0 mtu 1500"], "kept": ["eth1: changed since"]})
     lines = cleaning.summarize(["r1"], {"n1": outcome}).lines
     assert lines[1] == "- Removed: 1 path, 1 network change reverted"

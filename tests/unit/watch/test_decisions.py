@@ -27,7 +27,7 @@ def test_a_change_makes_a_line_and_a_heartbeat_does_not():
     assert node.changed_at == 3.0
 
 
-def test_a_second_attempt_is_told_apart():
+def test_a_second_attempt_is_distinguished():
     node = view(training="crash")
     assert "attempt 2" in decisions.update(node, "training", record("running", attempt=2), 1.0)
 
@@ -116,7 +116,7 @@ def test_a_relaunch_that_failed_is_not_waited_for_and_its_evidence_is_still_foun
 
 
 @pytest.mark.parametrize("known", [{}, {"state": "failed", "attempt": 1}])
-def test_a_first_launch_is_taken_as_it_went(known):
+def test_a_first_launch_is_accepted_as_it_went(known):
     launch = {"state": "refused", "attempt": 1, "message": "no"}
     assert decisions.keep_started(known, launch) == launch
 
@@ -203,7 +203,7 @@ def test_an_unreachable_node_is_tried_again_while_others_work():
 
 
 @pytest.mark.parametrize("reason", sorted(decisions.NOT_RETRIED))
-def test_what_only_a_person_can_mend_is_not_tried_again(reason):
+def test_what_only_a_person_can_fix_is_not_tried_again(reason):
     (away,) = fleet("away")
     away.to_start, away.launch, away.tries = False, {"state": "unreachable", "class": reason}, 1
     (other,) = fleet("other")

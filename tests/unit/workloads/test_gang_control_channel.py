@@ -78,7 +78,7 @@ def test_who_has_another_token_may_not_join(parties):
         stranger.line.join()
 
 
-def test_garbage_at_the_port_disturbs_nobody(parties):
+def test_garbage_at_the_port_disturbs_no_other(parties):
     leader = parties(0, count=2)
     deadline = time.monotonic() + 5
     while True:
@@ -138,7 +138,7 @@ def test_a_rank_that_stands_still_while_others_wait_is_named(parties):
     assert "rank 2" in made[0].stops[0].message and "no progress" in made[0].stops[0].message
 
 
-def test_a_port_that_is_taken_is_told(parties):
+def test_a_port_in_use_is_reported(parties):
     port = free_port()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", port + 1))
@@ -185,7 +185,7 @@ def test_a_leader_that_leaves_at_once_is_no_lost_one(parties, message):
         assert not any("lost" in stop.message for stop in party.stops), party.stops
 
 
-def test_where_all_end_by_the_same_word_nobody_is_named(parties):
+def test_where_all_end_by_the_same_word_no_node_is_named(parties):
     made = joined(parties)
 
     def end(party):
@@ -248,14 +248,14 @@ def test_who_knows_of_another_names_it(parties):
     assert stop == Stop("node-3", f"node-3 (127.0.0.3): {nan[0]}")
 
 
-def test_who_is_ended_from_outside_accuses_nobody_and_neither_do_those_that_lost_it(parties):
+def test_who_is_ended_from_outside_accuses_no_node_and_neither_do_those_that_lost_it(parties):
     stop = ended(
         joined(parties), ("connection closed by peer", EFFECT, ""), ("its time limit", CAUSE, None), ("", 1, "")
     )
     assert stop == Stop(None, "node-2 (127.0.0.2): its time limit")
 
 
-def test_whom_nobody_knows_is_nobody(parties):
+def test_whom_no_node_knows_is_no_node(parties):
     assert ended(joined(parties), ("x", EFFECT, ""), ("x", CAUSE, "stranger"), ("x", EFFECT, "")).node is None
 
 
@@ -296,7 +296,7 @@ def test_members_are_late_when_nothing_new_begins_while_others_have(begun, late)
     assert [beginning.look(counts, 1.0) for counts in begun][-1] == late
 
 
-def test_a_leader_that_is_done_leaves_nobody_that_is_late(parties):
+def test_a_leader_that_is_done_leaves_no_late_member(parties):
     made = joined(parties)
     at_once(lambda: made[0].line.end(None, 1), lambda: made[1].line.end(None, 15))
     made[0].line.__exit__()

@@ -146,7 +146,7 @@ def test_a_loss_that_is_no_number_is_kept_by_all_and_its_node_is_named(tmp_path)
     assert result["environment"]["gang"].get("stopped_by", "node-2") == "node-2"
 
 
-def test_what_a_rank_said_itself_is_the_cause_and_is_kept(tmp_path):
+def test_what_a_rank_reported_itself_is_the_cause_and_is_kept(tmp_path):
     (code, err, _), (_, _, second) = both(tmp_path, "memory")
     assert code == 2 and "the gang has ended: node-2 (127.0.0.2): rank 1 ran out of device memory" in err
     assert second["state"] == "failure" and second["message"].startswith("rank 1 ran out of device memory")

@@ -97,14 +97,14 @@ def test_the_odd_one_is_named_by_all(trees):
     assert "no RDMA port is active: mlx5_0:1 is DOWN (Polling)" in result.message
 
 
-def test_where_there_is_no_majority_all_are_told(trees):
+def test_where_there_is_no_majority_all_are_reported(trees):
     trees[1].rdma(firmware="14.32.1010", interface=None, name="mlx5_0")
     [one, other] = together(trees[:2])
     said = "rdma_firmware: node-1 has 1 x SM_2001000001034 14.28.2006, node-2 has 1 x SM_2001000001034 14.32.1010"
     assert said in one.message and said in other.message
 
 
-def test_errors_while_the_gang_worked_are_told(trees):
+def test_errors_while_the_gang_worked_are_reported(trees):
     hardware = {**MLX5_COUNTERS["hw_counters"], "local_ack_timeout_err": 140}
 
     def dirt():
@@ -121,7 +121,7 @@ def test_errors_while_the_gang_worked_are_told(trees):
     assert second.message == "it failed"
 
 
-def test_a_driver_that_hangs_holds_nobody_up(trees):
+def test_a_driver_that_hangs_delays_no_other(trees):
     hanging = trees[1].root / "class/infiniband/mlx5_0/ports/1/rate"
     hanging.unlink()
     os.mkfifo(hanging)  # reading it waits for ever, as reading from a driver that hangs
@@ -171,7 +171,7 @@ def test_what_a_member_claims_is_bounded(trees):
     assert len(said) < 1500 and "\x1b" not in said and "gang_mtu: node-1 has 65536, node-2 has xxx" in said
 
 
-def test_names_that_nobody_resolves_hide_no_device(trees, monkeypatch):
+def test_names_that_do_not_resolve_hide_no_device(trees, monkeypatch):
     monkeypatch.setattr(local, "ways", lambda *_: time.sleep(10))
     found = local.look(gang(), Sysfs(trees[0].root), 0.5)
     assert len(found.devices) == 1 and found.counters and set(found.unknown) == {"routes"}
@@ -225,7 +225,7 @@ def test_devices_that_a_container_was_not_given(tmp_path):
     assert "no file here that opens mlx5_0, mlx5_1" in findings.of_access(both, True)[0]
 
 
-def test_that_there_is_no_device_is_told_where_it_is_counted_on():
+def test_that_there_is_no_device_is_reported_where_it_is_counted_on():
     assert "no RDMA device" in findings.of_access(host(), True)[0]
     assert findings.of_access(host(), False) == []
 
@@ -301,7 +301,7 @@ def test_a_gang_of_a_thousand_keeps_results_small(trees):
     assert len(findings.sentence(findings.of_peers(us, answers))) < 400
 
 
-def test_criteria_judge_what_is_reported_and_accuse_nobody(trees):
+def test_criteria_judge_what_is_reported_and_accuse_no_node(trees):
     fleet = Path(__file__).resolve().parents[3] / "collections" / "ansible_collections" / "gpuval" / "fleet"
     checks = yaml.safe_load((fleet / "roles" / "collective" / "files" / "criteria_host.yml").read_text())["checks"]
     result = together(trees)[0]

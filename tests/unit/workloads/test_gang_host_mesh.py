@@ -45,7 +45,7 @@ def test_members_that_reach_each_other(members):
         assert answer.path_mtu_bytes == 65535
 
 
-def test_a_closed_port_is_told_apart_from_silence(members):
+def test_a_closed_port_is_distinguished_from_silence(members):
     one = members(0)
     with socket.socket() as closed:
         closed.bind(("127.0.0.2", 0))
@@ -67,7 +67,7 @@ def test_who_is_not_asked_in_time_is_not_accused(members):
         assert one.ask([Peer(1, "127.0.0.2", silent.getsockname()[1])], 0.3)[1].state == mesh.LATE
 
 
-def test_another_member_at_the_address_is_told(members):
+def test_another_member_at_the_address_is_reported(members):
     one, two = members(0), members(1)
     assert one.ask([Peer(2, "127.0.0.2", two.port)], 5)[2].state == "another member answers there"
     other = members(2, gang="another")
@@ -95,7 +95,7 @@ def _say(server, said):
         connection.recv(10)
 
 
-def test_strangers_at_the_listener_disturb_nobody(members):
+def test_strangers_at_the_listener_disturb_no_other(members):
     one, two = members(0), members(1)
     with socket.create_connection(("127.0.0.2", two.port)) as stranger:
         stranger.sendall(b"x" * 100_000)
@@ -116,7 +116,7 @@ def test_a_server_of_ssh_is_known_by_its_greeting(members):
     assert one.ask([Peer(1, "127.0.0.2", two.port, ssh_port=port)], 5)[1].ssh == "refused"
 
 
-def test_an_address_that_is_not_here_is_told():
+def test_an_address_that_is_not_here_is_reported():
     with Mesh("all", 0, "192.0.2.77") as member:
         assert member.port is None and "192.0.2.77" in member.problem
 
@@ -154,7 +154,7 @@ def test_a_route_through_a_gateway():
     assert not route.is_local
 
 
-def test_no_route_is_told_in_the_kernels_words():
+def test_no_route_is_reported_in_the_kernels_words():
     with pytest.raises(OSError, match="unreachable"):
         routes.parse(bytes.fromhex("240000000200000001000000000000009bffffff") + bytes(16))
     for cut in (b"", ANSWER[:10], ANSWER[:40]):
@@ -227,7 +227,7 @@ def network():
 
 
 @pytest.mark.parametrize(("mtu", "told"), [(9000, 9000), (1500, 1500), (4200, 4200)])
-def test_packets_that_a_switch_drops_without_a_word(network, mtu, told):
+def test_packets_that_a_switch_drops_silently(network, mtu, told):
     answer = network(mtu)("10.99.0.1", "10.99.0.2")
     assert (answer["state"], answer["path_mtu_bytes"]) == ("ok", told)
 

@@ -54,7 +54,7 @@ def test_tools_are_found_on_path_and_in_their_own_folder(tools, tmp_path):
         (lambda folder: put(folder, "mpirun", "#!/no/such/shell\n"), "is not that of Open MPI"),
     ],
 )
-def test_why_tools_are_not_taken(tools, tmp_path, spoil, told):
+def test_why_tools_are_not_accepted(tools, tmp_path, spoil, told):
     spoil(tmp_path)
     found, why = mpi.find(tools)
     assert found is None and told in why
@@ -80,7 +80,7 @@ def test_all_members_need_the_same_tools():
     assert "none were looked for" in mpi.differing([{}, {}], GANG)
 
 
-def test_mpirun_is_told_where_and_how(monkeypatch):
+def test_mpirun_gets_hosts_and_options(monkeypatch):
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     assert mpi.command("/usr/bin/mpirun", GANG, Path("/w/hostfile"), OPTIONS) == [
         "/usr/bin/mpirun", "--hostfile", "/w/hostfile", "-np", "16", "--map-by", "slot", "--bind-to", "none",

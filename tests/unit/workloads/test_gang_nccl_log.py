@@ -38,7 +38,7 @@ def told(environ, capsys):
     return capsys.readouterr().out.splitlines()
 
 
-def test_trouble_before_the_end_is_told_and_calls_are_not(tmp_path, environ, capsys):
+def test_trouble_before_the_end_is_reported_and_calls_are_not(tmp_path, environ, capsys):
     lines = [NO_DEVICE, WARN, *[f"{INFO}ring {number}" for number in range(1000)], *[TUNING] * 1000, "the last"]
     (tmp_path / "nccl.node1.77.log").write_text("\n".join(lines) + "\n")
     found = told(environ, capsys)
@@ -48,7 +48,7 @@ def test_trouble_before_the_end_is_told_and_calls_are_not(tmp_path, environ, cap
     assert len("\n".join(line.partition(": ")[2] for line in found[2:])) <= nccl_log.END_BYTES
 
 
-def test_what_is_told_is_bounded_and_of_one_line_each(tmp_path, environ, capsys):
+def test_what_is_reported_is_bounded_and_of_one_line_each(tmp_path, environ, capsys):
     for number in range(20):
         lines = [f"{WARN} {n}" for n in range(500)] + ["\x1b[2J\r::error::\u2028x" + "y" * 100_000, "z" * 100_000]
         (tmp_path / f"nccl.node1.{number:03}.log").write_text("\n".join(lines))
@@ -68,7 +68,7 @@ def test_of_a_huge_log_begin_and_end_are_looked_at(tmp_path, environ, capsys, mo
     assert (found[0], found[-2:]) == (NO_DEVICE, [WARN, f"{INFO}bye"])
 
 
-def test_without_logs_nothing_is_told(environ, capsys):
+def test_without_logs_nothing_is_reported(environ, capsys):
     assert told(environ, capsys) == []
     result = Result()
     collectives.tell_of_failure(result)
@@ -118,7 +118,7 @@ def test_a_bad_end_leaves_log_and_networks(tmp_path, kind):
     assert environment["gang"]["joined"] is True
 
 
-def test_a_log_that_is_cut_is_told(tmp_path, environ, capsys, monkeypatch):
+def test_a_log_that_is_cut_is_reported(tmp_path, environ, capsys, monkeypatch):
     monkeypatch.setattr(nccl_log, "MAX_BYTES", 100)
     (tmp_path / "nccl.node1.77.log").write_text(SOCKET)
     (tmp_path / "nccl.node1.78.log").write_text("short")

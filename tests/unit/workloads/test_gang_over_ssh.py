@@ -92,7 +92,7 @@ def test_the_launcher_exports_nothing_of_the_leaders_own(tmp_path, monkeypatch, 
     ("accelerator", "name"),
     [(CPU, "cpu"), (Accelerator("cuda", 8, "nccl"), "cuda"), (Accelerator("hpu", 8, "hccl"), "hpu")],
 )
-def test_deepspeed_is_told_the_accelerator(tmp_path, accelerator, name):
+def test_deepspeed_gets_the_accelerator(tmp_path, accelerator, name):
     made = program._environment({}, gang_of(1, 1), accelerator, tmp_path, "127.0.0.1")
     assert made["DS_ACCELERATOR"] == name
     assert "DS_ACCELERATOR" not in program._environment(

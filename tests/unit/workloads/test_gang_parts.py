@@ -247,7 +247,7 @@ def test_nvlink_between_nodes_is_a_network():
         (["MNNVL"], [], ["ACTIVE"], ""),
     ],
 )
-def test_another_network_than_expected_is_told(networks, names, states, told):
+def test_another_network_than_expected_is_reported(networks, names, states, told):
     ports = [rdma.Port(f"mlx5_{i}", 1, state, None, None, None) for i, state in enumerate(states)]
     found = transport.complaint(networks, names, ports)
     assert found == told if not told else told in found
@@ -362,7 +362,7 @@ def test_a_name_is_looked_up_until_it_is_known(monkeypatch):
 
 
 @pytest.mark.parametrize("password", ["!", "!!", "!locked", "!*", "!$6$salt$hash"])
-def test_a_locked_user_is_told_what_to_do(tmp_path, password):
+def test_a_locked_user_is_advised(tmp_path, password):
     shadow = tmp_path / "shadow"
     shadow.write_text(f"daemon:*:19000:0:99999:7:::\nroot:{password}:19000:0:99999:7:::\n")
     with pytest.raises(WorkloadFailure, match=r"user root is locked .* usermod -p '\*' root .* launcher torchrun"):
@@ -379,7 +379,7 @@ def test_who_is_not_locked_goes_on(tmp_path, text):
     ssh_server.check_not_locked("root", tmp_path / "none")
 
 
-def test_a_user_without_a_name_is_told_what_ssh_needs(monkeypatch):
+def test_a_user_without_a_name_learns_what_ssh_needs(monkeypatch):
     monkeypatch.setattr(ssh_server.os, "geteuid", lambda: 4_000_000_000)
     with pytest.raises(WorkloadFailure, match=r"user 4000000000 has no line in /etc/passwd"):
         ssh_server.user()

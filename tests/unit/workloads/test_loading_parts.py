@@ -82,7 +82,7 @@ def is_tmpfs(path):
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip() == "tmpfs"
 
 
-def test_what_cannot_be_synchronised_is_hashed_all_the_same_and_a_broken_disk_is_told(tmp_path, monkeypatch):
+def test_what_cannot_be_synchronised_is_hashed_all_the_same_and_a_broken_disk_is_reported(tmp_path, monkeypatch):
     (tmp_path / "a").write_bytes(b"1")
 
     def fsync(error):

@@ -100,7 +100,7 @@ def test_a_model_is_loaded_verified_and_measured(load, stored, variables):
     assert "bps" in ended.result["message"]
 
 
-def test_what_is_present_and_verified_is_skipped_unless_told_to_overwrite(load, stored):
+def test_what_is_present_and_verified_is_skipped_unless_asked_to_overwrite(load, stored):
     load()
     again = load()
     assert again.code == 0
@@ -182,7 +182,7 @@ def test_a_source_that_is_not_whole(load, stored, variables, how, words):
     assert not list(Path(variables["GPUVAL_MODELS_DIR"]).rglob("*.safetensors"))
 
 
-def test_files_nobody_vouches_for_are_named_and_left_alone(load, stored, variables):
+def test_files_without_a_checksum_are_named_and_left_alone(load, stored, variables):
     (stored / "extra.bin").write_bytes(b"x")
     stray = Path(variables["GPUVAL_MODELS_DIR"], NAME, "stray.bin")
     stray.parent.mkdir(parents=True)

@@ -116,7 +116,7 @@ def test_seconds_hold_to_within_a_step(step_seconds):
     assert abs(seconds - 10) <= step_seconds
 
 
-def test_one_step_is_taken_after_the_warm_up_however_late():
+def test_one_step_is_accepted_after_the_warm_up_however_late():
     assert run_to_the_end(Bounds.of(Config(seconds=1), 10, is_gpu=False), 60.0)[0] == 3
 
 

@@ -77,7 +77,7 @@ def test_three_nodes_tell_a_bad_one():
 
 
 @pytest.mark.parametrize("state", ["wrong", "timeout", "crash", "slow"])
-def test_two_nodes_cannot_be_told_apart(state):
+def test_two_nodes_cannot_be_distinguished(state):
     finding = run(Search.start(["a", "b"]), lambda nodes: Result(state, culprits=("a",)))
     assert finding.nodes == {"a": "suspect", "b": "suspect"}
     assert finding.gang == ["no pair worked: check what all nodes share"]

@@ -45,7 +45,7 @@ def test_outliers_are_named_with_their_part():
     assert found["relative_difference"] == pytest.approx(-0.1, abs=0.02)
 
 
-def test_what_was_not_told_is_counted():
+def test_what_was_not_reported_is_counted():
     nodes = fleet(10)
     nodes[2]["metrics"]["diagnostics"][3]["value"] = None
     nodes[3]["metrics"]["diagnostics"][4]["value"] = math.inf
