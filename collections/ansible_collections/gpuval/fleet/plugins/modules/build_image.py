@@ -7,14 +7,19 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: build_image
-short_description: Build or copy a container image and save it as an archive
+short_description: Build, copy or take in a container image, and put it into the store
 version_added: 0.1.0
 description:
   - Builds an image with docker or podman, unless the engine has it from the same context and the same base already.
   - Saves it as an archive that both engines load, and returns its SHA-256, and the id and architecture of the image.
-  - The role P(gpuval.fleet.container_image#role) calls it through the action plugin of the same name, which brings the
-    context to the builder and the archive back to the controller.
+  - The role P(gpuval.fleet.container_image#role) calls it through the action plugin of the same name. It brings the
+    context to the builder and the archive back, puts it below C(images/) of the store, and remembers it in
+    C(images.json). An archive that the store has, whole, is left alone.
 extends_documentation_fragment: [gpuval.fleet.common]
+attributes:
+  check_mode:
+    support: partial
+    description: Does not ask the store, and says that the image would be put there.
 options:
   reference:
     description: What the image is called.

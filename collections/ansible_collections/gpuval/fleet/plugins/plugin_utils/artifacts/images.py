@@ -18,6 +18,7 @@ from ..core.vendors import GPU_VENDORS
 
 SCHEMA = "gpuval.images/1"
 PREFIX = "images/"
+LOCK_SECONDS = 60.0
 VENDORS = (*GPU_VENDORS, "cpu")
 KEYS = {"reference", "build", "copy", "archive", "id", "folder", "base", "vendor", "arguments"}
 
@@ -253,13 +254,15 @@ def read_catalogue(state_dir: Path) -> dict[str, dict[str, Any]]:
 
 
 def remember(state_dir: Path, entry: Mapping[str, Any]) -> bool:
-    """Add a built image to the catalogue. Returns whether that changed it."""
-    known = read_catalogue(state_dir)
-    if known.get(entry["reference"]) == entry:
-        return False
-    document = {"schema": SCHEMA, "images": {**known, entry["reference"]: dict(entry)}}
-    schemas.validate("images", document, what="the catalogue of images")
+    """Add a built image to the catalogue, whoever else does so now. Returns whether that changed it."""
     path = catalogue_file(state_dir)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    files.replace(path, f"{json.dumps(document, indent=1)}\n".encode())
-    return True
+    late = ImagesError(f"another process holds {path.name}.lock beside {path}: end it, and run again")
+    with files.locked(path.with_suffix(".json.lock"), LOCK_SECONDS, late):
+        known = read_catalogue(state_dir)
+        if known.get(entry["reference"]) == entry:
+            return False
+        document = {"schema": SCHEMA, "images": {**known, entry["reference"]: dict(entry)}}
+        schemas.validate("images", document, what="the catalogue of images")
+        files.replace(path, f"{json.dumps(document, indent=1)}\n".encode())
+        return True

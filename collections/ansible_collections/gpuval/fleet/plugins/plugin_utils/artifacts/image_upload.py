@@ -1,0 +1,137 @@
+"""Archives of images in the store, from where nodes get them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+try:
+    from boto3.s3.transfer import TransferConfig
+except ImportError:  # the store reports it, with the name of the library
+    TransferConfig = None
+
+from ...module_utils import image_archive
+from ...module_utils.store import CLIENT_ERRORS, Store
+from ..store.backend import StoreBackend
+from . import images
+
+PART_BYTES = 64 << 20
+PROGRESS_SECONDS = 10.0
+#: A store takes its time to put the parts of an upload together.
+ANSWER_SECONDS = 600.0
+
+
+def publish(access: StoreBackend, state: Path, entry: Mapping[str, Any], say: Callable[[str], None]) -> bool:
+    """Put the archive of an image and its description into the store. Returns whether it was sent.
+
+    `entry` is that of the catalogue (gpuval.images/1). An archive that the store has, whole, is left alone.
+    """
+    description = images.object_keys(entry["name"], entry["id"])[1]
+    path = images.archive_file(state, entry["sha256"])
+    store = Store(access.connection(), timeout=ANSWER_SECONDS)
+    sent = not _is_there(store, entry, description)
+    if sent:
+        store.delete_prefix(description)  # until the end the archive does not count as whole
+        _upload(store, path, entry, say, in_parts=access.takes_parts)
+        store.put(description, json.dumps(entry, indent=1).encode(), "application/json")
+    _share(access, entry, path)
+    return sent
+
+
+def _upload(store: Store, path: Path, entry: Mapping[str, Any], say: Callable[[str], None], *, in_parts: bool) -> None:
+    if not path.is_file():
+        raise images.ImagesError(f"{path} is gone: build {entry['reference']} again")
+    progress = _Progress(entry, say)
+    config = TransferConfig(
+        multipart_threshold=PART_BYTES if in_parts else sys.maxsize,
+        multipart_chunksize=_part_bytes(entry["bytes"]),
+        max_concurrency=4,
+    )
+    try:
+        store.client.upload_file(str(path), store.connection.bucket, entry["key"], Config=config, Callback=progress.add)
+    except (*CLIENT_ERRORS, OSError) as error:
+        raise images.ImagesError(f"the upload of {entry['reference']} broke off: {error}. Run again") from error
+    sizes = [found.size for found in store.list(entry["key"]) if found.key == entry["key"]]
+    if sizes != [entry["bytes"]]:
+        raise images.ImagesError(
+            f"the store has {sizes} bytes of {entry['reference']}, not {entry['bytes']}: run again"
+        )
+
+
+class _Progress:
+    """Shows the progress of an upload every few seconds; called by several threads."""
+
+    def __init__(self, entry: Mapping[str, Any], say: Callable[[str], None]) -> None:
+        self._entry, self._say, self._lock = entry, say, threading.Lock()
+        self._sent, self._began = 0, time.monotonic()
+        self._shown = self._began
+
+    def add(self, count: int) -> None:
+        with self._lock:
+            self._sent += count
+            present = time.monotonic()
+            if present - self._shown < PROGRESS_SECONDS:
+                return
+            self._shown = present
+            speed = self._sent / (present - self._began)
+            left = (self._entry["bytes"] - self._sent) / speed
+            self._say(
+                f"{self._entry['reference']}: {self._sent / 1e9:.1f} of {self._entry['bytes'] / 1e9:.1f} GB sent, "
+                f"{speed / 1e6:.0f} MB/s, {left:.0f} s left"
+            )
+
+
+def _part_bytes(size: int) -> int:
+    """S3 takes at most 10,000 parts."""
+    return max(PART_BYTES, -(-size // 9000))
+
+
+def _is_there(store: Store, entry: Mapping[str, Any], description: str) -> bool:
+    """Whether the store has this very archive, whole: its description is written last."""
+    sizes = {found.key: found.size for found in store.list(entry["key"].removesuffix(".tar"))}
+    if sizes.get(entry["key"]) != entry["bytes"] or description not in sizes:
+        return False
+    try:
+        found = json.loads(store.get(description, max_bytes=65536))
+        return (found["sha256"], found["id"], found["reference"]) == (entry["sha256"], entry["id"], entry["reference"])
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+def take_archive(path: Path, reference: str, state: Path) -> dict[str, Any]:
+    """Link an archive of others into the controller's folder. Returns what it holds; raises ``ImagesError``."""
+    try:
+        image = image_archive.image_of(path, reference)
+        sha256 = image_archive.sha256_of(path)
+    except image_archive.ArchiveError as error:
+        raise images.ImagesError(str(error)) from error
+    except OSError as error:
+        raise images.ImagesError(f"{path} cannot be read: {error.strerror}") from error
+    kept = images.archive_file(state, sha256)
+    kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not kept.exists():
+        try:
+            os.link(path, kept)
+        except OSError:  # another file system
+            kept.symlink_to(path.resolve())
+    return {"id": image["id"], "sha256": sha256, "bytes": path.stat().st_size, "architecture": image["architecture"]}
+
+
+def _share(access: StoreBackend, entry: Mapping[str, Any], path: Path) -> None:
+    """Where the store lies on the same disk, one copy is enough."""
+    if access.objects is None or path.is_symlink():
+        return
+    kept = access.objects / entry["key"]
+    with suppress(OSError):
+        if kept.stat().st_size == entry["bytes"] and not kept.samefile(path):
+            draft = path.with_suffix(".new")
+            draft.unlink(missing_ok=True)
+            os.link(kept, draft)
+            draft.replace(path)

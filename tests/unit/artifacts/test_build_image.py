@@ -1,0 +1,98 @@
+"""The controller's side of build_image: what the store and the catalogue hold afterwards."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from ansible.errors import AnsibleConnectionFailure
+from ansible_collections.gpuval.fleet.plugins.action import build_image
+from ansible_collections.gpuval.fleet.plugins.module_utils import image_archive
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import images
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
+
+from tests.kit.actions import run_action
+from tests.kit.host_image import write_archive
+
+REFERENCE = "registry.example/given:1"
+LOOKED = {"needed": True, "engine": "docker", "image_id": "", "base_id": "", "base_digest": ""}
+
+
+@pytest.fixture
+def given(tmp_path):
+    layer = tmp_path / "layer.tar"
+    layer.write_bytes(b"x" * 1000)
+    write_archive(tmp_path / "given.tar", REFERENCE, layer, "amd64")
+    return tmp_path / "given.tar"
+
+
+def made(state, *, check_mode=False, **options):
+    options = {
+        "name": "given",
+        "reference": REFERENCE,
+        "store": {"bucket": "gpuval", "state_dir": str(state)},
+        **options,
+    }
+    return run_action("build_image", options, check_mode=check_mode)
+
+
+@pytest.fixture
+def embedded(tmp_path):
+    embedded = EmbeddedStore(tmp_path / "state/store", "gpuval")
+    embedded.start()
+    yield embedded
+    embedded.stop()
+
+
+def test_an_archive_is_put_into_the_store_once_and_again_when_it_is_lost(embedded, given):
+    state, store = embedded.directory.parent, embedded.store()
+    assert made(state, way="archive", archive=str(given), check_mode=True).result["changed"]
+    assert images.read_catalogue(state) == {}
+
+    first = made(state, way="archive", archive=str(given)).result
+    assert (first["changed"], first["uploaded"]) == (True, True)
+    entry = images.read_catalogue(state)[REFERENCE]
+    assert first["image"] == entry
+    assert entry["sha256"] == image_archive.sha256_of(given)
+    assert {found.key: found.size for found in store.list("images/")}[entry["key"]] == given.stat().st_size
+
+    again = made(state, way="archive", archive=str(given)).result
+    assert (again["changed"], again["uploaded"]) == (False, False)
+
+    store.delete_prefix(entry["key"])
+    assert made(state, way="archive", archive=str(given)).result["uploaded"]
+    assert images.read_catalogue(state)[REFERENCE] == entry
+
+
+def test_an_archive_that_cannot_be_read_is_named(tmp_path):
+    done = made(tmp_path, way="archive", archive="/nonexistent.tar")
+    assert done.failed
+    assert "/nonexistent.tar" in done.text
+
+
+def test_a_builder_out_of_reach_fails_the_task_and_a_node_is_unreachable(tmp_path, monkeypatch):
+    """A play that ignores unreachable hosts does not go on without the image."""
+
+    def away(*_):
+        raise AnsibleConnectionFailure("no route to builder")
+
+    monkeypatch.setattr(build_image.ActionModule, "ask_node", away)
+    done = made(tmp_path, way="copy")
+    assert done.failed
+    assert f"{REFERENCE} was not made, the builder cannot be reached: no route to builder" in done.text
+    with pytest.raises(AnsibleConnectionFailure):
+        made(tmp_path, way="copy", publish=False)
+    assert images.read_catalogue(tmp_path) == {}
+
+
+def test_an_image_that_a_node_built_for_itself_has_no_archive(tmp_path, monkeypatch):
+    monkeypatch.setattr(build_image.ActionModule, "ask_node", lambda *_: {**LOOKED, "changed": False, "needed": False})
+    assert made(tmp_path, way="copy", publish=False).result["changed"]
+    (entry,) = images.read_catalogue(tmp_path).values()
+    assert {key for key, value in entry.items() if value is not None} == {"name", "reference"}
+    assert not made(tmp_path, way="copy", publish=False).result["changed"]
+
+
+def test_nodes_that_build_side_by_side_forget_nothing_of_each_other(tmp_path):
+    entries = [{"name": "given", "reference": f"x:{number}", **dict.fromkeys(build_image.MADE)} for number in range(40)]
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(lambda entry: images.remember(tmp_path, entry), entries))
+    assert len(images.read_catalogue(tmp_path)) == 40
