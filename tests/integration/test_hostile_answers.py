@@ -44,8 +44,9 @@ FOREIGN = """
 - hosts: hostile
   gather_facts: true
   tasks:
-    - gpuval.fleet.choose_images:
+    - gpuval.fleet.build_image:
         images: ["{{ gpuval_images }}"]
+        store: {bucket: gpuval}
 """
 CHECK = """
 - hosts: hostile

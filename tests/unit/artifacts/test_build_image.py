@@ -24,13 +24,9 @@ def given(tmp_path):
     return tmp_path / "given.tar"
 
 
-def made(state, *, check_mode=False, **options):
-    options = {
-        "name": "given",
-        "reference": REFERENCE,
-        "store": {"bucket": "gpuval", "state_dir": str(state)},
-        **options,
-    }
+def made(state, *, check_mode=False, given=None, **options):
+    declared = {"reference": REFERENCE, "archive": given} if given else {"reference": REFERENCE, "copy": True}
+    options = {"images": [{"given": declared}], "store": {"bucket": "gpuval", "state_dir": str(state)}, **options}
     return run_action("build_image", options, check_mode=check_mode)
 
 
@@ -44,26 +40,28 @@ def embedded(tmp_path):
 
 def test_an_archive_is_put_into_the_store_once_and_again_when_it_is_lost(embedded, given):
     state, store = embedded.directory.parent, embedded.store()
-    assert made(state, way="archive", archive=str(given), check_mode=True).result["changed"]
+    assert made(state, given=str(given), check_mode=True).result["changed"]
     assert images.read_catalogue(state) == {}
 
-    first = made(state, way="archive", archive=str(given)).result
-    assert (first["changed"], first["uploaded"]) == (True, True)
+    first = made(state, given=str(given)).result
+    assert first["changed"]
     entry = images.read_catalogue(state)[REFERENCE]
-    assert first["image"] == entry
+    assert first["made"] == {REFERENCE: entry}
     assert entry["sha256"] == image_archive.sha256_of(given)
     assert {found.key: found.size for found in store.list("images/")}[entry["key"]] == given.stat().st_size
 
-    again = made(state, way="archive", archive=str(given)).result
-    assert (again["changed"], again["uploaded"]) == (False, False)
+    again = made(state, given=str(given))
+    assert not again.result["changed"]
+    assert f"{REFERENCE}: is up to date" in again.text
 
     store.delete_prefix(entry["key"])
-    assert made(state, way="archive", archive=str(given)).result["uploaded"]
+    assert made(state, given=str(given)).result["changed"]
+    assert {found.key for found in store.list(entry["key"])} == {entry["key"]}
     assert images.read_catalogue(state)[REFERENCE] == entry
 
 
 def test_an_archive_that_cannot_be_read_is_named(tmp_path):
-    done = made(tmp_path, way="archive", archive="/nonexistent.tar")
+    done = made(tmp_path, given="/nonexistent.tar")
     assert done.failed
     assert "/nonexistent.tar" in done.text
 
@@ -75,20 +73,52 @@ def test_a_builder_out_of_reach_fails_the_task_and_a_node_is_unreachable(tmp_pat
         raise AnsibleConnectionFailure("no route to builder")
 
     monkeypatch.setattr(build_image.ActionModule, "ask_node", away)
-    done = made(tmp_path, way="copy")
+    done = made(tmp_path)
     assert done.failed
     assert f"{REFERENCE} was not made, the builder cannot be reached: no route to builder" in done.text
     with pytest.raises(AnsibleConnectionFailure):
-        made(tmp_path, way="copy", publish=False)
+        made(tmp_path, publish=False)
     assert images.read_catalogue(tmp_path) == {}
 
 
 def test_an_image_that_a_node_built_for_itself_has_no_archive(tmp_path, monkeypatch):
     monkeypatch.setattr(build_image.ActionModule, "ask_node", lambda *_: {**LOOKED, "changed": False, "needed": False})
-    assert made(tmp_path, way="copy", publish=False).result["changed"]
+    assert made(tmp_path, publish=False).result["changed"]
     (entry,) = images.read_catalogue(tmp_path).values()
     assert {key for key, value in entry.items() if value is not None} == {"name", "reference"}
-    assert not made(tmp_path, way="copy", publish=False).result["changed"]
+    assert not made(tmp_path, publish=False).result["changed"]
+
+
+def test_each_image_is_made_after_its_base_and_a_failure_leaves_the_others_out(tmp_path, monkeypatch):
+    asked = []
+
+    def answer(_action, _module, arguments, _task_vars):
+        asked.append((arguments["reference"], arguments["base"]))
+        failed = {"failed": True, "msg": "no room"} if arguments["reference"] == "base:1" else {}
+        return {**LOOKED, "changed": False, "needed": False, **failed}
+
+    monkeypatch.setattr(build_image.ActionModule, "ask_node", answer)
+    for name in ("docker/common", "docker/top", "docker/low"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "Dockerfile").write_text("FROM scratch\n")
+    (tmp_path / "docker/bases.yml").write_text("schema: gpuval.bases/1\nvendors: {}\n")
+    declared = {
+        "top": {"reference": "top:1", "build": True, "base": "low", "vendor": "cpu"},
+        "low": {"reference": "low:1", "build": True, "base": "alpine:3", "vendor": "cpu"},
+    }
+    options = {"images": [declared, {}], "folder": str(tmp_path / "docker"), "publish": False}
+    assert not made(tmp_path, **options).failed
+    assert asked == [("low:1", "alpine:3"), ("top:1", "low:1")]
+
+    declared["low"]["reference"] = "base:1"
+    asked.clear()
+    done = made(tmp_path, **options)
+    assert done.failed
+    assert "no room" in done.text
+    assert asked == [("base:1", "alpine:3")]
+
+    left = made(tmp_path, **options, ways=["copy", "archive"]).result
+    assert (left["changed"], left["left"]) == (False, ["base:1", "top:1"])
 
 
 def test_nodes_that_build_side_by_side_forget_nothing_of_each_other(tmp_path):

@@ -15,37 +15,35 @@ from ..plugin_utils.core.action import ControllerAction
 from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.store.access import open_store
 
-PASSED_ON = ("reference", "way", "engine", "base", "arguments", "timeout_seconds")
 HERE = ("local",)
 #: Of an entry of the catalogue, beside name and reference; all null where nodes build the image for themselves.
 MADE = ("id", "sha256", "bytes", "key", "architecture", "context", "base", "base_id", "base_digest", "engine_id")
 
 DOCUMENTATION = r"""
-module_options: [reference, engine, base, arguments, timeout_seconds]
+module_options: [engine, timeout_seconds]
 extends_documentation_fragment:
   - gpuval.fleet.store
 options:
-  name:
-    description: What the image is for; the archive's log has the name.
-    type: str
+  images:
+    description: C(gpuval_images) of each host. An image is made after those that it is built on.
+    type: list
+    elements: dict
     required: true
-  way:
-    description: V(build) it, take a V(copy) of what the reference stands for, or take in O(archive).
-    type: str
+  ways:
+    description: Which of them are made; V(build), V(copy) of what a registry has, or an V(archive) of the controller.
+    type: list
+    elements: str
     choices: [build, copy, archive]
-    default: build
-  archive:
-    description: An archive on the controller, of C(docker save) or C(podman save --format docker-archive).
-    type: str
-    default: ''
-  build_folder:
-    description: Folder of the Dockerfile; empty is O(name).
-    type: str
-    default: ''
+    default: [build, copy, archive]
   folder:
-    description: Folder with the build folders.
+    description: Folder with the Dockerfiles and C(bases.yml).
     type: str
     default: docker
+  vendor:
+    description: Whose accelerators images are for that do not say it themselves.
+    type: str
+    choices: ['', nvidia, amd, gaudi, cpu]
+    default: ''
   wheels:
     description: Folder of wheels to install from instead of an index.
     type: str
@@ -63,7 +61,7 @@ options:
     type: bool
     default: false
   publish:
-    description: Whether to save the image and put it into the store. Else each node builds it for itself.
+    description: Whether to save the images and put them into the store. Else each node builds them for itself.
     type: bool
     default: true
 """
@@ -73,77 +71,99 @@ class ActionModule(ControllerAction):
     _requires_connection = True
 
     def work(self, options, task_vars):
-        reference, state = options["reference"], project_path(options["store"]["state_dir"])
-        try:
-            result = (self._take if options["way"] == "archive" else self._build)(options, state, task_vars)
-        except AnsibleConnectionFailure as error:
-            if not options["publish"]:
-                raise
-            # a play that ignores what is unreachable would go on without the image
-            raise images.ImagesError(f"{reference} was not made, the builder cannot be reached: {error}") from error
-        if self.check_mode:
-            what = f"check mode: {reference} would be made, and put into the store if it is not there"
-            return {"changed": result["changed"] or options["publish"], "msg": what}
-        entry = {"name": options["name"], "reference": reference, **dict.fromkeys(MADE)}
-        sent = False
-        if options["publish"]:
-            entry |= {key: result["image"].get(key) for key in MADE}
-            entry["key"] = images.object_keys(options["name"], entry["id"])[0]
-            sent = image_upload.publish(open_store(options["store"]), state, entry, self._display.display)
-        changed = images.remember(state, entry) or sent or result["changed"]
-        return {**result, "changed": changed, "image": entry, "uploaded": sent}
+        self.options, self.task_vars = options, task_vars
+        self.state = project_path(options["store"]["state_dir"])
+        ordered = images.to_make(options["images"], project_path(options["folder"]), options["vendor"])
+        changed, made, left = False, {}, []
+        for item in ordered:
+            if item.way not in options["ways"]:
+                left.append(item.reference)
+                continue
+            try:
+                done, made[item.reference] = self._make(item)
+            except AnsibleConnectionFailure as error:
+                if not options["publish"]:
+                    raise
+                # a play that ignores what is unreachable would go on without the image
+                raise images.ImagesError(
+                    f"{item.reference} was not made, the builder cannot be reached: {error}"
+                ) from error
+            changed = changed or done
+            if options["publish"]:
+                self._display.display(f"{item.reference}: {self._outcome(done)}")
+        return {"changed": changed, "made": made, "left": left}
 
-    def _take(self, options, state, _task_vars):
+    def _outcome(self, done):
         if self.check_mode:
-            return {"changed": False}
-        path = project_path(options["archive"])
-        return {"changed": False, "image": image_upload.take_archive(path, options["reference"], state)}
+            return "would be made, and put into the store if it is not there"
+        return "made" if done else "is up to date"
 
-    def _build(self, options, state, task_vars):
-        """Make the image, unless it is there. Returns what is known of it, and how long each step took."""
-        known = images.read_catalogue(state).get(options["reference"], {})
-        kept = bool(known.get("sha256")) and images.archive_file(state, known["sha256"]).is_file()
-        arguments = {name: options[name] for name in PASSED_ON}
+    def _make(self, item):
+        """Whether anything changed, and the entry of the catalogue; None in check mode."""
+        publish, changed, found = self.options["publish"], False, None
+        if item.way != "archive":
+            changed, found = self._build(item)
+        elif not self.check_mode:
+            found = image_upload.take_archive(project_path(item.archive), item.reference, self.state)
+        if self.check_mode:
+            return publish or changed, None
+        entry = {"name": item.name, "reference": item.reference, **dict.fromkeys(MADE)}
+        if publish:
+            entry |= {key: found.get(key) for key in MADE}
+            entry["key"] = images.object_keys(item.name, entry["id"])[0]
+            store = open_store(self.options["store"])
+            changed = image_upload.publish(store, self.state, entry, self._display.display) or changed
+        return images.remember(self.state, entry) or changed, entry
+
+    def _build(self, item):
+        """Build or copy the image, unless it is there. Returns whether that was needed, and what is known of it."""
+        known = images.read_catalogue(self.state).get(item.reference, {})
+        kept = bool(known.get("sha256")) and images.archive_file(self.state, known["sha256"]).is_file()
+        publish = self.options["publish"]
+        arguments = {
+            "reference": item.reference,
+            "way": item.way,
+            "base": item.base,
+            "arguments": dict(item.arguments),
+            "engine": self.options["engine"],
+            "timeout_seconds": self.options["timeout_seconds"],
+        }
         context = None
-        if options["way"] == "build":
-            context = _context(options)
-            arguments["digest"] = context.digest(options["base"], options["arguments"])
+        if item.way == "build":
+            context = self._context(item.folder)
+            arguments["digest"] = context.digest(item.base, arguments["arguments"])
             arguments["dockerfile"] = context.dockerfile
-            if kept and options["publish"] and known.get("context") == arguments["digest"]:
+            if kept and publish and known.get("context") == arguments["digest"]:
                 arguments["built_base"] = known.get("base_id") or ""
-            if known.get("base") == options["base"] and not options["new_base"]:
+            if known.get("base") == item.base and not self.options["new_base"]:
                 arguments["base_digest"] = known.get("base_digest") or ""
-        looked = self._module(arguments, task_vars)
+        looked = self._module(arguments)
         made = {
             "context": arguments.get("digest"),
-            "base": options["base"] or None,
+            "base": item.base or None,
             "base_id": looked["base_id"] or None,
             "base_digest": looked["base_digest"] or known.get("base_digest"),
         }
-        needed = looked["needed"] and not (
-            options["way"] == "copy" and kept
-        )  # the store has it, though the builder has not
+        needed = looked["needed"] and not (item.way == "copy" and kept)  # the store has it, though the builder has not
         if self.check_mode:
-            return {"changed": needed}
+            return needed, None
         saved = (
             kept
             and known.get("context") == made["context"]
             and (not looked["image_id"] or known.get("engine_id") == looked["image_id"])
         )
-        if not needed and (saved or not options["publish"]):
-            return {"changed": False, "image": known, "msg": f"{options['reference']} is up to date"}
-        outcome = self._make(options, arguments, context if needed else None, state, task_vars)
+        if not needed and (saved or not publish):
+            return False, known
+        outcome = self._on_builder(item.name, arguments, context if needed else None)
         base_digest = outcome["base_digest"] or None
         made.update(base_id=outcome["base_id"] or None, base_digest=base_digest, engine_id=outcome["image_id"])
-        if base_digest and "@" not in options["base"]:
-            self._display.display(f"{options['reference']} is built on {options['base']}@{base_digest}")
-        seconds = {key: outcome[key] for key in outcome if key.endswith("_seconds")}
-        image = {**made, **outcome.get("archive", {})}
-        return {"changed": outcome["changed"] or not saved, "image": image, "engine": outcome["engine"], **seconds}
+        if base_digest and "@" not in item.base:
+            self._display.display(f"{item.reference} is built on {item.base}@{base_digest}")
+        return outcome["changed"] or not saved, {**made, **outcome.get("archive", {})}
 
-    def _make(self, options, arguments, context, state, task_vars):
+    def _on_builder(self, name, arguments, context):
         """Build on the builder, save there, and bring the archive into the controller's folder."""
-        folder = state / "images"
+        folder = self.state / "images"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         local = self._connection.transport in HERE
         with tempfile.TemporaryDirectory(prefix="build-", dir=folder) as scratch:
@@ -155,39 +175,34 @@ class ActionModule(ControllerAction):
                     if not local:
                         self._transfer_file(str(here / "context.tar"), arguments["context"])
                         self._fixup_perms2([there, arguments["context"]], execute=False)
-                if options["publish"]:
+                if self.options["publish"]:
                     arguments["archive"] = posixpath.join(there, "archive.tar")
                 if local:
-                    arguments["log"] = str(folder / f"{options['name']}.log")
-                outcome = self._module(arguments, task_vars)
-                if options["publish"]:
-                    self._keep(outcome["archive"], arguments["archive"], here / "archive.tar", state, local)
+                    arguments["log"] = str(folder / f"{name}.log")
+                outcome = self._module(arguments)
+                if self.options["publish"]:
+                    self._keep(outcome["archive"], arguments["archive"], here / "archive.tar", local)
             finally:
                 if not local:
                     self._remove_tmp_path(there)
         return outcome
 
-    def _keep(self, archive, there, here, state, local):
+    def _keep(self, archive, there, here, local):
         if not local:
             self._display.display(f"fetching {archive['bytes'] / 1e9:.1f} GB from the builder")
             self._connection.fetch_file(there, str(here))
             if image_archive.sha256_of(here) != archive["sha256"]:
                 raise images.ImagesError("the archive arrived damaged from the builder: run again")
         here.chmod(0o600)
-        here.replace(images.archive_file(state, archive["sha256"]))
+        here.replace(images.archive_file(self.state, archive["sha256"]))
 
-    def _module(self, arguments, task_vars):
-        outcome = self.ask_node("build_image", arguments, task_vars)
+    def _module(self, arguments):
+        outcome = self.ask_node("build_image", arguments, self.task_vars)
         if outcome.get("failed"):
             raise images.ImagesError(outcome.get("msg") or outcome.get("module_stderr") or "the build failed")
         return outcome
 
-
-def _context(options):
-    def path(name):
-        return project_path(options[name]) if options[name] else None
-
-    folder = options["build_folder"] or options["name"]
-    return build_context.gather(
-        project_path(options["folder"]), folder, path("wheels"), path("ca_file"), path("pip_conf")
-    )
+    def _context(self, folder):
+        given = (self.options[name] for name in ("wheels", "ca_file", "pip_conf"))
+        paths = [project_path(path) if path else None for path in given]
+        return build_context.gather(project_path(self.options["folder"]), folder, *paths)

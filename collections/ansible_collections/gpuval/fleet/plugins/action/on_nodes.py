@@ -1,9 +1,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""One task on every node, for each of some items, as one task of the play: where there is no item it costs nothing."""
+"""One task on every node, as one task of the play."""
 
 from __future__ import annotations
 
-from collections import deque
 from pathlib import Path
 
 from ansible import context
@@ -20,25 +19,17 @@ class ActionModule(ControllerAction):
     def work(self, options, task_vars):
         nodes = list(task_vars["ansible_play_hosts"])
         tasks = NodeTasks(self, task_vars, context.CLIARGS.get("forks") or 5)  # they wait for their nodes
-        todo = {node: deque(options["items"]) for node in nodes}
         changed, failed = False, {}
-
-        def go_on(node):
-            if todo[node]:
-                variables = {"on_nodes_item": todo[node].popleft()}
-                tasks.submit(node, "item", Path(options["tasks"]), variables, options["seconds"])
 
         try:
             for node in nodes:
-                go_on(node)
+                tasks.submit(node, "task", Path(options["tasks"]), {}, options["seconds"])
             while tasks.busy:
                 for outcome in tasks.wait(WAIT_SECONDS):
                     changed = changed or bool((outcome.result or {}).get("changed"))
                     if outcome.failed or outcome.unreachable:
                         failed[outcome.node] = outcome.message
                         self._display.warning(f"{outcome.node}: {self._task.name}: {outcome.message}")
-                    else:
-                        go_on(outcome.node)
         finally:
             tasks.close()
         result = {"changed": changed, "failed_nodes": failed}

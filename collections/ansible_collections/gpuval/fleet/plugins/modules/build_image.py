@@ -7,14 +7,15 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: build_image
-short_description: Build, copy or take in a container image, and put it into the store
+short_description: Make container images, and put them into the store
 version_added: 0.1.0
 description:
   - Builds an image with docker or podman, unless the engine has it from the same context and the same base already.
   - Saves it as an archive that both engines load, and returns its SHA-256, and the id and architecture of the image.
-  - The role P(gpuval.fleet.container_image#role) calls it through the action plugin of the same name. It brings the
-    context to the builder and the archive back, puts it below C(images/) of the store, and remembers it in
-    C(images.json). An archive that the store has, whole, is left alone.
+  - The role P(gpuval.fleet.container_image#role) calls it through the action plugin of the same name. That checks what
+    hosts declare as C(gpuval_images), and makes each image after those that it is built on.
+  - The action brings the context to the builder and the archive back, or takes in an archive of the controller. It puts
+    the archive below C(images/) of the store, unless it is there, whole, and remembers it in C(images.json).
 extends_documentation_fragment: [gpuval.fleet.common]
 attributes:
   check_mode:

@@ -7,10 +7,10 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: on_nodes
-short_description: Have a task done on every node, for each of some items
+short_description: Have a task done on every node
 version_added: 0.1.0
 description:
-  - Nodes work side by side, the items of one node one after the other. A node that fails one leaves its others out.
+  - Nodes work side by side. It is one task of the play.
   - A loop or a condition of Ansible costs the controller a process per node even where there is nothing to do.
 extends_documentation_fragment: [gpuval.fleet.common]
 attributes:
@@ -18,16 +18,11 @@ attributes:
     description: The task is done in check mode.
 options:
   tasks:
-    description: Task file with one task, that finds its item in the variable C(on_nodes_item).
+    description: Task file with one task.
     type: path
     required: true
-  items:
-    description: What is to be done.
-    type: list
-    elements: dict
-    required: true
   seconds:
-    description: How long one item may take on one node.
+    description: How long it may take on one node.
     type: float
     required: true
   required:
@@ -40,7 +35,6 @@ EXAMPLES = r"""
 - name: Build on every node
   gpuval.fleet.on_nodes:
     tasks: "{{ role_path }}/tasks/on_node.yml"
-    items: "{{ container_image_chosen.make }}"
     seconds: 7200
   run_once: true
 """

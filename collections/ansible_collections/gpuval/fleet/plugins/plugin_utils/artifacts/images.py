@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from ...module_utils.store import MAX_SIGNED_SECONDS, Store, StoreError
 from ..core import files, schemas
 from ..core.vendors import GPU_VENDORS
@@ -114,6 +116,27 @@ def merge(maps: Iterable[Mapping[str, Any]]) -> list[Wanted]:
                     f"gpuval_images.{wanted.name}): declare the same for all nodes, or use different references"
                 )
     return list(found.values())
+
+
+def to_make(maps: Iterable[Mapping[str, Any]], folder: Path, vendor: str) -> list[Wanted]:
+    """Return the images of all nodes to build, copy or take in, each after those that it is built on.
+
+    `folder` has the Dockerfiles and `bases.yml`. Raises ``ImagesError``.
+    """
+    wanted = merge(maps)
+    builds = any(item.way == "build" for item in wanted)
+    return with_bases(wanted, _read_bases(folder / "bases.yml") if builds else {"vendors": {}}, vendor)
+
+
+def _read_bases(path: Path) -> dict[str, Any]:
+    try:
+        document: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise ImagesError(
+            f"{path} cannot be read ({error}): set container_image_folder to the folder docker/ of the project"
+        ) from error
+    schemas.validate("bases", document, what=str(path))
+    return document
 
 
 def with_bases(wanted: Sequence[Wanted], bases: Mapping[str, Any], vendor: str) -> list[Wanted]:
@@ -254,7 +277,7 @@ def read_catalogue(state_dir: Path) -> dict[str, dict[str, Any]]:
 
 
 def remember(state_dir: Path, entry: Mapping[str, Any]) -> bool:
-    """Add a built image to the catalogue, whoever else does so now. Returns whether that changed it."""
+    """Add a built image to the catalogue; one process at a time does. Returns whether that changed it."""
     path = catalogue_file(state_dir)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     late = ImagesError(f"another process holds {path.name}.lock beside {path}: end it, and run again")
