@@ -267,8 +267,8 @@ def test_a_rejected_answer_is_a_finding_of_its_node_alone(tmp_path):
     peers = {"a": [{"name": "b", "address": "10.0.0.2"}], "b": [{"name": "a", "address": "10.0.0.1"}]}
     plan = {"peers": peers, "zones": {}, "uncovered": []}
     facts = {"a": peer_with(ports={"²": "open"}), "b": {**answer(node="b"), "peers": {"a": answer()["peers"]["b"]}}}
-    variables = {name: {"probed": {"measured": fact}} for name, fact in facts.items()}
-    options = {"plan": plan, "probed": "probed", "listened": "l", "applied": "p", "endpoints": ["hub"], "ports": []}
+    variables = {name: {"network_probed": {"measured": fact}} for name, fact in facts.items()}
+    options = {"plan": plan, "endpoints": ["hub"], "ports": []}
     whole = network_matrix.ActionModule._fleet(options, variables)
     assert whole.answers["a"] is None and whole.answers["b"].peers["a"].reached
     assert told(find(whole))[0] == ("fail", "answer", ("a",))

@@ -77,7 +77,7 @@ class ActionModule(ControllerAction):
 
     def _report(self, options, task_vars):
         played = task_vars["ansible_play_hosts_all"]
-        outcomes = {name: self._outcome(task_vars["hostvars"], name, options["variable"]) for name in played}
+        outcomes = {name: self._outcome(task_vars["hostvars"], name) for name in played}
         outcomes |= cleaning.absent(options["nodes"], played, task_vars["groups"]["all"])
         summary = cleaning.summarize(options["run_ids"], outcomes, trial=self.check_mode)
         if not self.check_mode:
@@ -102,8 +102,8 @@ class ActionModule(ControllerAction):
                 run_folder.write_json(folder.cleaned_file, {**folder.read_cleaned(), **dict.fromkeys(clean, at)})
 
     @staticmethod
-    def _outcome(hostvars, name, variable):
-        result = hostvars[name].get(variable) or {}
+    def _outcome(hostvars, name):
+        result = hostvars[name].get("cleanup_node") or {}
         if "outcome" in result:
             return result["outcome"]
         if result.get("failed") and not result.get("unreachable"):  # it hung for longer than cleaning a node may take

@@ -17,12 +17,12 @@ from ..plugin_utils.runs import folder as run_folder
 from ..plugin_utils.runs.action import RunAction
 from ..plugin_utils.store.access import object_key, open_store
 
-#: Answers of limit_bytes each that one task asks for at most.
+#: Answers of the module's limit_bytes each that one task asks for at most.
 MAX_ROUNDS = 25
 CONTENT_TYPES = {"records": "application/json", "series": "application/json", "logs": "text/plain; charset=utf-8"}
 
 DOCUMENTATION = r"""
-module_options: [not_uploaded, limit_bytes]
+module_options: [not_uploaded]
 extends_documentation_fragment:
   - gpuval.fleet.run
   - gpuval.fleet.store
@@ -78,7 +78,6 @@ class ActionModule(RunAction):
             "directory": directory,
             "since": held,
             "not_uploaded": options["not_uploaded"],
-            "limit_bytes": options["limit_bytes"],
         }
         try:
             answer = self.ask_node("fetch_evidence", arguments, task_vars)

@@ -44,8 +44,8 @@ class ActionModule(ControllerAction):
         known, reasons, rejected = {}, {}, {}
         plan = options["plan"]
         for name, peers in plan["peers"].items():
-            probed = hostvars[name].get(options["probed"]) or {}
-            listened = hostvars[name].get(options["listened"]) or {}
+            probed = hostvars[name].get("network_probed") or {}
+            listened = hostvars[name].get("network_listened") or {}
             facts = probed.get("measured")
             known[name] = None
             if facts is not None:
@@ -57,7 +57,7 @@ class ActionModule(ControllerAction):
                 except answers.Rejected as error:
                     rejected[name] = str(error)
             else:
-                applied = hostvars[name].get(options["applied"]) or {}
+                applied = hostvars[name].get("network_applied") or {}
                 reason = probed.get("msg") or applied.get("msg") or "it was not asked, since an earlier task failed"
                 reasons[name] = one_line(str(reason), 200)
         owners = {peer["address"]: peer["name"] for peers in plan["peers"].values() for peer in peers}

@@ -13,6 +13,7 @@ description:
   - O(state=closed) marks an unfinished run as finished, so that no controller resumes it, and removes its SSH keys.
     With O(clean_store) its objects are removed from the store.
   - O(state=reported) prints how many nodes are clean, and each node that is not, with the reason and a remedy.
+    It reads the variable C(cleanup_node) of each host, the registered result of M(gpuval.fleet.clean_node).
   - O(state=reported) fails when something is left, or when a node of the runs was not reached or is no longer in the
     inventory.
 extends_documentation_fragment:
@@ -39,10 +40,6 @@ options:
     type: list
     elements: str
     default: []
-  variable:
-    description: The variable of each host in which the result of M(gpuval.fleet.clean_node) is registered.
-    type: str
-    default: cleanup_node
 """
 
 EXAMPLES = r"""

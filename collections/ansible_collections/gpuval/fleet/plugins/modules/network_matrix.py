@@ -12,6 +12,8 @@ version_added: 0.1.0
 description:
   - Takes what M(gpuval.fleet.peer_probe) found on each node and writes C(network/matrix.json) and
     C(network/matrix.csv) into the results, and into the folder of the run.
+  - Reads C(network_applied), C(network_listened) and C(network_probed) of each host, in which the role
+    P(gpuval.fleet.network#role) registers its tasks.
   - Says whether a node or a link is the odd one, and prints a line for each finding.
   - No node is contacted.
 extends_documentation_fragment: [gpuval.fleet.common]
@@ -38,18 +40,6 @@ options:
     type: list
     elements: str
     default: []
-  probed:
-    description: Name of the variable that the results of the asking tasks were registered in.
-    type: str
-    default: network_probed
-  applied:
-    description: Name of the variable that the results of M(gpuval.fleet.host_network) were registered in.
-    type: str
-    default: network_applied
-  listened:
-    description: Name of the variable that the results of the listening tasks were registered in.
-    type: str
-    default: network_listened
 """
 
 EXAMPLES = r"""
