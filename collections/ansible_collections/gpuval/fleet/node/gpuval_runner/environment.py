@@ -14,48 +14,14 @@ from gpuval_runner.plan import Accelerator, Plan, Stage, expand
 
 #: What a stage inherits from the environment of the runner.
 INHERITED = (
-    "PATH",
-    "HOME",
-    "LANG",
-    "LC_*",
-    "TZ",
-    "USER",
-    "LOGNAME",
-    "SHELL",
-    "LD_LIBRARY_PATH",
-    "CUDA*",
-    "NVIDIA_*",
-    "NCCL_*",
-    "RCCL_*",
-    "HIP_*",
-    "HSA_*",
-    "ROCM*",
-    "ROCR_*",
-    "HABANA*",
-    "PT_HPU*",
-    "OMP_*",
-    "MKL_*",
-    "GLOO_*",
-    "TORCH*",
-    "PYTORCH*",
-    "NVSHMEM_*",
-    "UCX_*",
-    "FI_*",
-    "DS_*",
-    "VLLM_*",
-    "*_proxy",
-    "*_PROXY",
+    *("PATH", "HOME", "LANG", "LC_*", "TZ", "USER", "LOGNAME", "SHELL", "LD_LIBRARY_PATH", "*_proxy", "*_PROXY"),
+    *("CUDA*", "NVIDIA_*", "HIP_*", "HSA_*", "ROCM*", "ROCR_*", "HABANA*", "PT_HPU*", "OMP_*", "MKL_*"),
+    *("NCCL_*", "RCCL_*", "GLOO_*", "NVSHMEM_*", "UCX_*", "FI_*", "TORCH*", "PYTORCH*", "DS_*", "VLLM_*"),
 )
 #: What leads the runner to the container engines of its user, beside what stages inherit.
 ENGINE_VARIABLES = (
-    "DOCKER_*",
-    "CONTAINER_HOST",
-    "CONTAINERS_*",
-    "STORAGE_*",
-    "XDG_RUNTIME_DIR",
-    "XDG_CONFIG_HOME",
-    "XDG_DATA_HOME",
-    "DBUS_SESSION_BUS_ADDRESS",
+    *("DOCKER_*", "CONTAINER_HOST", "CONTAINERS_*", "STORAGE_*"),
+    *("XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "DBUS_SESSION_BUS_ADDRESS"),
 )
 #: In the stage's scratch directory: the gang that the node is part of.
 GANG_FILE = "gang.json"

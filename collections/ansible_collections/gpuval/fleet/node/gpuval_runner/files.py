@@ -14,12 +14,12 @@ class FileTooLargeError(OSError):
     """A file is larger than the reader accepts."""
 
 
-def write_atomically(path: Path, data: bytes, mode: int = 0o600) -> None:
+def write_atomically(path: Path, data: bytes) -> None:
     """Replace a file in one step; its data and its name are on disk on return. Raises ``OSError``."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        handle = os.open(temporary, flags, mode)
+        handle = os.open(temporary, flags, 0o600)
         try:
             view = memoryview(data)
             while view:

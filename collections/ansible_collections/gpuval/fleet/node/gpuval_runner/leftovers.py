@@ -17,15 +17,13 @@ GRACE_SECONDS = 3.0
 PAUSE_SECONDS = 1.0
 
 
-def end_processes(
-    marker: str, *, session: Optional[int] = None, grace_seconds: float = GRACE_SECONDS
-) -> tuple[list[Process], list[Process]]:
+def end_processes(marker: str, *, session: Optional[int] = None) -> tuple[list[Process], list[Process]]:
     """End all processes that carry a marker: TERM, a grace, KILL. Returns those found and those that stayed."""
 
     def members() -> list[Process]:
         return descendants.belonging(descendants.snapshot(), marker, session=session)
 
-    return descendants.end_all(members, grace_seconds)
+    return descendants.end_all(members, GRACE_SECONDS)
 
 
 def live_session(current: Optional[dict[str, int]]) -> Optional[int]:

@@ -15,7 +15,7 @@ TIMEOUT_SECONDS = 3.0
 NOTABLE_SECONDS = 60.0
 
 
-def seconds_ahead(url: str, timeout: float = TIMEOUT_SECONDS) -> Optional[float]:
+def seconds_ahead(url: str) -> Optional[float]:
     """Ask the server of a URL for its time; None without an answer. Sends nothing of the URL but its host.
 
     The certificate is not verified: a wrong clock may be the reason why it is invalid.
@@ -27,10 +27,10 @@ def seconds_ahead(url: str, timeout: float = TIMEOUT_SECONDS) -> Optional[float]
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
             connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-                parts.hostname or "", parts.port, timeout=timeout, context=context
+                parts.hostname or "", parts.port, timeout=TIMEOUT_SECONDS, context=context
             )
         else:
-            connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)
+            connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=TIMEOUT_SECONDS)
         with contextlib.closing(connection):
             connection.request("HEAD", "/")
             date = connection.getresponse().headers.get("Date", "")

@@ -19,11 +19,11 @@ from gpuval_runner.outcome import Evidence, Stop, judge
 from gpuval_runner.patterns import PatternReader
 from gpuval_runner.plan import Accelerator, Plan, Stage, expand
 from gpuval_runner.publish import Note, Publisher, note
-from gpuval_runner.record import Record
+from gpuval_runner.record import MAX_WORD, Record
 from gpuval_runner.result import Result
 from gpuval_runner.supervise import Ended, Hooks, ProcessSpec, supervise
 from gpuval_runner.telemetry.monitor import Telemetry
-from gpuval_runner.text import seconds
+from gpuval_runner.text import encodable, seconds
 
 LOG_UPLOAD_SECONDS = 60.0
 LAST_OUTPUT_BYTES = 4096
@@ -107,7 +107,7 @@ class StageRun:
         if self._contained:
             names = placeholders(plan, command.PLACES, stage.container.python)
         argv = [expand(word, names) for word in stage.command]
-        record.command = replace_words(record.command, argv)
+        record.command = [encodable(word)[:MAX_WORD] for word in argv[: len(record.command)]]
         record.state, record.started_at, record.duration_seconds = "running", clock.now(), 0.0
         record.message = self._message("")
         self._context.publisher.record(record)
@@ -142,7 +142,6 @@ class StageRun:
                 accelerator=context.accelerator,
                 containers=context.containers,
                 say=self._log.line,
-                adopts=False,
             ).run(argv, hooks)
             self._telemetry.end()
             if context.adopts:  # orphans of the engine's client; the telemetry's helper would be waited for as one
@@ -284,11 +283,6 @@ class StageRun:
 
     def _message(self, text: str) -> str:
         return "; ".join(part for part in (text, *self._progress.notes) if part)
-
-
-def replace_words(recorded: list[str], argv: list[str]) -> list[str]:
-    """Return the command as run, cut as the recorded one was."""
-    return [word[:8192].encode("utf-8", "replace").decode() for word in argv[: len(recorded)]]
 
 
 def _curves(count: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from typing import Any, Optional
+from typing import Any
 
 from gpuval_runner import lock, machine, record
 from gpuval_runner import plan as plans
@@ -40,32 +40,18 @@ def start(directory: NodeDirectory, wait_seconds: float = WAIT_SECONDS) -> dict[
     reachable = state.store_reachable if has_store else None
     if holder is not None:
         message = "works" if state.attempt >= plan.attempt else "ends an earlier attempt, then starts this one"
-        return _answer(f"a runner {message}", already_running=True, pid=holder.get("pid"), reachable=reachable)
+        return _answer(f"a runner {message}", already_running=True, pid=holder.get("pid"), store_reachable=reachable)
     if is_finished(directory, plan):
-        return _answer("nothing is left to run", finished=True, reachable=reachable)
+        return _answer("nothing is left to run", finished=True, store_reachable=reachable)
     instance = secrets.token_hex(8)
     log_end = directory.runner_log.stat().st_size if directory.runner_log.exists() else 0
     detach(directory, unit_name(plan.run_id, plan.node), ["--instance", instance], os.environ)
     return _await(directory, plan, instance, has_store=has_store, deadline=deadline, log_end=log_end)
 
 
-def _answer(
-    message: str,
-    *,
-    started: bool = False,
-    already_running: bool = False,
-    finished: bool = False,
-    pid: Optional[int] = None,
-    reachable: Optional[bool] = None,
-) -> dict[str, Any]:
-    return {
-        "started": started,
-        "already_running": already_running,
-        "finished": finished,
-        "pid": pid,
-        "store_reachable": reachable,
-        "message": one_line(message, 500),
-    }
+def _answer(message: str, **known: Any) -> dict[str, Any]:
+    nothing = {"started": False, "already_running": False, "finished": False, "pid": None, "store_reachable": None}
+    return {**nothing, **known, "message": one_line(message, 500)}
 
 
 def is_finished(directory: NodeDirectory, plan: Plan) -> bool:
@@ -89,7 +75,7 @@ def _await(
                     state.store_message = "the store has not answered yet"
                 message = state.store_message or "started"
                 finished = is_finished(directory, plan)
-                return _answer(message, started=True, finished=finished, pid=state.pid, reachable=reachable)
+                return _answer(message, started=True, finished=finished, pid=state.pid, store_reachable=reachable)
         elif time.monotonic() >= deadline + START_SECONDS - WAIT_SECONDS:
             log = _log_since(directory, log_end)
             holder = lock.holder(directory.lock)

@@ -70,22 +70,21 @@ class Hooks:
     ended: Callable[[], None] = lambda: None
 
 
-def supervise(spec: ProcessSpec, hooks: Hooks, clock: Callable[[], float] = time.monotonic) -> Ended:
+def supervise(spec: ProcessSpec, hooks: Hooks) -> Ended:
     """Run a process until it ends or is stopped; on return nothing that it started runs any more, or is named."""
-    return _Supervision(spec, hooks, clock).run()
+    return _Supervision(spec, hooks).run()
 
 
 class _Supervision:
-    def __init__(self, spec: ProcessSpec, hooks: Hooks, clock: Callable[[], float]) -> None:
+    def __init__(self, spec: ProcessSpec, hooks: Hooks) -> None:
         self._spec = spec
         self._hooks = hooks
-        self._clock = clock
         self._selector = selectors.DefaultSelector()
         self._output: Optional[int] = None
-        self._last_life = clock()
+        self._last_life = time.monotonic()
 
     def run(self) -> Ended:
-        begun = self._clock()
+        begun = time.monotonic()
         ended = Ended()
         try:
             self._process = subprocess.Popen(
@@ -115,7 +114,7 @@ class _Supervision:
             ended.signal = signal_name(-code)
         else:
             ended.exit_code = code
-        ended.duration_seconds = self._clock() - begun
+        ended.duration_seconds = time.monotonic() - begun
         return ended
 
     def _watch(self, begun: float) -> Optional[Stop]:
@@ -124,15 +123,15 @@ class _Supervision:
         self._selector.register(self._output, selectors.EVENT_READ, "output")
         exit_handle = self._register_exit()
         self._hooks.started(self._process.pid)
-        self._last_life = self._clock()
+        self._last_life = time.monotonic()
         life: Any = self._hooks.activity()
-        next_tick = self._clock()
+        next_tick = time.monotonic()
         try:
             while True:
                 self._pump(TICK_SECONDS)
                 if self._process.returncode is not None:
                     return None
-                present = self._clock()
+                present = time.monotonic()
                 if present < next_tick:
                     continue
                 next_tick = present + TICK_SECONDS
@@ -190,7 +189,7 @@ class _Supervision:
             self._selector.unregister(self._output)
             self._output = None
             return False
-        self._last_life = self._clock()
+        self._last_life = time.monotonic()
         self._hooks.output(data)
         return True
 
@@ -222,8 +221,8 @@ class _Supervision:
     def _end(self, ended: Ended) -> None:
         """TERM, a grace, then KILL of all that is left; then the rest of the output."""
         if self._process.returncode is not None:
-            drained = self._clock() + DRAIN_SECONDS
-            while self._output is not None and self._clock() < drained and self._selector.get_map():
+            drained = time.monotonic() + DRAIN_SECONDS
+            while self._output is not None and time.monotonic() < drained and self._selector.get_map():
                 self._pump(TICK_SECONDS / 4)
         elif self._spec.stop:
             self._stop(self._spec.stop)
@@ -232,8 +231,8 @@ class _Supervision:
         _, ended.unkillable = descendants.end_all(self._members, grace, self._pump)
         if not ended.unkillable:
             self._wait_for_main()
-        drained = self._clock() + DRAIN_SECONDS  # what may not be killed (another user's) may write for ever
-        while self._read() and self._clock() < drained:
+        drained = time.monotonic() + DRAIN_SECONDS  # what may not be killed (another user's) may write for ever
+        while self._read() and time.monotonic() < drained:
             pass
 
     def _stop(self, stop: Callable[[float], Sequence[str]]) -> None:
@@ -248,20 +247,20 @@ class _Supervision:
             )
         except OSError:
             return  # what is left is killed all the same
-        deadline = self._clock() + self._spec.grace_seconds + STOP_SECONDS
-        while stopper.poll() is None and self._clock() < deadline:
+        deadline = time.monotonic() + self._spec.grace_seconds + STOP_SECONDS
+        while stopper.poll() is None and time.monotonic() < deadline:
             self._pump(TICK_SECONDS)
         if stopper.poll() is None:
             stopper.kill()
-        ended = self._clock() + FOLLOW_SECONDS  # the client follows its container
-        while stopper.poll() is None or (self._process.returncode is None and self._clock() < ended):
+        ended = time.monotonic() + FOLLOW_SECONDS  # the client follows its container
+        while stopper.poll() is None or (self._process.returncode is None and time.monotonic() < ended):
             self._pump(TICK_SECONDS / 4)
-            if self._clock() >= ended:
+            if time.monotonic() >= ended:
                 break
 
     def _wait_for_main(self) -> None:
-        deadline = self._clock() + 1.0
-        while self._process.returncode is None and self._clock() < deadline:
+        deadline = time.monotonic() + 1.0
+        while self._process.returncode is None and time.monotonic() < deadline:
             self._pump(0.02)
 
 

@@ -22,8 +22,6 @@ from ..plugin_utils.runs import folder as run_folder
 from ..plugin_utils.runs import plans
 from ..plugin_utils.runs.action import RunAction
 from ..plugin_utils.ssh import node_program
-from ..plugin_utils.store.access import open_store, signed_urls
-from ..plugin_utils.store.rclone import rclone_config
 from ..plugin_utils.watch import launching
 from ..plugin_utils.watch.decisions import keep_started
 
@@ -184,32 +182,23 @@ class ActionModule(RunAction):
     def _launch(self, folder, run, launch, plan, options, task_vars):
         node = launch["node"]
         names = [stage["name"] for stage in folder.read_plan(node)["stages"]]
-        access = open_store(options["store"])
-        # With a store on the controller's loopback the node writes nothing; its records are fetched.
-        beyond = not access.reachable_from_nodes(self._connection.transport)
-        if beyond and "loading" in names:
-            return {**launch, "state": "refused", "message": launching.NO_MODEL}
         try:
-            store = launching.client(access.connection())
-            writable = [] if beyond else names
-            valid = run["deadline_seconds"] + launching.SIGNED_SLACK_SECONDS
-            urls = signed_urls(store, run["folder"], node, writable, valid)
-            if not beyond and images.archives(plan.get("images", {})):
-                urls["downloads"] = images.signed_downloads(store, plan["images"], valid)
+            store = launching.NodeStore.of(options["store"], run, self._connection.transport)
+            given = store.given(node, names)
+            if store.reachable and images.archives(plan.get("images", {})):
+                given["store"]["downloads"] = images.signed_downloads(store.client, plan["images"], store.valid_seconds)
             if options["attempt"] == 1:  # a later attempt is a part of it
-                store.put(
+                store.client.put(
                     f"{run['folder']}/plans/{node}.json", json.dumps(plans.kept(plan)).encode(), "application/json"
                 )
-            reader = rclone_config(access.reader()) if "loading" in names else ""
-            ca = access.ca()
+        except plans.PlanError as error:
+            return {**launch, "state": "refused", "message": str(error)}
         except StoreError as error:
             return {**launch, "state": "failed", "message": f"the store cannot be used: {error}"}
         arguments = {
             "directory": options["directory"],
             "plan": plans.whole(plan, run),
-            "store": urls,
-            "ca": ca,
-            "rclone_config": reader,
+            **given,
             "keys": keys.of(folder, node),
             "force": options["force"],
         }
@@ -234,9 +223,11 @@ class ActionModule(RunAction):
             return {**launch, "state": "failed", "class": "bad_answer", "message": str(refusal)}
         self.found_python = answer.get("python", "")
         launch = {**launch, **answer["launch"], "directory": answer["directory"], "runner": "alive"}
-        if launch.get("store_reachable") is False and not beyond and access.firewall_hint():
-            launch["message"] = f"{launch['message']}; {access.firewall_hint()}"
-        return {**launch, "store_reachable": False} if beyond else launch
+        if not store.reachable:  # the node writes nothing; its records are fetched
+            return {**launch, "store_reachable": False}
+        if launch.get("store_reachable") is False and store.access.firewall_hint():
+            launch["message"] = f"{launch['message']}; {store.access.firewall_hint()}"
+        return launch
 
     def _on_node(self, arguments, task_vars):
         """Launch over the standard input of the node's Python, or as a module where the connection takes no input."""

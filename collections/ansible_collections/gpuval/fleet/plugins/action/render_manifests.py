@@ -8,10 +8,8 @@ from ..plugin_utils.cluster.inventory import VARIABLE
 from ..plugin_utils.cluster.orders import NodeOrders
 from ..plugin_utils.core import files
 from ..plugin_utils.core.paths import project_path
-from ..plugin_utils.runs import folder, plans
+from ..plugin_utils.runs import folder
 from ..plugin_utils.runs.action import RunAction
-from ..plugin_utils.store.access import open_store, signed_urls
-from ..plugin_utils.store.rclone import rclone_config
 from ..plugin_utils.watch import launching
 
 
@@ -22,9 +20,9 @@ class ActionModule(RunAction):
         missing = [name for name, known in nodes.items() if known.get("exists") is False]
         if missing:
             self._display.warning(f"left out, since the cluster does not have them: {', '.join(missing)}")
-        sign = self._secrets(run, options)
+        store = None if self.check_mode else launching.NodeStore.of(options["store"], run, "kubernetes")
         placements = [
-            self._placement(name, known, run, options, task_vars, sign)
+            self._placement(name, known, run, options, task_vars, store)
             for name, known in nodes.items()
             if name not in missing
         ]
@@ -47,28 +45,7 @@ class ActionModule(RunAction):
         )
         return {**result, "changed": True, "path": str(path), "msg": message}
 
-    def _secrets(self, run, options):
-        """What signs for a node: its URLs, the models' reading key and the store's authority, for a list of stages."""
-        if self.check_mode:
-            return lambda _name, _stages: {}
-        access = open_store(options["store"])
-        client, ca = access.store(), access.ca()
-        reachable = access.reachable_from_nodes("kubernetes")
-        valid = run["deadline_seconds"] + launching.SIGNED_SLACK_SECONDS
-
-        def sign(name, stages):
-            loads = "loading" in stages
-            if loads and not reachable:
-                raise plans.PlanError(launching.NO_MODEL)
-            return {
-                "store": signed_urls(client, run["folder"], name, stages if reachable else [], valid),
-                "rclone_config": rclone_config(access.reader()) if loads else "",
-                "ca": ca,
-            }
-
-        return sign
-
-    def _placement(self, name, known, run, options, task_vars, sign):
+    def _placement(self, name, known, run, options, task_vars, store):
         order = NodeOrders(self, task_vars, run).order(name)
         path = None if self.check_mode else self.folder(options).plan_file(name)
         if path and path.exists():
@@ -83,5 +60,5 @@ class ActionModule(RunAction):
             known.get("machine_id", ""),
             manifests.whole_numbers(known["allocatable"]) if "allocatable" in known else None,
         )
-        given = sign(name, [stage["name"] for stage in plan["stages"]])
+        given = store.given(name, [stage["name"] for stage in plan["stages"]]) if store else {}
         return manifests.Placement(target, order.settings, plan, order.sku, **given)

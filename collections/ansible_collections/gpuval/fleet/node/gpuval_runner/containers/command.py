@@ -34,21 +34,8 @@ SELINUX = Path("/sys/fs/selinux/enforce")
 
 #: What of the host's environment fits into any image; its paths and its user do not.
 INHERITED = (
-    "TZ",
-    "CUDA_VISIBLE_DEVICES",
-    "HIP_VISIBLE_DEVICES",
-    "ROCR_VISIBLE_DEVICES",
-    "NCCL_*",
-    "RCCL_*",
-    "HSA_*",
-    "OMP_*",
-    "MKL_*",
-    "GLOO_*",
-    "NVSHMEM_*",
-    "UCX_*",
-    "FI_*",
-    "*_proxy",
-    "*_PROXY",
+    *("TZ", "*_proxy", "*_PROXY", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
+    *("HSA_*", "OMP_*", "MKL_*", "NCCL_*", "RCCL_*", "GLOO_*", "NVSHMEM_*", "UCX_*", "FI_*"),
 )
 #: RDMA pins memory, and CUDA and MPI libraries want the stack; an engine that may not raise one goes without it.
 ULIMITS = {"memlock": "-1:-1", "stack": "67108864:67108864", "nofile": "1048576:1048576"}

@@ -95,7 +95,6 @@ class ContainerRun:
     accelerator: Accelerator
     containers: Containers
     say: Callable[[str], None]
-    adopts: bool = True
 
     def run(self, argv: Sequence[str], hooks: Hooks) -> ContainerEnded:
         """Run the stage to its end; on return its container is gone, or a note names it."""
@@ -212,8 +211,6 @@ class ContainerRun:
         problem = chown_to_runner(engine, mark, self.places.work) if foreign(self.places.work) else ""
         if problem:
             outcome.notes.append(problem)
-        if self.adopts:
-            reap(CHILDREN_SECONDS)
         return outcome
 
     def _once(self, engine: Engine, wanted: Wanted, hooks: Hooks) -> tuple[ContainerEnded, str]:

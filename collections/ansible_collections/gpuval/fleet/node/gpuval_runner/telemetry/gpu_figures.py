@@ -92,8 +92,7 @@ POWER_RATIO = "gpu_power_busy_ratio"
 class ThinnedCurve:
     """Points thinned by means: whenever there are too many, each two become one."""
 
-    def __init__(self, most: int = MAX_POINTS) -> None:
-        self._most = most
+    def __init__(self) -> None:
         self._per_point = 1
         self._points: list[tuple[float, float]] = []
         self._open: list[tuple[float, float]] = []
@@ -104,7 +103,7 @@ class ThinnedCurve:
             return
         self._points.append(_middle(self._open))
         self._open = []
-        if len(self._points) >= self._most:
+        if len(self._points) >= MAX_POINTS:
             self._points = [_middle(self._points[i : i + 2]) for i in range(0, len(self._points), 2)]
             self._per_point *= 2
 

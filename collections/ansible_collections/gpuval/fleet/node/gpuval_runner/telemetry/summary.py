@@ -83,18 +83,17 @@ class Summary:
         """Read one message of the helper; anything else is ignored."""
         if not isinstance(message, dict):
             return
-        taker = getattr(self, f"_take_{message.get('kind')}", None)
-        if taker:
+        kind = message.get("kind")
+        if kind == "source":
+            self._source = str(message.get("name"))
+        elif kind == "before":
+            self._before = _by_index(message.get("gpus"))
+        elif kind == "after":
+            self._after = _by_index(message.get("gpus"))
+        elif kind == "end":
+            self._end = message
+        elif taker := getattr(self, f"_take_{kind}", None):
             taker(message)
-
-    def _take_source(self, message: dict[str, Any]) -> None:
-        self._source = str(message.get("name"))
-
-    def _take_before(self, message: dict[str, Any]) -> None:
-        self._before = _by_index(message.get("gpus"))
-
-    def _take_after(self, message: dict[str, Any]) -> None:
-        self._after = _by_index(message.get("gpus"))
 
     def _take_gpus(self, message: dict[str, Any]) -> None:
         x = number(message.get("at"))
@@ -150,9 +149,6 @@ class Summary:
             new = {"kind": kind, "number": xid, "address": address, "count": 0, "text": text}
             self._events.setdefault(key, new)["count"] += count
         self.kernel_lines += texts[: max(0, room)]
-
-    def _take_end(self, message: dict[str, Any]) -> None:
-        self._end = message
 
     def stop(self, reason: str) -> None:
         """The helper has ended before it reported everything."""

@@ -7,11 +7,10 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...module_utils.store import Store, StoreError
+from ...module_utils.store import StoreError
 from ..core.escape import clean_text
 from ..gang import keys
 from ..records import launch_errors
@@ -19,7 +18,7 @@ from ..records.evidence import Evidence, take_record
 from ..records.states import FINAL_STATES, LAUNCHED
 from ..runs import folder as run_folder
 from ..runs import plans
-from ..store.access import object_key, signed_urls
+from ..store.access import object_key
 from ..watch import launching
 from ..watch.decisions import NodeView, backoff
 from ..watch.placement import Attempt, Ended, Event, NodeNews, Placement
@@ -44,17 +43,6 @@ LOG_BYTES = 8 << 20
 LOG_LINES = 2000
 
 
-@dataclass(frozen=True)
-class StoreForPods:
-    """`client` signs; `reader` and `ca` go to the pods; a store on the controller's loopback is not `reachable`."""
-
-    client: Store
-    reader: str
-    ca: str
-    reachable: bool
-    valid_seconds: float
-
-
 class ClusterPlacement(Placement):
     """Creates are idempotent: every object has the labels of its run, and one that exists is kept."""
 
@@ -63,7 +51,7 @@ class ClusterPlacement(Placement):
         cluster: Cluster,
         run: Mapping[str, Any],
         folder: run_folder.RunFolder,
-        store: StoreForPods,
+        store: launching.NodeStore,
         orders: Callable[[str, Mapping[str, Any] | None, str], Order],
         present: Iterable[str],
         everyone: Iterable[str],
@@ -297,25 +285,23 @@ class ClusterPlacement(Placement):
             plan = plans.again(plan, launch["stages"], attempt)
         if (name, attempt) not in self._places:
             self._put_plans([plan])
-        store, run_id = self._store, self._run["run_id"]
         stages = [stage["name"] for stage in plan["stages"]]
-        if not store.reachable and "loading" in stages:
-            return {**launch, "state": "refused", "message": launching.NO_MODEL}
-        urls = {}  # without any, the pod prints its records
-        if store.reachable:
-            urls = signed_urls(store.client, self._run["folder"], name, stages, store.valid_seconds)
+        try:
+            given = self._store.given(name, stages)
+        except plans.PlanError as error:
+            return {**launch, "state": "refused", "message": str(error)}
+        if not self._store.reachable:
+            given["store"] = {}  # without any, the pod prints its records
         if attempt > 1:
             self._keep_logs(name, attempt - 1, stages)
-        run = manifests.Run(run_id, self._cluster.namespace, self._code, self._gangs)
+        run = manifests.Run(self._run["run_id"], self._cluster.namespace, self._code, self._gangs)
         item = manifests.Placement(
             manifests.target_of(node),
             order.settings,
             {**plan, "deadline_seconds": min(plan["deadline_seconds"], seconds)},
             order.sku,
-            urls,
-            store.reader if "loading" in stages else "",
-            store.ca,
-            [dict(record) for record in view.records.values()] if attempt > 1 else (),
+            earlier=[dict(record) for record in view.records.values()] if attempt > 1 else (),
+            **given,
         )
         secret, job = manifests.secret_of(run, item), manifests.job_of(run, item, self._places[name, attempt])
         self._make(secret)

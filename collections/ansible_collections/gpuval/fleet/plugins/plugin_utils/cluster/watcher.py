@@ -10,15 +10,13 @@ from ..core.paths import project_path
 from ..judge.check import Check
 from ..runs import node_ids
 from ..runs.folder import RunError, RunFolder
-from ..store.access import open_store
-from ..store.rclone import rclone_config
 from ..watch import launching
 from ..watch.watch import Limits, RunWatch
 from . import inventory, joining
 from .api import Access, Cluster
 from .gangs import member_address
 from .orders import GANG_WORKLOADS, WORKLOADS, NodeOrders
-from .placement import ClusterPlacement, StoreForPods
+from .placement import ClusterPlacement
 from .pod_diagnosis import Limits as PodLimits
 from .pod_settings import ManifestError
 
@@ -47,14 +45,8 @@ class ClusterWatcher:
         return {name: launching.shown(orders.order(name).plan) for name in hosts}
 
     def watch(self, folder: RunFolder, limits: Limits, checks: Sequence[Check]) -> list[str]:
-        run, access, display = folder.read_run(), open_store(self._options["store"]), self._action._display
-        store = StoreForPods(
-            client=access.store(),
-            reader=rclone_config(access.reader()),
-            ca=access.ca() or "",
-            reachable=access.reachable_from_nodes("kubernetes"),
-            valid_seconds=run["deadline_seconds"] + launching.SIGNED_SLACK_SECONDS,
-        )
+        run, display = folder.read_run(), self._action._display
+        store = launching.NodeStore.of(self._options["store"], run, "kubernetes")
         placement = ClusterPlacement(
             self._cluster,
             run,
@@ -70,7 +62,7 @@ class ClusterWatcher:
         if self._gangs:  # members wait for each other from their start: none may wait for others' image pulls
             limits = replace(limits, max_transfers=0)
         try:
-            started = RunWatch(limits, folder, access, checks, placement, display, store.client).run()
+            started = RunWatch(limits, folder, store.access, checks, placement, display, store.client).run()
             placement.finish()
         finally:
             placement.close()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -12,8 +13,12 @@ from ..artifacts import payload
 from ..core import schemas
 from ..runs import folder as run_folder
 from ..runs.folder import RunFolder
+from ..runs.plans import PlanError
 from ..ssh import target
 from ..ssh.known_hosts import HostKeyError
+from ..store.access import open_store, signed_urls
+from ..store.backend import StoreBackend
+from ..store.rclone import rclone_config
 
 #: The result of the probe, which has the reasons why nodes are not launched.
 PROBE_FILE = "probe.json"
@@ -44,6 +49,42 @@ def encoded_archives() -> dict[str, str]:
 def client(connection: Connection) -> Store:
     """A client that sends no request before the fork: two processes must not share an open connection."""
     return Store(connection)
+
+
+@dataclass(frozen=True)
+class NodeStore:
+    """The store of a run as its nodes use it; one on the controller's loopback is not `reachable` for others."""
+
+    access: StoreBackend
+    client: Store
+    run: Mapping[str, Any]
+    reachable: bool
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any], run: Mapping[str, Any], transport: str) -> NodeStore:
+        """By the option `store` of an action. Raises StoreError."""
+        access = open_store(options)
+        return cls(access, client(access.connection()), run, access.reachable_from_nodes(transport))
+
+    @property
+    def valid_seconds(self) -> float:
+        """How long signed URLs are valid."""
+        return float(self.run["deadline_seconds"]) + SIGNED_SLACK_SECONDS
+
+    def given(self, node: str, stages: Sequence[str]) -> dict[str, Any]:
+        """What a node gets: its signed URLs, the models' read key where it loads one, the certificate authority.
+
+        Raises StoreError, and PlanError for a node that cannot load its model.
+        """
+        loads = "loading" in stages
+        if loads and not self.reachable:
+            raise PlanError(NO_MODEL)
+        writable = list(stages) if self.reachable else []
+        return {
+            "store": signed_urls(self.client, self.run["folder"], node, writable, self.valid_seconds),
+            "rclone_config": rclone_config(self.access.reader()) if loads else "",
+            "ca": self.access.ca(),
+        }
 
 
 def warm(connection: Connection) -> None:
