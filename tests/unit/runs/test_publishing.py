@@ -36,7 +36,7 @@ def document(launch=LAUNCH, problems=(), **fields):
         "m": publishing.NodeUpdate({"stages": []}, None, waits=True),
     }
     words = {"window": (0, 16), "silence_seconds": 90, "ended": False, **fields}
-    return publishing.watch_document(run, nodes, list(problems), publishing.Times(1, 1), **words)
+    return publishing.watch_document(run, nodes, list(problems), run_seconds=1, begun_seconds=1, **words)
 
 
 def test_no_secret_no_folder_and_no_command_is_reported():

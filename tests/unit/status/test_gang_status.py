@@ -27,7 +27,7 @@ def put(store, key, document):
 def tell(store, run, *, ended):
     document = publishing.watch_document(
         run, {name: publishing.NodeUpdate(PLAN, LAUNCH) for name in run["nodes"]}, [],
-        publishing.Times(30, 30), window=(0, 0), silence_seconds=90, ended=ended,
+        run_seconds=30, begun_seconds=30, window=(0, 0), silence_seconds=90, ended=ended,
     )  # fmt: skip
     publishing.put(store, run, publishing.RUN_FILE, run)
     publishing.put(store, run, publishing.WATCH_FILE, document)

@@ -53,7 +53,7 @@ def tell(store, run, folder):
     publishing.put(store, run, publishing.RUN_FILE, run)
     nodes = {name: publishing.NodeUpdate({"stages": []}, folder.read_launch(name)) for name in run["nodes"]}
     document = publishing.watch_document(
-        run, nodes, [], publishing.Times(1, 1), window=(0, 0), silence_seconds=9, ended=True
+        run, nodes, [], run_seconds=1, begun_seconds=1, window=(0, 0), silence_seconds=9, ended=True
     )
     publishing.Publisher(folder).publish(store, run, document, 0)
 

@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import copy
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import rclone
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import open_store
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
 
@@ -47,12 +47,12 @@ def put(folder, files):
 def test_there_and_back(access, tmp_path):
     put(tmp_path / "here", FILES)
     for kind in ("models", "images"):
-        copy.put(access.connection(), tmp_path / "here" / kind, kind, last="SHA256SUMS")
+        rclone.put(access.connection(), tmp_path / "here" / kind, kind, last="SHA256SUMS")
     assert {entry.key: entry.size for entry in access.store().list("")} == {
         key: len(data) for key, data in FILES.items()
     }
     wanted = ["models/models--a--b/", "models/models--a--b.json", "images/training-0123456789ab.tar"]
-    copy.fetch(access.connection(), wanted, tmp_path / "there")
+    rclone.fetch(access.connection(), wanted, tmp_path / "there")
     found = {path.relative_to(tmp_path / "there").as_posix(): path for path in (tmp_path / "there").rglob("*.*")}
     found |= {"models/models--a--b/SHA256SUMS": tmp_path / "there/models/models--a--b/SHA256SUMS"}
     assert {key: found[key].read_bytes() for key in FILES} == FILES

@@ -78,7 +78,7 @@ def test_a_copy_has_what_its_store_has_and_what_was_refused_stays_known(store, t
     publishing.put(store, run, publishing.RUN_FILE, run)
     told = {node: publishing.NodeUpdate({"stages": []}, None) for node in run["nodes"]}
     watch = publishing.watch_document(
-        run, told, [], publishing.Times(1, 1), window=(0, 0), silence_seconds=9, ended=True
+        run, told, [], run_seconds=1, begun_seconds=1, window=(0, 0), silence_seconds=9, ended=True
     )
     publishing.put(store, run, publishing.WATCH_FILE, watch)
     folder = imported_run.bring(store, run, tmp_path)

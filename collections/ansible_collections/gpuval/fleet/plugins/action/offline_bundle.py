@@ -15,7 +15,7 @@ from ..plugin_utils.artifacts import model_source
 from ..plugin_utils.core.action import ControllerAction
 from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.runs import folder as run_folder
-from ..plugin_utils.store import copy
+from ..plugin_utils.store import rclone
 from ..plugin_utils.store.access import open_store
 from ..plugin_utils.store.embedded import EmbeddedStore
 
@@ -47,7 +47,7 @@ class ActionModule(ControllerAction):
             if access.objects is None:
                 state.mkdir(parents=True, exist_ok=True, mode=0o700)
                 scratch = Path(tempfile.mkdtemp(prefix="bundle-store-", dir=state))
-                copy.fetch(access.connection(), self._wanted(access.store(), folder, options["without"]), scratch)
+                rclone.fetch(access.connection(), self._wanted(access.store(), folder, options["without"]), scratch)
                 command.append(f"--store={scratch}")
             self._run(command)
         finally:
@@ -90,6 +90,6 @@ class ActionModule(ControllerAction):
         before = {entry.key for kind in CARRIED for entry in store.list(f"{kind}/")}
         for kind in CARRIED:
             if (data / kind).is_dir():
-                copy.put(access.connection(), data / kind, kind, last=manifest.NAME)
+                rclone.put(access.connection(), data / kind, kind, last=manifest.NAME)
         message = f"{len(keys)} objects that the bundle brought are in {store.connection.endpoint}"
         return {"changed": created or bool(keys - before), "objects": len(keys), "msg": message}

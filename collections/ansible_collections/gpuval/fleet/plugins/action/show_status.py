@@ -71,12 +71,12 @@ class ActionModule(ControllerAction):
         if known.watch is None:
             launches, plans = self.own.read_launches(), self.own.read_plans()
             updates = {name: publishing.NodeUpdate(plans.get(name), launches.get(name)) for name in run["nodes"]}
-            since = folder.seconds_since(run["created_at"])
             document = publishing.watch_document(
                 run,
                 updates,
                 [],
-                publishing.Times(since, folder.seconds_since(self.own.begun_at(run))),
+                run_seconds=folder.seconds_since(run["created_at"]),
+                begun_seconds=folder.seconds_since(self.own.begun_at(run)),
                 window=(0, 0),
                 silence_seconds=run_status.DEFAULT_SILENCE_SECONDS,
                 ended=False,

@@ -19,12 +19,8 @@ from .pod_settings import PodSettings
 WORKLOADS, GANG_WORKLOADS = "run_workloads", "run_gang_workloads"
 POD_VARIABLES = ("gpuval_pods", "gpuval_kueue_queue")
 PLAN_VARIABLES = (
-    "gpuval_heartbeat_seconds",
-    "gpuval_telemetry",
-    "gpuval_telemetry_seconds",
-    "gpuval_workload_python",
-    "gpuval_models_dir",
-    "gpuval_container",
+    *("gpuval_heartbeat_seconds", "gpuval_telemetry", "gpuval_telemetry_seconds"),
+    *("gpuval_workload_python", "gpuval_models_dir", "gpuval_container"),
 )
 
 

@@ -230,11 +230,11 @@ def _container(name: str, asked: Mapping[str, Any]) -> dict[str, Any] | None:
     return given or None
 
 
-def accelerator(sku: str, gpu_count: int | None, vendor: str | None = None) -> dict[str, Any]:
+def accelerator(sku: str, gpu_count: int | None) -> dict[str, Any]:
     """`auto` leaves it to the node's facts; a catalogue name means GPUs, of the vendor the facts find."""
     if sku == "cpu":
         return {"vendor": "cpu", "count": 0}
-    return {"vendor": vendor or (sku if sku in GPU_VENDORS else "auto"), "count": gpu_count}
+    return {"vendor": sku if sku in GPU_VENDORS else "auto", "count": gpu_count}
 
 
 def build(
@@ -284,12 +284,5 @@ def again(plan: Mapping[str, Any], names: Sequence[str], attempt: int) -> dict[s
 
 def with_needs(stages: Sequence[Mapping[str, Any]], names: Iterable[str]) -> list[str]:
     """The named stages with all that they need, directly or not, in the order of the plan."""
-    needs = {stage["name"]: stage["needs"] for stage in stages}
-    chosen: set[str] = set()
-    todo = list(names)
-    while todo:
-        name = todo.pop()
-        if name in needs and name not in chosen:
-            chosen.add(name)
-            todo += needs[name]
-    return [stage["name"] for stage in stages if stage["name"] in chosen]
+    by_name = {stage["name"]: stage for stage in stages}
+    return _with_needed((), names, list(by_name), by_name, set())

@@ -30,18 +30,8 @@ PROGRESS_FILE = "run_progress.json"
 SIGN_SECONDS = 60.0
 
 _LAUNCH = (
-    "node",
-    "state",
-    "class",
-    "message",
-    "remedy",
-    "at",
-    "attempt",
-    "stages",
-    "store_reachable",
-    "twin",
-    "host_key",
-    "nonce",
+    *("node", "state", "class", "message", "remedy", "at", "attempt", "stages"),
+    *("store_reachable", "twin", "host_key", "nonce"),
 )
 _CONTACT = ("class", "message", "remedy")
 _MESSAGE_CHARACTERS = 4000
@@ -58,25 +48,19 @@ class NodeUpdate:
     waits: bool = False
 
 
-@dataclass(frozen=True)
-class Times:
-    """Seconds: since the run was opened, and since its deadline counts."""
-
-    run_seconds: float
-    begun_seconds: float
-
-
 def watch_document(
     run: Mapping[str, Any],
     nodes: Mapping[str, NodeUpdate],
     problems: Sequence[Mapping[str, Any]],
-    times: Times,
     *,
+    run_seconds: float,
+    begun_seconds: float,
     window: tuple[int, int],
     silence_seconds: float,
     ended: bool,
 ) -> dict[str, Any]:
-    """gpuval.watch/1. `window`: how many nodes at once, and bringing images."""
+    """gpuval.watch/1. Seconds: since the run was opened, and since its deadline counts. `window`: how many nodes at
+    once, and bringing images."""
     plans: list[dict[str, Any]] = []
     places: dict[str, int] = {}
     described = {}
@@ -93,8 +77,8 @@ def watch_document(
         "run_id": run["run_id"],
         "state": "ended" if ended else "watching",
         "updated_at": run_folder.now(),
-        "run_seconds": round(max(0.0, times.run_seconds), 1),
-        "begun_seconds": round(max(0.0, times.begun_seconds), 1),
+        "run_seconds": round(max(0.0, run_seconds), 1),
+        "begun_seconds": round(max(0.0, begun_seconds), 1),
         "silence_seconds": silence_seconds,
         "window": {"nodes": window[0], "transfers": window[1]},
         "plans": plans,

@@ -1,4 +1,4 @@
-"""rclone on the controller: where it is, its configuration, and one run of it."""
+"""rclone on the controller: where it is, its configuration, and copies to and from the store by it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from ...module_utils.store import Connection, StoreError
 from ..core import files
 
 COPY_SECONDS = 6 * 3600
+TRANSFERS = ("--transfers", "8")
 
 
 def find_rclone() -> str:
@@ -69,3 +71,17 @@ def run_rclone(connection: Connection, source: str, target: str, *options: str, 
     if done.returncode != 0:
         words = " ".join(done.stderr.split())[-800:]
         raise StoreError(f"the copy failed ({words}): check the store's endpoint, keys and free space, then run again")
+
+
+def fetch(connection: Connection, keys: Iterable[str], folder: Path) -> None:
+    """Bring objects, or all below a key that ends with ``/``, to ``folder`` under their keys. Raises StoreError."""
+    for key in keys:
+        source = f"models:{connection.bucket}/{key}"
+        run_rclone(connection, source, str(folder / key), *TRANSFERS, single=not key.endswith("/"))
+
+
+def put(connection: Connection, folder: Path, prefix: str, *, last: str) -> None:
+    """Put all files below ``folder`` under ``prefix``; those named ``last`` at the end: a model counts as
+    whole with its manifest. Raises StoreError."""
+    for choice in ("--exclude", "--include"):
+        run_rclone(connection, str(folder), f"models:{connection.bucket}/{prefix}", choice, last, *TRANSFERS)

@@ -14,7 +14,7 @@ AHEAD_BYTES = 64 << 20
 
 
 def read_all(
-    store: Store, entries: Iterable[Entry], limit_of: Callable[[Entry], int], readers: int = READERS
+    store: Store, entries: Iterable[Entry], limit_of: Callable[[Entry], int]
 ) -> Iterator[tuple[Entry, bytes | None]]:
     """Each entry with its first bytes, up to one more than `limit_of` allows; None if it was deleted meanwhile.
 
@@ -22,12 +22,12 @@ def read_all(
     """
     waiting: deque[tuple[Entry, int, Future[bytes | None]]] = deque()
     ahead = 0
-    with ThreadPoolExecutor(readers) as pool:
+    with ThreadPoolExecutor(READERS) as pool:
         try:
             for entry in entries:
                 limit = limit_of(entry)
                 size = min(entry.size, limit + 1)
-                while waiting and (len(waiting) >= 4 * readers or ahead + size > AHEAD_BYTES):
+                while waiting and (len(waiting) >= 4 * READERS or ahead + size > AHEAD_BYTES):
                     first, its_size, future = waiting.popleft()
                     ahead -= its_size
                     yield first, future.result()
