@@ -24,9 +24,6 @@ def test_only_what_changed_is_fetched(node):
     node.call("run")
     changed = node.ask("fetch", "--since", "-", text=json.dumps(held))
     assert set(changed["files"]) == {"records/b", "logs/b"}
-    since = node.base / "since.json"
-    since.write_text(json.dumps(held))
-    assert node.ask("fetch", "--since", f"@{since}") == changed
 
 
 def test_batches_are_bounded_and_lead_to_the_end(node):

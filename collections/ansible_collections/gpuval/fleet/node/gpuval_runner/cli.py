@@ -55,9 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--boot-id-file", type=Path, help=argparse.SUPPRESS)
     command("status", _status, "print how far the run is, as JSON")
     sub = command("fetch", _fetch, "print results that the caller does not have, as JSON")
-    sub.add_argument(
-        "--since", default="{}", help="JSON object of key to digest already held; @FILE, or - for standard input"
-    )
+    sub.add_argument("--since", default="{}", help="JSON object of key to digest already held, or - for standard input")
     sub.add_argument("--limit-bytes", type=int, help="stop before this much content (default: 32 MiB)")
     sub.add_argument("--not-uploaded", action="store_true", help="only what the store lacks")
     sub = command("cancel", _cancel, "stop the running stage and cancel the rest")
@@ -76,8 +74,6 @@ def _parser() -> argparse.ArgumentParser:
         help="where plan.json, store.json, rclone.conf and workloads.zip are (default: --dir)",
     )
     sub.add_argument("--clear", type=_directory, help="folder to empty first: shared memory of earlier stages")
-    sub.add_argument("--plan", type=Path)
-    sub.add_argument("--store", type=Path)
     sub = command("facts", _facts, "find out what this node is; the result goes to GPUVAL_RESULT_FILE")
     sub.add_argument("--root", default="/", help="look below this directory (default: %(default)s)")
     sub.add_argument("--accelerator", default="", help="auto, cpu, nvidia, amd or gaudi (default: $GPUVAL_ACCELERATOR)")
@@ -127,8 +123,6 @@ def _fetch(options: argparse.Namespace) -> dict[str, Any]:
 def _since(text: str) -> dict[str, Any]:
     if text == "-":
         text = sys.stdin.read()
-    elif text.startswith("@"):
-        text = Path(text[1:]).read_text(encoding="utf-8")
     try:
         value = json.loads(text)
     except ValueError as error:
@@ -161,17 +155,8 @@ def _pod(options: argparse.Namespace) -> int:
     from gpuval_runner.pod import run_pod
     from gpuval_runner.runner import Options
 
-    return run_pod(
-        Options(
-            directory=NodeDirectory(options.dir),
-            plan_file=options.plan,
-            store_file=options.store,
-            source=options.source,
-        ),
-        options.stage,
-        options.last,
-        options.clear,
-    )
+    own = Options(directory=NodeDirectory(options.dir), source=options.source)
+    return run_pod(own, options.stage, options.last, options.clear)
 
 
 def _facts(options: argparse.Namespace) -> int:

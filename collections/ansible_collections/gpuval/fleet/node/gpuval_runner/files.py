@@ -61,6 +61,15 @@ def read_json(path: Path, limit: int) -> Any:
         raise ValueError(f"{path} is nested too deeply") from None
 
 
+def read_object(path: Path, limit: int) -> dict[str, Any]:
+    """Read a JSON object of at most `limit` bytes; empty where there is none that can be read."""
+    try:
+        document = read_json(path, limit)
+    except (OSError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
 def to_json(document: Any) -> bytes:
     """Return compact, strict ASCII JSON. Raises ``ValueError`` for a number that is not finite."""
     return json.dumps(document, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"

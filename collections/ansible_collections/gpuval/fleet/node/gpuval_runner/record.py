@@ -10,7 +10,7 @@ from typing import Any, Optional
 
 from gpuval_runner.clock import now
 from gpuval_runner.documents import Curve, Metric, RecordDocument
-from gpuval_runner.files import read_json, to_json
+from gpuval_runner.files import read_object, to_json
 from gpuval_runner.machine import STATES
 from gpuval_runner.plan import Plan, Stage
 from gpuval_runner.result import MAX_ARTIFACTS, MAX_ENVIRONMENT, MAX_MESSAGE, MAX_METRICS, Result
@@ -116,14 +116,8 @@ class Record:
 
 def load(path: Path, plan: Plan) -> Optional[RecordDocument]:
     """Read a record of this run and node; None when there is none or it is not one."""
-    try:
-        document = read_json(path, 2 * MAX_RECORD_BYTES)
-    except (OSError, ValueError):
-        return None
-    if not _is_record(document, plan.run_id, plan.node, path.stem):
-        return None
-    record: RecordDocument = document
-    return record
+    document: Any = read_object(path, 2 * MAX_RECORD_BYTES)
+    return document if _is_record(document, plan.run_id, plan.node, path.stem) else None
 
 
 def restore(document: RecordDocument) -> Record:
@@ -161,12 +155,11 @@ def encode_series(plan: Plan, stage: Stage, series: list[Curve]) -> bytes:
     )
 
 
-def _is_record(document: Any, run_id: str, node: str, stage: str) -> bool:
+def _is_record(document: dict[str, Any], run_id: str, node: str, stage: str) -> bool:
     names = {"schema", *Record.__dataclass_fields__}
     identity = {"schema": SCHEMA, "run_id": run_id, "node": node, "stage": stage}
     return (
-        isinstance(document, dict)
-        and set(document) | {"nonce"} == names
+        set(document) | {"nonce"} == names
         and all(document[name] == value for name, value in identity.items())
         and document["state"] in STATES
         and isinstance(document["attempt"], int)

@@ -49,8 +49,6 @@ class Options:
     instance: str = ""
     unit: str = ""
     boot_id_file: Path = BOOT_ID_FILE
-    plan_file: Optional[Path] = None
-    store_file: Optional[Path] = None
     source: Optional[Path] = None
     private_store: bool = True
     note: Note = note
@@ -58,11 +56,11 @@ class Options:
 
     @property
     def plan(self) -> Path:
-        return self.plan_file or self._given("plan.json")
+        return self._given("plan.json")
 
     @property
     def store(self) -> Path:
-        return self.store_file or self._given("store.json")
+        return self._given("store.json")
 
     @property
     def rclone_config(self) -> Path:

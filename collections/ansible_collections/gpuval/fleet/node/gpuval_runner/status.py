@@ -8,7 +8,7 @@ from typing import Any
 from gpuval_runner import lock, machine
 from gpuval_runner import state as states
 from gpuval_runner.fetch import digests
-from gpuval_runner.files import read_json
+from gpuval_runner.files import read_object
 from gpuval_runner.layout import NodeDirectory
 from gpuval_runner.plan import MAX_PLAN_BYTES
 from gpuval_runner.record import MAX_RECORD_BYTES
@@ -39,12 +39,11 @@ def stage_states(directory: NodeDirectory) -> dict[str, str]:
     found: dict[str, str] = {}
     for key in directory.result_keys():
         kind, _, name = key.partition("/")
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            state = read_json(directory.result(key), 2 * MAX_RECORD_BYTES)["state"] if kind == "records" else None
-            if state in machine.STATES:
-                found[name] = state
+        state = read_object(directory.result(key), 2 * MAX_RECORD_BYTES).get("state") if kind == "records" else None
+        if state in machine.STATES:
+            found[name] = state
     places: dict[str, int] = {}
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        stages = read_json(directory.plan, MAX_PLAN_BYTES)["stages"]
+    with contextlib.suppress(KeyError, TypeError):
+        stages = read_object(directory.plan, MAX_PLAN_BYTES)["stages"]
         places = {stage["name"]: place for place, stage in enumerate(stages)}
     return {name: found[name] for name in sorted(found, key=lambda name: (places.get(name, -1), name))}

@@ -21,7 +21,7 @@ from typing import Any, Callable, Optional, Union
 from gpuval_runner import skew
 from gpuval_runner.clock import parse
 from gpuval_runner.errors import StoreError
-from gpuval_runner.files import digest, read_bounded, read_json, to_json, write_atomically
+from gpuval_runner.files import digest, read_bounded, read_json, read_object, to_json, write_atomically
 
 SCHEMA = "gpuval.store/1"
 MAX_STORE_BYTES = 4 << 20
@@ -154,13 +154,7 @@ class Ledger:
 
 def read_ledger(path: Path) -> dict[str, str]:
     """Return the content of a ledger file; empty when it cannot be read."""
-    try:
-        document = read_json(path, 1 << 20)
-    except (OSError, ValueError):
-        return {}
-    if not isinstance(document, dict):
-        return {}
-    return {key: value for key, value in document.items() if isinstance(value, str)}
+    return {key: value for key, value in read_object(path, 1 << 20).items() if isinstance(value, str)}
 
 
 class Uploader:

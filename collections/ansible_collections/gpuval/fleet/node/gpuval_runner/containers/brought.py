@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from gpuval_runner.containers.engine import Engine, EngineError, EngineMissingError, LocalImage
-from gpuval_runner.files import read_json, to_json, write_atomically
+from gpuval_runner.files import read_object, to_json, write_atomically
 from gpuval_runner.layout import NodeDirectory
 from gpuval_runner.plan import Image
 from gpuval_runner.text import one_line
@@ -29,11 +29,7 @@ def engine_id(planned: str, directory: NodeDirectory) -> str:
 
 def known_ids(directory: NodeDirectory) -> Mapping[str, str]:
     """Return the engine's ids of images that were loaded here, by the planned ones."""
-    try:
-        found = read_json(directory.known_images, 1 << 20)
-    except (OSError, ValueError):
-        return {}
-    return {k: v for k, v in found.items() if isinstance(v, str)} if isinstance(found, dict) else {}
+    return {k: v for k, v in read_object(directory.known_images, 1 << 20).items() if isinstance(v, str)}
 
 
 def note(directory: NodeDirectory, command: str, image: Image, before: Optional[str], *, named: bool = False) -> None:
@@ -147,10 +143,8 @@ def _other_plans(directory: NodeDirectory) -> list[tuple[Path, dict[str, Any]]]:
     for path in sorted(directory.base.glob("*/*/plan.json")):
         if path.parent == directory.root:
             continue
-        with contextlib.suppress(OSError, ValueError):
-            plan = read_json(path, 4 << 20)
-            if isinstance(plan, dict):
-                plans.append((path, plan))
+        if plan := read_object(path, 4 << 20):
+            plans.append((path, plan))
     return plans
 
 
@@ -161,7 +155,7 @@ def _write(directory: NodeDirectory, entries: list[dict[str, Any]]) -> None:
 
 def _entries(directory: NodeDirectory) -> list[dict[str, Any]]:
     try:
-        found = read_json(directory.undo / FILE, 1 << 20)["images"]
+        found = read_object(directory.undo / FILE, 1 << 20)["images"]
         return [
             {
                 "engine": str(e["engine"]),
@@ -172,5 +166,5 @@ def _entries(directory: NodeDirectory) -> list[dict[str, Any]]:
             }
             for e in found
         ]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (KeyError, TypeError):
         return []

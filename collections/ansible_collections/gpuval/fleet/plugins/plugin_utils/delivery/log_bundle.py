@@ -32,6 +32,7 @@ MAX_FILE_BYTES = 64 << 20
 MAX_STORE_LOG_BYTES = 4 << 20
 
 GATHERED = "gathered"
+NOT_ASKED = {"state": "unknown", "message": "the node was not asked"}
 #: Folder of logs without a run: logs matter most when a run could not start.
 NO_RUN = "no-run"
 
@@ -80,20 +81,13 @@ def bundle(run_folder: Path, run_id: str, nodes: list[str], store: Path, hidden:
     """
     folder = logs_folder(run_folder)
     folder.mkdir(parents=True, exist_ok=True)
-    states = {node: _state(run_folder, node) for node in sorted(nodes)}
+    states = {node: runs_folder.read_object(state_file(run_folder, node)) or NOT_ASKED for node in sorted(nodes)}
     runs_folder.write_json(folder / "nodes.json", {"run_id": run_id, "at": runs_folder.now(), "nodes": states})
     target = folder / f"logs-{run_id}.tar.gz"
     digests = _pack(target, f"logs-{run_id}", _files(run_folder, target, store, Redaction(hidden)))
     runs_folder.write_bytes(folder / "MANIFEST", _manifest(digests))
     without = {node: entry["message"] for node, entry in states.items() if entry["state"] != GATHERED}
     return {"path": str(target), "bytes": target.stat().st_size, "nodes": len(states), "without": without}
-
-
-def _state(run_folder: Path, node: str) -> Mapping[str, Any]:
-    try:
-        return runs_folder.read_json(state_file(run_folder, node))
-    except (FileNotFoundError, ValueError):
-        return {"state": "unknown", "message": "the node was not asked"}
 
 
 def _clean(data: bytes, redact: Redaction) -> bytes:

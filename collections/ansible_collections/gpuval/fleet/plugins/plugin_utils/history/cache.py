@@ -48,7 +48,7 @@ class CachedRun:
     @property
     def state(self) -> dict[str, Any]:
         """The state of the run; empty if its files are unusable."""
-        state = self._read("state.json")
+        state = run_folder.read_object(self.path / "state.json")
         return state if state.get("format") == FORMAT and all(self.file(name).exists() for name in TABLES) else {}
 
     def write_state(self, state: Mapping[str, Any]) -> None:
@@ -57,18 +57,11 @@ class CachedRun:
     @property
     def remembered(self) -> dict[str, Any]:
         """``{"stamp", "run"}`` of the run.json that was read last; empty where it was not."""
-        found = self._read("run.json")
+        found = run_folder.read_object(self.path / "run.json")
         return found if {"stamp", "run"} <= found.keys() else {}
 
     def remember(self, stamp: str, run: Mapping[str, Any]) -> None:
         run_folder.write_json(self.path / "run.json", {"stamp": stamp, "run": run})
-
-    def _read(self, name: str) -> dict[str, Any]:
-        try:
-            found = run_folder.read_json(self.path / name)
-        except (OSError, ValueError):
-            return {}
-        return found if isinstance(found, dict) else {}
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)

@@ -389,18 +389,14 @@ class History:
         )
         self.execute(
             """CREATE OR REPLACE TEMP TABLE flagged_runs AS
-            SELECT f.one, f.fleet, g.stage, x.no, r.run_id, r.folder, k.node, k.machine, x.part, p.gpu
+            SELECT DISTINCT f.one, f.fleet, g.stage, x.no, r.run_id, r.folder, k.node, k.machine,
+                CASE WHEN NOT f.fleet THEN x.part END AS part, p.gpu
             FROM flagged f JOIN groups g USING (group_key)
             JOIN figures x ON x.group_key = f.group_key AND (f.fleet OR x.subject_key = f.subject_key)
             JOIN runs r ON r.no = x.no
             JOIN machines k ON k.no = x.no AND hash(k.node) = x.node_key
-            LEFT JOIN parts p ON p.no = x.no AND p.node = k.node AND x.part = 'gpu:' || p."index"
-            WHERE NOT f.fleet
-            UNION ALL
-            SELECT DISTINCT f.one, TRUE, g.stage, x.no, r.run_id, r.folder, k.node, k.machine, NULL, NULL
-            FROM flagged f JOIN groups g USING (group_key) JOIN figures x ON x.group_key = f.group_key
-            JOIN runs r ON r.no = x.no JOIN machines k ON k.no = x.no AND hash(k.node) = x.node_key
-            WHERE f.fleet"""
+            LEFT JOIN parts p ON NOT f.fleet AND p.no = x.no AND p.node = k.node AND x.part = 'gpu:' || p."index"
+            """
         )
         places: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
         for one, *place in self.execute(

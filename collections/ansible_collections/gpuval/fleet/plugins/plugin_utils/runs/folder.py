@@ -170,10 +170,7 @@ class RunFolder:
 
     def read_cleaned(self) -> dict[str, str]:
         """When each node was last cleaned of this run, as far as it was."""
-        try:
-            return dict(read_json(self.cleaned_file))
-        except (FileNotFoundError, ValueError):
-            return {}
+        return read_object(self.cleaned_file)
 
 
 def _launch(path: Path) -> dict[str, Any]:
@@ -206,6 +203,15 @@ def read_json(path: Path) -> Any:
 def read_json_or(otherwise: Any, path: Path) -> Any:
     """The content of a file that may not be there."""
     return read_json(path) if path.exists() else otherwise
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """A JSON object of a file; empty where there is none that can be read."""
+    try:
+        found = read_json(path)
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def write_json(path: Path, value: Any) -> None:

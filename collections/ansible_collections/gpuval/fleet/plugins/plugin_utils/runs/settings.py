@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,6 +19,15 @@ ROLES = Path(__file__).resolve().parents[3] / "roles"
 SHARED_ENTRY = "settings"
 PREFIX = "gpuval_"
 MAX_PORT = 65535
+#: Name, type, what fits, and the rule for a message.
+GANG_RULES: Sequence[tuple[str, Callable[[Any], float], Callable[[float], bool], str]] = (
+    ("gpuval_gang_size", int, lambda n: n >= 0 and n != 1, "a gang has two nodes or more; 0 takes all that are alike"),
+    ("gpuval_gang_slots", int, lambda n: n >= 1, "a node has one process or more"),
+    ("gpuval_gang_port", int, lambda n: 1 <= n < MAX_PORT, f"from 1 to {MAX_PORT - 1}; the next port is used, too"),
+    ("gpuval_gang_ssh_port", int, lambda n: 1 <= n <= MAX_PORT, f"from 1 to {MAX_PORT}"),
+    ("gpuval_gang_search_seconds", float, lambda n: n > 0, "more than 0; gpuval_gang_search: false turns it off"),
+    ("gpuval_gang_expected_bytes_per_second", float, lambda n: n >= 0, "a speed in bytes/s; 0 is not known"),
+)
 
 
 @dataclass(frozen=True)
@@ -69,43 +78,23 @@ def gang_problems(values: Mapping[str, Any], known: Declared, search_round_secon
     """What is wrong with settings of gangs, found before the hours of the nodes' own stages; those not in ``values``
     have their default. ``search_round_seconds``: what a round of the search may take, 0 where there is none."""
 
-    def whole(name: str) -> int | None:
+    def number(name: str, kind: Callable[[Any], float]) -> float | None:
         try:
-            return int(values.get(name, known.defaults[name]))
+            return kind(values.get(name, known.defaults.get(name)))
         except (TypeError, ValueError):
-            return None  # the declared type says so
+            return None  # a template, or not of the declared type
 
     problems = []
-    size, slots = whole("gpuval_gang_size"), whole("gpuval_gang_slots")
-    if size is not None and (size < 0 or size == 1):
-        problems.append(f"gpuval_gang_size {size}: a gang has two nodes or more; 0 takes all that are alike")
-    if slots is not None and slots < 1:
-        problems.append(f"gpuval_gang_slots {slots}: a node has one process or more")
-    port, ssh_port = whole("gpuval_gang_port"), whole("gpuval_gang_ssh_port")
-    if port is not None and not 1 <= port < MAX_PORT:  # the next one is used as well
-        problems.append(f"gpuval_gang_port {port}: from 1 to {MAX_PORT - 1}; the next port is used, too")
-    if ssh_port is not None and not 1 <= ssh_port <= MAX_PORT:
-        problems.append(f"gpuval_gang_ssh_port {ssh_port}: from 1 to {MAX_PORT}")
+    for name, kind, fits, rule in GANG_RULES:
+        value = number(name, kind)
+        if value is not None and not fits(value):
+            problems.append(f"{name} {values.get(name, value)}: {rule}")
+    port, ssh_port = number("gpuval_gang_port", int), number("gpuval_gang_ssh_port", int)
     if port is not None and ssh_port in (port, port + 1):
         problems.append(f"gpuval_gang_ssh_port {ssh_port} collides: the gang uses gpuval_gang_port and the next one")
-    given = values.get("gpuval_gang_search_seconds")
-    seconds = _number(given) if isinstance(given, int | float | str) else None
-    if seconds is not None and not seconds > 0:
-        problems.append(f"gpuval_gang_search_seconds {given}: more than 0; gpuval_gang_search: false turns it off")
-    elif seconds is not None and (short := folder.search_too_short(seconds, search_round_seconds)):
-        problems.append(short)
-    expected = values.get("gpuval_gang_expected_bytes_per_second", 0)
-    speed = _number(expected) if isinstance(expected, int | float | str) else None
-    if speed is not None and speed < 0:
-        problems.append(f"gpuval_gang_expected_bytes_per_second {expected}: a speed in bytes/s; 0 is not known")
-    return problems
-
-
-def _number(value: Any) -> float | None:
-    try:
-        return float(value)
-    except ValueError:
-        return None
+    seconds = number("gpuval_gang_search_seconds", float)
+    short = folder.search_too_short(seconds, search_round_seconds) if seconds is not None and seconds > 0 else ""
+    return [*problems, short] if short else problems
 
 
 def unknown(names: Iterable[str], known: Declared) -> list[str]:

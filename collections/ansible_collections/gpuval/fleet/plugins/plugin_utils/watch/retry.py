@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
+from ..judge.check import Check
 from ..records.states import FAILED_STATES
-
-
-class FailedCheck(Protocol):
-    """The part of ``check.Check`` that a retry depends on."""
-
-    @property
-    def stage(self) -> str: ...
-
-    @property
-    def retry(self) -> bool: ...
 
 
 def stages_to_retry(
     plan_stages: Sequence[Mapping[str, Any]],
     records: Mapping[str, Mapping[str, Any]],
-    failed_checks: Iterable[FailedCheck],
+    failed_checks: Iterable[Check],
     max_attempts: int = 2,
 ) -> list[str]:
     """Names of the stages to retry, in the order of the plan.

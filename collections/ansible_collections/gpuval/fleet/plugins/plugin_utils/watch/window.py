@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ def file_of(folder: run_folder.RunFolder) -> Path:
 
 def write(folder: run_folder.RunFolder, nodes: int | None, transfers: int | None) -> dict[str, Any]:
     """Set what is not None; what was set earlier stays. Returns the file's content."""
-    content = {**_content(file_of(folder)), "at": run_folder.now()}
+    content = {**run_folder.read_object(file_of(folder)), "at": run_folder.now()}
     content |= {key: value for key, value in (("nodes", nodes), ("transfers", transfers)) if value is not None}
     run_folder.write_json(file_of(folder), content)
     return content
@@ -35,17 +34,9 @@ def write(folder: run_folder.RunFolder, nodes: int | None, transfers: int | None
 
 def read(folder: run_folder.RunFolder, otherwise: Window) -> Window:
     """The window that was set for the run; what was not set, or is damaged, is as in `otherwise`."""
-    content = _content(file_of(folder))
+    content = run_folder.read_object(file_of(folder))
     nodes, transfers = content.get("nodes"), content.get("transfers")
     return Window(_number(nodes, otherwise.nodes), _number(transfers, otherwise.transfers))
-
-
-def _content(path: Path) -> Mapping[str, Any]:
-    try:
-        content = run_folder.read_json(path)
-    except (FileNotFoundError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _number(value: Any, otherwise: int) -> int:
