@@ -10,6 +10,7 @@ import yaml
 
 from ...module_utils.host_evidence import Part
 from ...module_utils.redaction import is_secret
+from ..watch import reach
 from . import names
 
 Thing = Mapping[str, Any]
@@ -68,7 +69,7 @@ def parts(objects: Objects, output: Callable[[str, str], Part]) -> list[Part]:
     if objects.node is not None:
         found.append(_document("cluster/node.yaml", objects.node))
     for pod in objects.pods:
-        for container in _begun(pod):
+        for container in (name for name, state in reach.containers(pod).items() if state != "waiting"):
             part = output(pod["metadata"]["name"], container)
             part.name = f"run/output/{names.stage_of(container)}-{_attempt(pod)}-{pod['metadata']['name'][-5:]}.log"
             found.append(part)
@@ -86,13 +87,6 @@ def secrets_in(things: Iterable[Thing]) -> set[str]:
                 if item.get("value") and is_secret(str(item["name"])):
                     found.add(str(item["value"]))
     return found
-
-
-def _begun(pod: Thing) -> list[str]:
-    """Containers that have run, or run."""
-    status = pod.get("status") or {}
-    known = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
-    return [one["name"] for one in known if {"running", "terminated"} & set(one.get("state") or {})]
 
 
 def _attempt(thing: Thing) -> str:

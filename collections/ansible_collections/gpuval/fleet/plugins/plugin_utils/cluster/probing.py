@@ -15,12 +15,8 @@ from .pod_settings import ManifestError, PodSettings
 PLACEMENT = "kubernetes"
 #: The variables of a host that say where it is and what is expected of it.
 VARIABLES = (
-    "gpuval_placement",
-    "gpuval_kubeconfig",
-    "gpuval_kube_context",
-    "gpuval_sku",
-    "gpuval_gpu_count",
-    "gpuval_pods",
+    *("gpuval_placement", "gpuval_kubeconfig", "gpuval_kube_context"),
+    *("gpuval_sku", "gpuval_gpu_count", "gpuval_pods"),
 )
 
 
@@ -48,21 +44,18 @@ def target(name: str, variables: Mapping[str, Any]) -> Target | None:
     if variables.get("gpuval_placement") != PLACEMENT:
         return None
     number = str(variables.get("gpuval_gpu_count") or "")
+    try:
+        settings = pod_settings.parse(variables.get("gpuval_pods") or {})
+    except ManifestError as error:
+        raise ManifestError(f"{name}: {error}") from None
     return Target(
         node=name,
         kubeconfig=str(variables.get("gpuval_kubeconfig") or ""),
         context=str(variables.get("gpuval_kube_context") or ""),
         sku=str(variables.get("gpuval_sku") or "auto"),
         expected_gpus=int(number) if number.isdecimal() else None,
-        settings=_settings(name, variables.get("gpuval_pods") or {}),
+        settings=settings,
     )
-
-
-def _settings(name: str, asked: Mapping[str, Any]) -> PodSettings:
-    try:
-        return pod_settings.parse(asked)
-    except ManifestError as error:
-        raise ManifestError(f"{name}: {error}") from None
 
 
 def judge(targets: Iterable[Target], found: Iterable[Mapping[str, Any]]) -> dict[str, ssh_findings.Finding]:
