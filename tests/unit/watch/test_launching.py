@@ -6,8 +6,13 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible_collections.gpuval.fleet.plugins.module_utils import node_directory, placement
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, Store, StoreError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.plans import PlanError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.service import S3Service
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
+
+RUN = {"folder": "r1", "deadline_seconds": 60}
 
 
 def test_the_archives_are_those_of_the_payload():
@@ -41,3 +46,24 @@ def test_a_node_ends_a_launch_that_hangs_well_before_the_controller_does():
 def test_a_late_node_has_what_is_left_of_the_runs_time():
     assert launching.remaining_seconds({"deadline_seconds": 7200}, 3600.0) == 3600.0
     assert launching.remaining_seconds({"deadline_seconds": 7200}, -5.0) == 7200.0
+
+
+def node_store(read_keys=(), reachable=True):
+    connection = Connection("gpuval", "https://127.0.0.1:9", access_key="key", secret_key="secret")
+    return launching.NodeStore(S3Service(connection, *read_keys), Store(connection), RUN, reachable)
+
+
+def test_a_node_that_loads_no_model_needs_no_key_to_read_models():
+    given = node_store().given("n1", ["facts", "training"])
+    assert (given["rclone_config"], given["ca"]) == ("", "")
+    kinds = ("records", "logs", "series")
+    assert set(given["store"]["put"]) == {f"{kind}/{stage}" for kind in kinds for stage in ("facts", "training")}
+    with pytest.raises(StoreError, match="read-only key"):
+        node_store().given("n1", ["facts", "loading"])
+    assert "read-secret" in node_store(("read", "read-secret")).given("n1", ["loading"])["rclone_config"]
+
+
+def test_a_store_out_of_reach_gives_no_url_and_no_model():
+    assert node_store(reachable=False).given("n1", ["facts"])["store"]["put"] == {}
+    with pytest.raises(PlanError, match="gpuval_store_address"):
+        node_store(reachable=False).given("n1", ["loading"])

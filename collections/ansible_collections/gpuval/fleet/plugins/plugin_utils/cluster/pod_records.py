@@ -218,5 +218,5 @@ def _seconds(started: str | None, finished: str) -> float | None:
     """From the cluster's wall clock: nothing better is left."""
     if started is None:
         return None
-    first, last = (datetime.fromisoformat(moment.replace("Z", "+00:00")) for moment in (started, finished))
+    first, last = (datetime.fromisoformat(moment) for moment in (started, finished))
     return max(0.0, (last - first).total_seconds())

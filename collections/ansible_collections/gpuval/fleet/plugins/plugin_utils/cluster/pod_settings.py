@@ -72,7 +72,9 @@ class PodSettings:
 def parse(asked: Mapping[str, Any], queue: str = "") -> PodSettings:
     """Check `gpuval_pods`, and `gpuval_kueue_queue`. Raises ManifestError, which names the key."""
     given = {
-        key: _plain(value) for key, value in asked.items() if value is not None and (value != "" or key == "resource")
+        key: schemas.plain(value)
+        for key, value in asked.items()
+        if value is not None and (value != "" or key == "resource")
     }
     for key, kind in NUMBERS.items():
         if isinstance(given.get(key), str):  # as templates leave them
@@ -135,12 +137,3 @@ def covers(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
     if not key:
         return exists
     return key == taint.get("key") and (exists or toleration.get("value", "") == (taint.get("value") or ""))
-
-
-def _plain(value: Any) -> Any:
-    """Plain containers and texts instead of Ansible's tagged ones."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return str(value) if isinstance(value, str) else value

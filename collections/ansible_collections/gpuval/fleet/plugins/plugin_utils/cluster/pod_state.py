@@ -249,9 +249,7 @@ def _asked_at(meta: Mapping[str, Any]) -> str | None:
     until, grace = _moment(meta.get("deletionTimestamp")), meta.get("deletionGracePeriodSeconds")
     if until is None:
         return None
-    asked = datetime.fromisoformat(until.replace("Z", "+00:00")) - timedelta(
-        seconds=grace if isinstance(grace, int) else 0
-    )
+    asked = datetime.fromisoformat(until) - timedelta(seconds=grace if isinstance(grace, int) else 0)
     return asked.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

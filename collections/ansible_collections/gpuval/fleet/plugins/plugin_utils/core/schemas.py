@@ -58,7 +58,7 @@ def validate(name: str, document: Any, *, what: str) -> None:
         errors = _errors(name, document)
     except ValueError:  # values of Ansible's own types, or what JSON does not have: a number as key, a date of YAML
         try:
-            errors = _errors(name, _plain(document))
+            errors = _errors(name, plain(document))
         except ValueError as error:
             raise Invalid(what, (), str(error)) from error
     if not errors:
@@ -80,12 +80,12 @@ def _errors(name: str, document: Any) -> list[jsonschema_rs.ValidationError]:
     return [] if known.is_valid(document) else list(itertools.islice(known.iter_errors(document), MAX_ERRORS))
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """The value with those of subclasses, such as Ansible's strings that know their origin, as built-in ones."""
     if isinstance(value, Mapping):
-        return {_plain(key): _plain(item) for key, item in value.items()}
+        return {plain(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int | float) and not isinstance(value, bool):

@@ -63,7 +63,7 @@ class Question:
             raise HistoryError("set only one of NODE=, SERIAL= and SKU=")
         if since:
             try:
-                moment = datetime.fromisoformat(since.replace("Z", "+00:00"))
+                moment = datetime.fromisoformat(since)
             except ValueError:
                 raise HistoryError(f"SINCE={since}: give a date, such as 2026-11-01") from None
             moment = moment.replace(tzinfo=moment.tzinfo or timezone.utc).astimezone(timezone.utc)

@@ -48,7 +48,7 @@ def now() -> str:
 
 
 def seconds_since(time: str) -> float:
-    return (datetime.now(timezone.utc) - datetime.fromisoformat(time.replace("Z", "+00:00"))).total_seconds()
+    return (datetime.now(timezone.utc) - datetime.fromisoformat(time)).total_seconds()
 
 
 def new_run_id() -> str:

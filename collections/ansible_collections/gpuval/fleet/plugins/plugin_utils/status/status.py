@@ -166,7 +166,7 @@ def status_of(known: Known) -> Status:
     if watch:
         run_seconds, begun = watch["run_seconds"] + passed, watch["begun_seconds"] + passed
     else:
-        begun = run_seconds = max(0.0, _seconds(known.moment, datetime.fromisoformat(_utc(run["created_at"]))))
+        begun = run_seconds = max(0.0, _seconds(known.moment, datetime.fromisoformat(run["created_at"])))
     verdict = final_verdict(known)
     verdicts = verdict["nodes"] if verdict else {}
     nodes = [_node(name, known, verdicts.get(name)) for name in run["nodes"]]
@@ -231,7 +231,7 @@ def _launched_seconds(known: Known, launch: Mapping[str, Any]) -> float | None:
     if launch.get("state") not in LAUNCHED or not known.watch or not known.watch_modified or not launch.get("at"):
         return None
     try:
-        at, stored = (datetime.fromisoformat(_utc(text)) for text in (launch["at"], known.watch["updated_at"]))
+        at, stored = (datetime.fromisoformat(text) for text in (launch["at"], known.watch["updated_at"]))
         return max(0.0, _seconds(stored, at)) + _seconds(known.moment, known.watch_modified)
     except (TypeError, ValueError):
         return None
@@ -368,7 +368,3 @@ def chosen(status: Status, wanted: Sequence[str]) -> Sequence[NodeStatus]:
 def _seconds(moment: datetime, earlier: datetime) -> float:
     """Seconds from `earlier` to `moment`; 0 for what was written while the store was listed."""
     return max(0.0, (moment - earlier).total_seconds())
-
-
-def _utc(text: str) -> str:
-    return text.replace("Z", "+00:00")

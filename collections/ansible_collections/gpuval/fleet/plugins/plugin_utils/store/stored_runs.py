@@ -214,7 +214,7 @@ def _asked(question: Any) -> Any:
 
 
 def _time(text: str) -> datetime:
-    moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    moment = datetime.fromisoformat(text)
     return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
 
 
