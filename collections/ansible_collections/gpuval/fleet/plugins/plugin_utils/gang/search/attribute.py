@@ -7,7 +7,7 @@ then nodes, the worst first. What one cause explains does not count against any 
 from __future__ import annotations
 
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 from .explanation import Boundary, Explanation, Link, Measurement
@@ -15,124 +15,92 @@ from .statistics import HARD, middle
 from .topology import LEVELS, Topology
 
 
-def attribute(explanation: Explanation, nodes: Sequence[str], topology: Topology) -> None:
+def attribute(explanation: Explanation, topology: Topology) -> None:
     """Fill in boundaries, links, implicated, cleared and good nodes of the explanation."""
     for level in LEVELS:
-        _boundaries(explanation, nodes, topology, level)
+        _boundaries(explanation, topology, level)
     _bad_links(explanation)
     _outlying_pairs(explanation)
-    _nodes(explanation, nodes)
+    _nodes(explanation)
     _open_links(explanation)
 
 
-def _boundaries(explanation: Explanation, nodes: Sequence[str], topology: Topology, level: str) -> None:
-    groups = topology.groups(level, nodes)
+def _boundaries(explanation: Explanation, topology: Topology, level: str) -> None:
+    groups = topology.groups(level, explanation.nodes)
     if len(groups) < 2:
         return
-    place = {node: topology.place(node, level) for node in nodes}
-    crossing = [
-        index
-        for index, item in enumerate(explanation.measurements)
-        if explanation.relative[index] is not None and index not in explanation.explained and _differ(place, item)
-    ]
-    if sum(map(explanation.is_low, crossing)) < explanation.tuning.boundary_results:
+    place = {node: name for name, nodes in groups.items() for node in nodes}
+    known = (item for item in explanation.unexplained() if item.one in place and item.two in place)
+    crossing = [item for item in known if place[item.one] != place[item.two]]
+    if sum(item.is_low for item in crossing) < explanation.tuning.boundary_results:
         return
-    around: dict[str, list[int]] = {}
-    between: dict[Link, list[int]] = {}
-    for index in crossing:
-        item = explanation.measurements[index]
+    around: dict[str, list[Measurement]] = defaultdict(list)
+    between: dict[Link, list[Measurement]] = defaultdict(list)
+    for item in crossing:
         one, two = sorted((place[item.one], place[item.two]))
-        between.setdefault((one, two), []).append(index)
-        around.setdefault(one, []).append(index)
-        around.setdefault(two, []).append(index)
+        between[one, two].append(item)
+        around[one].append(item)
+        around[two].append(item)
     if len(groups) > 2:
-        for name, indices in around.items():
-            _add_boundary(explanation, Boundary(level, (name,), "around"), indices, place)
-    for names, indices in between.items():
-        rest = [index for index in indices if index not in explanation.explained]
+        for name, items in around.items():
+            _add_boundary(explanation, Boundary(level, (name,), "around"), items, place)
+    for names, items in between.items():
+        rest = [item for item in items if item not in explanation.explained]
         _add_boundary(explanation, Boundary(level, names, "between"), rest, place)
 
 
-def _differ(place: Mapping[str, str], item: Measurement) -> bool:
-    one, two = place[item.one], place[item.two]
-    return bool(one) and bool(two) and one != two
-
-
 def _add_boundary(
-    explanation: Explanation, boundary: Boundary, indices: Sequence[int], place: Mapping[str, str]
+    explanation: Explanation, boundary: Boundary, items: list[Measurement], place: Mapping[str, str]
 ) -> None:
     """Add the boundary if nodes that are fine elsewhere are low across it."""
-    tuning = explanation.tuning
-    lows = [index for index in indices if explanation.is_low(index)]
+    tuning, across = explanation.tuning, set(items)
+    lows = [item for item in items if item.is_low]
     if len(lows) < tuning.boundary_results:
         return
-    across = set(indices)
-    fine: dict[str, bool] = {}
-
-    def is_fine(node: str) -> bool:
-        if node not in fine:
-            elsewhere = [index for index in explanation.by_node[node] if index not in across]
-            right = sum(map(explanation.is_right, elsewhere))
-            fine[node] = right > 0 and 2 * right >= len(elsewhere)
-        return fine[node]
-
+    fine = set()
+    for node in {node for item in items for node in item.pair}:
+        elsewhere = [item.is_right for item in explanation.by_node[node] if item not in across]
+        if any(elsewhere) and 2 * sum(elsewhere) >= len(elsewhere):
+            fine.add(node)
     # Both sides have to be fine: with one alone, the partner may be the bad node.
-    clear = [
-        index
-        for index in indices
-        if is_fine(explanation.measurements[index].one) and is_fine(explanation.measurements[index].two)
-    ]
-    low = [index for index in clear if explanation.is_low(index)]
+    clear = [item for item in items if fine.issuperset(item.pair)]
+    low = [item for item in clear if item.is_low]
     if len(low) < tuning.boundary_results or len(low) < tuning.boundary_share * len(clear):
         return
-    sides: tuple[set[str], set[str]] = (set(), set())
-    for index in low:
-        for node in (explanation.measurements[index].one, explanation.measurements[index].two):
-            sides[place[node] == boundary.names[0]].add(node)
-    if min(map(len, sides)) < 2:
-        return
-    explanation.boundaries[boundary] = list(indices)
-    explanation.explained.update(lows)
+    is_inside = {node: place[node] == boundary.names[0] for item in low for node in item.pair}
+    if 2 <= sum(is_inside.values()) <= len(is_inside) - 2:
+        explanation.boundaries[boundary] = items
+        explanation.explained.update(lows)
 
 
 def _bad_links(explanation: Explanation) -> None:
     """Links that were measured again because they were low, and are low each time, between nodes that are fine."""
     tuning, margin, noise = explanation.tuning, explanation.setting.margin, explanation.noise
-    repeats: dict[Link, list[int]] = {}
-    for index, item in enumerate(explanation.measurements):
-        if item.purpose == "link" and explanation.relative[index] is not None and index not in explanation.explained:
-            repeats.setdefault((item.one, item.two), []).append(index)
-    for pair, fresh in repeats.items():
-        values = [explanation.relative[index] or 0.0 for index in fresh]
+    repeats: dict[Link, list[float]] = defaultdict(list)
+    for item in explanation.unexplained():
+        if item.purpose == "link":
+            repeats[item.pair].append(item.relative)
+    for pair, values in repeats.items():
         soft = sorted(value for value in values if value > HARD)
-        whole = [index for index in explanation.by_node[pair[0]] if explanation.partner(index, pair[0]) == pair[1]]
+        whole = [item for item in explanation.by_node[pair[0]] if item.pair == pair]
         if len(soft) == len(values) > tuning.partners:
             rest = soft[1:]  # one result may be slow by chance, however slow
-            level, others = statistics.median(rest), len(explanation.measurements) - len(whole)
+            level, others = statistics.median(rest), explanation.count - len(whole)
             is_low = level < -margin and noise.score(rest, others) <= -noise.bar(tuning.link_score)
         else:
             level, is_low = HARD, not soft and len(values) >= tuning.link_failures
         if not is_low:
             continue
-        each_time = all((explanation.relative[index] or 0.0) <= level / tuning.worst_times for index in whole)
-        elsewhere = [_elsewhere(explanation, node, pair) for node in pair]
+        each_time = all(item.relative <= level / tuning.worst_times for item in whole)
+        # With other partners: a slow node may look like a slow link by chance.
+        aside = explanation.explained.union(whole)
+        elsewhere = ([item.relative for item in explanation.by_node[node] if item not in aside] for node in pair)
         if all(
             _are_right(own, margin, level) or (each_time and _are_far_above(explanation, own, level))
             for own in elsewhere
         ):
             explanation.bad_links[pair] = whole
             explanation.explained.update(whole)
-
-
-def _elsewhere(explanation: Explanation, node: str, pair: Link) -> list[float]:
-    """The node's unexplained results with other partners: a slow node may look like a slow link by chance."""
-    return [
-        value
-        for index in explanation.by_node[node]
-        if index not in explanation.explained
-        and pair != (explanation.measurements[index].one, explanation.measurements[index].two)
-        and (value := explanation.relative[index]) is not None
-    ]
 
 
 def _are_right(values: Sequence[float], margin: float, level: float) -> bool:
@@ -159,19 +127,19 @@ def _outlying_pairs(explanation: Explanation) -> None:
     A node that is also low, or fails, with another partner may be slow with some partners only, or intermittent.
     """
     least, partners = explanation.tuning.gross, explanation.tuning.partners
-    of_pair: dict[Link, dict[int, float]] = {}
-    for index, (item, value) in enumerate(zip(explanation.measurements, explanation.relative)):
-        if value is not None and index not in explanation.explained:
-            of_pair.setdefault((item.one, item.two), {})[index] = value
-    of_node: dict[str, dict[Link, float]] = {}
-    failing: Counter[str] = Counter()
-    for pair, values in of_pair.items():
+    of_pair: dict[Link, list[Measurement]] = defaultdict(list)
+    for item in explanation.unexplained():
+        of_pair[item.pair].append(item)
+    of_node: dict[str, dict[Link, float]] = defaultdict(dict)
+    for pair, items in of_pair.items():
         for node in pair:
-            of_node.setdefault(node, {})[pair] = statistics.fmean(values.values())
-            failing[node] += HARD in values.values()
+            of_node[node][pair] = statistics.fmean(item.relative for item in items)
+    failing = Counter(
+        node for pair, items in of_pair.items() if any(item.has_failed for item in items) for node in pair
+    )
     found: list[Link] = []
-    for pair, values in of_pair.items():
-        highest, has_failed = max(values.values()), HARD in values.values()
+    for pair, items in of_pair.items():
+        highest, has_failed = max(item.relative for item in items), any(item.has_failed for item in items)
         if highest >= -least or any(failing[node] > has_failed for node in pair):
             continue
         others = [[value for other, value in of_node[node].items() if other != pair] for node in pair]
@@ -185,47 +153,43 @@ def _outlying_pairs(explanation: Explanation) -> None:
             explanation.outliers.update(of_pair[pair])
 
 
-def _nodes(explanation: Explanation, nodes: Sequence[str]) -> None:
+def _nodes(explanation: Explanation) -> None:
     """Implicate the worst node first, until no node is worse than its partners explain."""
     aside = explanation.explained | explanation.outliers
-    live = {node: [index for index in explanation.by_node[node] if index not in aside] for node in nodes}
-    candidates = {node: badness for node in nodes if (badness := _badness(explanation, node, live[node]))}
+    live = {node: [item for item in items if item not in aside] for node, items in explanation.by_node.items()}
+    candidates = {node: badness for node in live if (badness := _badness(explanation, node, live[node]))}
     while candidates:
         node = max(candidates, key=candidates.__getitem__)
         explanation.implicated.append(node)
         del candidates[node]
-        for index in filter(explanation.is_low, live[node]):
-            partner = explanation.partner(index, node)
-            explanation.explained.add(index)
-            live[partner] = [one for one in live[partner] if one != index]
+        for item in live[node]:
+            if not item.is_low:
+                continue
+            partner = item.other(node)
+            explanation.explained.add(item)
+            live[partner].remove(item)
             if partner in candidates:
                 badness = _badness(explanation, partner, live[partner])
                 if badness:
                     candidates[partner] = badness
                 else:
                     del candidates[partner]
-    implicated, needed = set(explanation.implicated), explanation.tuning.right_results
-    explanation.good = {
-        node for node in nodes if node not in implicated and sum(map(explanation.is_right, live[node])) >= needed
-    }
+    right = {node: sum(item.is_right for item in items) for node, items in live.items()}
+    needed = explanation.tuning.right_results
+    explanation.good = {node for node in live if right[node] >= needed} - set(explanation.implicated)
 
 
-def _badness(explanation: Explanation, node: str, indices: Sequence[int]) -> tuple[float, ...] | None:
+def _badness(explanation: Explanation, node: str, items: Sequence[Measurement]) -> tuple[float, ...] | None:
     """None for a node that is not implicated, else a sort key: share of partners that saw it low, then how low."""
-    if not any(map(explanation.is_low, indices)):
+    if not any(item.is_low for item in items):
         return None
-    if _is_cleared(explanation, node, indices):
+    if _is_cleared(explanation, node, items):
         explanation.cleared.add(node)
         return None
-    partners: dict[str, list[float]] = {}
-    is_named = False
-    for index in indices:
-        item, value = explanation.measurements[index], explanation.relative[index]
-        if value is not None:
-            partners.setdefault(item.other(node), []).append(value)
-            is_named = is_named or (value == HARD and node in item.culprits)
-    if not partners:
-        return None
+    partners: dict[str, list[float]] = defaultdict(list)
+    for item in items:
+        partners[item.other(node)].append(item.relative)
+    is_named = any(item.has_failed and node in item.culprits for item in items)
     margin = explanation.setting.margin
     values = [statistics.fmean(given) for given in partners.values()]
     failing = sum(min(given) == HARD for given in partners.values())
@@ -236,23 +200,19 @@ def _badness(explanation: Explanation, node: str, indices: Sequence[int]) -> tup
     return share, float(is_named), float(len(values)), -where
 
 
-def _is_cleared(explanation: Explanation, node: str, indices: Sequence[int]) -> bool:
+def _is_cleared(explanation: Explanation, node: str, items: Sequence[Measurement]) -> bool:
     """Whether the fresh results alone show that the node is not slow: surely, or after all tests by their mean.
 
     This covers chance in figures only: a node that failed is never cleared.
     """
     tuning, margin = explanation.tuning, explanation.setting.margin
-    fresh = [
-        value
-        for index in indices
-        if explanation.measurements[index].is_test_of(node) and (value := explanation.relative[index]) is not None
-    ]
-    needed = tuning.partners + 1 if len(explanation.by_node) > tuning.small_gang else tuning.node_tests
-    if len(fresh) < needed or any(map(explanation.is_failure, indices)):
+    fresh = [item.relative for item in items if item.is_test_of(node)]
+    needed = tuning.partners + 1 if len(explanation.nodes) > tuning.small_gang else tuning.node_tests
+    if len(fresh) < needed or any(item.has_failed for item in items):
         return False
     if len(fresh) >= tuning.node_tests:
         return statistics.fmean(fresh) >= -margin
-    others = len(explanation.measurements) - len(explanation.by_node[node])
+    others = explanation.count - len(explanation.by_node[node])
     least = explanation.setting.surely_slow + tuning.sure_score * explanation.noise.error(len(fresh), others)
     return statistics.fmean(fresh) >= max(-margin, least)
 
@@ -260,24 +220,21 @@ def _is_cleared(explanation: Explanation, node: str, indices: Sequence[int]) -> 
 def _open_links(explanation: Explanation) -> None:
     """Pairs that are low although both nodes are fine: a bad link, chance, or an intermittent node."""
     tuning, margin = explanation.tuning, explanation.setting.margin
-    many = len(explanation.measurements) >= tuning.many_measurements
+    many = explanation.count >= tuning.many_measurements
     noisier = max(0.0, explanation.sigma / explanation.noise.expected - 1) if many else 0.0
     deviations = min(tuning.max_link_deviations, tuning.link_deviations + tuning.link_noise_deviations * noisier)
     bound = max(margin, deviations * explanation.sigma)
     bounds = {"pair": bound, "link": margin, "control": 2 * bound, "vouch": 2 * bound if many else bound}
-    implicated = set(explanation.implicated)
-    found: dict[Link, list[int]] = {}
-    tested: dict[Link, list[float]] = {}
-    for index, item in enumerate(explanation.measurements):
-        value = explanation.relative[index]
-        is_of_node = (item.one in implicated or item.two in implicated) and index not in explanation.outliers
-        if value is None or index in explanation.explained or is_of_node:
+    found: dict[Link, list[Measurement]] = defaultdict(list)
+    tested: dict[Link, list[float]] = defaultdict(list)
+    for item in explanation.unexplained():
+        if item not in explanation.outliers and not set(item.pair).isdisjoint(explanation.implicated):
             continue
         if item.purpose == "link":
-            tested.setdefault((item.one, item.two), []).append(value)
-        if value < -bounds.get(item.purpose, bound):
-            found.setdefault((item.one, item.two), []).append(index)
+            tested[item.pair].append(item.relative)
+        if item.relative < -bounds.get(item.purpose, bound):
+            found[item.pair].append(item)
     for pair, low in found.items():
         fresh = tested.get(pair)
-        if any(map(explanation.is_failure, low)) or not fresh or statistics.fmean(fresh) < -margin:
+        if any(item.has_failed for item in low) or not fresh or statistics.fmean(fresh) < -margin:
             explanation.open_links[pair] = low

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from .explanation import Boundary, Explanation, Link
 from .node_state import NodeStates, fresh_partners
-from .statistics import HARD
 from .topology import Topology
 
 #: Of three nodes, no two pairs can run at one time.
@@ -52,7 +51,7 @@ class Plan:
 
     def make(self) -> list[Test]:
         """The tests; none when nothing is open."""
-        if len(self._line) == THREE and HARD not in self._explanation.relative:
+        if len(self._line) == THREE and not any(item.has_failed for item in self._explanation.measurements):
             self._rotate_three()
         if not self.tests:
             self._test_links()
@@ -92,7 +91,7 @@ class Plan:
                 if turn <= tuning.repeats:
                     self._pair_up(node, self._good, "confirm", turn, avoid=fresh_partners(explanation, node))
         for pair, low in explanation.open_links.items():
-            failed = any(map(explanation.is_failure, low))
+            failed = any(item.has_failed for item in low)
             if self._asked("link", pair) < (tuning.link_failures if failed else tuning.link_tests):
                 self._add(*pair, "link", *pair)
 
@@ -116,11 +115,7 @@ class Plan:
     def _vouch(self) -> None:
         """More results for nodes that have too few to be healthy, or too few for the noise."""
         explanation = self._explanation
-        fine = {
-            node
-            for node in self._line
-            if any((explanation.relative[index] or 0.0) > HARD for index in explanation.by_node[node])
-        }
+        fine = {node for node in self._line if not all(item.has_failed for item in explanation.by_node[node])}
         for node in self._states.unvouched:
             if self._asked("vouch", (node,)) < self._tuning.node_tests // 2:
                 for partners in (self._good, fine - set(explanation.implicated)):
@@ -145,7 +140,7 @@ class Plan:
         slow = [
             node
             for node in explanation.implicated
-            if self._states.nodes[node].open and not any(map(explanation.is_failure, explanation.by_node[node]))
+            if self._states.nodes[node].open and not any(item.has_failed for item in explanation.by_node[node])
         ]
         tested = max((self._asked("confirm", (node,)) for node in slow), default=-1)
         one, two = sorted(self._good, key=self._place.__getitem__)

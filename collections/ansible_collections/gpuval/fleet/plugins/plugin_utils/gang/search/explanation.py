@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Optional
 
@@ -15,7 +15,11 @@ Link = tuple[str, str]
 
 
 class Measurement(NamedTuple):
-    """One pair in one round. `value`: logarithm of its speed; `tested`: nodes that the group was to test."""
+    """One pair in one round. `value`: logarithm of its speed; `tested`: nodes that the group was to test.
+
+    An explanation fills in the rest: `relative`, the value minus the centre, HARD for a failure; `margin`, the least
+    deviation that counts.
+    """
 
     round: int
     one: str
@@ -26,6 +30,24 @@ class Measurement(NamedTuple):
     culprits: tuple[str, ...]
     tested: tuple[str, ...] = ()
     message: str = ""
+    relative: float = 0.0
+    margin: float = 0.0
+
+    @property
+    def pair(self) -> Link:
+        return self.one, self.two
+
+    @property
+    def is_low(self) -> bool:
+        return self.relative < -self.margin
+
+    @property
+    def is_right(self) -> bool:
+        return not self.is_low
+
+    @property
+    def has_failed(self) -> bool:
+        return self.relative == HARD
 
     def is_test_of(self, node: str) -> bool:
         return self.purpose == "confirm" and node in self.tested
@@ -66,7 +88,7 @@ class Boundary:
 
 @dataclass
 class Explanation:
-    """What explains the low measurements. Indices are those of `measurements`; `relative` are values minus the centre.
+    """What explains the low ones of the `measurements`; `missing` are those without a result.
 
     `implicated`: nodes, worst first. `cleared`: nodes that fresh results no longer implicate. `bad_links` are
     confirmed, `open_links` need more tests. `explained`: measurements with a cause other than an implicated node, or
@@ -74,19 +96,25 @@ class Explanation:
     """
 
     setting: Setting
+    nodes: Sequence[str]
     measurements: Sequence[Measurement]
-    relative: list[Optional[float]]
+    missing: Sequence[Measurement]
     noise: Noise
     centre: Optional[float]
-    by_node: Mapping[str, list[int]]
     implicated: list[str] = field(default_factory=list)
     good: set[str] = field(default_factory=set)
     cleared: set[str] = field(default_factory=set)
-    bad_links: dict[Link, list[int]] = field(default_factory=dict)
-    open_links: dict[Link, list[int]] = field(default_factory=dict)
-    boundaries: dict[Boundary, list[int]] = field(default_factory=dict)
-    explained: set[int] = field(default_factory=set)
-    outliers: set[int] = field(default_factory=set)
+    bad_links: dict[Link, list[Measurement]] = field(default_factory=dict)
+    open_links: dict[Link, list[Measurement]] = field(default_factory=dict)
+    boundaries: dict[Boundary, list[Measurement]] = field(default_factory=dict)
+    explained: set[Measurement] = field(default_factory=set)
+    outliers: set[Measurement] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.by_node: dict[str, list[Measurement]] = {node: [] for node in self.nodes}
+        for item in self.measurements:
+            self.by_node[item.one].append(item)
+            self.by_node[item.two].append(item)
 
     @property
     def tuning(self) -> Tuning:
@@ -96,53 +124,29 @@ class Explanation:
     def sigma(self) -> float:
         return self.noise.sigma
 
-    def partner(self, index: int, node: str) -> str:
-        return self.measurements[index].other(node)
+    @property
+    def count(self) -> int:
+        """Pairs that ran, with or without a result."""
+        return len(self.measurements) + len(self.missing)
 
-    def among_good(self) -> dict[int, float]:
-        """Relative figures of pairs of good nodes that nothing else explains."""
-        return among(self.good, self.measurements, self.relative, self.explained)
+    def unexplained(self) -> list[Measurement]:
+        return [item for item in self.measurements if item not in self.explained]
+
+    def among_good(self) -> list[Measurement]:
+        """Pairs of good nodes that nothing else explains."""
+        return [item for item in self.unexplained() if self.good.issuperset(item.pair) and not item.has_failed]
 
     def usual(self) -> tuple[float, int]:
         """Mean of pairs of good nodes without the farthest at both ends, and their number."""
-        values = sorted(self.among_good().values())
+        values = sorted(item.relative for item in self.among_good())
         cut = max(1, len(values) // 10) if len(values) > 4 else 0
         return (statistics.fmean(values[cut : len(values) - cut]) if values else 0.0), len(values)
 
-    def is_low(self, index: int) -> bool:
-        value = self.relative[index]
-        return value is not None and value < -self.setting.margin
-
-    def is_right(self, index: int, margin: float | None = None) -> bool:
-        value = self.relative[index]
-        return value is not None and value >= -(self.setting.margin if margin is None else margin)
-
-    def is_failure(self, index: int) -> bool:
-        return self.relative[index] == HARD
-
-    def fresh(self, node: str) -> list[int]:
-        """Measurements that were made to test this node."""
-        return [index for index in self.by_node[node] if self.measurements[index].is_test_of(node)]
-
-    def faster(self) -> list[int]:
+    def faster(self) -> int:
         """Pairs faster than usual by more than noise explains: the usual speed is unclear."""
-        return [index for index, value in enumerate(self.relative) if value is not None and value > self.tuning.fast]
+        return sum(item.relative > self.tuning.fast for item in self.measurements)
 
     def most_tests(self) -> int:
         """Fresh tests after which a node stays suspect; of three nodes no rounds are left for more."""
-        is_small = self.tuning.fastest_first < len(self.by_node) <= self.tuning.small_gang
+        is_small = self.tuning.fastest_first < len(self.nodes) <= self.tuning.small_gang
         return self.tuning.small_gang_tests if is_small else self.tuning.node_tests
-
-
-def among(
-    good: set[str],
-    measurements: Sequence[Measurement],
-    values: Sequence[float | None],
-    skipped: Collection[int] = frozenset(),
-) -> dict[int, float]:
-    """Figures of pairs of good nodes that nothing else explains."""
-    return {
-        index: value
-        for index, (item, value) in enumerate(zip(measurements, values))
-        if value is not None and value > HARD and item.one in good and item.two in good and index not in skipped
-    }

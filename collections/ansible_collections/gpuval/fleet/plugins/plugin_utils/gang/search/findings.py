@@ -10,7 +10,7 @@ from typing import Any, Optional
 from .climb import Climb
 from .explanation import Boundary, Explanation, Link
 from .node_state import BAD, HEALTHY, SUSPECT, NodeState, NodeStates, sentence
-from .statistics import HARD, percent
+from .statistics import percent
 from .topology import LEVELS, Topology
 
 
@@ -70,9 +70,9 @@ def conclude(
     ]
     evidence = {node: [state.reason] for node, state in nodes.items() if state.reason}
     for pair in (*explanation.bad_links, *open_links):
-        indices = explanation.bad_links.get(pair) or explanation.open_links[pair]
+        items = explanation.bad_links.get(pair) or explanation.open_links[pair]
         others = "right with others" if explanation.good.issuperset(pair) else "faster with most others"
-        evidence[" - ".join(pair)] = [f"{sentence(explanation, indices, pair[0])}; both are {others}"]
+        evidence[" - ".join(pair)] = [f"{sentence(items, pair[0])}; both are {others}"]
     evidence |= {str(boundary): [state.reason] for boundary, state in boundaries.items()}
     return Findings(
         nodes={node: nodes[node].name for node in line},
@@ -124,14 +124,14 @@ def _too_slow(explanation: Explanation, nodes: dict[str, NodeState], floor: floa
 def _of_the_gang(line: Sequence[str], explanation: Explanation) -> list[str]:
     tuning, lines = explanation.tuning, []
     faster = explanation.faster()
-    if len(faster) >= max(tuning.fast_pairs, tuning.fast_share * len(explanation.measurements)):
+    if faster >= max(tuning.fast_pairs, tuning.fast_share * explanation.count):
         lines.append(
-            f"{len(faster)} pairs are at least {100 * tuning.fast:g} % faster than usual, so most of the gang may be "
+            f"{faster} pairs are at least {100 * tuning.fast:g} % faster than usual, so most of the gang may be "
             "slow: declare racks, or set gpuval_gang_expected_bytes_per_second"
         )
     answered = [node for node in line if explanation.by_node[node]]
     if answered and not explanation.good:
-        none_worked = all(value == HARD for value in explanation.relative if value is not None)
+        none_worked = all(item.has_failed for item in explanation.measurements)
         lines.append("no pair worked: check what all nodes share" if none_worked else "no node is known to be good")
     elif 2 * len(explanation.implicated) > len(answered):
         lines.append(f"{len(explanation.implicated)} of {len(answered)} nodes are worse than the others")

@@ -160,7 +160,7 @@ class Search:
         wanted = min(self.limits.pair_rounds, pairs.length(len(self.line)))
         if paired < wanted:
             return self._pairs(paired)
-        explanation, states, _ = self._state()
+        explanation, states = self._state()
         unclear = not explanation.good or (len(self.line) <= self.tuning.mesh and explanation.faster())
         if unclear and paired < pairs.length(len(self.line)) and paired < wanted + self._further():
             return self._pairs(paired)
@@ -200,16 +200,16 @@ class Search:
 
     # What the results mean
 
-    def _state(self) -> tuple[Explanation, NodeStates, list[Measurement]]:
+    def _state(self) -> tuple[Explanation, NodeStates]:
         complete = sum(result is not None for result in self.results)
         if self._cache[0] != complete:
             measurements = self._measurements()
             known = self._cache[1]
-            if known is None or len(measurements) != len(known[2]):  # else only larger groups ran since
+            if known is None or len(measurements) != known[0].count:  # else only larger groups ran since
                 limits = self.limits
                 setting = Setting(limits.margin_ratio, limits.noise_ratio, limits.tapered, self.tuning)
                 explanation = explain(self.line, self.topology, setting, measurements)
-                known = explanation, classify(self.line, explanation, measurements), measurements
+                known = explanation, classify(explanation)
             self._cache = complete, known
         return self._cache[1]
 
@@ -261,7 +261,7 @@ class Search:
 
     def finding(self) -> Findings:
         """What the results so far show; also while the search is under way."""
-        explanation, states, _ = self._state()
+        explanation, states = self._state()
         is_bus = self._figure() == BUS
         floor = self.limits.floor_bytes_per_second if is_bus else None
         grown = self._climb(explanation, states)
