@@ -18,7 +18,7 @@ def node(number, **more):
 
 
 def names(formation):
-    return {gang.name: [member.node for member in gang.members] for gang in formation.gangs}
+    return {name: [member.node for member in members] for name, members in formation.gangs.items()}
 
 
 def test_all_that_passed_are_one_gang_in_the_inventorys_order():
@@ -106,11 +106,11 @@ candidates = st.lists(
 @given(candidates, st.sampled_from([0, 2, 3, 5]), st.sampled_from([(), ("rack",)]))
 def test_everybody_is_in_one_gang_or_has_a_reason(nodes, size, group_by):
     formation = form(nodes, size, group_by)
-    members = [member for gang in formation.gangs for member in gang.members]
+    members = [member for gang in formation.gangs.values() for member in gang]
     assert sorted([m.node for m in members] + list(formation.left_out)) == sorted(n.node for n in nodes)
     assert all(member.verdict == "PASS" and member.slots for member in members)
     assert all(formation.left_out.values())
-    for gang in formation.gangs:
-        assert len(gang.members) >= 2
-        assert len({member.software["driver"] for member in gang.members}) == 1
-        assert len({member.labels["rack"] for member in gang.members}) == 1 or not group_by
+    for gang in formation.gangs.values():
+        assert len(gang) >= 2
+        assert len({member.software["driver"] for member in gang}) == 1
+        assert len({member.labels["rack"] for member in gang}) == 1 or not group_by

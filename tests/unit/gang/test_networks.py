@@ -13,7 +13,7 @@ SPECS = yaml.safe_load((COLLECTION / "roles/gpuval/meta/argument_specs.yml").rea
 @pytest.mark.parametrize("path", networks.files(), ids=lambda path: path.stem)
 def test_the_shipped_files_follow_their_schema(path):
     network = networks.read(path)
-    names = [variable.name for variable in network.environment]
+    names = [variable["name"] for variable in network["environment"]]
     assert len(names) == len(set(names))
     assert not any(name.startswith("NCCL_DEBUG") for name in names)  # the log is asked for by the workload itself
 

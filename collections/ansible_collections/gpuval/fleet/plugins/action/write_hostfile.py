@@ -53,9 +53,9 @@ class ActionModule(RunAction):
                 message += f"; removed, since they are of earlier gangs: {', '.join(map(str, gone))}"
             raise run_folder.RunError(message)
         written = {}
-        for gang in formation.gangs:
-            path = hostfiles.path_of(target, gang.name, len(formation.gangs))
-            written[path] = "".join(f"{member.address} slots={member.slots}\n" for member in gang.members)
+        for gang, members in formation.gangs.items():
+            path = hostfiles.path_of(target, gang, len(formation.gangs))
+            written[path] = "".join(f"{member.address} slots={member.slots}\n" for member in members)
         changed = [path for path, text in written.items() if not hostfiles.same(path, text)]
         gone = hostfiles.stale(results, target, written)
         for path in gone:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
 
@@ -11,6 +12,12 @@ def some_of(things: Iterable[object], most: int = 8, between: str = ", ") -> str
     words = [str(thing) for thing in things]
     more = f" and {len(words) - most} more" if len(words) > most else ""
     return between.join(words[:most]) + more
+
+
+@functools.lru_cache(maxsize=4096)
+def pattern_of(name: str) -> re.Pattern[str]:
+    """The pattern of a name in which ``*`` stands for any text."""
+    return re.compile(".*".join(map(re.escape, name.split("*"))))
 
 
 def natural_order(name: str) -> list[tuple[int, int | str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 LEAST = 2
@@ -32,19 +32,11 @@ class Candidate:
     proven: bool = True
 
 
-@dataclass(frozen=True)
-class Gang:
-    """Members in the inventory's order: the first leads."""
-
-    name: str
-    members: tuple[Candidate, ...]
-
-
 @dataclass
 class Formation:
-    """The gangs, and by node why it is in none."""
+    """By gang its members in the inventory's order, of which the first leads; by node why it is in none."""
 
-    gangs: list[Gang] = field(default_factory=list)
+    gangs: dict[str, list[Candidate]] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
 
 
@@ -64,7 +56,6 @@ def form(candidates: Sequence[Candidate], size: int = 0, group_by: Sequence[str]
             formation.left_out[candidate.node] = reason
         else:
             groups.setdefault(tuple(candidate.labels.get(key, "") for key in group_by), []).append(candidate)
-    names: set[str] = set()
     for key, group in groups.items():
         alike = _alike(group, formation)
         for number, members in enumerate(_portions(alike, size), 1):
@@ -74,7 +65,7 @@ def form(candidates: Sequence[Candidate], size: int = 0, group_by: Sequence[str]
                 continue
             words = [word for word, by in zip(key, group_by, strict=True) if word and (by != "sku" or len(groups) > 1)]
             several = [str(number)] if size and len(alike) > size else []
-            formation.gangs.append(Gang(_unique_name([*words, *several], names), tuple(members)))
+            formation.gangs[_unique_name([*words, *several], formation.gangs)] = members
     return formation
 
 
@@ -138,12 +129,11 @@ def _alone(key: Sequence[str], group_by: Sequence[str]) -> str:
     return f"no other node to form a gang with{f' ({labels}{hint})' if labels else ''}"
 
 
-def _unique_name(words: Sequence[str], names: set[str]) -> str:
+def _unique_name(words: Sequence[str], names: Collection[str]) -> str:
     """A unique name for files and keys."""
     base = re.sub(r"[^a-z0-9-]+", "-", "-".join(words).lower()).strip("-")[:MAX_NAME].strip("-") or "all"
     name, number = base, 1
     while name in names:
         number += 1
         name = f"{base}-{number}"
-    names.add(name)
     return name

@@ -6,8 +6,8 @@ With ``auto`` nothing is set, and sockets are only accepted on nodes without any
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..core import schemas
 from ..core.errors import GpuvalError
@@ -25,66 +25,46 @@ class NetworkError(GpuvalError, ValueError):
     """An unknown network, or an unusable file; the message says what to change."""
 
 
-@dataclass(frozen=True)
-class Variable:
-    name: str
-    value: str
-    vendors: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Network:
-    """``names`` are those in NCCL's log, ``*`` for any text; see ``schemas/networks.schema.json``."""
-
-    name: str
-    names: tuple[str, ...]
-    environment: tuple[Variable, ...]
-
-
 def files() -> list[Path]:
     return sorted(COLLECTION.glob("networks/*.yml"))
 
 
-def read(path: Path) -> Network:
-    """The network of one file. Raises NetworkError."""
+def read(path: Path) -> dict[str, Any]:
+    """The network of one file, as ``schemas/networks.schema.json`` describes it. Raises NetworkError."""
     try:
-        document = read_document(path)
+        document: dict[str, Any] = read_document(path)
         schemas.validate("networks", document, what=str(path))
     except (CriteriaError, schemas.Invalid) as error:
         raise NetworkError(str(error)) from error
     if document["name"] != path.stem:
         raise NetworkError(f"{path}: defines the network {document['name']}: rename it to {document['name']}.yml")
-    variables = (Variable(one["name"], one["value"], tuple(one["vendors"])) for one in document["environment"])
-    return Network(document["name"], tuple(document["names"]), tuple(variables))
+    return document
 
 
 @functools.cache
-def shipped() -> dict[str, Network]:
-    return {network.name: network for network in map(read, files())}
+def shipped() -> dict[str, dict[str, Any]]:
+    return {path.stem: read(path) for path in files()}
 
 
 def environment(name: str, sku: str = AUTO) -> dict[str, str]:
     """Environment variables of workloads on nodes of that SKU; none for auto. Raises NetworkError."""
-    network = _named(name)
-    if network is None:
-        return {}
     wanted = _vendors(sku)
-    return {one.name: one.value for one in network.environment if not wanted.isdisjoint(one.vendors)}
+    variables = _of(name, "environment")
+    return {one["name"]: one["value"] for one in variables if not wanted.isdisjoint(one["vendors"])}
 
 
 def names(name: str) -> list[str]:
     """Names of the network in NCCL's log; none for auto. Raises NetworkError."""
-    network = _named(name)
-    return list(network.names) if network else []
+    return _of(name, "names")
 
 
-def _named(name: str) -> Network | None:
+def _of(name: str, what: str) -> list[Any]:
     if name == AUTO:
-        return None
+        return []
     known = shipped()
     if name not in known:
         raise NetworkError(f"gpuval_network {name} is unknown: set auto, {', '.join(known)}")
-    return known[name]
+    return list(known[name][what])
 
 
 def _vendors(sku: str) -> set[str]:

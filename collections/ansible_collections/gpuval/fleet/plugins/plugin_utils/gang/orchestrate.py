@@ -137,11 +137,11 @@ class Gangs:
             "schema": gang_document.SCHEMA,
             "formed_at": run_folder.now(),
             "gangs": {
-                gang.name: [
+                name: [
                     {"node": one.node, "address": one.address, "slots": one.slots, "vendor": vendors[one.node]}
-                    for one in gang.members
+                    for one in members
                 ]
-                for gang in formation.gangs
+                for name, members in formation.gangs.items()
             },
             "left_out": formation.left_out,
             "alone": forming.alone(candidates, self.settings.group_by),

@@ -5,12 +5,12 @@ A metric is covered when a check of its stage judges it or needs it, or a list d
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..core.text import pattern_of
 from .check import Check, Informational
 from .kinds import KINDS
 
@@ -43,7 +43,10 @@ def compare(
     looked_at: dict[str, set[str]] = defaultdict(set)
     for check in checks:
         looked_at[check.stage] |= needed(check)
-    patterns = {stage: _patterns(stage, informational) for stage in known}
+    patterns = {
+        stage: [pattern_of(name) for one in informational if one.stage in (stage, ANY) for name in one.metrics]
+        for stage in known
+    }
     unjudged = {
         f"{stage}/{name}"
         for stage, names in known.items()
@@ -83,15 +86,6 @@ def of_report(
 def needed(check: Check) -> set[str]:
     """The metrics that a check reads in the records of its stage; none where it reads the environment."""
     return KINDS[check.kind].metrics(check)
-
-
-def _patterns(stage: str, informational: Iterable[Informational]) -> list[re.Pattern[str]]:
-    return [
-        re.compile(".*".join(re.escape(piece) for piece in name.split("*")))
-        for one in informational
-        if one.stage in (stage, ANY)
-        for name in one.metrics
-    ]
 
 
 def _bounded(names: Sequence[str]) -> list[str]:

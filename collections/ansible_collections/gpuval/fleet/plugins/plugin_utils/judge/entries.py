@@ -75,15 +75,15 @@ def entry_of(
     }
 
 
-def own_entry(name: str, stage: str, kind: str, verdict: str, **fields: Any) -> Entry:
+def own_entry(
+    name: str, stage: str, kind: str, verdict: str, reason: str = "", remedy: str = "", **fields: Any
+) -> Entry:
     """The entry of a check that needs no criteria file."""
-    entry: Entry = {
+    return {
         "name": name, "stage": stage, "metric": None, "kind": kind, "severity": "required", "verdict": verdict,
-        "part": "node", "value": None, "unit": "", "expected": "", "reason": "", "source": "what a run needs as proof",
-        "remedy": "",
+        "part": "node", "value": None, "unit": "", "expected": "", "reason": reason,
+        "source": "what a run needs as proof", "remedy": remedy, **fields,
     }  # fmt: skip
-    entry.update(fields)
-    return entry
 
 
 def entries_of(

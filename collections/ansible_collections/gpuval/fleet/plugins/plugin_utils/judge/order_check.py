@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
-from typing import Any
 
 from ..core import units
 from ..core.vendors import GPU_VENDORS
@@ -18,18 +18,14 @@ def checks(subject: Subject, has_facts: bool, models: Sequence[str]) -> list[Ent
         return []  # the accelerator's own check says what there is to say
     ordered = sku_catalogue.named(subject.sku)
     models_text = ", ".join(sorted(set(models))[:8])
-    fields: dict[str, Any] = {
-        "value": models_text or None, "expected": f"sku {subject.sku}",
-        "source": "gpuval_sku of the inventory, and the models that the facts report",
-    }  # fmt: skip
-
-    def entry(verdict: str, reason: str, remedy: str = "", severity: str = "required") -> Entry:
-        return own_entry("sku", FACTS, "identity", verdict, reason=reason, remedy=remedy, severity=severity, **fields)
-
+    entry = functools.partial(
+        own_entry, "sku", FACTS, "identity", value=models_text or None, expected=f"sku {subject.sku}",
+        source="gpuval_sku of the inventory, and the models that the facts report",
+    )  # fmt: skip
     if not models:
         remedy = "let the facts stage run and succeed; check the GPUs with the vendor's tool"
         return [entry("missing", "no facts report the models of the GPUs", remedy)]
-    found = next((sku for sku in sku_catalogue.shipped() if sku.name == subject.catalogue_sku), None)
+    found = sku_catalogue.by_name(subject.catalogue_sku)
     hinted = sku_catalogue.hinted(subject.sku) if ordered is None else None
     expected = ordered or (hinted if found else None)
     if expected is not None and found is not expected:
@@ -60,21 +56,17 @@ def _node_size_check(subject: Subject, sku: sku_catalogue.Sku, *, ordered: bool)
     if subject.declared_gpus is not None or sku.node_gpus is None:
         return []
     count = subject.detected_gpus
-    fields: dict[str, Any] = {
-        "value": count, "unit": "count", "expected": units.number_text(sku.node_gpus), "metric": "gpu_count",
-        "source": f"SKU catalogue: {sku.title}",
-        "remedy": "look for the missing GPU on the PCI bus and in the kernel log (XID 79); a machine that was ordered "
+    entry = functools.partial(
+        own_entry, "sku_gpu_count", FACTS, "identity", value=count, unit="count", metric="gpu_count",
+        expected=units.number_text(sku.node_gpus), source=f"SKU catalogue: {sku.title}",
+        remedy="look for the missing GPU on the PCI bus and in the kernel log (XID 79); a machine that was ordered "
         "with fewer declares gpuval_gpu_count",
-    }  # fmt: skip
-
-    def entry(verdict: str, reason: str, severity: str = "required") -> list[Entry]:
-        return [own_entry("sku_gpu_count", FACTS, "identity", verdict, reason=reason, severity=severity, **fields)]
-
+    )  # fmt: skip
     if count is None:
-        return entry("missing", "the facts have no gpu_count")
+        return [entry("missing", "the facts have no gpu_count")]
     reason = f"{units.number_text(count)} GPUs; a node of {sku.title} has {sku.node_gpus}"
     if count == sku.node_gpus:
-        return entry("pass", reason)
+        return [entry("pass", reason)]
     if ordered or count not in sku.part_gpus:
-        return entry("fail", reason)
-    return entry("warn", reason, severity="advisory")
+        return [entry("fail", reason)]
+    return [entry("warn", reason, severity="advisory")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -141,12 +142,7 @@ def accelerator_check(subject: Subject, facts: Record | None) -> Entry:
         "install or repair the GPU driver and look for the devices with lspci; a node meant as CPU is declared sku: cpu"
     )
 
-    def entry(verdict: str, reason: str, remedy: str = "") -> Entry:
-        return own_entry(
-            "accelerator", FACTS, "identity", verdict, value=subject.accelerator, expected=declared, reason=reason,
-            remedy=remedy,
-        )  # fmt: skip
-
+    entry = functools.partial(own_entry, "accelerator", FACTS, "identity", value=subject.accelerator, expected=declared)
     if subject.sku == "cpu":
         return entry("pass", "declared cpu")
     if subject.accelerator == "unknown":
@@ -182,11 +178,8 @@ def identity_checks(facts: Record | None, twins: Twins) -> list[Entry]:
         reason = f"the node lists the GPU UUID {some_of(repeated, 3)} more than once"
         remedy = "compare nvidia-smi -L with the GPUs in the machine: one of them is counted twice"
         return [entry("fail", reason, "gpu_uuids", value=some_of(repeated, 3), remedy=remedy)]
-    if twins.same:
-        others, reason = _named(twins.same)
-        return [entry("fail", f"one machine listed twice: {reason}", value=others, remedy=_LISTED_TWICE)]
-    if twins.claims:
-        others, reason = _named(twins.claims)
+    if twins.same or twins.claims:
+        others, reason = _named(twins.same or twins.claims)
         return [entry("fail", f"one machine listed twice: {reason}", value=others, remedy=_LISTED_TWICE)]
     if twins.open:
         others, reason = _named(twins.open)
@@ -200,14 +193,8 @@ def identity_checks(facts: Record | None, twins: Twins) -> list[Entry]:
         return []
     if identity_values(facts):
         return [entry("pass", "unique in the run")]
-    return [
-        entry(
-            "missing",
-            "no machine id, serial or GPU UUID is known",
-            severity="advisory",
-            remedy="make sure that /etc/machine-id is not empty and that the facts may read it",
-        )
-    ]
+    remedy = "make sure that /etc/machine-id is not empty and that the facts may read it"
+    return [entry("missing", "no machine id, serial or GPU UUID is known", severity="advisory", remedy=remedy)]
 
 
 def _named(others: Mapping[str, Sequence[str]]) -> tuple[str, str]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ..core import units
+from ..core.text import pattern_of
 from ..records.documents import Metric, Record
 from ..records.states import UNFINISHED
 from . import sku_catalogue
@@ -52,7 +52,7 @@ def ranges() -> tuple[Range, ...]:
 @functools.lru_cache(maxsize=8192)
 def range_of(metric: str) -> Range:
     """The first range that fits a name; the last of the file fits all."""
-    return next(one for one in ranges() if any(_pattern(name).fullmatch(metric) for name in one.metrics))
+    return next(one for one in ranges() if any(pattern_of(name).fullmatch(metric) for name in one.metrics))
 
 
 def checks(node: str, stage: str, record: Record | None, sku: str | None, *, of_gang: bool = False) -> list[Entry]:
@@ -62,9 +62,10 @@ def checks(node: str, stage: str, record: Record | None, sku: str | None, *, of_
     """
     if record is None or record["state"] in UNFINISHED:
         return []
+    known_sku = sku_catalogue.by_name(sku)
     found: dict[str, tuple[Metric, str]] = {}
     for metric in record["metrics"]:
-        problem = _problem(metric, _sku(sku))
+        problem = _problem(metric, known_sku)
         if problem:
             found.setdefault(metric["name"], (metric, problem))
     entries = [
@@ -102,11 +103,6 @@ def _problem(metric: Metric, sku: Sku | None) -> str:
     return ""
 
 
-@functools.lru_cache(maxsize=64)
-def _sku(name: str | None) -> Sku | None:
-    return next((one for one in sku_catalogue.shipped() if one.name == name), None)
-
-
 def _property(sku: Sku, path: str) -> float | None:
     """A figure of the data sheet; of the way to the host the one that PCIe has, unless the SKU names another."""
     if path == "host_bytes_per_second":
@@ -117,8 +113,3 @@ def _property(sku: Sku, path: str) -> float | None:
     for key in keys:
         value = value.get(key) if isinstance(value, Mapping) else None
     return None if value is None else float(value)
-
-
-@functools.lru_cache(maxsize=1024)
-def _pattern(name: str) -> re.Pattern[str]:
-    return re.compile(".*".join(re.escape(piece) for piece in name.split("*")))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..core.text import pattern_of
 from . import criteria
 from .check import Check
 from .criteria import CriteriaError
@@ -36,7 +37,7 @@ class Sku:
 
     def is_model(self, model: str) -> bool:
         """Whether the vendor's tool calls the GPUs of this SKU ``model``."""
-        return any(_pattern(known).fullmatch(_plain(model)) for known in self.models)
+        return any(pattern_of(_plain(known)).fullmatch(_plain(model)) for known in self.models)
 
 
 def read(path: Path) -> Sku:
@@ -67,6 +68,10 @@ def read(path: Path) -> Sku:
 def shipped() -> tuple[Sku, ...]:
     """The catalogue of the collection."""
     return tuple(read(path) for path in criteria.sku_files())
+
+
+def by_name(name: str | None) -> Sku | None:
+    return next((sku for sku in shipped() if sku.name == name), None)
 
 
 def of_model(model: str, skus: Iterable[Sku] | None = None) -> Sku | None:
@@ -107,8 +112,3 @@ def _words(text: str) -> list[str]:
 @functools.lru_cache(maxsize=1024)
 def _plain(model: str) -> str:
     return " ".join(re.sub("[-_]", " ", model.casefold()).split())
-
-
-@functools.lru_cache(maxsize=1024)
-def _pattern(known: str) -> re.Pattern[str]:
-    return re.compile(".*".join(re.escape(piece) for piece in _plain(known).split("*")))

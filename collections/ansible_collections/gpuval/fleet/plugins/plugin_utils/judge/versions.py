@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import re
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ..core.errors import GpuvalError
+from ..core.text import pattern_of
 from ..records import environment
 from ..records.documents import Record
 from .entries import Entry, own_entry
@@ -83,22 +84,20 @@ def checks(wanted: Mapping[str, list[str]], facts: Record | None, stage: str) ->
 def _checks(kind: str, version: Version, texts: list[str], facts: Record | None, stage: str) -> list[Entry]:
     expected = " or ".join(texts)
 
-    def entry(verdict: str, reason: str, part: str = "node", value: str | None = None) -> Entry:
-        return own_entry(
-            f"versions_{kind}", stage, "equal", verdict, metric=version.metric, part=part, value=value,
-            expected=expected, reason=reason, source=f"gpuval_versions of the inventory: {kind}", remedy=version.remedy,
-        )  # fmt: skip
-
+    entry = functools.partial(
+        own_entry, f"versions_{kind}", stage, "equal", remedy=version.remedy, metric=version.metric, expected=expected,
+        source=f"gpuval_versions of the inventory: {kind}",
+    )  # fmt: skip
     if facts is None:
         return [entry("missing", "no facts say what the node has")]
     pairs = environment.members(facts["environment"], version.path)
     if not pairs:
         return [entry("missing", f"the facts do not tell the version of {version.what}")]
-    wrong = [(member, text) for member, text in pairs if not any(_fits(text, one) for one in texts)]
+    wrong = [(member, text) for member, text in pairs if not any(pattern_of(one).fullmatch(text) for one in texts)]
     entries = []
     for member, text in wrong:
         part = part_of(member)
-        entries.append(entry("fail", f"{version.what} is {text}, not {expected}", part, text))
+        entries.append(entry("fail", f"{version.what} is {text}, not {expected}", part=part, value=text))
         if part == "node":  # one of a list without indexes: once is enough
             break
     gpus = len(environment.members(facts["environment"], "gpus[].index"))
@@ -111,7 +110,3 @@ def part_of(member: Mapping[str, Any]) -> str:
     """gpu:3 for the GPU with that index; the node for anything else."""
     index = member.get("index")
     return f"gpu:{index}" if type(index) is int and 0 <= index < 10_000 else "node"
-
-
-def _fits(text: str, wanted: str) -> bool:
-    return re.fullmatch(".*".join(re.escape(piece) for piece in wanted.split("*")), text) is not None

@@ -13,7 +13,7 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ...core import units
 from . import ranks
@@ -54,13 +54,16 @@ class Standing:
 
 @dataclass(frozen=True)
 class Finding:
-    """``nodes`` are their numbers in the report, ``alike`` other groups that are (nearly) the same nodes."""
+    """``nodes`` are their numbers in the report, ``alike`` other groups that are (nearly) the same nodes.
+
+    A comparison that may still be chance is one without ``quality``.
+    """
 
     key: Key
     standing: Standing
     nodes: frozenset[int]
     probability: float
-    quality: float
+    quality: float = 1.0
     alike: tuple[tuple[Group, frozenset[int]], ...] = ()
 
     @property
@@ -96,14 +99,6 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class _Test:
-    key: Key
-    standing: Standing
-    nodes: frozenset[int]
-    probability: float
-
-
-@dataclass(frozen=True)
 class _Groups:
     """The groups among some nodes: by property those that are large enough, and for each set of nodes its names."""
 
@@ -115,7 +110,7 @@ def compare(samples: Samples, properties: Sequence[Mapping[str, str]]) -> Compar
     """Every group beside the others of its kind in every figure; ``properties`` are those of each node."""
     found = Compared()
     known: dict[frozenset[int], _Groups] = {}
-    tests: list[_Test] = []
+    tests: list[Finding] = []
     medians: dict[Key, dict[int, float]] = {}
     for key, sample in samples.figures.items():
         values = node_medians(sample.values)
@@ -128,25 +123,27 @@ def compare(samples: Samples, properties: Sequence[Mapping[str, str]]) -> Compar
             groups = known[reporting] = _groups(reporting, properties)
         tests += _tests(key, values, groups, found)
     found.comparisons = len(tests)
-    by_key: dict[Key, list[tuple[_Test, float]]] = defaultdict(list)
-    for test, quality in _beyond_chance(tests):
-        if test.standing.large:
-            by_key[test.key].append((test, quality))
+    by_key: dict[Key, list[Finding]] = defaultdict(list)
+    for one in _beyond_chance(tests):
+        if one.standing.large:
+            by_key[one.key].append(one)
     for key, its in by_key.items():
         found.findings += _standing_out(its, medians[key], known[frozenset(medians[key])])
-    found.findings.sort(
-        key=lambda one: (one.probability, -abs(one.standing.difference or 1), one.standing.group, one.key)
-    )
+    found.findings.sort(key=lambda one: (*_order(one), one.key))
     return found
 
 
-def _beyond_chance(tests: Sequence[_Test]) -> Iterator[tuple[_Test, float]]:
+def _order(one: Finding) -> tuple[float, float, Group]:
+    return one.probability, -abs(one.standing.difference or 1), one.standing.group
+
+
+def _beyond_chance(tests: Sequence[Finding]) -> Iterator[Finding]:
     """The tests that are, each with its q: first whole groups are chosen, then figures of those that are.
 
     A bad rack differs in many figures at once. Were all tests corrected together, these would make room for figures of
     groups that are good (Benjamini, Bogomolov 2014).
     """
-    by_group: dict[tuple[Group, str], list[_Test]] = defaultdict(list)
+    by_group: dict[tuple[Group, str], list[Finding]] = defaultdict(list)
     for test in tests:
         by_group[test.standing.group, test.key.kind].append(test)
     within = {group: ranks.benjamini_hochberg([test.probability for test in its]) for group, its in by_group.items()}
@@ -158,7 +155,7 @@ def _beyond_chance(tests: Sequence[_Test]) -> Iterator[tuple[_Test, float]]:
         for test, of_figure in zip(by_group[group], qualities, strict=True):
             quality = of_figure * len(by_group) / chosen
             if quality <= FALSE_SHARE:
-                yield test, quality
+                yield replace(test, quality=quality)
 
 
 def _groups(reporting: frozenset[int], properties: Sequence[Mapping[str, str]]) -> _Groups:
@@ -182,7 +179,7 @@ def _groups(reporting: frozenset[int], properties: Sequence[Mapping[str, str]]) 
     return _Groups(large, names)
 
 
-def _tests(key: Key, values: Mapping[int, float], groups: _Groups, found: Compared) -> Iterator[_Test]:
+def _tests(key: Key, values: Mapping[int, float], groups: _Groups, found: Compared) -> Iterator[Finding]:
     """One for each set of nodes; of two that are all nodes between them, one, that of fewer nodes."""
     if not groups.by:
         return
@@ -196,7 +193,8 @@ def _tests(key: Key, values: Mapping[int, float], groups: _Groups, found: Compar
             if len(others) < MIN_NODES:
                 continue
             known = done.get(nodes)
-            standing = _standing((name, value), nodes, others, values, known)
+            group = (name, value)
+            standing = replace(known, group=group) if known else _standing(group, nodes, others, values)
             standings.append(standing)
             complement = frozenset(others)
             if known is not None or (complement in groups.names and _second(nodes, complement)):
@@ -205,7 +203,7 @@ def _tests(key: Key, values: Mapping[int, float], groups: _Groups, found: Compar
             if ranks.least_p(len(nodes), len(values)) > FALSE_SHARE:
                 continue
             probability = ranks.mann_whitney(sum(rank[number] for number in nodes), len(nodes), len(values))
-            yield _Test(key, standing, nodes, probability)
+            yield Finding(key, standing, nodes, probability)
         if standings:
             found.standings[key, name] = standings
 
@@ -214,11 +212,7 @@ def _second(nodes: frozenset[int], complement: frozenset[int]) -> bool:
     return (len(nodes), sorted(nodes)) > (len(complement), sorted(complement))
 
 
-def _standing(
-    group: Group, nodes: frozenset[int], others: set[int], values: Mapping[int, float], known: Standing | None = None
-) -> Standing:
-    if known is not None:
-        return Standing(group, known.nodes, known.median, known.others, known.others_median)
+def _standing(group: Group, nodes: frozenset[int], others: set[int], values: Mapping[int, float]) -> Standing:
     return Standing(
         group,
         len(nodes),
@@ -228,22 +222,17 @@ def _standing(
     )
 
 
-def _standing_out(
-    candidates: Sequence[tuple[_Test, float]], values: Mapping[int, float], groups: _Groups
-) -> Iterator[Finding]:
+def _standing_out(candidates: Sequence[Finding], values: Mapping[int, float], groups: _Groups) -> Iterator[Finding]:
     """The candidates of one figure that do so without the nodes of those before them."""
-    ordered = sorted(
-        candidates, key=lambda one: (one[0].probability, -abs(one[0].standing.difference or 1), one[0].standing.group)
-    )
     explained: set[int] = set()
-    for test, quality in ordered:
+    for test in sorted(candidates, key=_order):
         if explained & test.nodes and not _still(test, explained, values):
             continue
         explained |= test.nodes
-        yield Finding(test.key, test.standing, test.nodes, test.probability, quality, _alike(test, groups))
+        yield replace(test, alike=_alike(test, groups))
 
 
-def _still(test: _Test, explained: set[int], values: Mapping[int, float]) -> bool:
+def _still(test: Finding, explained: set[int], values: Mapping[int, float]) -> bool:
     """Whether the group differs without the nodes that are explained already, and from others of which none is."""
     nodes = test.nodes - explained
     others = values.keys() - test.nodes - explained
@@ -257,7 +246,7 @@ def _still(test: _Test, explained: set[int], values: Mapping[int, float]) -> boo
     return same_way and standing.large and probability <= FALSE_SHARE
 
 
-def _alike(test: _Test, groups: _Groups) -> tuple[tuple[Group, frozenset[int]], ...]:
+def _alike(test: Finding, groups: _Groups) -> tuple[tuple[Group, frozenset[int]], ...]:
     """Other groups that are the same nodes, or nearly."""
     found = []
     for nodes, names in groups.names.items():
