@@ -184,7 +184,7 @@ class Gangs:
             condemned = {
                 node["name"]
                 for node in members
-                if any(is_failed(one, [*work, gang_document.FABRIC]) for one in node["checks"])
+                if any(is_open(one, [*work, gang_document.FABRIC], ("fail",)) for one in node["checks"])
             }
             final = any(
                 is_final(one, node, work, self.context.repeatable) for node in members for one in node["checks"]
@@ -227,18 +227,15 @@ class Gangs:
                 break
             document["searches"] = {name: search.to_json() for name, search in searches.items()}
             members = {member["node"]: member for gang in document["gangs"].values() for member in gang}
-            groups = {
-                f"{name}.{group.id}": [members[node] for node in group.nodes]
-                for name, round_ in wanted.items()
-                for group in round_.groups
-            }
+            named = {f"{name}.{one.id}": one.nodes for name, round_ in wanted.items() for one in round_.groups}
+            groups = {name: [members[node] for node in nodes] for name, nodes in named.items()}
             at = time.monotonic()
             number = self._number_of(groups)
             records = self._round(
                 gang_document.SEARCH, groups, [gang_document.FABRIC], self.settings.search_round_seconds, number
             )
             seconds = time.monotonic() - at
-            self._sizes[rounds.name_of(gang_document.SEARCH, number, list(groups))] = sizes_of(groups, records)
+            self._sizes[rounds.name_of(gang_document.SEARCH, number, list(groups))] = sizes_of(named, records)
             for name, round_ in wanted.items():
                 usual = self._usual_size(name)
                 results = {group.id: rounds.result_of(group.nodes, records, usual) for group in round_.groups}
@@ -272,8 +269,7 @@ class Gangs:
             if item["kind"] == gang_document.SEARCH and item["ended_at"] and item["name"] not in self._sizes:
                 below = gang_document.round_folder(self.folder, item["name"])  # of an earlier controller
                 records = evidence.records(below, gang_document.FABRIC) if below.run_file.exists() else {}
-                members = {group: [{"node": node} for node in nodes] for group, nodes in item["gangs"].items()}
-                self._sizes[item["name"]] = sizes_of(members, records)
+                self._sizes[item["name"]] = sizes_of(item["gangs"], records)
         of_groups = (each for sizes in self._sizes.values() for each in sizes.items())
         return rounds.usual_size(size for group, size in of_groups if group.rpartition(".")[0] == gang)
 
@@ -398,13 +394,8 @@ def counted(node: Mapping[str, Any]) -> int:
     return int(next(figures, 0) or 0)
 
 
-def is_open(check: Mapping[str, Any], stages: Sequence[str]) -> bool:
-    return check["stage"] in stages and check["severity"] == "required" and check["verdict"] in ("fail", "missing")
-
-
-def is_failed(check: Mapping[str, Any], stages: Sequence[str]) -> bool:
-    """Whether the node itself failed a required check of these stages."""
-    return check["stage"] in stages and check["severity"] == "required" and check["verdict"] == "fail"
+def is_open(check: Mapping[str, Any], stages: Sequence[str], verdicts: Sequence[str] = ("fail", "missing")) -> bool:
+    return check["stage"] in stages and check["severity"] == "required" and check["verdict"] in verdicts
 
 
 def is_final(
@@ -416,11 +407,9 @@ def is_final(
     return any(item["name"] == check["metric"] for item in node["metrics"].get(check["stage"], ()))
 
 
-def sizes_of(
-    groups: Mapping[str, Sequence[Mapping[str, Any]]], records: Mapping[str, Mapping[str, Any]]
-) -> dict[str, float | None]:
+def sizes_of(groups: Mapping[str, Sequence[str]], records: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]:
     """By group of a round the size in bytes of its figures."""
-    return {group: rounds.size_of([one["node"] for one in members], records) for group, members in groups.items()}
+    return {group: rounds.size_of(nodes, records) for group, nodes in groups.items()}
 
 
 def progress(name: str, search: Search) -> str:

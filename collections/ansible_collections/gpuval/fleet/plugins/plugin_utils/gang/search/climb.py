@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Optional
 
 from ...core.text import some_of
+from .explanation import Wanted
 from .statistics import HARD, percent
 from .tuning import DEFAULT, Tuning
 
@@ -30,12 +31,6 @@ class Ran(NamedTuple):
     tested: Nodes
     purpose: str
     value: Optional[float]
-
-
-class Wanted(NamedTuple):
-    nodes: Nodes
-    tested: Nodes
-    purpose: str
 
 
 class Bounds(NamedTuple):
@@ -74,14 +69,13 @@ def climb(line: Sequence[str], ran: Sequence[Ran], bounds: Bounds, left: int) ->
     before, smaller = bounds.expected, "expected of two nodes"
     notes: list[str] = []
     for place, size in enumerate(sizes):
-        known = set(_chunks(line, size))
-        first = [one for one in ran if one.purpose == "climb" and one.nodes in known]
-        if not first and any(_has_run(line, bigger, ran) for bigger in sizes[place + 1 :]):
+        first = _first(line, size, ran)
+        if not first and any(_first(line, bigger, ran) for bigger in sizes[place + 1 :]):
             continue
         if not first:
             rest = sizes[place:]
             chosen = rest[-(-len(rest) // max(1, left)) - 1]
-            return Climb([Wanted(nodes, (), "climb") for nodes in _chunks(line, chosen)], groups=notes)
+            return Climb([Wanted(nodes, "climb") for nodes in _chunks(line, chosen)], groups=notes)
         look = _Look(ran, first, bounds)
         if look.found.wanted or look.found.groups or look.found.bad or look.found.suspect:
             look.found.groups += notes
@@ -92,9 +86,10 @@ def climb(line: Sequence[str], ran: Sequence[Ran], bounds: Bounds, left: int) ->
     return Climb(groups=notes)
 
 
-def _has_run(line: Sequence[str], size: int, ran: Sequence[Ran]) -> bool:
+def _first(line: Sequence[str], size: int, ran: Sequence[Ran]) -> list[Ran]:
+    """The groups of a size that ran before any of them was examined."""
     known = set(_chunks(line, size))
-    return any(one.purpose == "climb" and one.nodes in known for one in ran)
+    return [one for one in ran if one.purpose == "climb" and one.nodes in known]
 
 
 def _chunks(line: Sequence[str], size: int) -> list[Nodes]:
@@ -131,7 +126,7 @@ class _Look:
         known = [one.value for one in again if one.value is not None]
         count = len(group.nodes)
         if not known and len(again) < self.bounds.tuning.group_tries:
-            self.found.wanted.append(Wanted(group.nodes, group.nodes, "again"))
+            self.found.wanted.append(Wanted(group.nodes, "again", group.nodes))
         elif not known:
             self._suspect(group.nodes, f"a group of {count} with it gave no result")
         elif any(map(self.is_low, known)):
@@ -158,7 +153,7 @@ class _Look:
                 self._halve(part, size, how)
         ends = (nodes[0], nodes[-1])
         if not asked and not any(outcomes) and outcomes == [False, False] and ends not in self.bounds.paired:
-            self.found.wanted.append(Wanted(ends, ends, "link"))  # the one link of the group's ring that no pair used
+            self.found.wanted.append(Wanted(ends, "link", ends))  # the one link of the group's ring that no pair used
         elif not asked and not any(outcomes):
             clear = outcomes == [False, False]
             tail = "each half with good nodes is fine" if clear else "too few good nodes are left to halve it"
@@ -190,7 +185,7 @@ class _Look:
         if len(free) >= needed and not used & set(part):
             start = turn * (needed // 2 + 1) % len(free)
             chosen = (free[start:] + free[:start])[:needed]
-            self.found.wanted.append(Wanted((*part, *chosen), part, "bisect"))
+            self.found.wanted.append(Wanted((*part, *chosen), "bisect", part))
         return True  # if not now, in a later round
 
     def _suspect(self, nodes: Nodes, reason: str) -> None:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
-from .explanation import Boundary, Explanation, Link
+from .explanation import Boundary, Explanation, Link, Wanted
 from .node_state import NodeStates, fresh_partners
 from .topology import Topology
 
@@ -17,45 +17,35 @@ from .topology import Topology
 THREE = 3
 
 
-class Test(NamedTuple):
-    one: str
-    two: str
-    purpose: str
-    tested: tuple[str, ...]
-
-
+@dataclass
 class Plan:
     """The pairs of one round; a node is in one of them. `used`: runs of each pair, in the order of the line;
 
     `asked(purpose, nodes)`: the groups with that purpose that ran about exactly these nodes.
     """
 
-    def __init__(
-        self,
-        line: Sequence[str],
-        topology: Topology,
-        explanation: Explanation,
-        states: NodeStates,
-        used: Mapping[Link, int],
-        asked: Callable[[str, Sequence[str]], int],
-    ) -> None:
-        self._line, self._topology, self._explanation, self._states = line, topology, explanation, states
-        self._used, self._asked, self._tuning = used, asked, explanation.tuning
-        self._good = explanation.good - {node for pair in explanation.open_links for node in pair}
-        self._place = {node: place for place, node in enumerate(line)}
-        self._free = set(line)
-        self._runs: Counter[str] = Counter()
-        for pair, count in used.items():
-            self._runs.update(dict.fromkeys(pair, count))
-        self.tests: list[Test] = []
+    line: Sequence[str]
+    topology: Topology
+    explanation: Explanation
+    states: NodeStates
+    used: Mapping[Link, int]
+    asked: Callable[[str, Sequence[str]], int]
+    tests: list[Wanted] = field(default_factory=list)
 
-    def make(self) -> list[Test]:
+    def __post_init__(self) -> None:
+        explanation, self.tuning = self.explanation, self.explanation.tuning
+        self._good = explanation.good - {node for pair in explanation.open_links for node in pair}
+        self._place = {node: place for place, node in enumerate(self.line)}
+        self._free = set(self.line)
+        self._runs = Counter(node for pair, count in self.used.items() for node in pair for _ in range(count))
+
+    def make(self) -> list[Wanted]:
         """The tests; none when nothing is open."""
-        if len(self._line) == THREE and not any(item.has_failed for item in self._explanation.measurements):
+        if len(self.line) == THREE and not any(item.has_failed for item in self.explanation.measurements):
             self._rotate_three()
         if not self.tests:
             self._test_links()
-            for boundary, state in self._states.boundaries.items():
+            for boundary, state in self.states.boundaries.items():
                 if state.open:
                     self._across(boundary)
             self._test_nodes()
@@ -67,11 +57,11 @@ class Plan:
 
     def _rotate_three(self) -> None:
         """Of three nodes the pairs run in turn; the pair without the slow node is the measure, and noisy too."""
-        states, explanation = self._states, self._explanation
+        states, explanation = self.states, self.explanation
         unclear = states.unsure or states.unvouched or any(state.open for state in states.nodes.values())
-        if not unclear and all(self._times(*pair) >= self._tuning.link_tests for pair in explanation.open_links):
+        if not unclear and all(self._times(*pair) >= self.tuning.link_tests for pair in explanation.open_links):
             return
-        one, two, three = self._line
+        one, two, three = self.line
         every = [(one, two), (one, three), (two, three)]
         others = [pair for pair in every if set(pair) == explanation.good]
         one_slow = len(explanation.implicated) == 1 and others
@@ -82,52 +72,52 @@ class Plan:
 
     def _test_links(self) -> None:
         """Open links again; after that each end with other partners, since one of them may be the cause."""
-        explanation, tuning = self._explanation, self._tuning
+        explanation, tuning = self.explanation, self.tuning
         for pair in explanation.open_links:
-            if self._asked("link", pair) < tuning.partners:
+            if self.asked("link", pair) < tuning.partners:
                 continue
             for node in pair:
-                turn = self._asked("confirm", (node,))
+                turn = self.asked("confirm", (node,))
                 if turn <= tuning.repeats:
                     self._pair_up(node, self._good, "confirm", turn, avoid=fresh_partners(explanation, node))
         for pair, low in explanation.open_links.items():
             failed = any(item.has_failed for item in low)
-            if self._asked("link", pair) < (tuning.link_failures if failed else tuning.link_tests):
+            if self.asked("link", pair) < (tuning.link_failures if failed else tuning.link_tests):
                 self._add(*pair, "link", *pair)
 
     def _test_nodes(self) -> None:
-        explanation = self._explanation
+        explanation = self.explanation
         self._measure_last_good_pair()
         for node in explanation.implicated:
-            if self._states.nodes[node].open and self._asked("confirm", (node,)) < explanation.most_tests():
+            if self.states.nodes[node].open and self.asked("confirm", (node,)) < explanation.most_tests():
                 fresh = fresh_partners(explanation, node)
                 self._pair_up(node, self._good, "confirm", len(fresh), avoid=fresh)
 
     def _repeat_missing(self) -> None:
-        for pair in self._states.missing:
-            if self._asked("repeat", pair) < self._tuning.repeats:
+        for pair in self.states.missing:
+            if self.asked("repeat", pair) < self.tuning.repeats:
                 self._add(*pair, "repeat", *pair)
-        for node in self._states.silent:
-            turn = self._asked("silent", (node,))
-            if turn < self._tuning.repeats:
+        for node in self.states.silent:
+            turn = self.asked("silent", (node,))
+            if turn < self.tuning.repeats:
                 self._pair_up(node, self._good, "silent", turn)
 
     def _vouch(self) -> None:
         """More results for nodes that have too few to be healthy, or too few for the noise."""
-        explanation = self._explanation
-        fine = {node for node in self._line if not all(item.has_failed for item in explanation.by_node[node])}
-        for node in self._states.unvouched:
-            if self._asked("vouch", (node,)) < self._tuning.node_tests // 2:
+        explanation = self.explanation
+        fine = {node for node in self.line if not all(item.has_failed for item in explanation.by_node[node])}
+        for node in self.states.unvouched:
+            if self.asked("vouch", (node,)) < self.tuning.node_tests // 2:
                 for partners in (self._good, fine - set(explanation.implicated)):
                     if self._pair_up(node, partners, "vouch", 0):
                         break
-        for node in self._states.unsure:
+        for node in self.states.unsure:
             self._pair_up(node, self._good, "vouch", self._runs[node])
 
     def _add_controls(self) -> None:
         """Pairs of good nodes that have no test."""
-        left = [node for node in self._line if node in self._free and node in self._good]
-        for _ in range(min(self._tuning.controls, len(left) // 2)):
+        left = [node for node in self.line if node in self._free and node in self._good]
+        for _ in range(min(self.tuning.controls, len(left) // 2)):
             node = next((node for node in left if node in self._free), None)
             if node is None or not self._pair_up(node, left, "control", 1, names_tested=False):
                 return
@@ -136,26 +126,26 @@ class Plan:
         """If only two nodes are good, their pair cannot run beside a test with one of them: it runs in between."""
         if len(self._good) != 2:
             return
-        explanation = self._explanation
+        explanation = self.explanation
         slow = [
             node
             for node in explanation.implicated
-            if self._states.nodes[node].open and not any(item.has_failed for item in explanation.by_node[node])
+            if self.states.nodes[node].open and not any(item.has_failed for item in explanation.by_node[node])
         ]
-        tested = max((self._asked("confirm", (node,)) for node in slow), default=-1)
+        tested = max((self.asked("confirm", (node,)) for node in slow), default=-1)
         one, two = sorted(self._good, key=self._place.__getitem__)
         if self._times(one, two) <= tested and not self.tests:
             self._add(one, two, "control")
 
     def _across(self, boundary: Boundary) -> None:
-        groups = self._topology.groups(boundary.kind, self._line)
+        groups = self.topology.groups(boundary.kind, self.line)
         inside = [node for node in groups[boundary.names[0]] if node in self._good]
         names = boundary.names[1:] if boundary.scope == "between" else [n for n in groups if n != boundary.names[0]]
         outside = [node for name in names for node in groups[name] if node in self._good]
         begun = 0
         for node in inside:
             partner = self._partner(node, outside, begun, across=True)
-            if partner is not None and begun < self._tuning.boundary_pairs:
+            if partner is not None and begun < self.tuning.boundary_pairs:
                 begun += self._add(node, partner, "boundary", *boundary.names)
 
     def _pair_up(
@@ -177,17 +167,17 @@ class Plan:
             return False
         self._free -= {one, two}
         first, second = sorted((one, two), key=self._place.__getitem__)
-        self.tests.append(Test(first, second, purpose, tested))
+        self.tests.append(Wanted((first, second), purpose, tested))
         return True
 
     def _times(self, one: str, two: str) -> int:
         first, second = sorted((one, two), key=self._place.__getitem__)
-        return self._used.get((first, second), 0)
+        return self.used.get((first, second), 0)
 
     def _is_across(self, one: str, two: str) -> bool:
         """Whether a boundary under suspicion is between them: it would explain any result."""
-        for boundary in self._explanation.boundaries:
-            groups = {self._topology.place(one, boundary.kind), self._topology.place(two, boundary.kind)}
+        for boundary in self.explanation.boundaries:
+            groups = {self.topology.place(one, boundary.kind), self.topology.place(two, boundary.kind)}
             if boundary.scope != "apart" and len(groups) == 2 and groups.issuperset(boundary.names):
                 return True
         return False
@@ -196,15 +186,15 @@ class Plan:
         self, node: str, among: Iterable[str], turn: int, avoid: Collection[str] = (), across: bool = False
     ) -> str | None:
         """The least used partner on its side of bad boundaries; near in line at even turns, far at odd ones."""
-        half = len(self._line) // 2
+        half = len(self.line) // 2
 
         def rank(other: str) -> tuple[bool, int, int, int]:
             apart = abs(self._place[other] - self._place[node])
-            apart = min(apart, len(self._line) - apart)
+            apart = min(apart, len(self.line) - apart)
             distance = apart if turn % 2 == 0 else half - apart
             return other in avoid, self._times(node, other), distance, self._place[other]
 
         possible = [other for other in among if other in self._free and other != node]
-        if self._explanation.boundaries and not across:
+        if self.explanation.boundaries and not across:
             possible = [other for other in possible if not self._is_across(node, other)]
         return min(possible, key=rank, default=None)

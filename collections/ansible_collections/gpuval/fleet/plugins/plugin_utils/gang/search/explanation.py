@@ -14,6 +14,14 @@ from .tuning import DEFAULT, Tuning
 Link = tuple[str, str]
 
 
+class Wanted(NamedTuple):
+    """A group that is to run: `purpose`: why; `tested`: the nodes or boundary in question."""
+
+    nodes: tuple[str, ...]
+    purpose: str
+    tested: tuple[str, ...] = ()
+
+
 class Measurement(NamedTuple):
     """One pair in one round. `value`: logarithm of its speed; `tested`: nodes that the group was to test.
 
@@ -43,7 +51,7 @@ class Measurement(NamedTuple):
 
     @property
     def is_right(self) -> bool:
-        return not self.is_low
+        return self.relative >= -self.margin
 
     @property
     def has_failed(self) -> bool:

@@ -11,6 +11,7 @@ Everything is derived from the rounds and their results: `to_json` works between
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Optional
@@ -20,7 +21,7 @@ from ...core.text import some_of
 from . import climb, pairs
 from .confirm import Plan
 from .explain import explain
-from .explanation import Boundary, Explanation, Link, Measurement, Setting
+from .explanation import Boundary, Explanation, Link, Measurement, Setting, Wanted
 from .findings import Findings, conclude
 from .node_state import HEALTHY, NodeStates, classify
 from .statistics import FAILED, HARD, Result
@@ -120,10 +121,7 @@ class Search:
         if not groups or self.stopped:
             return None
         number = len(self.rounds) + 1
-        made = tuple(
-            Group(f"r{number:02}-g{place:03}", tuple(item[0]), item[1], tuple(item[2]))
-            for place, item in enumerate(groups, 1)
-        )
+        made = tuple(Group(f"r{number:02}-g{place:03}", *wanted) for place, wanted in enumerate(groups, 1))
         self.rounds.append(Round(number, made, self.limits.deadline_seconds))
         self.results.append(None)
         return self.rounds[-1]
@@ -153,7 +151,7 @@ class Search:
             return f"the limit of {self.limits.wall_seconds:g} s"
         return ""
 
-    def _next_groups(self) -> list[tuple[Sequence[str], str, Sequence[str]]]:
+    def _next_groups(self) -> list[Wanted]:
         if len(self.line) < 2:
             return []
         paired = sum(round_.groups[0].purpose == "pair" for round_ in self.rounds)
@@ -168,29 +166,22 @@ class Search:
         if confirming < self._further():
             tests = Plan(self.line, self.topology, explanation, states, self._used(), self._asked).make()
             if tests:
-                return [((test.one, test.two), test.purpose, test.tested) for test in tests]
+                return tests
         elif explanation.open_links or any(state.open for state in states.nodes.values()):
             self.stopped = f"the limit of {confirming} rounds of confirmation"
             return []
-        grown = self._climb(explanation, states)
-        return [(one.nodes, one.purpose, one.tested) for one in grown.wanted]
+        return self._climb(explanation, states).wanted
 
     def _further(self) -> int:
         tuning, count = self.tuning, len(self.line)
         least = tuning.min_further_tiny if count <= tuning.tiny_gang else tuning.min_further
         return max(least, tuning.further + 2 * math.ceil(math.log2(max(2, count))))
 
-    def _pairs(self, place: int) -> list[tuple[Sequence[str], str, Sequence[str]]]:
-        planned = pairs.rounds(self.line, self.topology, place + 1)
-        return [(pair, "pair", ()) for pair in planned[place]]
+    def _pairs(self, place: int) -> list[Wanted]:
+        return [Wanted(pair, "pair") for pair in pairs.rounds(self.line, self.topology, place + 1)[place]]
 
-    def _used(self) -> dict[tuple[str, str], int]:
-        used: dict[Link, int] = {}
-        for group in self._run():
-            if len(group.nodes) == 2:
-                pair = (group.nodes[0], group.nodes[1])
-                used[pair] = used.get(pair, 0) + 1
-        return used
+    def _used(self) -> Counter[Link]:
+        return Counter((group.nodes[0], group.nodes[1]) for group in self._run() if len(group.nodes) == 2)
 
     def _asked(self, purpose: str, nodes: Sequence[str]) -> int:
         return sum(group.purpose == purpose and group.tested == tuple(nodes) for group in self._run())
@@ -284,14 +275,7 @@ class Search:
             "limits": asdict(self.limits),
             "seconds": self.seconds,
             "rounds": [
-                {
-                    **vars(round_),
-                    "groups": [
-                        {**vars(one), "nodes": list(one.nodes), "tested": list(one.tested)} for one in round_.groups
-                    ],
-                    "results": results
-                    and {name: {**vars(one), "culprits": list(one.culprits)} for name, one in results.items()},
-                }
+                {**asdict(round_), "results": results and {name: asdict(one) for name, one in results.items()}}
                 for round_, results in zip(self.rounds, self.results)
             ],
         }
