@@ -158,7 +158,10 @@ class _Explainer:
 
     def _better_half(self) -> float:
         """Median of pairs of the better half of the nodes, of those within one outermost group if there are enough."""
-        own = {node: _speeds(item for item in self.measurements if node in item.pair) for node in self.nodes}
+        own: dict[str, list[float]] = {node: [] for node in self.nodes}
+        for item in self.measurements:
+            own[item.one] += _speeds([item])
+            own[item.two] += _speeds([item])
         middles = {node: middle(values) for node, values in own.items() if values}
         ranked = sorted(middles, key=middles.__getitem__, reverse=True)
         best = set(ranked[: max(2, (len(ranked) + 1) // 2)])
