@@ -43,23 +43,14 @@ def diff(before: Baseline, after: Baseline, *, least: float = 0.005) -> list[Cha
     changes = []
     for key in sorted(old.keys() | new.keys()):
         one, other = old.get(key), new.get(key)
-        if one is None or other is None:
-            figure = one or other or {}
-            changes.append(
-                Change(
-                    _title(figure),
-                    figure["unit"],
-                    one["median"] if one else None,
-                    other["median"] if other else None,
-                    True,
-                )
-            )
-            continue
-        moved = other["median"] - one["median"]
-        if abs(moved) >= least * abs(one["median"]):
-            changes.append(
-                Change(_title(one), one["unit"], one["median"], other["median"], abs(moved) > 3 * _error(one, other))
-            )
+        figure, clear = one or other or {}, True
+        if one and other:
+            moved = abs(other["median"] - one["median"])
+            if moved < least * abs(one["median"]):
+                continue
+            clear = moved > 3 * _error(one, other)
+        before_after = (each["median"] if each else None for each in (one, other))
+        changes.append(Change(_title(figure), figure["unit"], *before_after, clear))
     return sorted(changes, key=lambda one: (one.before is not None and one.after is not None, not one.clear, one.what))
 
 

@@ -77,7 +77,7 @@ def correlate(samples: Samples) -> Correlated:
 
 
 def _of_stage(keys: Sequence[Key], samples: Samples) -> Iterator[Pair]:
-    figures = {key: dict(_by_place(key, samples)) for key in keys}
+    figures = {key: {place: value for value, place in samples.figures[key].values} for key in keys}
     figures = {key: values for key, values in figures.items() if len({place[0] for place in values}) >= MIN_NODES}
     by_scope: dict[str, dict[Key, dict[tuple[int, str], float]]] = defaultdict(dict)
     for key, values in itertools.islice(figures.items(), MAX_FIGURES):
@@ -91,11 +91,6 @@ def _of_stage(keys: Sequence[Key], samples: Samples) -> Iterator[Pair]:
             for key, values in its.items()
         }
         yield from _pairs(medians, "node", lambda place: place, lambda one, other: one.scope != other.scope)
-
-
-def _by_place(key: Key, samples: Samples) -> Iterator[tuple[tuple[int, str], float]]:
-    for value, place in samples.figures[key].values:
-        yield place, value
 
 
 def _pairs(
