@@ -26,7 +26,7 @@ from typing import Any
 
 from ..common.stall import Beat, Watch
 from .host.routes import is_ip
-from .members import Gang
+from .members import Gang, Member
 from .threads import LoopThread
 
 BEAT_SECONDS = 1.0
@@ -177,12 +177,10 @@ class ControlChannel:
 
     def _absent(self) -> Stop:
         absent = [m for i, m in enumerate(self._gang.members) if i not in self._brought]
-        names = ", ".join(f"{m.node} ({m.address})" for m in absent[:10]) + (" ..." if len(absent) > 10 else "")
-        port = self._gang.line_port
-        return Stop(
-            absent[0].node if len(absent) == 1 else None,
-            f"{names} did not join within {self._limits.join_seconds:g} s: check that the stage started there, and "
-            f"that port {port} of {self._gang.leader.address} is reachable from there",
+        return _stop_for(
+            absent,
+            f" did not join within {self._limits.join_seconds:g} s: check that the stage started there, and that port "
+            f"{self._gang.line_port} of {self._gang.leader.address} is reachable from there",
         )
 
     async def _watch(self) -> None:
@@ -205,8 +203,8 @@ class ControlChannel:
             seconds, last = min(now - last, 2 * BEAT_SECONDS), now
             for index, heard in self._heard.items():
                 if index not in self._ended and now - heard > self._limits.silence_seconds:
-                    member = self._gang.members[index]
-                    self._end_with(Stop(member.node, f"{_name(member)} was lost: no heartbeat for {now - heard:.0f} s"))
+                    silence = f" was lost: no heartbeat for {now - heard:.0f} s"
+                    self._end_with(_stop_for([self._gang.members[index]], silence))
             if self._broken and now - self._broken[0][1] >= GRACE_SECONDS:
                 self._end_with(self._culprit(now))
             elif not self._stop and not self._ended:
@@ -219,8 +217,7 @@ class ControlChannel:
             i for i, heard in self._heard.items() if i not in self._ended and now - heard > QUIET_BEATS * BEAT_SECONDS
         ]
         if weight == EFFECT and silent:
-            member = self._gang.members[silent[0]]
-            return Stop(member.node, f"{_name(member)} was lost: no heartbeat since the others failed")
+            return _stop_for([self._gang.members[silent[0]]], " was lost: no heartbeat since the others failed")
         return stop
 
     def _look(self, watch: Watch, beginning: Beginning, seconds: float) -> None:
@@ -237,15 +234,13 @@ class ControlChannel:
         if found:
             rank, words = found
             index, place = self._gang.owner(rank)
-            member = self._gang.members[index]
-            self._end_with(Stop(member.node, f"{_name(member)}: rank {rank} (process {place} of the node) {words}"))
+            words = f": rank {rank} (process {place} of the node) {words}"
+            self._end_with(_stop_for([self._gang.members[index]], words))
 
     def _not_begun(self, late: Sequence[int]) -> Stop:
-        members = [self._gang.members[index] for index in late]
-        names = ", ".join(map(_name, members[:10])) + (" ..." if len(members) > 10 else "")
-        return Stop(
-            members[0].node if len(members) == 1 else None,
-            f"{names}: ranks have not begun there, {self._limits.stall_seconds:g} s after the last one elsewhere did: "
+        return _stop_for(
+            [self._gang.members[index] for index in late],
+            f": ranks have not begun there, {self._limits.stall_seconds:g} s after the last one elsewhere did: "
             "check that they can start there (SSH with launcher deepspeed), that Python's packages are readable, that "
             "the scratch directory has free space, and that "
             f"port {self._gang.port} of {self._gang.leader.address} is reachable from there",
@@ -267,8 +262,7 @@ class ControlChannel:
                     self._add_end(index, message)
         except _BrokenError as error:
             if index is not None and index not in self._ended and not self._over.is_set():
-                member = self._gang.members[index]
-                self._broke(CAUSE, Stop(member.node, f"{_name(member)} was lost: {error}"))
+                self._broke(CAUSE, _stop_for([self._gang.members[index]], f" was lost: {error}"))
         except asyncio.CancelledError:
             pass  # this member is leaving; asyncio of Python 3.11 would print it
         finally:
@@ -281,9 +275,8 @@ class ControlChannel:
 
     def _greeted(self, message: Mapping[str, Any], nonce: str) -> tuple[int, Any]:
         index, bring = message.get("index"), message.get("bring")
-        if not isinstance(index, int) or not 0 < index < len(self._gang.members) or index in self._brought:
-            raise _BrokenError("the greeting is not from a member of the gang")
-        if not hmac.compare_digest(self._sign(nonce, index, bring), str(message.get("signature"))):
+        is_awaited = isinstance(index, int) and 0 < index < len(self._gang.members) and index not in self._brought
+        if not is_awaited or not hmac.compare_digest(self._sign(nonce, index, bring), str(message.get("signature"))):
             raise _BrokenError("the greeting is not from a member of the gang")
         return index, bring
 
@@ -329,9 +322,8 @@ class ControlChannel:
                 break
             except OSError as error:
                 if time.monotonic() - begun > self._limits.join_seconds:
-                    port = self._gang.line_port
-                    why = f"{_name(leader)}, the leader, is unreachable at port {port}: {error.strerror}"
-                    self._end_with(Stop(leader.node, why))
+                    why = f", the leader, is unreachable at port {self._gang.line_port}: {error.strerror}"
+                    self._end_with(_stop_for([leader], why))
                     return
                 await asyncio.sleep(RETRY_SECONDS)
         self._writers[0] = writer
@@ -348,7 +340,7 @@ class ControlChannel:
             beating.cancel()
         except _BrokenError as error:
             if not self._over.is_set():
-                self._end_with(Stop(leader.node, f"{_name(leader)}, the leader, was lost: {error}"))
+                self._end_with(_stop_for([leader], f", the leader, was lost: {error}"))
         finally:
             writer.close()
 
@@ -406,8 +398,14 @@ class _BrokenError(Exception):
     """The other side is gone, or sent an invalid message."""
 
 
-def _name(member) -> str:
+def _name(member: Member) -> str:
     return f"{member.node} ({member.address})"
+
+
+def _stop_for(members: Sequence[Member], words: str) -> Stop:
+    """Why the gang ended, in words that follow the members' names; of several none is at fault alone."""
+    names = ", ".join(map(_name, members[:10])) + (" ..." if len(members) > 10 else "")
+    return Stop(members[0].node if len(members) == 1 else None, names + words)
 
 
 def _line(message: Mapping[str, Any]) -> bytes:
