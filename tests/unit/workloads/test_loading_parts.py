@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 from gpuval_workloads.common.result import WorkloadFailure
-from gpuval_workloads.loading import clock, hashing, manifest
+from gpuval_workloads.loading import hashing, manifest, skew
 from gpuval_workloads.loading.rclone import Rclone, find_rclone, parse_log_line
 from gpuval_workloads.loading.units import human_bytes, human_rate, human_seconds
 
@@ -110,7 +110,7 @@ def test_what_cannot_be_synchronised_is_hashed_all_the_same_and_a_broken_disk_is
     ],
 )
 def test_why_the_store_was_not_read(tmp_path, monkeypatch, said, told):
-    monkeypatch.setattr(clock, "seconds_ahead", lambda endpoint: -3 * 3600.0)
+    monkeypatch.setattr(skew, "seconds_ahead", lambda endpoint: -3 * 3600.0)
     config = tmp_path / "rclone.conf"
     config.write_text("[models]\ntype = s3\nendpoint = https://192.0.2.1:9\nsecret_access_key = s3cret\n")
     assert told in str(Rclone("rclone", config)._transport_error(said))

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Callable
 
 from ..common.result import WorkloadFailure
-from . import clock
+from . import skew
 
 REMOTE = "models"
 REFUSED_KEY = "the store refuses the read-only key"
@@ -195,12 +195,9 @@ class Rclone:
 
     def _transport_error(self, errors: str) -> TransportError:
         last = _last_line(errors)
-        ahead = clock.seconds_ahead(self._endpoint) if _contains(errors, _SKEWED) else None
-        if ahead is not None and abs(ahead) > clock.NOTABLE_SECONDS:
-            return TransportError(
-                f"this node's clock is {clock.in_words(ahead)} the store's, which refuses such requests ({last}): set "
-                "it (`timedatectl set-ntp true`, or `chronyc makestep`), then validate the node again"
-            )
+        clock = skew.in_words(skew.seconds_ahead(self._endpoint)) if _contains(errors, _SKEWED) else ""
+        if clock:
+            return TransportError(f"{clock}, then validate the node again; the store refuses its requests: {last}")
         if _contains(errors, _UNTRUSTED):
             return TransportError(
                 f"the store's certificate is not trusted by this node, so nothing was read: {last}. Launch the node "

@@ -1,0 +1,1 @@
+../../gpuval_runner/skew.py
