@@ -4,7 +4,7 @@ import copy
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, verdict
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, plausible, verdict
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
 
 from tests.kit.builders import healthy, judge, make_record, make_run, metric
@@ -331,6 +331,21 @@ def test_an_impossible_figure_of_a_gang_fails_none_of_its_nodes():
     (entry,) = [one for one in node["checks"] if one["kind"] == "plausible"]
     assert entry["verdict"] == "missing"
     assert entry["reason"].startswith("gang gang-1 of 2 nodes: implausible: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "most"),
+    [
+        ("clock_synchronised", "%", 100.1),
+        ("diagnostics_matmul_bf16_tflops", "GFLOP/s", 1.25 * 989e3),
+        ("loading_bytes_per_second", "Gbit/s", 8000),
+        ("diagnostics_memory_bytes_per_second", "TB/s", 6),
+    ],
+)
+def test_limits_hold_exactly_in_any_unit(name, unit, most):
+    for value, problems in ((0, 0), (most, 0), (most * (1 + 1e-12), 1), (-5e-324, 1)):
+        record = make_record(metrics=[metric(name, value, unit)])
+        assert len(plausible.checks("node-1", "training", record, "h200")) == problems, value
 
 
 def test_many_impossible_figures_are_counted():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -65,9 +66,12 @@ def checks(node: str, stage: str, record: Record | None, sku: str | None, *, of_
     known_sku = sku_catalogue.by_name(sku)
     found: dict[str, tuple[Metric, str]] = {}
     for metric in record["metrics"]:
-        problem = _problem(metric, known_sku)
-        if problem:
-            found.setdefault(metric["name"], (metric, problem))
+        value, name = metric["value"], metric["name"]
+        if value is None or name in found:
+            continue
+        low, high = _bounds(name, metric["unit"], sku)
+        if not low <= value <= high:
+            found[name] = (metric, _problem(metric, too_small=value < low, sku=known_sku))
     entries = [
         own_entry(
             f"{stage}_plausible", stage, "plausible", "missing" if of_gang else "fail", metric=name,
@@ -84,23 +88,36 @@ def checks(node: str, stage: str, record: Record | None, sku: str | None, *, of_
     return entries
 
 
-def _problem(metric: Metric, sku: Sku | None) -> str:
-    """Why a figure cannot be; empty where it can."""
-    value, allowed = metric["value"], range_of(metric["name"])
-    if value is None:
-        return ""
-    number = value
-    if units.compatible(metric["unit"], allowed.unit):
-        number = units.to_float(units.convert(value, metric["unit"], allowed.unit))
+@functools.lru_cache(maxsize=1 << 14)
+def _bounds(name: str, unit: str, sku: str | None) -> tuple[float, float]:
+    """The least and the greatest plausible figure of that name in that unit; of a wrong unit none is.
+
+    A fleet has millions of figures of a few thousand names: limits are converted once, and figures never.
+    """
+    allowed = range_of(name)
+    highest = allowed.highest(sku_catalogue.by_name(sku))
+    low, high = allowed.low, math.inf if highest is None else highest
+    if unit == allowed.unit:
+        return low, high
+    if units.compatible(unit, allowed.unit):
+        low, high = (
+            one if math.isinf(one) else units.to_float(units.convert(one, allowed.unit, unit)) for one in (low, high)
+        )
     elif not allowed.any_unit:
-        return f"in {metric['unit'] or 'no unit'}, which is no unit of {allowed.unit}"
-    if number < allowed.low:
+        return math.inf, -math.inf
+    return low, high
+
+
+def _problem(metric: Metric, *, too_small: bool, sku: Sku | None) -> str:
+    """Why a figure out of its bounds cannot be."""
+    allowed, unit = range_of(metric["name"]), metric["unit"]
+    if not allowed.any_unit and not units.compatible(unit, allowed.unit):
+        return f"in {unit or 'no unit'}, which is no unit of {allowed.unit}"
+    if too_small:
         return f"under {units.human(allowed.low, allowed.unit)}"
     highest = allowed.highest(sku)
-    if highest is not None and number > highest:
-        of_sku = f", {allowed.times:g} times that of {sku.title}" if sku and allowed.highest(None) != highest else ""
-        return f"over {units.human(highest, allowed.unit)}{of_sku}"
-    return ""
+    of_sku = f", {allowed.times:g} times that of {sku.title}" if sku and allowed.highest(None) != highest else ""
+    return f"over {units.human(highest, allowed.unit)}{of_sku}"
 
 
 def _property(sku: Sku, path: str) -> float | None:
