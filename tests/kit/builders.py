@@ -162,9 +162,9 @@ def judge(run, evidence, checks=None):
     return {**report, "summary": summary_lines(report)}
 
 
-def judge_metric(check, metrics, *, gpus=8, gpu_count=None, sku="auto", vendor="nvidia", **record):
+def judge_metric(check, metrics, *, gpus=8, gpu_count=None, sku="auto", vendor="nvidia", setups=None, **record):
     """The entries of one check for a node whose training reported ``metrics``."""
-    run = make_run(gpu_count=gpu_count, sku=sku)
+    run = make_run(gpu_count=gpu_count, sku=sku, setups=setups or {})
     evidence = healthy(run, gpus=gpus, vendor=vendor)
     evidence.records["node-1"]["training"] = make_record(metrics=metrics, **record)
     node = judge(run, evidence, [check])["nodes"][0]

@@ -1,5 +1,7 @@
 """Records of a whole H200 node as the shipped workloads report it."""
 
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import setups
+
 from tests.kit.builders import facts_record, make_record, metric
 
 STAGES = ["facts", "diagnostics", "fingerprint", "training"]
@@ -16,6 +18,15 @@ COLLECTIVES = {
 
 #: A little noise, the same in every run, so that figures differ as those of real parts do.
 NOISE = (0.0, 0.004, -0.003, 0.002, -0.005, 0.001, 0.003, -0.002)
+
+
+def setups_of(*, nvls=False, training=()):
+    """What settings imply: the usual ones of a quick run, NVLS off, with arguments of the training."""
+    declarations = {
+        "diagnostics": {"environment": {} if nvls else {"NCCL_NVLS_ENABLE": "0"}},
+        "training": {"command": ["{python}", "-m", "gpuval_workloads.training", "--seconds", 20, *training]},
+    }
+    return setups.of_stages(declarations, STAGES)
 
 
 def per_gpu(name, value, unit, gpus=8):

@@ -111,9 +111,17 @@ def test_a_node_that_does_not_say_its_group_is_not_left_out_of_the_comparison_si
 def test_groups_that_are_structures_are_compared_whole():
     group = {"gpu": "H200", "torch": "2.13"}
     report, _, _ = fleet(["a", "b"], groups={"node-1": group, "node-2": {**group, "torch": "2.9"}})
-    assert verdicts(report) == [["skipped"], ["skipped"]]
+    assert verdicts(report) == [["warn"], ["warn"]]
     report, _, _ = fleet(["a", "b"], groups={"node-1": group, "node-2": dict(reversed(group.items()))})
     assert verdicts(report) == [["missing"], ["missing"]]
+
+
+def test_a_node_does_not_leave_the_comparison_by_naming_a_group_of_its_own():
+    report, _, _ = fleet(["a", "a", "b"], groups={"node-1": "new", "node-2": "new", "node-3": "mine"})
+    assert verdicts(report) == [["pass"], ["pass"], ["missing"]]
+    (entry,) = [one for one in report["nodes"][2]["checks"] if one["kind"] == "same"]
+    assert entry["reason"].endswith("is mine, while 2 others of its kind report something else")
+    assert report["nodes"][2]["verdict"] == "INCOMPLETE"
 
 
 def test_a_wrong_hash_is_not_retried_into_pass():

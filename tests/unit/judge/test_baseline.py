@@ -321,3 +321,22 @@ def test_a_baseline_of_few_nodes_is_advice(nodes, verdicts):
     assert {node["verdict"] for node in report["nodes"]} == verdicts
     reasons = [one["reason"] for one in report["nodes"][0]["checks"] if one["name"] == "slower"]
     assert any(f"advice, since it is of {nodes} nodes" in reason for reason in reasons) == (nodes < 8)
+
+
+def test_a_node_does_not_escape_its_baseline_by_naming_another_setup():
+    check = make_check("slower", **FIELDS, group_by=["fingerprints.training_setup"])
+    run, evidence = fleet()
+    for records in evidence.records.values():
+        records["diagnostics"]["fingerprints"] = {"training_setup": "large"}
+    accepted = made(run, evidence)
+    run, evidence = fleet(1, slow=["node-1"])
+    for setup, asked, expected in (
+        ("large", ["large"], "fail"),
+        ("small", ["large"], "missing"),
+        ("small", ["small"], "skipped"),
+        ("small", None, "skipped"),
+    ):
+        run["setups"] = {"diagnostics": {"training_setup": {"any": asked}}} if asked else {}
+        evidence.records["node-1"]["diagnostics"]["fingerprints"] = {"training_setup": setup}
+        (node,) = judge(run, evidence, check, against=accepted)["nodes"]
+        assert {one["verdict"] for one in node["checks"] if one["name"] == "slower"} == {expected}, (setup, asked)

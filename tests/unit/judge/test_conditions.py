@@ -1,6 +1,7 @@
 """When a check is judged at all: number of GPUs, algorithm, requirements, and what a node says it cannot have."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
@@ -42,14 +43,51 @@ def test_what_takes_two_gpus_is_not_asked_of_one(gpus, gpu_count, expected):
     [
         ({"nvls": "on"}, 366, "fail"),
         ({"nvls": "on"}, 480, "pass"),
-        ({"nvls": "off"}, 366, "skipped"),
-        ({}, 480, "missing"),  # nothing says which floor holds
+        ({"nvls": "off"}, 366, "warn"),  # no setting says which floor holds: a warning, never dropped silently
+        ({}, 480, "missing"),
     ],
 )
 def test_a_floor_holds_for_the_algorithm_it_was_measured_with(fingerprints, value, expected):
     check = make_check(**BANDWIDTH, applies={"fingerprints": {"nvls": ["on"]}})
     (entry,) = judge_metric(check, rate(value), fingerprints=fingerprints)
     assert entry["verdict"] == expected
+    (entry,) = judge_metric(replace(check, severity="advisory"), rate(value), fingerprints=fingerprints)
+    assert entry["verdict"] == {"fail": "warn", "warn": "skipped"}.get(expected, expected)
+
+
+@pytest.mark.parametrize(
+    ("asked", "fingerprints", "value", "expected"),
+    [
+        (["on"], {"nvls": "on"}, 366, "fail"),
+        (["on"], {"nvls": "on"}, 480, "pass"),
+        (["on"], {"nvls": "off"}, 480, "missing"),
+        (["on"], {"nvls": "off"}, 366, "missing"),
+        (["on"], {}, 480, "missing"),
+        (["off"], {"nvls": "off"}, 366, "skipped"),
+        (["off"], {"nvls": "on"}, 366, "skipped"),  # a node cannot choose a check either
+        (["off"], {}, 366, "skipped"),
+    ],
+)
+def test_which_floor_holds_is_for_the_settings_to_say_and_not_for_the_node(asked, fingerprints, value, expected):
+    check = make_check(**BANDWIDTH, applies={"fingerprints": {"nvls": ["on"]}})
+    setups = {"training": {"nvls": {"any": asked}}}
+    (entry,) = judge_metric(check, rate(value), fingerprints=fingerprints, setups=setups)
+    assert entry["verdict"] == expected
+
+
+def test_the_workload_is_that_of_the_plan():
+    check = make_check(**BANDWIDTH, applies={"workload": ["training"]})
+    (entry,) = judge_metric(check, rate(366), workload="custom")
+    assert entry["verdict"] == "fail"
+
+
+def test_a_precision_of_the_data_sheet_is_no_excuse():
+    """An H200 has fp8, whatever its node says; what the catalogue does not know is still excused."""
+    said = {"left_out": {"fp8": "this chip has no fp8", "fp4": "this chip has no such product"}}
+    for precision, severity in (("fp8", "required"), ("fp4", "advisory")):
+        check = make_check(metric="error", kind="max", value=0, excused_by=[f"left_out.{precision}"])
+        (entry,) = judge_metric(check, [], environment=said)
+        assert (entry["verdict"], entry["severity"]) == ("missing", severity)
 
 
 @pytest.mark.parametrize(

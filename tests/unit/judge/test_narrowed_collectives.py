@@ -1,7 +1,7 @@
 """A list of collectives that was narrowed: what was not asked for is not demanded, and the report tells of it."""
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, setups
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
 
 from tests.kit.builders import facts_record, judge, make_record, make_run, metric
@@ -27,8 +27,11 @@ def collective(node, asked, measured, say=True):
     return make_record(node, "collective", metrics=figures, fingerprints=told, environment=environment)
 
 
-def judged(asked, measured, say=True):
+def judged(asked, measured, say=True, only=None):
+    """``asked``: what the records say; ``only``: what the settings say, the same unless given."""
     run = make_run(NODES, stages=["facts", "collective"])
+    command = ["{python}", "-m", "gpuval_workloads.gang", "collectives", "--only", *(only or asked)]
+    run["setups"] = setups.of_stages({"collective": {"command": command}}, ["facts", "collective"])
     for node in run["nodes"].values():
         node["gang_stages"] = ["collective"]
     records = {
@@ -49,6 +52,16 @@ def test_what_was_not_asked_for_is_not_demanded_but_reported():
     found = checks(report)
     assert found["collective_all_to_all_measured"]["verdict"] == "skipped"
     assert (found["collective_all_asked"]["verdict"], found["collective_all_asked"]["value"]) == ("warn", 4)
+
+
+@pytest.mark.parametrize("way", DEMANDED)
+def test_a_gang_does_not_drop_a_collective_by_saying_that_it_was_not_asked_for(way):
+    others = [one for one in WAYS if one != way]
+    report = judged(others, others, only=WAYS)
+    assert report["verdict"] == "INCOMPLETE"
+    entry = checks(report)[f"collective_{way}_measured"]
+    assert entry["verdict"] == "missing"
+    assert f"gang_{way}_asked is no, but this run asks for yes" in entry["reason"]
 
 
 @pytest.mark.parametrize("way", DEMANDED)

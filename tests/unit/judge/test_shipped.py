@@ -8,13 +8,14 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
 
 from tests.kit.builders import healthy, judge, make_record, make_run, metric
-from tests.kit.h200 import STAGES, diagnostics, facts, records, telemetry
+from tests.kit.h200 import STAGES, diagnostics, facts, records, setups_of, telemetry
 
 SHIPPED = criteria.load(criteria.shipped_files())
 
 
-def judged(change=None, *, gpus=8, sku="auto", gpu_count=None, nodes=("node-1",)):
-    run = make_run(nodes, stages=STAGES, sku=sku, gpu_count=gpu_count)
+def judged(change=None, *, gpus=8, sku="auto", gpu_count=None, nodes=("node-1",), **settings):
+    """The report on healthy nodes, the first changed; ``settings`` of the run as ``setups_of`` takes them."""
+    run = make_run(nodes, stages=STAGES, sku=sku, gpu_count=gpu_count, setups=setups_of(**settings))
     evidence = Evidence(
         records={name: copy.deepcopy(records(name, gpus)) for name in nodes},
         launches={name: {"state": "started", "message": ""} for name in nodes},
@@ -114,7 +115,6 @@ def fell_off_the_bus(by_stage):
          "diagnostics_peer_errors", "link:gpu2>gpu5"),
         (change_metric("diagnostics", "diagnostics_all_reduce_bus_bytes_per_second", 300e9),
          "diagnostics_all_reduce_speed_h200", "node"),
-        (nvls_on, "diagnostics_all_reduce_nvls_speed_h200", "node"),  # 366 GB/s is well without NVLS only
         (over_shared_memory, "diagnostics_transport_h200", "node"),
         (one_of_eight_hidden, "diagnostics_processes", "node"),
         (change_metric("fingerprint", "fingerprint_mismatch_count", 1, "gpu:1"),
@@ -356,8 +356,47 @@ def test_many_impossible_figures_are_counted():
     assert entries[-1]["reason"].endswith("; so are 12 more figures")
 
 
+def of(report, name):
+    (entry,) = [one for one in report["nodes"][0]["checks"] if one["name"] == name]
+    return entry
+
+
+def test_with_nvls_the_floor_is_higher_and_a_node_does_not_escape_it():
+    """366 GB/s is well without NVLS only, and only the settings say that it is off."""
+    floor = "diagnostics_all_reduce_nvls_speed_h200"
+    report = judged(nvls_on, nvls=True)
+    assert (report["verdict"], of(report, floor)["verdict"]) == ("FAIL", "fail")
+    report = judged(nvls=True)
+    assert (report["verdict"], of(report, floor)["verdict"]) == ("INCOMPLETE", "missing")
+    assert "diagnostics_nvls is off, but this run asks for on" in of(report, floor)["reason"]
+    assert of(judged(nvls=False), floor)["verdict"] == "skipped"
+
+
+@pytest.mark.parametrize("setup", ["llama-1b 8x2048 fp32 eager", "llama-small 16x1024 bf16 eager", "resnet18 8 bf16 x"])
+def test_a_lone_node_does_not_escape_its_floor_by_naming_another_setup(setup):
+    def slow(by_stage):
+        by_stage["training"]["fingerprints"]["training_setup"] = setup
+        for one in by_stage["training"]["metrics"]:
+            if one["name"] == "training_model_tflops":
+                one["value"] = 100.0
+
+    report = judged(slow)
+    assert (report["verdict"], of(report, "training_speed_h200")["verdict"]) == ("INCOMPLETE", "missing")
+    assert of(report, "training_speed_h200")["reason"].startswith(f"training_setup is {setup}, but this run asks for ")
+
+
+def test_settings_that_ask_for_another_training_have_no_floor():
+    def small(by_stage):
+        by_stage["training"]["fingerprints"]["training_setup"] = "llama-small 16x1024 bf16 eager"
+
+    report = judged(small, training=["--size", "small"])
+    assert (report["verdict"], of(report, "training_speed_h200")["verdict"]) == ("PASS", "skipped")
+    report = judged(training=["--size", "small"])  # a node that says that it did the larger one chooses no check
+    assert of(report, "training_speed_h200")["verdict"] == "skipped"
+
+
 def test_seven_gpus_that_are_faster_than_the_floor_of_eight_do_not_pass():
-    node = judged(one_of_eight_hidden)["nodes"][0]
+    node = judged(one_of_eight_hidden, nvls=True)["nodes"][0]
     (entry,) = [one for one in node["checks"] if one["name"] == "diagnostics_all_reduce_nvls_speed_h200"]
     assert entry["verdict"] == "missing"
     assert "judged only when diagnostics_processes passes" in entry["reason"]

@@ -11,7 +11,7 @@ from ..plugin_utils.core.escape import NODE_NAME
 from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.gang import naming
 from ..plugin_utils.gang.forming import LEAST
-from ..plugin_utils.judge import baseline, criteria, versions
+from ..plugin_utils.judge import baseline, criteria, setups, versions
 from ..plugin_utils.runs import applied_criteria, labels, node_ids, plans
 from ..plugin_utils.runs import folder as run_folder
 
@@ -77,6 +77,7 @@ class ActionModule(ControllerAction):
                 for stage in [*options["profile_stages"], *options["gang_stages"]]
                 if stage in options["workloads"]
             },
+            "setups": setups.of_stages(options["workloads"], [*options["profile_stages"], *options["gang_stages"]]),
             "nodes": nodes,
         }
         if not together and options["gang_stages"]:

@@ -104,6 +104,34 @@ def wants_compile(config: Config, is_nvidia: bool) -> bool:
     return is_nvidia and config.model == "llama" and is_long
 
 
+def resnet18_batch_size(config: Config, is_gpu: bool) -> int:
+    """Return the images per step asked for, or what keeps the device busy."""
+    return config.batch_size or (2048 if is_gpu else 32)
+
+
+def gpu_setups(config: Config, is_nvidia: bool, memory_bytes: int) -> list[str]:
+    """Return the setups that a GPU of that memory may report: where compiling fails, training goes on without."""
+    compiled = [True, False] if wants_compile(config, is_nvidia) else [False]
+    return [_gpu_setup(config, memory_bytes, is_compiled) for is_compiled in compiled]
+
+
+def _gpu_setup(config: Config, memory_bytes: int, is_compiled: bool) -> str:
+    dtype = precision(config, is_gpu=True)
+    if config.model != "llama":
+        return setup_text(config.model, None, [resnet18_batch_size(config, is_gpu=True)], dtype, is_compiled)
+    size = llama_size(config, True, memory_bytes)
+    batch = llama_batch_size(config, size, is_compiled, memory_bytes)
+    return setup_text(
+        config.model, size, [batch, config.sequence_length or SIZES[size].sequence_length], dtype, is_compiled
+    )
+
+
+def setup_text(model: str, size: str | None, batch: Sequence[int], dtype: str, is_compiled: bool) -> str:
+    """Return what decides how fast the model trains, as one text; ``batch``: samples, or sequences and their length."""
+    name = f"{model}-{size}" if size else model
+    return f"{name} {'x'.join(map(str, batch))} {dtype} {'compiled' if is_compiled else 'eager'}"
+
+
 def precision(config: Config, is_gpu: bool) -> str:
     """Return bf16 or fp32, as asked or by the device."""
     if config.precision != "auto":

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..common.ranks import Ranks
 from . import data, metrics
-from .config import Config, llama_batch_size, llama_size, precision
+from .config import Config, llama_batch_size, llama_size, precision, resnet18_batch_size
 from .models.llama import Llama
 from .models.resnet import ResNet18
 from .models.shapes import SIZES
@@ -89,7 +89,7 @@ def _llama(config: Config, ranks: Ranks, dtype: str, is_compiled: bool) -> Task:
 
 def _resnet18(config: Config, ranks: Ranks, dtype: str) -> Task:
     is_gpu = ranks.accelerator.is_gpu
-    batch_size = config.batch_size or (2048 if is_gpu else 32)
+    batch_size = resnet18_batch_size(config, is_gpu)
     if config.data_dir:
         shard = data.cifar10(config.data_dir, ranks.rank, ranks.world_size)
     else:

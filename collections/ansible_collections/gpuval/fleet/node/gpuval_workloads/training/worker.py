@@ -23,7 +23,7 @@ from ..common.result import RESULT_FILE_VARIABLE, Result
 from ..common.stats import Curve, Sample, percentile
 from .bounds import Bounds
 from .compiling import compile_layers
-from .config import Config, parse_arguments, wants_compile
+from .config import Config, parse_arguments, setup_text, wants_compile
 from .pace import SLOW_RATIO, Pace, StepTime, on_last_gradient, slowest
 from .task import Task, build_task
 from .validation import validate
@@ -55,9 +55,8 @@ def main(ranks: Ranks, result: Result) -> None:
 def setup(task: Task) -> str:
     """What decides how fast the model trains, as one text: floors of a GPU model hold for one of them."""
     values = task.environment
-    name = "-".join(str(values[key]) for key in ("model", "size") if key in values)
-    batch = "x".join(str(values[key]) for key in ("batch_size_per_process", "sequence_length") if key in values)
-    return f"{name} {batch} {values['precision'].split()[0]} {'compiled' if values['compile'] else 'eager'}"
+    batch = [values[key] for key in ("batch_size_per_process", "sequence_length") if key in values]
+    return setup_text(values["model"], values.get("size"), batch, values["precision"].split()[0], values["compile"])
 
 
 def prepare(config: Config, ranks: Ranks, result: Result) -> Task:

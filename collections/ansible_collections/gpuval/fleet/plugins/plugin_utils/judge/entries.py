@@ -128,7 +128,7 @@ def _outside(check: Check, subject: Subject) -> tuple[str, str] | None:
     if applies.sku and subject.skus.isdisjoint(applies.sku):
         return "skipped", f"applies to {_any_of(applies.sku)}, this is {subject.catalogue_sku or subject.sku}"
     record = subject.records.get(check.stage)
-    workload = record["workload"] if record else None
+    workload = subject.workloads.get(check.stage, record["workload"] if record else None)
     if applies.workload and workload is not None and workload not in applies.workload:
         return "skipped", f"applies to the workload {_any_of(applies.workload)}, this is {workload}"
     if applies.accelerator:
@@ -171,20 +171,36 @@ def not_to_judge(check: Check, subject: Subject, expected: str) -> list[Entry]:
     if open_entries:
         return open_entries
     record = subject.records[check.stage]
-    for (
-        name,
-        wanted,
-    ) in check.applies.fingerprints:  # a limit is for the transport and the algorithm it was measured with
-        found = record["fingerprints"].get(name)
-        if found is None:
-            reason = f"applies to {name} {_any_of(wanted)}, and {check.stage} reported no {name}"
-            return excused(check, [entry_of(check, "missing", reason, expected)], record)
-        if found not in wanted:
-            reason = f"applies to {name} {_any_of(wanted)}, this is {found}"
-            return [entry_of(check, "skipped", reason, expected)]
+    for name, wanted in check.applies.fingerprints:
+        other = _other_fingerprint(check, subject, record, name, wanted)
+        if other is not None:
+            return [entry_of(check, *other, expected)]
     if check.scope == "link" and _is_single(check, subject, record):
         return [entry_of(check, "skipped", "one part has no links", expected)]
     return []
+
+
+def _other_fingerprint(
+    check: Check, subject: Subject, record: Record, name: str, wanted: Sequence[str]
+) -> tuple[str, str] | None:
+    """Verdict and reason where a limit is not for this node: it is for the way to work that it was measured with.
+
+    The run's settings decide that. A node that works another way than they ask for lacks evidence, and is not exempt.
+    """
+    found = record["fingerprints"].get(name)
+    asked = subject.setups.get(check.stage, {}).get(name)
+    limit = f"applies to {name} {_any_of(wanted)}"
+    if asked is not None and asked.isdisjoint(wanted):
+        return "skipped", f"{limit}, this run asks for {_any_of(sorted(asked))}"
+    if found is None:
+        return "missing", f"{limit}, and {check.stage} reported no {name}"
+    if found in wanted:
+        return None
+    if asked is not None:
+        return "missing", f"{name} is {found}, but this run asks for {_any_of(sorted(asked))}: the limit cannot be held"
+    if not check.required:
+        return "skipped", f"{limit}, this is {found}"
+    return "warn", f"{limit}, this is {found}, and no setting of the run tells which is right: not judged"
 
 
 def _is_single(check: Check, subject: Subject, record: Record) -> bool:
@@ -201,9 +217,14 @@ EXCUSE = re.compile(
 )
 
 
-def excused(check: Check, entries: list[Entry], record: Record) -> list[Entry]:
-    """What is missing is advice where the record tells why the node cannot have it; what failed stays as it is."""
-    why = [text for path in check.excused_by for text in environment.texts(record["environment"], path)]
+def excused(check: Check, entries: list[Entry], subject: Subject, record: Record) -> list[Entry]:
+    """What is missing is advice where the record tells why the node cannot have it; what failed stays as it is.
+
+    A precision that the SKU has by its data sheet is no excuse.
+    """
+    known = {f"left_out.{precision}" for precision in subject.precisions}
+    paths = [path for path in check.excused_by if path not in known]
+    why = [text for path in paths for text in environment.texts(record["environment"], path)]
     if why and all(EXCUSE.search(text) for text in why):
         for entry in entries:
             if entry["verdict"] == "missing":

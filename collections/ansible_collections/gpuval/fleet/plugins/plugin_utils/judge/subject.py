@@ -31,6 +31,12 @@ class Subject:
     known_spreads: Mapping[str, float] = field(default_factory=dict)
     #: What nodes must share to be compared: the catalogue's SKU, else the models of the GPUs.
     kind: str = ""
+    #: By stage the workload of its plan; the record's own says nothing about which checks hold.
+    workloads: Mapping[str, str] = field(default_factory=dict)
+    #: By stage and fingerprint the values that the run's settings allow on nodes of its SKU.
+    setups: Mapping[str, Mapping[str, frozenset[str]]] = field(default_factory=dict)
+    #: Precisions that its SKU has by the data sheet.
+    precisions: frozenset[str] = frozenset()
     _indexes: dict[int, dict[str, list[Metric]]] = field(default_factory=dict)
 
     def metrics(self, record: Record, name: str, scope: str) -> list[Metric]:

@@ -8,7 +8,7 @@ from typing import Any
 from ..core.vendors import GPU_VENDORS
 from ..records.documents import Record
 from ..records.evidence import Evidence
-from . import sku_catalogue
+from . import setups, sku_catalogue
 from .analysis.properties import of_node
 from .identity import models_of
 from .subject import FACTS, Subject
@@ -41,6 +41,9 @@ def subject_of(run: Mapping[str, Any], name: str, evidence: Evidence) -> Subject
         properties=of_node(expected.get("labels", {}), facts),
         known_spreads=sku.part_spreads if sku else {},
         kind=found or ", ".join(sorted(set(models))) or expected["sku"],
+        workloads=run.get("workloads", {}),
+        setups=setups.for_sku(run.get("setups", {}), sku.name if sku else None),
+        precisions=frozenset(sku.gpu.get("peak_tflops", {}) if sku else ()),
     )
 
 

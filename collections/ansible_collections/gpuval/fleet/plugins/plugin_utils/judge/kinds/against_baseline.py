@@ -12,7 +12,7 @@ from .. import baseline as baselines
 from ..baseline import Baseline
 from ..check import Check
 from ..entries import Entry, PartResult, entries_of, entry_of, excused, lacking, not_applicable, not_to_judge
-from ..peer_samples import figures_of, group_key
+from ..peer_samples import FINGERPRINT, figures_of, group_key
 from ..peer_statistics import MEDIAN_ERROR, MIN_PARTS, Peers, widened
 from ..subject import Subject
 from .base import Context, Kind, Target, allowance, deviation_text, earlier_failures
@@ -59,6 +59,10 @@ class AgainstBaseline(Kind):
         if figure is None:
             kind = " ".join([sku, f"{subject.gpus} GPUs", workload, *setup.values()])
             reason = f"the baseline {baseline.title} has no {check.metric} of {kind}"
+            asked = _asked_for(check, subject, setup)
+            if any(baseline.find(check, sku, subject.gpus, workload, one) for one in asked):
+                texts = " or ".join(" ".join(one.values()) for one in asked)
+                return [entry_of(check, "missing", f"{reason}, but of what this run asks for: {texts}", expected)]
             return [entry_of(check, "skipped", reason, expected)]
         if check.same_part and "places" not in figure:
             reason = (
@@ -75,7 +79,18 @@ class AgainstBaseline(Kind):
                 if entry["verdict"] == "fail":
                     entry.update(verdict="warn", severity="advisory")
                     entry["reason"] += f"; advice, since it is of {figure['nodes']} nodes, fewer than {LEAST_NODES}"
-        return excused(check, entries, record)
+        return excused(check, entries, subject, record)
+
+
+def _asked_for(check: Check, subject: Subject, setup: Mapping[str, str]) -> list[dict[str, str]]:
+    """The setups that the run's settings ask for in place of the one that the node reports."""
+    asked = subject.setups.get(check.stage, {})
+    found = [dict(setup)]
+    for path in setup:
+        name = path.removeprefix(FINGERPRINT)
+        if path.startswith(FINGERPRINT) and name in asked:
+            found = [{**one, path: value} for one in found for value in sorted(asked[name])]
+    return found
 
 
 def _results(

@@ -124,7 +124,7 @@ class MetricKind(Kind):
             absent = None
             if not results:
                 return []
-        entries = excused(check, entries_of(check, results, absent, expected), record)
+        entries = excused(check, entries_of(check, results, absent, expected), subject, record)
         return with_gang(check, entries, record) if check.of_gang or check.tells_message else entries
 
     def failed_so_far(self, check: Check, subject: Subject, expected: str) -> list[Entry]:

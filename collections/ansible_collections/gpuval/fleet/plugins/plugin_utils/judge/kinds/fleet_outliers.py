@@ -176,7 +176,7 @@ class _Comparison:
             own = f"{' and '.join(check.group_by)} is {' '.join(sample.group[_KIND:])}"
             reason = f"no peers: {own}, on fewer than {check.min_peers + 1} nodes, while {others}"
             settled = self._entries(sample, None) if sample.settled else []
-            self._keep(sample, [*excused(check, settled, sample.record), self._missing(reason)])
+            self._keep(sample, [*excused(check, settled, sample.subject, sample.record), self._missing(reason)])
 
     def _levels(self, samples: Samples, whole: PeerGroup) -> dict[GroupKey, list[float]]:
         """By software how fast each node is, relative to all; empty where figures are relative to the node anyway."""
@@ -243,7 +243,7 @@ class _Comparison:
             if of_worse and certain:
                 entries = of_worse
             else:
-                entries = excused(check, self._entries(sample, group, doubt), sample.record)
+                entries = excused(check, self._entries(sample, group, doubt), sample.subject, sample.record)
                 if of_worse and all(one["verdict"] == "pass" for one in entries):
                     entries += of_worse[:1]
             if behind:
@@ -301,7 +301,7 @@ class _Comparison:
         if verdict == "warn":
             entry["severity"] = "advisory"
         beside = self._entries(sample, None) if sample.settled or _lacking(check, sample) else []
-        return [entry, *excused(check, beside, sample.record)]
+        return [entry, *excused(check, beside, sample.subject, sample.record)]
 
     def _without_peers(self, samples: Samples, group: PeerGroup) -> None:
         """Few nodes: what needs no peers is judged, parts are held against those of their node, nodes against the best.
@@ -317,7 +317,7 @@ class _Comparison:
             if absent is not None and not entries:
                 entries = [entry_of(check, "missing", absent[1], self.expected, part=absent[0])]
             entries += self._beside_few(sample, samples)
-            self._keep(sample, excused(check, entries, sample.record) or [dict(skipped)])
+            self._keep(sample, excused(check, entries, sample.subject, sample.record) or [dict(skipped)])
 
     def _beside_few(self, sample: PeerSample, samples: Samples) -> list[Entry]:
         """The parts, or the node, that few peers show to be too far off."""

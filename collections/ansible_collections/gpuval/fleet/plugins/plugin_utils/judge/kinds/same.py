@@ -96,7 +96,11 @@ class Same(Kind):
                 group, reported = found
                 groups[group].append(reported)
         for group in sorted(groups):
-            self._compare(check, " ".join(group), groups[group], context)
+            others = [len(groups[other]) for other in groups if other != group and other[0] == group[0]]
+            if check.required and others and len(groups[group]) == 1:
+                self._left_alone(check, group, groups[group][0], others, context)
+            else:
+                self._compare(check, " ".join(group), groups[group], context)
 
     def _reported(self, check: Check, subject: Subject) -> Entry | tuple[GroupKey, _Reported]:
         """The node's group and value, or the entry that tells why it has none."""
@@ -117,6 +121,20 @@ class Same(Kind):
         attempts = (_value(check, one) for one in record["attempts"] if one["state"] not in UNFINISHED)
         earlier = tuple(one for one in attempts if one is not None) if check.required and not check.retry else ()
         return tuple(group), _Reported(subject.name, value, earlier)
+
+    def _left_alone(
+        self, check: Check, group: GroupKey, one: _Reported, others: Sequence[int], context: Context
+    ) -> None:
+        """A node that nothing is compared with, because of what it reports itself (``group_by``).
+
+        Beside a majority that reports something else its evidence is missing; else it is a warning.
+        """
+        own = f"{' and '.join(check.group_by)} is {' '.join(group[1:])}"
+        reason = f"no peers: {own}, while {sum(others)} others of its kind report something else"
+        verdict = "missing" if max(others) > 1 and 2 * max(others) > sum(others) + 1 else "warn"
+        context.nodes[one.node][check.name] = [
+            entry_of(check, verdict, reason, self.expected(check), value=one.value)
+        ]
 
     def _compare(self, check: Check, kind: str, reported: Sequence[_Reported], context: Context) -> None:
         expected, nodes = self.expected(check), context.nodes

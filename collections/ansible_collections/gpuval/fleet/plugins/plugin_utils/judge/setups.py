@@ -1,0 +1,84 @@
+"""What a run's settings imply for fingerprints that limits depend on: which checks hold is not for a node to say.
+
+The setup of a training, NVLS and the collectives of a gang follow from the command and the environment of their stage,
+sizes that are ``auto`` from the memory of the SKU. They are frozen in run.json when the run is opened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from ansible_collections.gpuval.fleet.node.gpuval_workloads.gang import config as gang
+from ansible_collections.gpuval.fleet.node.gpuval_workloads.training import config as training
+
+from . import sku_catalogue
+
+#: By fingerprint and SKU of the catalogue (or ANY) the values that the settings allow.
+Setup = Mapping[str, Mapping[str, Sequence[str]]]
+ANY = "any"
+_Config = TypeVar("_Config")
+
+
+def of_stages(declarations: Mapping[str, Mapping[str, Any]], stages: Iterable[str]) -> dict[str, Setup]:
+    """By stage what its declaration implies; a stage whose fingerprints no setting decides is left out."""
+    found = {stage: _MAKERS[stage](declarations[stage]) for stage in stages if stage in declarations.keys() & _MAKERS}
+    return {stage: setup for stage, setup in found.items() if setup}
+
+
+def for_sku(setups: Mapping[str, Setup], sku: str | None) -> dict[str, dict[str, frozenset[str]]]:
+    """By stage and fingerprint the values that nodes of that SKU may report."""
+    return {
+        stage: {
+            name: frozenset(values[sku if sku in values else ANY])
+            for name, values in setup.items()
+            if sku in values or ANY in values
+        }
+        for stage, setup in setups.items()
+    }
+
+
+def _training(declaration: Mapping[str, Any]) -> Setup:
+    config = _parsed(declaration, "gpuval_workloads.training", training.parse_arguments)
+    if config is None or config.validation_only:
+        return {}
+    by_sku = {
+        sku.name: training.gpu_setups(config, sku.vendor == "nvidia", int(sku.gpu["memory_bytes"]))
+        for sku in sku_catalogue.shipped()
+        if "memory_bytes" in sku.gpu
+    }
+    return {"training_setup": by_sku}
+
+
+def _diagnostics(declaration: Mapping[str, Any]) -> Setup:
+    enabled = str((declaration.get("environment") or {}).get("NCCL_NVLS_ENABLE", "")).strip()
+    return {"diagnostics_nvls": {ANY: ["off" if enabled == "0" else "on"]}}
+
+
+def _collective(declaration: Mapping[str, Any]) -> Setup:
+    config = _parsed(declaration, "gpuval_workloads.gang", gang.parse_arguments)
+    if not isinstance(config, gang.CollectivesConfig):
+        return {}
+    asked = config.only or gang.NAMES
+    return {f"gang_{name}_asked": {ANY: ["yes" if name in asked else "no"]} for name in gang.NAMES}
+
+
+_MAKERS: Mapping[str, Callable[[Mapping[str, Any]], Setup]] = {
+    "training": _training,
+    "diagnostics": _diagnostics,
+    "collective": _collective,
+}
+
+
+def _parsed(declaration: Mapping[str, Any], module: str, parse: Callable[[Sequence[str]], _Config]) -> _Config | None:
+    """The configuration of a stage that runs that module; None for another command, or one that the module refuses."""
+    command = [str(word) for word in declaration.get("command") or ()]
+    if module not in command:
+        return None
+    try:
+        with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+            return parse(command[command.index(module) + 1 :])
+    except SystemExit:
+        return None
