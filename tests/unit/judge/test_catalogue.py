@@ -11,6 +11,7 @@ from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.gaudi import
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.nvidia import smi as nvidia
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import units
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, plausible, sku_catalogue
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
 
 from tests.kit.builders import check as make_check
 from tests.kit.builders import facts_record, healthy, judge, make_run
@@ -287,7 +288,7 @@ def entries(node, *names):
         ({"sku": "gb200-nvl72", "model": "NVIDIA GB200", "gpus": 4}, {"sku": "pass", "sku_gpu_count": "pass"}, "PASS"),
         ({"sku": "l40s", "model": "NVIDIA L40S", "gpus": 3}, {"sku": "pass"}, "PASS"),
         ({"sku": "hpc-purple"}, {"sku": "pass", "sku_gpu_count": "pass"}, "PASS"),
-        ({"model": "Tesla V100-SXM2-32GB"}, {"sku": "skipped"}, "PASS"),
+        ({"model": "Tesla V100-SXM2-32GB"}, {"sku": "warn"}, "PASS"),
         ({"model": None}, {"sku": "missing"}, "INCOMPLETE"),
         # A part of a node is what virtual machines are sold as; who ordered a node by its name ordered a whole one.
         ({"gpus": 4}, {"sku": "pass", "sku_gpu_count": "warn"}, "PASS"),
@@ -358,3 +359,18 @@ def test_both_sizes_of_the_gh200_are_plausible(mebibytes):
     node = judged("NVIDIA GH200 480GB", sku="gh200", gpus=1)
     assert entries(node, "sku", "sku_gpu_count") == {"sku": "pass", "sku_gpu_count": "pass"}
     assert sku.gpu["memory_bytes"] <= mebibytes * 2**20 <= 1.6 * sku.gpu["memory_bytes"]
+
+
+def test_a_node_does_not_leave_its_checks_by_another_vendor_or_model():
+    def judged(vendor, model):
+        run = make_run(stages=["facts"])
+        evidence = Evidence(records={"node-1": {"facts": facts_record(vendor=vendor)}})
+        for gpu in evidence.records["node-1"]["facts"]["environment"]["gpus"]:
+            gpu["name"] = model
+        (node,) = judge(run, evidence, [])["nodes"]
+        (entry,) = [one for one in node["checks"] if one["name"] == "sku"]
+        return entry["verdict"], entry["severity"], entry["reason"]
+
+    assert judged("nvidia", "NVIDIA H200")[0] == "pass"
+    assert judged("amd", "NVIDIA H200")[::2] == ("fail", "the facts report NVIDIA H200, and accelerators of amd")
+    assert judged("nvidia", "NVIDIA X1")[:2] == ("warn", "advisory")

@@ -104,6 +104,7 @@ def test_one_machine_seen_ten_times_would_be_reported():
 def test_a_gang_of_four_gpus_is_judged_by_what_its_network_did(training, collective, unmet):
     told = json.loads((Path(__file__).parents[2] / "data" / "h200" / "gangs.json").read_text())
     run = make_run(("node-1", "node-2"), stages=["facts", "collective", "deepspeed"], gpu_count=2)
+    run["setups"] = {"collective": {"gang_network": {"any": ["Socket"]}}}  # gpuval_network: tcp
     found = {}
     for node in run["nodes"]:
         gang = {"name": "all", "nodes": 2, "node": node, "leader": "node-1", "launcher": "torchrun"}

@@ -65,6 +65,12 @@ def test_all_collectives_are_asked_for_unless_some_are_named():
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(("names", "expected"), [([], None), (["Socket"], {"Socket"}), (["IB", "IBext*"], None)])
+def test_a_network_of_fixed_names_is_known(names, expected):
+    command = [*COLLECTIVES, *(["--expect-network", *names] if names else [])]
+    assert implied("collective", command=command).get("gang_network") == expected
+
+
 def test_opening_a_run_freezes_what_its_settings_imply(tmp_path):
     done, run = open_run(
         tmp_path, "one", ["node-1"], alone=False, gang_stages=[], profile_stages=["facts", "diagnostics", "training"],

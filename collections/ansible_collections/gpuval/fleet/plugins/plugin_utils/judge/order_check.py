@@ -42,7 +42,11 @@ def checks(subject: Subject, has_facts: bool, models: Sequence[str]) -> list[Ent
                 "own in gpuval_sku"
             )
             return [entry("fail", reason, remedy)]
-        return [entry("warn" if several else "skipped", reason, severity="advisory")]
+        remedy = "compare with the order; set gpuval_sku, and add a SKU with floors of your own (docs/criteria.md)"
+        return [entry("warn", reason, remedy, severity="advisory")]
+    if found.vendor != subject.accelerator:
+        remedy = "run the facts again, and compare with lspci: which checks apply depends on the vendor"
+        return [entry("fail", f"the facts report {models_text}, and accelerators of {subject.accelerator}", remedy)]
     size = _node_size_check(subject, found, ordered=ordered is not None)
     return [entry("pass", f"{models_text}: {found.title}"), *size]
 

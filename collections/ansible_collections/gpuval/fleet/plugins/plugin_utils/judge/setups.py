@@ -62,7 +62,10 @@ def _collective(declaration: Mapping[str, Any]) -> Setup:
     if not isinstance(config, gang.CollectivesConfig):
         return {}
     asked = config.only or gang.NAMES
-    return {f"gang_{name}_asked": {ANY: ["yes" if name in asked else "no"]} for name in gang.NAMES}
+    network = list(config.expect_network)
+    # Names with * are those of InfiniBand, which may have NVLink between nodes beside it: there the record tells.
+    known = {"gang_network": {ANY: network}} if network and not any("*" in name for name in network) else {}
+    return known | {f"gang_{name}_asked": {ANY: ["yes" if name in asked else "no"]} for name in gang.NAMES}
 
 
 _MAKERS: Mapping[str, Callable[[Mapping[str, Any]], Setup]] = {

@@ -111,7 +111,7 @@ class MetricKind(Kind):
                 return [entry_of(check, "skipped", "count not declared", expected)]
             if subject.gpus is None:
                 return [entry_of(check, "missing", "the GPU count of this node is unknown", expected)]
-            target = subject.gpus
+            target = subject.gpus * (subject.gpus - 1) if check.value_from == "gpu_pairs" else subject.gpus
             expected = self.expected(check, target)
         open_entries = not_to_judge(check, subject, expected) or self.not_comparable(check, subject, expected)
         if open_entries:

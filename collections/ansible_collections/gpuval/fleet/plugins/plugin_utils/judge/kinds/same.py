@@ -132,9 +132,7 @@ class Same(Kind):
         own = f"{' and '.join(check.group_by)} is {' '.join(group[1:])}"
         reason = f"no peers: {own}, while {sum(others)} others of its kind report something else"
         verdict = "missing" if max(others) > 1 and 2 * max(others) > sum(others) + 1 else "warn"
-        context.nodes[one.node][check.name] = [
-            entry_of(check, verdict, reason, self.expected(check), value=one.value)
-        ]
+        context.nodes[one.node][check.name] = [entry_of(check, verdict, reason, self.expected(check), value=one.value)]
 
     def _compare(self, check: Check, kind: str, reported: Sequence[_Reported], context: Context) -> None:
         expected, nodes = self.expected(check), context.nodes
