@@ -72,6 +72,7 @@ def test_what_a_cpu_node_reports_is_covered(tmp_path, stage, arguments):
     evidence = healthy(run)
     for name, result in (("facts", facts_result(accelerator="cpu")), (stage, ended.result)):
         workload = "training_validation" if "--validation-only" in arguments else name
+        run["workloads"][name] = workload
         fields = {key: result.get(key, {}) for key in ("fingerprints", "environment")}
         evidence.records["node-1"][name] = make_record(
             stage=name, workload=workload, state=result["state"], metrics=result["metrics"], **fields

@@ -356,6 +356,18 @@ def test_many_impossible_figures_are_counted():
     assert entries[-1]["reason"].endswith("; so are 12 more figures")
 
 
+def test_a_node_does_not_choose_how_many_of_its_links_are_judged():
+    def few(by_stage):
+        record = by_stage["diagnostics"]
+        kept = [one for one in record["metrics"] if not one["scope"].startswith("link:") or "gpu0>" in one["scope"]]
+        record["metrics"] = kept
+        change_metric("diagnostics", "diagnostics_links_count", 7)(by_stage)
+
+    report = judged(few)
+    assert (report["verdict"], of(report, "diagnostics_links_counted")["verdict"]) == ("FAIL", "fail")
+    assert of(report, "diagnostics_links_counted")["reason"] == "diagnostics_links_count is 7, not 56"
+
+
 def of(report, name):
     (entry,) = [one for one in report["nodes"][0]["checks"] if one["name"] == name]
     return entry

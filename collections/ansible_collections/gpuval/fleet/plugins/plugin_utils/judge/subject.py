@@ -31,7 +31,7 @@ class Subject:
     known_spreads: Mapping[str, float] = field(default_factory=dict)
     #: What nodes must share to be compared: the catalogue's SKU, else the models of the GPUs.
     kind: str = ""
-    #: By stage the workload of its plan; the record's own says nothing about which checks hold.
+    #: By stage the workload of its plan, which decides which checks hold; the record's own does not.
     workloads: Mapping[str, str] = field(default_factory=dict)
     #: By stage and fingerprint the values that the run's settings allow on nodes of its SKU.
     setups: Mapping[str, Mapping[str, frozenset[str]]] = field(default_factory=dict)
