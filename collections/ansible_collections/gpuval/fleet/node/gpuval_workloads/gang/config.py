@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..common.arguments import positive_float, positive_int
 from ..training.config import Config as OneNode
@@ -108,4 +109,5 @@ def parse_arguments(arguments: Sequence[str]) -> TrainingConfig | CollectivesCon
     work = values.pop("work")
     if work == "training":
         return TrainingConfig(**values)
-    return CollectivesConfig(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
+    fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+    return CollectivesConfig(**fields)

@@ -30,14 +30,13 @@ def of_stages(declarations: Mapping[str, Mapping[str, Any]], stages: Iterable[st
 
 def for_sku(setups: Mapping[str, Setup], sku: str | None) -> dict[str, dict[str, frozenset[str]]]:
     """By stage and fingerprint the values that nodes of that SKU may report."""
-    return {
-        stage: {
-            name: frozenset(values[sku if sku in values else ANY])
-            for name, values in setup.items()
-            if sku in values or ANY in values
-        }
-        for stage, setup in setups.items()
-    }
+    found: dict[str, dict[str, frozenset[str]]] = {}
+    for stage, setup in setups.items():
+        for name, by_sku in setup.items():
+            values = by_sku.get(sku or ANY) or by_sku.get(ANY)
+            if values:
+                found.setdefault(stage, {})[name] = frozenset(values)
+    return found
 
 
 def _training(declaration: Mapping[str, Any]) -> Setup:
