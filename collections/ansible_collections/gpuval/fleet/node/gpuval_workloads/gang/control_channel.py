@@ -275,8 +275,9 @@ class ControlChannel:
 
     def _greeted(self, message: Mapping[str, Any], nonce: str) -> tuple[int, Any]:
         index, bring = message.get("index"), message.get("bring")
-        is_awaited = isinstance(index, int) and 0 < index < len(self._gang.members) and index not in self._brought
-        if not is_awaited or not hmac.compare_digest(self._sign(nonce, index, bring), str(message.get("signature"))):
+        if not isinstance(index, int) or index in self._brought or not 0 < index < len(self._gang.members):
+            raise _BrokenError("the greeting is not from a member of the gang")
+        if not hmac.compare_digest(self._sign(nonce, index, bring), str(message.get("signature"))):
             raise _BrokenError("the greeting is not from a member of the gang")
         return index, bring
 

@@ -33,13 +33,13 @@ class Change:
         return f"{self.what} {moved}: {units.human(self.before, self.unit)} to {units.human(self.after, self.unit)}"
 
 
-def diff(before: Baseline, after: Baseline, *, least: float = 0.005) -> list[Change]:
+def diff(earlier: Baseline, later: Baseline, *, least: float = 0.005) -> list[Change]:
     """What changed, gone and new ones first; figures that moved by less than ``least``, relatively, are left out.
 
     A change is clear when it is more than three standard errors of the two medians: those of as many nodes as they
     were made from, since parts of a node do not differ on their own.
     """
-    old, new = (_by_identity(it) for it in (before, after))
+    old, new = (_by_identity(it) for it in (earlier, later))
     changes = []
     for key in sorted(old.keys() | new.keys()):
         one, other = old.get(key), new.get(key)
@@ -49,8 +49,8 @@ def diff(before: Baseline, after: Baseline, *, least: float = 0.005) -> list[Cha
             if moved < least * abs(one["median"]):
                 continue
             clear = moved > 3 * _error(one, other)
-        before_after = (each["median"] if each else None for each in (one, other))
-        changes.append(Change(_title(figure), figure["unit"], *before_after, clear))
+        before, after = (each["median"] if each else None for each in (one, other))
+        changes.append(Change(_title(figure), figure["unit"], before, after, clear))
     return sorted(changes, key=lambda one: (one.before is not None and one.after is not None, not one.clear, one.what))
 
 
