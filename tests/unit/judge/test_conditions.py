@@ -90,6 +90,22 @@ def test_a_precision_of_the_data_sheet_is_no_excuse():
         assert (entry["verdict"], entry["severity"]) == ("missing", severity)
 
 
+@pytest.mark.parametrize("sku", ["gaudi2", "gaudi3"])
+def test_what_the_program_measures_on_no_chip_of_a_vendor_is_excused(sku):
+    """Gaudi's data sheets have fp8, but diagnostics.matmul multiplies in bf16 alone there."""
+    model = {"gaudi2": "HL-225", "gaudi3": "HL-325L"}[sku]
+    check = make_check(stage="diagnostics", metric="error", kind="max", value=0, excused_by=["left_out.fp8"])
+    run = make_run(stages=["facts", "diagnostics"])
+    evidence = healthy(run, vendor="gaudi")
+    for gpu in evidence.records["node-1"]["facts"]["environment"]["gpus"]:
+        gpu["name"] = model
+    said = {"left_out": {"fp8": "not measured on this accelerator"}}
+    evidence.records["node-1"]["diagnostics"] = make_record(stage="diagnostics", environment=said)
+    found = {entry["name"]: entry for entry in judge(run, evidence, [check])["nodes"][0]["checks"]}
+    assert found["sku"]["verdict"] == "pass"
+    assert (found["speed"]["verdict"], found["speed"]["severity"]) == ("missing", "advisory")
+
+
 @pytest.mark.parametrize(
     ("ranks", "value", "expected", "node"),
     [(8, 480, "pass", "PASS"), (7, 460, "missing", "FAIL"), (7, 100, "missing", "FAIL"), (8, 100, "fail", "FAIL")],

@@ -20,7 +20,8 @@ extends_documentation_fragment: [gpuval.fleet.common]
 attributes:
   check_mode:
     support: partial
-    description: Does not ask the store, and says that the image would be put there.
+    description: Says which images would be made.
+    details: Does not ask the store, and so says of all that they would be put there.
 options:
   reference:
     description: What the image is called.

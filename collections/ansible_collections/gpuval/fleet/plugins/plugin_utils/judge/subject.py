@@ -35,7 +35,7 @@ class Subject:
     workloads: Mapping[str, str] = field(default_factory=dict)
     #: By stage and fingerprint the values that the run's settings allow on nodes of its SKU.
     setups: Mapping[str, Mapping[str, frozenset[str]]] = field(default_factory=dict)
-    #: Precisions that its SKU has by the data sheet.
+    #: Precisions that its SKU has by the data sheet, and a floor for.
     precisions: frozenset[str] = frozenset()
     _indexes: dict[int, dict[str, list[Metric]]] = field(default_factory=dict)
 

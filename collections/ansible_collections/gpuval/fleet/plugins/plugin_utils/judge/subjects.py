@@ -43,8 +43,14 @@ def subject_of(run: Mapping[str, Any], name: str, evidence: Evidence) -> Subject
         kind=found or ", ".join(sorted(set(models))) or expected["sku"],
         workloads=run.get("workloads", {}),
         setups=setups.for_sku(run.get("setups", {}), sku.name if sku else None),
-        precisions=frozenset(sku.gpu.get("peak_tflops", {}) if sku else ()),
+        precisions=_precisions(sku) if sku else frozenset(),
     )
+
+
+def _precisions(sku: sku_catalogue.Sku) -> frozenset[str]:
+    """Precisions of the data sheet that have a floor: Gaudi's fp8 has none, because nothing measures it."""
+    judged = {check.metric for check in sku.checks}
+    return frozenset(one for one in sku.gpu.get("peak_tflops", {}) if f"diagnostics_matmul_{one}_tflops" in judged)
 
 
 def _declared(sku: str) -> str:
