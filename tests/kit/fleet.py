@@ -177,6 +177,8 @@ class Fleet:
             "PATH": os.pathsep.join([str(ANSIBLE_PLAYBOOK.parent), os.environ["PATH"]]),
             "HOME": str(self.home),
             "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
+            "ANSIBLE_CALLBACK_PLUGINS": str(ROOT / "tests/kit/callback"),
+            "ANSIBLE_CALLBACKS_ENABLED": "recap,gpuval.fleet.acceptance",
             "ANSIBLE_NOCOLOR": "1",
             "PYTHONDONTWRITEBYTECODE": "1",
             "OMP_NUM_THREADS": "1",

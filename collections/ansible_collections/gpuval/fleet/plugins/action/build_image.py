@@ -154,6 +154,7 @@ class ActionModule(ControllerAction):
         )
         if not needed and (saved or not publish):
             return False, known
+        self._display.display(f"{item.reference}: {'making the image' if needed else 'saving the image'}")
         outcome = self._on_builder(item.name, arguments, context if needed else None)
         base_digest = outcome["base_digest"] or None
         made.update(base_id=outcome["base_id"] or None, base_digest=base_digest, engine_id=outcome["image_id"])

@@ -39,6 +39,8 @@ class ActionModule(RunAction):
             message += f"; {kept}, or mark_nodes with state: absent"
         if done.busy:
             message += f"; others keep changing {', '.join(done.busy)}: run it again"
+        elif done.changes:
+            self._display.display(f"marks: {message}")
         return {
             "changed": bool(done.changes or noted),
             "failed": bool(done.busy),

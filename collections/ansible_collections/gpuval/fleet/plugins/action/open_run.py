@@ -99,13 +99,15 @@ class ActionModule(ControllerAction):
             standings = applied_criteria.standings_before(results, run) if known is None and options["limit"] else []
             applied_criteria.keep_criteria(folder, options["criteria"], options["baseline"], standings)
             run_folder.remember(results, run_id)
+        summary = _summary(run, known, joined)
+        self._display.display(summary)
         return {
             "changed": changed,
             "run": run,
             "resumed": known is not None,
             "joined": joined if known else [],
             "results": str(folder.path),
-            "msg": _summary(run, known, joined),
+            "msg": summary,
         }
 
 

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading import manifest
+from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading.units import human_bytes
 
 from ..plugin_utils.artifacts import model_source
 from ..plugin_utils.artifacts.round_trip import RoundTrip
@@ -30,13 +31,14 @@ class ActionModule(ControllerAction):
         wanted = {"source": options["model"], "revision": options["revision"]}
         again = options["round_trip"] or options["force"]
         if not again and self._whole(store, prefix, listed, wanted):
-            return {"changed": False, "folder": folder, **_size(listed), "msg": f"{folder} is in the store, whole"}
+            return self._ready(folder, listed, changed=False)
         if self.check_mode:
             return {"changed": True, "folder": folder, "msg": f"check mode: {folder} would be uploaded"}
         # inside the store's own folder, and one for each controller: it is removed with all that is in it
         place = project_path(options["store"]["state_dir"]) / "store"
         place.mkdir(parents=True, exist_ok=True, mode=0o700)
         scratch = Path(tempfile.mkdtemp(prefix="download-", dir=place))
+        self._display.display(f"model {folder}: uploading to the store from {options['model']}")
         try:
             model = model_source.resolve(
                 options["model"], scratch, revision=options["revision"], token=options["token"]
@@ -47,14 +49,13 @@ class ActionModule(ControllerAction):
             move(store, access, prefix, model, options)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
-        listed = _listed(store, prefix)
-        return {
-            "changed": True,
-            "folder": folder,
-            **_size(listed),
-            "origin": model.origin,
-            "msg": f"{folder} is in the store",
-        }
+        return self._ready(folder, _listed(store, prefix), changed=True, origin=model.origin)
+
+    def _ready(self, folder, listed, **result):
+        size = _size(listed)
+        message = f"model {folder}: in the store, {size['files']} files, {human_bytes(size['bytes'])}"
+        self._display.display(message)
+        return {"folder": folder, **size, **result, "msg": message}
 
     def _round_trip(self, store, access, prefix, model, options):
         trip = RoundTrip(options["python"], model, access, say=self._display.display)

@@ -49,7 +49,12 @@ class ActionModule(RunAction):
                     arguments["files"] = node_files(run["run_id"], node, keys, addresses, options["port"])
             except RunKeysError as error:
                 raise AnsibleActionFail(str(error)) from None
-        return self.ask_node("run_ssh_keys", arguments, task_vars)
+        answer = self.ask_node("run_ssh_keys", arguments, task_vars)
+        if answer.get("changed"):
+            self._display.display(
+                f"{node}: SSH keys of the run {'placed' if options['state'] == 'present' else 'removed'}"
+            )
+        return answer
 
 
 def _addresses(node, task_vars):

@@ -62,12 +62,14 @@ class ActionModule(RunAction):
             self._display.warning(f"{path} is of an earlier gang{'' if self.check_mode else ': it is removed'}")
         if not self.check_mode:
             hostfiles.write(results, written, gone)
+        lines = [f"{path}: {text.count(chr(10))} nodes" for path, text in written.items()]
+        self._display.display(*lines)
         return {
             "changed": bool(changed or gone),
             "paths": [str(path) for path in written],
             "removed": [str(path) for path in gone],
             "left_out": formation.left_out,
-            "msg": "; ".join(f"{path}: {text.count(chr(10))} nodes" for path, text in written.items()),
+            "msg": "; ".join(lines),
         }
 
 

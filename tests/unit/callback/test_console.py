@@ -1,0 +1,80 @@
+"""The quiet console, in plays: what it shows, what only -v shows, and that no failure is lost."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+PLAY = """
+- name: A play
+  hosts: localhost
+  gather_facts: false
+  tasks:
+    - name: Succeeds
+      ansible.builtin.command: echo hidden-output
+    - name: Says what it was asked to
+      ansible.builtin.debug: {msg: wanted-output}
+    - name: Warns
+      ansible.builtin.find: {paths: /nowhere}
+    - name: Is left out
+      ansible.builtin.command: "true"
+      when: false
+    - name: Finds no run
+      gpuval.fleet.find_run: {run_id: absent, results_dir: /nowhere}
+      run_once: true
+      ignore_errors: true
+    - name: Refuses
+      ansible.builtin.fail: {msg: "line one\\nFINAL line two"}
+      ignore_errors: true
+    - name: Breaks
+      ansible.builtin.command: sh -c 'echo why-it-broke >&2; exit 3'
+"""
+
+
+@pytest.fixture(scope="module")
+def play(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("console")
+    (folder / "play.yml").write_text(PLAY)
+    environment = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"}
+
+    def run(*arguments):
+        command = [Path(sys.executable).with_name("ansible-playbook"), "-i", "localhost,", "-c", "local"]
+        command += ["-e", f"ansible_python_interpreter={sys.executable}"]
+        return subprocess.run(
+            [*command, folder / "play.yml", *arguments],
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=60,
+            check=False,
+        ).stdout
+
+    return run
+
+
+def test_only_what_was_asked_for_and_failures_are_shown(play):
+    shown = play()
+    for noise in ("TASK", "PLAY", "hidden-output", "changed: [", "skipping:"):
+        assert noise not in shown, shown
+    assert "wanted-output" in shown
+    assert "[WARNING]: Skipped '/nowhere'" in shown
+    lines = shown.splitlines()
+    assert (
+        "ignored: Finds no run: no run in /nowhere/absent: run `make validate` first, or give -e gpuval_run_id="
+        in lines
+    )
+    assert "ignored localhost: Refuses: line one FINAL line two" in lines
+    assert "fatal: [localhost]: FAILED!" in shown and "why-it-broke" in shown, "others' failures are shown whole"
+
+
+def test_v_shows_what_ansible_shows(play):
+    shown = play("-v")
+    for wanted in ("PLAY [A play]", "TASK [Succeeds]", "hidden-output", "PLAY RECAP", "fatal: [localhost]: FAILED!"):
+        assert wanted in shown, shown
+    assert "ignored: Finds no run" not in shown
