@@ -23,7 +23,7 @@ def project(tmp_path_factory):
     embedded = EmbeddedStore(project.root / ".gpuval/store", "gpuval")
     embedded.start()
     store = Store(embedded.connection())
-    store.ensure_bucket()
+    store.ensure_bucket(create=True)
     for number in range(6):
         run = Run(number)
         wobble = (0, 0.9, -0.8, 0.3, -0.5, 0.7)[number]

@@ -22,10 +22,10 @@ DECLARED = {
         {
             "name": "fabric0",
             "mtu": 9000,
-            "addresses": ["10.77.{{ network_number }}.1/24"],
+            "addresses": ["10.77.{{ number }}.1/24"],
             "routes": [
-                {"to": "10.78.0.0/16", "via": "10.77.{{ network_number }}.254"},
-                {"to": "10.79.0.0/16", "via": "10.77.{{ network_number }}.253", "metric": 50},
+                {"to": "10.78.0.0/16", "via": "10.77.{{ number }}.254"},
+                {"to": "10.79.0.0/16", "via": "10.77.{{ number }}.253", "metric": 50},
             ],
         }
     ],
@@ -39,7 +39,7 @@ DECLARED = {
 def fleet(tmp_path_factory):
     users = {"three": {"user": "ops", "sudo": "free"}}
     machines = [
-        Node(name, net_admin=True, variables={"network_number": number}, **users.get(name, {}))
+        Node(name, net_admin=True, variables={"number": number}, **users.get(name, {}))
         for number, name in enumerate(NODES, 1)
     ]
     with ContainerFleet(tmp_path_factory.mktemp("network"), machines) as fleet:

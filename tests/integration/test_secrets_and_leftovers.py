@@ -172,7 +172,7 @@ def s3_service(tmp_path):
     }
     pairs = [[keys[f"gpuval_s3_{side}{part}"] for part in ("access_key", "secret_key")] for side in ("", "read_")]
     with S3Service(tmp_path, *pairs) as service:
-        yield {"gpuval_s3_endpoint": service.endpoint, **keys}
+        yield {"gpuval_s3_endpoint": service.endpoint, "gpuval_create_bucket": True, **keys}
 
 
 def test_an_s3_service_of_its_own(new_fleet, s3_service):

@@ -11,6 +11,7 @@ def test_a_wrong_read_only_key_ends_prepare_with_its_name(new_fleet, tmp_path):
     with S3Service(tmp_path, (access, secret)) as service:
         settings = {
             "gpuval_s3_endpoint": service.endpoint,
+            "gpuval_create_bucket": True,
             "gpuval_s3_access_key": access,
             "gpuval_s3_secret_key": secret,
             "gpuval_s3_read_access_key": access,

@@ -184,6 +184,8 @@ def test_deleting_the_whole_bucket_is_refused(embedded):
 
 def test_a_bucket_is_made_once(embedded):
     store = Store(Connection(**{**vars(embedded.connection()), "bucket": "other"}))
-    assert store.ensure_bucket() is True
-    assert store.ensure_bucket() is False
+    with pytest.raises(StoreError, match=r"no bucket .*: correct gpuval_bucket, or set gpuval_create_bucket: true"):
+        store.ensure_bucket(create=False)
+    assert store.ensure_bucket(create=True) is True
+    assert store.ensure_bucket(create=False) is False
     assert (Path(embedded.data) / "other").is_dir()

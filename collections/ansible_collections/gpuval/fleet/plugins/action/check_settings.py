@@ -3,30 +3,69 @@
 
 from __future__ import annotations
 
-from ansible.errors import AnsibleActionFail, AnsibleError, AnsibleUndefinedVariable, AnsibleValueOmittedError
+import re
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+from ansible.errors import AnsibleError, AnsibleUndefinedVariable, AnsibleValueOmittedError
 from ansible.module_utils.parsing.convert_bool import boolean
 
+from ..plugin_utils.artifacts import images, model_source
+from ..plugin_utils.cluster import pod_settings
 from ..plugin_utils.core.action import ControllerAction, injected_settings
-from ..plugin_utils.core.host_values import templar_of, values_of
+from ..plugin_utils.core.errors import GpuvalError
+from ..plugin_utils.core.host_values import place_of, set_by_operator, templar_of, values_of
+from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.core.text import some_of
-from ..plugin_utils.runs import settings
+from ..plugin_utils.judge import baseline, criteria, versions
+from ..plugin_utils.runs import folder, labels, node_ids, plans, settings
+from ..plugin_utils.store import access
 
 MOST_NAMED = 5
 #: What says which cluster, and where on it.
 CLUSTER = ("gpuval_kubeconfig", "gpuval_kube_context", "gpuval_namespace")
+TWO_STORES = "only the embedded store uses it, and gpuval_s3_endpoint names an S3 service: set one, the other empty"
+#: Parts of a play, by a variable of their role.
+LOADS_MODEL = "model_preload_transfers"
+#: What finds more than a wrong type: raises GpuvalError for a value that is not empty.
+CHECKS = {
+    "gpuval_bucket": partial(settings.check_form, "gpuval_bucket", settings.BUCKET),
+    "gpuval_container": partial(plans.checked_container, "gpuval"),
+    "gpuval_folder": folder.check_folder,
+    "gpuval_images": images.parse,
+    "gpuval_labels": labels.declared,
+    "gpuval_namespace": partial(settings.check_form, "gpuval_namespace", settings.NAMESPACE),
+    "gpuval_pods": pod_settings.parse,
+    "gpuval_s3_endpoint": access.check_endpoint,
+    "gpuval_versions": versions.declared,
+}
+#: The same for settings that name files, which only playbooks that use them need.
+FILES = {
+    "gpuval_baseline": lambda path: baseline.read(Path(path)),
+    "gpuval_node_ids": node_ids.Reader(project_path),
+    "gpuval_s3_ca_file": partial(settings.check_file, "gpuval_s3_ca_file"),
+    "gpuval_results_dir": lambda path: settings.check_folder("gpuval_results_dir", project_path(path)),
+    "gpuval_state_dir": lambda path: settings.check_folder("gpuval_state_dir", project_path(path)),
+}
 
 
 class ActionModule(ControllerAction):
     def work(self, options, task_vars):
         known = settings.declared()
+        self._files = options["fatal"]
+        hosts = task_vars["ansible_play_hosts"]
         wrong: dict[str, list[str]] = {}
         placed: set[str] = set()
         clusters: set[str] = set()
-        names: set[str] = set()
-        seen = {}
-        for node in task_vars["ansible_play_hosts"]:
+        names: dict[str, tuple[str, Mapping]] = {}
+        own: set[str] = set()
+        seen: dict[str, list[str]] = {}
+        for node in hosts:
             values = values_of(self, node, task_vars)
-            names.update(name for name in values if name.startswith(settings.PREFIX))
+            for name in values:
+                names.setdefault(name, (node, values))
+            own.update(self._own(values))
             for name in injected_settings(values):
                 wrong.setdefault(
                     f"{name} comes from the node's own facts: set inject_facts_as_vars = false", []
@@ -37,31 +76,40 @@ class ActionModule(ControllerAction):
             key = repr(sorted(chosen.items()))
             plain = "{{" not in key and "{%" not in key
             if not (plain and key in seen):
-                seen[key] = self._problems(values, chosen, known)
+                seen[key] = [_placed(problem, values) for problem in self._problems(values, chosen, known)]
             for problem in seen[key]:
                 wrong.setdefault(problem, []).append(node)
-        for name in settings.unknown(names, known):
-            self._display.warning(f"no setting of gpuval: {name}")
-        count = len(task_vars["ansible_play_hosts"])
+        for name, problem in settings.unknown(names, known, own).items():
+            node, values = names[name]
+            if set_by_operator(node, values, name):
+                wrong[_placed(problem, values)] = hosts
+        tags = [str(tag) for tag in task_vars.get("ansible_run_tags") or ()]
+        for problem in settings.unknown_tags(tags):
+            wrong[problem] = hosts
         if placed == {"kubernetes"} and len(clusters) > 1:
-            wrong[f"{', '.join(CLUSTER)} are not the same for all: validate one cluster after the other"] = task_vars[
-                "ansible_play_hosts"
-            ]
+            wrong[f"{', '.join(CLUSTER)} are not the same for all: validate one cluster after the other"] = hosts
         if len(placed) > 1:
             wrong[
                 "gpuval_placement is not the same for all: validate SSH hosts and clusters one after the other, "
                 "with gpuval_hosts or --limit"
-            ] = task_vars["ansible_play_hosts"]
-        if wrong:
-            by_nodes: dict[str, list[str]] = {}
-            for problem, nodes in wrong.items():
-                by_nodes.setdefault(_shown(nodes, count), []).append(problem)
-            lines = [f"{nodes}: {'; '.join(problems)}" for nodes, problems in by_nodes.items()]
-            message = "the settings are wrong, nothing was started. " + ". ".join(lines)
-            if options["fatal"]:
-                raise AnsibleActionFail(message)
-            self._display.warning(message.replace(", nothing was started", ""))
-        return {"changed": False, "msg": f"settings of {count} node(s) checked"}
+            ] = hosts
+        lines = [f"{problem}{_of_nodes(nodes, hosts)}" for problem, nodes in wrong.items()]
+        if lines and options["fatal"]:
+            if len(lines) == 1:
+                return {"failed": True, "msg": f"{lines[0]}. Nothing was started"}
+            self._display.display("settings:", *(f"  {line}" for line in lines))
+            return {"failed": True, "msg": f"correct the {len(lines)} settings above. Nothing was started"}
+        for line in lines:
+            self._display.warning(line)
+        return {"changed": False, "msg": f"settings of {len(hosts)} node(s) checked"}
+
+    def _own(self, values):
+        """The site's own names. What is no list is a problem of that setting."""
+        try:
+            own = templar_of(self, values).template(values.get(settings.OWN, ()))
+        except AnsibleError:
+            return []
+        return [str(name) for name in own] if isinstance(own, (list, tuple)) else []
 
     def _problems(self, values, chosen, known):
         templar = templar_of(self, values)
@@ -73,15 +121,46 @@ class ActionModule(ControllerAction):
                 continue
             except AnsibleUndefinedVariable as error:
                 if name in known.shared:  # others may stand on facts, or on roles that this playbook leaves out
-                    found.append(f"{name} cannot be made out: {error.message}")
+                    found.append(f"{name}: its template fails, {error.message}")
                 continue
             except AnsibleError as error:
-                found.append(f"{name} cannot be made out: {error.message}")
+                found.append(f"{name}: its template fails, {error.message}")
                 continue
             if value is not None:
                 templated[name] = value
         seconds = _search_round_seconds(templar, values) if "gpuval_gang_search_seconds" in templated else 0.0
-        return found + settings.problems(templated, known) + settings.gang_problems(templated, known, seconds)
+        found += settings.problems(templated, known) + settings.gang_problems(templated, known, seconds)
+        wrong = {_name(problem) for problem in found}
+        right = {name: value for name, value in templated.items() if name not in wrong}
+        return found + self._meaning(right, values, templar)
+
+    def _meaning(self, right, values, templar):
+        """What is wrong with values of the right type."""
+        found = settings.unknown_stages(right, _templated(templar, values, "gpuval_profiles"), values)
+        if right.get("gpuval_store_address") and right.get("gpuval_s3_endpoint"):
+            found.append(f"gpuval_store_address: {TWO_STORES}")
+        checks = {**CHECKS, **(FILES if self._files else {})}
+        if LOADS_MODEL in values:
+            checks["gpuval_model"] = model_source.check
+        for name, check in checks.items():
+            if right.get(name):
+                try:
+                    check(right[name])
+                except GpuvalError as error:
+                    text = str(error)
+                    found.append(text if text.startswith(name) else f"{name}: {text}")
+        if self._files:
+            stages = settings.stages(values)
+            for path in right.get("gpuval_criteria", ()):
+                found += [f"gpuval_criteria: {problem}" for problem in criteria.problems_of(Path(path), stages)]
+        return found
+
+
+def _templated(templar, values, name):
+    try:
+        return templar.template(values.get(name))
+    except AnsibleError:  # it is reported where it is checked itself
+        return None
 
 
 def _search_round_seconds(templar, values):
@@ -97,7 +176,21 @@ def _search_round_seconds(templar, values):
     return 0.0
 
 
-def _shown(nodes, count):
-    if len(nodes) == count:
-        return "all nodes"
-    return some_of(nodes, MOST_NAMED)
+def _placed(problem, values):
+    """The problem, behind the file and line of the setting with which it begins."""
+    place = place_of(values, _name(problem))
+    return f"{place}: {problem}" if place else problem
+
+
+def _name(problem):
+    """The setting with whose name a problem begins."""
+    return re.match(r"\w*", problem)[0]
+
+
+def _name(problem):
+    """The setting with whose name a problem begins."""
+    return re.match(r"\w*", problem)[0]
+
+
+def _of_nodes(nodes, hosts):
+    return "" if len(nodes) == len(hosts) else f" ({some_of(nodes, MOST_NAMED)})"

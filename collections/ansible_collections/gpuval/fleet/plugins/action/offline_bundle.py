@@ -86,7 +86,7 @@ class ActionModule(ControllerAction):
         if self.check_mode:
             return {"changed": bool(keys), "objects": len(keys), "msg": f"check mode: {len(keys)} objects would be put"}
         store = access.store()
-        created = store.ensure_bucket()
+        created = store.ensure_bucket(create=access.creates_bucket)
         before = {entry.key for kind in CARRIED for entry in store.list(f"{kind}/")}
         for kind in CARRIED:
             if (data / kind).is_dir():

@@ -23,7 +23,7 @@ class ActionModule(ControllerAction):
             return {"changed": not access.running(), "msg": "check mode: the store is left alone"}
         started = access.start()
         store = access.store()
-        created = store.ensure_bucket()
+        created = store.ensure_bucket(create=access.creates_bucket)
         access.check()
         if access.shortage():
             self._display.warning(access.shortage())

@@ -16,6 +16,10 @@ options:
         description: Name of the bucket.
         type: str
         required: true
+      create_bucket:
+        description: Whether the bucket of an S3 service is created where it is missing.
+        type: bool
+        default: false
       endpoint:
         description: URL of the S3 service; empty is the embedded store.
         type: str

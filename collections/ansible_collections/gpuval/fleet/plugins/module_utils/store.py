@@ -140,8 +140,8 @@ class Store:
         )
 
     @_as_store_error()
-    def ensure_bucket(self) -> bool:
-        """Create the bucket when it is missing. Returns whether it was created."""
+    def ensure_bucket(self, *, create: bool) -> bool:
+        """See that the bucket is there. Returns whether it was created. Raises StoreError without one."""
         bucket = self.connection.bucket
         try:
             self.client.head_bucket(Bucket=bucket)
@@ -151,6 +151,10 @@ class Store:
                 raise StoreError(
                     f"the bucket {bucket} cannot be used: {error}. "
                     "Check gpuval_bucket, gpuval_s3_endpoint and the keys."
+                ) from error
+            if not create:
+                raise StoreError(
+                    f"the S3 service has no bucket {bucket}: correct gpuval_bucket, or set gpuval_create_bucket: true"
                 ) from error
             place = {}
             if not self.connection.endpoint and self.connection.region != "us-east-1":  # AWS wants it named

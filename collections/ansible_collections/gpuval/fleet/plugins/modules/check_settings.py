@@ -10,9 +10,11 @@ module: check_settings
 short_description: Check the settings of all nodes
 version_added: 0.1.0
 description:
-  - Holds the variables of every node of the play against what the roles declare, types and choices, before anything
-    is started.
-  - Warns of variables that begin with C(gpuval_) and are no setting.
+  - Holds the variables of every node of the play against what the roles declare, before anything is started. Types,
+    choices, ranges and forms of values, files that they name, and criteria.
+  - A variable that begins with C(gpuval_) or the name of a role, or that is close to a setting, and is none is a
+    problem, unless C(gpuval_own_variables) lists it.
+  - Reports all problems together, with file and line where they come from a file.
   - Every playbook begins with it.
 extends_documentation_fragment: [gpuval.fleet.common]
 options:

@@ -16,6 +16,7 @@ import yaml
 
 from ...module_utils.store import MAX_SIGNED_SECONDS, Store, StoreError
 from ..core import files, schemas
+from ..core.text import meant
 from ..core.vendors import GPU_VENDORS
 
 SCHEMA = "gpuval.images/1"
@@ -64,9 +65,10 @@ def _wanted(name: str, value: Any) -> Wanted:
         raise ImagesError(f"{place}: a name is made of small letters, digits, - and _, and starts with a letter")
     if not isinstance(value, Mapping):
         raise ImagesError(f"{place}: is {value!r}, but must describe the image: {{reference: ...}}")
-    unknown = set(value) - KEYS
+    unknown = sorted(set(value) - KEYS)
     if unknown:
-        raise ImagesError(f"{place}: unknown keys {', '.join(sorted(unknown))}; known are {', '.join(sorted(KEYS))}")
+        near = meant(unknown[0], KEYS)
+        raise ImagesError(f"{place}: unknown keys {', '.join(unknown)}{near}; known are {', '.join(sorted(KEYS))}")
     reference = str(value.get("reference") or "")
     if not _REFERENCE.fullmatch(reference) or len(reference) > _MOST_CHARACTERS:
         raise ImagesError(

@@ -73,6 +73,13 @@ def folder_name(source: str) -> str:
     return f"models--local--{_NOT_SAFE.sub('-', path.name).strip('-.') or 'model'}"
 
 
+def check(source: str) -> None:
+    """See that the source may be one, without the network. Raises ``ModelError``."""
+    folder_name(source)
+    if source != TINY and not _hub(source):
+        _check_folder(Path(source).expanduser())
+
+
 def resolve(source: str, scratch: Path, *, revision: str | None = None, token: str | None = None) -> Model:
     """Bring the model to the controller, below `scratch` unless it is a local folder already.
 
@@ -122,9 +129,13 @@ def _hub(source: str) -> re.Match | None:
     return None if Path(source).expanduser().is_dir() else _HUB.fullmatch(source)
 
 
-def _local(path: Path, folder: str, revision: str | None) -> Model:
+def _check_folder(path: Path) -> None:
     if not path.is_dir():
         raise ModelError(f"the model folder {path} does not exist on the controller: give a folder, org/name, or tiny")
+
+
+def _local(path: Path, folder: str, revision: str | None) -> Model:
+    _check_folder(path)
     snapshots = path / "snapshots"
     if not snapshots.is_dir():
         return _model(folder, path, f"folder {path}")

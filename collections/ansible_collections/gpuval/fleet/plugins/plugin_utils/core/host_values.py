@@ -2,11 +2,44 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from ansible._internal._datatag._tags import Origin
 from ansible.errors import AnsibleActionFail
 from ansible.executor.process import worker as ansible_worker
+
+COLLECTION = Path(__file__).resolve().parents[3]
+
+
+def place_of(values: Mapping[str, Any], name: str) -> str:
+    """Where a variable was set, as ``group_vars/all.yml:3`` or ``-e``; empty where Ansible does not know it, or it was
+    set by the collection itself."""
+    key = next((key for key in values if key == name), None)
+    # Of a merged variable the key is that of the first place, the value that of the last.
+    for part in (values.get(name), key):
+        origin = Origin.get_tag(part)
+        if origin is None:
+            continue
+        if not origin.path:
+            return "-e" if "-e" in (origin.description or "") else ""
+        path = Path(origin.path)
+        if COLLECTION in path.parents:
+            return ""
+        shown = os.path.relpath(path) if Path.cwd() in path.parents else str(path)
+        return f"{shown}:{origin.line_num}" if origin.line_num else shown
+    return ""
+
+
+def set_by_operator(node: str, values: Mapping[str, Any], name: str) -> bool:
+    """Whether neither a task nor a file of the collection has set that variable of a node."""
+    worker = ansible_worker.current_worker
+    if worker and name in worker._variable_manager._nonpersistent_fact_cache.get(node, {}):
+        return False
+    origin = Origin.get_tag(next(key for key in values if key == name))
+    return not (origin and origin.path and COLLECTION in Path(origin.path).parents)
 
 
 def values_of(action: Any, node: str, task_vars: Mapping[str, Any]) -> Mapping[str, Any]:

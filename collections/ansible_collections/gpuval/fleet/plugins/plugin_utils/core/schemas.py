@@ -6,13 +6,14 @@ import functools
 import itertools
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleError
 
 from .errors import GpuvalError
+from .text import meant
 
 try:
     import jsonschema_rs
@@ -71,7 +72,22 @@ def validate(name: str, document: Any, *, what: str) -> None:
         raise Invalid(what, path, "a number must be finite")
     if isinstance(best.kind, jsonschema_rs.ValidationErrorKind.Pattern):  # whose message repeats the whole value
         raise Invalid(what, path, f"{value[:MAX_SHOWN]!r} does not have the form {best.kind.pattern}")
+    kinds, declared = jsonschema_rs.ValidationErrorKind, _at(name, best.schema_path[:-1])
+    if isinstance(best.kind, kinds.AdditionalProperties) and declared.get("properties"):
+        unexpected, known = best.kind.unexpected[0], declared["properties"]
+        raise Invalid(what, path, f"unknown key {unexpected[:MAX_SHOWN]!r}{meant(unexpected, known)}")
+    if isinstance(best.kind, kinds.Enum):
+        shown = [str(one) for one in declared["enum"]]
+        raise Invalid(what, path, f"{str(value)[:MAX_SHOWN]!r} is none of {', '.join(shown)}{meant(value, shown)}")
     raise Invalid(what, path, _shortened(best.message))
+
+
+def _at(name: str, path: Iterable[str | int]) -> Any:
+    """The part of the schema at ``path``; a reference in it is followed by the path of an error already."""
+    part: Any = schema(name)
+    for key in path:
+        part = part[key]
+    return part
 
 
 def _errors(name: str, document: Any) -> list[jsonschema_rs.ValidationError]:

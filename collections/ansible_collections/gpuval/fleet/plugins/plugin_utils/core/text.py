@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import re
 from collections.abc import Iterable
@@ -12,6 +13,12 @@ def some_of(things: Iterable[object], most: int = 8, between: str = ", ") -> str
     words = [str(thing) for thing in things]
     more = f" and {len(words) - most} more" if len(words) > most else ""
     return between.join(words[:most]) + more
+
+
+def meant(name: object, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """A remark that names the nearest of the known names, ``; is it NAME?``; empty where none is near."""
+    near = difflib.get_close_matches(str(name), list(known), n=1, cutoff=cutoff)
+    return f"; is it {near[0]}?" if near else ""
 
 
 @functools.lru_cache(maxsize=4096)

@@ -12,6 +12,7 @@ import yaml
 
 from ..core import schemas
 from ..core.errors import GpuvalError
+from ..core.text import meant
 from .check import Applies, Check, Informational
 from .kinds import KINDS
 
@@ -77,6 +78,42 @@ def read_file(path: Path) -> Criteria:
     return Criteria(checks, informational)
 
 
+def problems_of(path: Path, stages: Sequence[str]) -> list[str]:
+    """All that is wrong with a file of criteria for those stages, each as ``FILE:LINE: ...``."""
+    try:
+        document = read_document(path)
+        entries = document.get("checks") if isinstance(document, dict) else None
+        if not isinstance(entries, list) or document.get("schema") != CRITERIA_SCHEMA:
+            read_file(path)
+            return []
+    except CriteriaError as error:
+        return [str(error)]
+    found, good = [], []
+    for line, entry in zip(_lines(path), entries):
+        try:
+            checks = parse({"schema": CRITERIA_SCHEMA, "checks": [entry]})
+        except CriteriaError as error:
+            found.append(f"{path}:{line}: {error}")
+            continue
+        good.append(entry)
+        for check in checks:
+            if check.stage not in stages:
+                near = meant(check.stage, stages) or f"; stages are {', '.join(stages)}"
+                found.append(f"{path}:{line}: check '{check.name}': no stage {check.stage}{near}")
+    try:
+        parse({**document, "checks": good})  # what is beside them, and names that stand twice
+    except CriteriaError as error:
+        found.append(f"{path}: {error}")
+    return found
+
+
+def _lines(path: Path) -> list[int]:
+    """The line of each check."""
+    root: Any = yaml.compose(path.read_text(encoding="utf-8"), Loader=_SafeLoader)
+    (checks,) = (value for key, value in root.value if key.value == "checks")
+    return [entry.start_mark.line + 1 for entry in checks.value]
+
+
 def read_document(path: Path) -> Any:
     """What a YAML file holds, in which no key may stand twice. Raises CriteriaError."""
     try:
@@ -86,7 +123,8 @@ def read_document(path: Path) -> Any:
     try:
         return yaml.load(text, Loader=_StrictLoader)  # noqa: S506  (a safe loader that also refuses duplicate keys)
     except yaml.YAMLError as error:
-        raise CriteriaError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+        line = error.problem_mark.line + 1 if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark else 1
+        raise CriteriaError(f"{path}:{line}: not YAML: {getattr(error, 'problem', error)}") from error
 
 
 def parse(document: Any) -> list[Check]:

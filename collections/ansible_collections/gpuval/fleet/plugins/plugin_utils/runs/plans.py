@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.errors import GpuvalError
+from ..core.text import meant
 from ..core.vendors import GPU_VENDORS
 from ..records import nonces
 
@@ -206,17 +207,18 @@ def stage(
     merged["needs"] = [needed for needed in merged["needs"] if needed in chosen]
     merged["tags"] = sorted({name, *merged["tags"]})
     merged["image"] = str(merged["image"]) if merged["image"] else None
-    merged["container"] = _container(name, {**(container or {}), **(merged["container"] or {})})
+    merged["container"] = checked_container(name, {**(container or {}), **(merged["container"] or {})})
     return merged
 
 
-def _container(name: str, asked: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the stage asks of its container, with the numbers that a template leaves as text made numbers again."""
-    unknown = set(asked) - CONTAINER_KEYS
+def checked_container(name: str, asked: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What the stage asks of its container, with the numbers that a template leaves as text made numbers again. Raises
+    PlanError."""
+    unknown = sorted(set(asked) - CONTAINER_KEYS)
     if unknown:
         raise PlanError(
-            f"{name}_workload.container (or gpuval_container): unknown keys {', '.join(sorted(unknown))}; "
-            f"known are {', '.join(sorted(CONTAINER_KEYS))}"
+            f"{name}_workload.container (or gpuval_container): unknown keys {', '.join(unknown)}"
+            f"{meant(unknown[0], CONTAINER_KEYS)}; known are {', '.join(sorted(CONTAINER_KEYS))}"
         )
     given = {key: value for key, value in asked.items() if value is not None and value != ""}
     try:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
+import math
+import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,13 +15,43 @@ from typing import Any
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
 from ..core.argument_specs import load_yaml
+from ..core.errors import GpuvalError
+from ..core.text import meant
 from . import folder
 
 ROLES = Path(__file__).resolve().parents[3] / "roles"
 #: The entry point of the shared settings. It is not `main`, which Ansible would check in a process per node.
 SHARED_ENTRY = "settings"
 PREFIX = "gpuval_"
+#: Lists the variables of a site that look like settings.
+OWN = "gpuval_own_variables"
+#: Variables of hosts that the collection's inventories and playbooks set, and that no role declares.
+OF_HOSTS = frozenset(
+    {"kubernetes_selector", "kubernetes_skus", "kubernetes_label_groups", "kubernetes_labels", "kubernetes_node"}
+)
+#: A name this close to a setting is a mistyped one, whatever it begins with.
+VERY_CLOSE = 0.9
+#: Names that S3 and Kubernetes accept.
+BUCKET = (re.compile(r"(?=.{3,63}$)[a-z0-9]+([.-][a-z0-9]+)*"), "3 to 63 small letters, digits, '-' and '.'")
+NAMESPACE = (re.compile(r"(?=.{1,63}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?"), "up to 63 small letters, digits and '-'")
 MAX_PORT = 65535
+TYPES = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "list": "a list, such as [one, two]",
+    "dict": "a mapping, such as {name: value}",
+    "str": "text",
+    "path": "text",
+}
+MAX_SHOWN = 60
+SHIPPED_STAGES = (
+    *("facts", "image", "diagnostics", "fingerprint", "training", "loading", "inference", "vendor_tools"),
+    *("collective", "deepspeed", "fabric"),
+)
+_WORKLOAD = "_workload"
+_DURATION = re.compile(r"(\d+(?:\.\d+)?) ?(s|sec|seconds?|m|min|minutes?|h|hours?|d|days?)")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 #: Name, type, what fits, and the rule for a message.
 GANG_RULES: Sequence[tuple[str, Callable[[Any], float], Callable[[float], bool], str]] = (
     ("gpuval_gang_size", int, lambda n: n >= 0 and n != 1, "a gang has two nodes or more; 0 takes all that are alike"),
@@ -28,6 +61,22 @@ GANG_RULES: Sequence[tuple[str, Callable[[Any], float], Callable[[float], bool],
     ("gpuval_gang_search_seconds", float, lambda n: n > 0, "more than 0; gpuval_gang_search: false turns it off"),
     ("gpuval_gang_expected_bytes_per_second", float, lambda n: n >= 0, "a speed in bytes/s; 0 is not known"),
 )
+#: The same for other settings. No number is negative.
+RULES: Mapping[str, tuple[Callable[[float], bool], str]] = {
+    "gpuval_deadline_seconds": (lambda n: n > 0, "more than 0"),
+    "gpuval_heartbeat_seconds": (lambda n: n > 0, "more than 0"),
+    "gpuval_telemetry_seconds": (lambda n: n >= 0.1, "0.1 or more; gpuval_telemetry: false turns it off"),
+    "gpuval_probe_timeout_seconds": (lambda n: n > 0, "more than 0"),
+    "gpuval_store_port": (lambda n: 0 <= n < MAX_PORT, f"from 1 to {MAX_PORT - 1}, or 0 to choose one"),
+    "network_probe_port": (lambda n: 1 <= n <= MAX_PORT, f"from 1 to {MAX_PORT}"),
+    "ssh_keys_port": (lambda n: 1 <= n <= MAX_PORT, f"from 1 to {MAX_PORT}"),
+    "status_interval_seconds": (lambda n: n > 0, "more than 0"),
+    "vendor_tools_level": (lambda n: 1 <= n <= 4, "from 1 to 4"),
+}
+
+
+class SettingError(GpuvalError):
+    """A value that cannot be used; the message says what to change."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +87,10 @@ class Declared:
     defaults: Mapping[str, Any]
     #: Those of them that every playbook uses.
     shared: frozenset[str] = frozenset()
+    #: What a name begins with that must be a setting.
+    prefixes: tuple[str, ...] = (PREFIX,)
+
+    __hash__ = object.__hash__
 
 
 @cache
@@ -46,15 +99,19 @@ def declared(roles: Path = ROLES) -> Declared:
     options: dict[str, Any] = {}
     defaults: dict[str, Any] = {}
     shared: frozenset[str] = frozenset()
+    prefixes = set()
     for role in sorted(roles.iterdir()):
+        prefixes.add(f"{role.name}_")
         specs = _read(role / "meta" / "argument_specs.yml").get("argument_specs", {})
         for entry, spec in specs.items():
             found = (spec or {}).get("options") or {}
             options.update(found)
+            if any(name.startswith(f"{entry}_") for name in found):
+                prefixes.add(f"{entry}_")
             if found and entry == SHARED_ENTRY:
                 shared = frozenset(found)
         defaults.update(_read(role / "defaults" / "main.yml"))
-    return Declared(options, defaults, shared)
+    return Declared(options, defaults, shared, tuple(sorted(prefixes)))
 
 
 def changed(values: Mapping[str, Any], known: Declared) -> dict[str, Any]:
@@ -67,11 +124,52 @@ def changed(values: Mapping[str, Any], known: Declared) -> dict[str, Any]:
 
 
 def problems(values: Mapping[str, Any], known: Declared) -> list[str]:
-    """What is wrong with the templated values of some of the declared variables; secrets are not shown."""
-    validator = ArgumentSpecValidator({name: known.options[name] for name in values})
-    messages = validator.validate(dict(values), validate_role_argument_spec=True).error_messages
-    secret = [str(value) for name, value in values.items() if known.options[name].get("no_log") and value]
-    return [_without(message, secret) for message in messages]
+    """What is wrong with the templated values of some of the declared variables; secrets are not shown.
+
+    Each message begins with the name of its setting.
+    """
+    found = []
+    for name, value in values.items():
+        option = known.options[name]
+        problem = _problem(name, value, option)
+        if problem:
+            shown = "" if option.get("no_log") else f" {_shown(value)}"
+            found.append(f"{name}{shown}: {problem}")
+    return found
+
+
+def _problem(name: str, value: Any, option: Mapping[str, Any]) -> str:
+    """What is wrong with one value, in words; empty if it is right."""
+    choices, kind = option.get("choices"), option.get("type", "str")
+    wanted = f"must be {TYPES.get(kind, 'another value')}"
+    if isinstance(value, (list, Mapping)) and kind in ("str", "path", "int", "float", "bool"):
+        return wanted
+    if isinstance(value, bool) and kind in ("int", "float"):
+        return wanted
+    checked = ArgumentSpecValidator({name: option}).validate({name: value}, validate_role_argument_spec=True)
+    if checked.error_messages:
+        if choices and kind != "list":
+            return f"must be one of {', '.join(map(str, choices))}{meant(value, map(str, choices))}"
+        if choices and isinstance(value, (list, str)):
+            given = value.split(",") if isinstance(value, str) else value
+            wrong = [one for one in given if one not in choices]
+            return f"{_shown(wrong[0])} is none of {', '.join(map(str, choices))}{meant(wrong[0], map(str, choices))}"
+        length = _DURATION.fullmatch(str(value).strip().lower()) if name.endswith("_seconds") else None
+        if length:
+            return f"{wanted} of seconds: write {float(length[1]) * _UNITS[length[2][0]]:g}"
+        return wanted
+    number = checked.validated_parameters.get(name)
+    if kind not in ("int", "float") or number is None:
+        return ""
+    fits, rule = RULES.get(name, (lambda n: n >= 0, "0 or more"))
+    if not math.isfinite(number):
+        return wanted
+    return "" if fits(number) else f"must be {rule}"
+
+
+def _shown(value: Any) -> str:
+    text = " ".join(str(value).split())
+    return f"{text[:MAX_SHOWN]}..." if len(text) > MAX_SHOWN else text or '""'
 
 
 def gang_problems(values: Mapping[str, Any], known: Declared, search_round_seconds: float = 0.0) -> list[str]:
@@ -97,21 +195,81 @@ def gang_problems(values: Mapping[str, Any], known: Declared, search_round_secon
     return [*problems, short] if short else problems
 
 
-def unknown(names: Iterable[str], known: Declared) -> list[str]:
-    """Variables that look like a setting of gpuval and are none, with what may have been meant."""
-    problems = []
+def unknown(names: Iterable[str], known: Declared, own: Iterable[str] = ()) -> dict[str, str]:
+    """What is wrong with variables that look like a setting and are none. ``own``: patterns of a site's names."""
+    found, patterns = {}, list(own)
     for name in sorted(names):
-        if not name.startswith(PREFIX) or name in known.options or name in known.defaults:
+        if name in known.options or name in known.defaults or name in OF_HOSTS or name.startswith("ansible_"):
             continue
-        near = difflib.get_close_matches(name, known.options, n=1, cutoff=0.8)
-        problems.append(f"{name} (is it {near[0]}?)" if near else name)
-    return problems
+        if any(fnmatchcase(name, pattern) for pattern in patterns):
+            continue
+        prefixed = name.startswith(known.prefixes) and not name.endswith(_WORKLOAD)
+        near = _nearest(name, known, 0.8 if prefixed else VERY_CLOSE)
+        if prefixed or near:
+            found[name] = f"{name}: no such setting{near or '.'} A variable of your own goes into {OWN}"
+    return found
 
 
-def _without(message: str, secrets: Iterable[str]) -> str:
-    for secret in secrets:
-        message = message.replace(secret, "********")
-    return message
+def stages(values: Iterable[str]) -> list[str]:
+    """Stages that are declared, by the shipped roles or by variables of the play."""
+    return sorted({*SHIPPED_STAGES, *(name.removesuffix(_WORKLOAD) for name in values if name.endswith(_WORKLOAD))})
+
+
+def unknown_stages(right: Mapping[str, Any], profiles: Any, values: Iterable[str]) -> list[str]:
+    """What is wrong with the profile, and with the stages of ``gpuval_stages`` and of profiles of one's own."""
+    found, known = [], stages(values)
+    profile = right.get("gpuval_profile")
+    if (
+        profile is not None
+        and "gpuval_stages" not in right
+        and isinstance(profiles, Mapping)
+        and profile not in profiles
+    ):
+        found.append(f"gpuval_profile {profile}: must be one of {', '.join(profiles)}{meant(profile, profiles)}")
+    lists = {
+        "gpuval_stages": [right.get("gpuval_stages", ())],
+        "gpuval_profiles": right.get("gpuval_profiles", {}).values(),
+        "gpuval_gang_stages": right.get("gpuval_gang_stages", {}).values(),
+    }
+    for name, given in lists.items():
+        for one in (one for part in given for one in (part.split(",") if isinstance(part, str) else part)):
+            if one not in known:
+                near = meant(one, known) or f"; stages are {', '.join(known)}; declare another one by {one}{_WORKLOAD}"
+                found.append(f"{name}: no stage {_shown(one)}{near}")
+    return list(dict.fromkeys(found))
+
+
+def unknown_tags(tags: Iterable[str]) -> list[str]:
+    """Tags that are close to a stage and are none. Others may be those of tasks of one's own."""
+    near = ((tag, meant(tag, SHIPPED_STAGES, 0.8)) for tag in tags if tag not in SHIPPED_STAGES)
+    return [f"--tags {tag}: no such stage{remark}" for tag, remark in near if remark]
+
+
+def check_form(name: str, form: tuple[re.Pattern[str], str], value: str) -> None:
+    """Raises SettingError for a name of another form."""
+    pattern, words = form
+    if not pattern.fullmatch(value):
+        raise SettingError(f"{name} {_shown(value)}: must be {words}")
+
+
+def check_file(name: str, path: str) -> None:
+    """Raises SettingError for a file that is not there."""
+    if not Path(path).expanduser().is_file():
+        raise SettingError(f"{name} {path}: there is no such file on the controller")
+
+
+def check_folder(name: str, path: Path) -> None:
+    """Raises SettingError for a folder that cannot be written. Creates nothing."""
+    there = next(one for one in (path, *path.parents) if one.exists())
+    if not there.is_dir():
+        raise SettingError(f"{name} {path}: {there} is a file: set it to a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise SettingError(f"{name} {path}: {there} cannot be written: set it to a folder that you can write")
+
+
+@cache
+def _nearest(name: str, known: Declared, cutoff: float) -> str:
+    return meant(name, known.options, cutoff)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -28,12 +28,15 @@ MAX_RUN_BYTES = 64 << 20
 
 def open_store(options: Mapping[str, Any]) -> StoreBackend:
     """The store of the `store` option. Raises StoreError for an endpoint that no backend knows."""
-    scheme = options["endpoint"].partition("://")[0].lower() if options["endpoint"] else ""
-    if scheme not in BACKENDS:
-        raise StoreError(
-            f"gpuval_s3_endpoint {options['endpoint']!r} is no URL of an S3 service: write https://HOST:PORT"
-        )
-    return BACKENDS[scheme].of(options)
+    return BACKENDS[check_endpoint(options["endpoint"])].of(options)
+
+
+def check_endpoint(endpoint: str) -> str:
+    """The scheme of an endpoint, empty for none. Raises StoreError."""
+    scheme, _, rest = endpoint.partition("://")
+    if endpoint and (scheme.lower() not in ("http", "https") or not rest.strip("/")):
+        raise StoreError(f"gpuval_s3_endpoint {endpoint!r} is no URL of an S3 service: write https://HOST:PORT")
+    return scheme.lower()
 
 
 def object_key(folder: str, kind: str, stage: str, node: str) -> str:

@@ -16,6 +16,8 @@ class StoreBackend(ABC):
 
     #: Whether an object may be sent in parts; a server that keeps parts in memory takes one piece.
     takes_parts = True
+    #: Whether a bucket that is missing is created.
+    creates_bucket = True
     #: Where objects are files on this machine, by their keys.
     objects: Path | None = None
 

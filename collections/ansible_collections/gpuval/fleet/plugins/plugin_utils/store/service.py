@@ -12,15 +12,24 @@ from .backend import StoreBackend
 
 
 class S3Service(StoreBackend):
-    def __init__(self, connection: Connection, read_access_key: str = "", read_secret_key: str = "") -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        read_access_key: str = "",
+        read_secret_key: str = "",
+        *,
+        creates_bucket: bool = False,
+    ) -> None:
         self._connection = connection
+        self.creates_bucket = creates_bucket
         self._read_keys = read_access_key, read_secret_key
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> S3Service:
         names = ("bucket", "endpoint", "region", "access_key", "secret_key", "session_token", "ca_file")
         given: dict[str, Any] = {name: options[name] or None for name in names}
-        return cls(Connection(**given), options["read_access_key"], options["read_secret_key"])
+        keys = options["read_access_key"], options["read_secret_key"]
+        return cls(Connection(**given), *keys, creates_bucket=bool(options.get("create_bucket")))
 
     def connection(self) -> Connection:
         return self._connection

@@ -1,0 +1,186 @@
+"""What an operator mistypes is found before anything starts, and named in words, with its place and what was meant."""
+
+import pytest
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar
+from ansible_collections.gpuval.fleet.plugins.action import check_settings
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import settings
+
+from tests.kit.actions import run_action, vars_of
+
+CHECK = """\
+  - name: speed
+    stage: training
+    metric: training_tokens_per_second
+    kind: min
+    severity: required
+    value: 10
+    source: measured
+    remedy: look
+"""
+CRITERIA = f"schema: gpuval.criteria/1\nchecks:\n{CHECK}"
+
+#: A line of group_vars/all.yml, and what is printed of it behind its file and line.
+SETTINGS = [
+    # names
+    ("gpuval_gpu_counts: 8", "gpuval_gpu_counts: no such setting; is it gpuval_gpu_count?"),
+    ("training_secs: 60", "training_secs: no such setting; is it training_seconds?"),
+    ("gpuvl_profile: quick", "gpuvl_profile: no such setting; is it gpuval_profile?"),
+    ("vendor_tool_level: 2", "vendor_tool_level: no such setting; is it vendor_tools_level?"),
+    ("network_vlan: 7", "network_vlan: no such setting. A variable of your own goes into gpuval_own_variables"),
+    ("store_bucket: fleet", "store_bucket: no such setting."),
+    # words
+    ("gpuval_profile: quik", "gpuval_profile quik: must be one of quick, standard, burnin; is it quick?"),
+    ("gpuval_runtime: dokcer", "gpuval_runtime dokcer: must be one of docker, podman, host, auto; is it docker?"),
+    ("gpuval_network: infinband", "gpuval_network infinband: must be one of auto, infiniband,"),
+    ("gpuval_stages: [facts, trainig]", "gpuval_stages: no stage trainig; is it training?"),
+    ("gpuval_stages: facts,loding", "gpuval_stages: no stage loding; is it loading?"),
+    ("gpuval_profiles: {quick: [facts, memory]}", "declare another one by memory_workload"),
+    ("bundle_without: [image]", "bundle_without ['image']: image is none of source, wheels,"),
+    # types, ranges and durations
+    ("gpuval_retries: many", "gpuval_retries many: must be one of 0, 1"),
+    ("gpuval_gpu_count: eight", "gpuval_gpu_count eight: must be a whole number"),
+    ("gpuval_gpu_count: true", "gpuval_gpu_count True: must be a whole number"),
+    ("gpuval_gpu_count: -8", "gpuval_gpu_count -8: must be 0 or more"),
+    ("gpuval_deadline_seconds: 2h", "gpuval_deadline_seconds 2h: must be a number of seconds: write 7200"),
+    ("logs_seconds: 5 min", "logs_seconds 5 min: must be a whole number of seconds: write 300"),
+    ("gpuval_deadline_seconds: -1", "gpuval_deadline_seconds -1: must be more than 0"),
+    ("training_seconds: .nan", "training_seconds nan: must be a number"),
+    ("gpuval_telemetry_seconds: 0", "gpuval_telemetry_seconds 0: must be 0.1 or more; gpuval_telemetry: false"),
+    ("vendor_tools_level: 5", "vendor_tools_level 5: must be from 1 to 4"),
+    ("gpuval_store_port: 65535", "gpuval_store_port 65535: must be from 1 to 65534, or 0"),
+    ("gpuval_telemetry: maybe", "gpuval_telemetry maybe: must be true or false"),
+    ("gpuval_model: [tiny]", "gpuval_model ['tiny']: must be text"),
+    ("gpuval_images: training", "gpuval_images training: must be a mapping, such as {name: value}"),
+    ("gpuval_retries: '{{ none_such }}'", "gpuval_retries: its template fails, 'none_such' is undefined"),
+    # what values mean
+    ("gpuval_model: tniy", "gpuval_model: the model folder tniy does not exist on the controller"),
+    ("gpuval_bucket: My_Bucket", "gpuval_bucket My_Bucket: must be 3 to 63 small letters"),
+    ("gpuval_namespace: GPU val", "gpuval_namespace GPU val: must be up to 63 small letters"),
+    ("gpuval_s3_endpoint: s3.example.org", "gpuval_s3_endpoint 's3.example.org' is no URL of an S3 service: write"),
+    ("gpuval_s3_ca_file: /nowhere/ca.pem", "gpuval_s3_ca_file /nowhere/ca.pem: there is no such file"),
+    ("gpuval_results_dir: /dev/null/results", "gpuval_results_dir /dev/null/results: /dev/null is a file"),
+    ("gpuval_folder: models/mine", "gpuval_folder 'models/mine': names of letters"),
+    ("gpuval_baseline: site.json", "gpuval_baseline: site.json: cannot be read"),
+    ("gpuval_versions: {drivr: '580'}", "gpuval_versions has the key 'drivr'"),
+    ("gpuval_labels: [r12]", "gpuval_labels ['r12']: must be a mapping, such as {name: value}"),
+    ("gpuval_images: {training: {refrence: a:1}}", "unknown keys refrence; is it reference?"),
+    ("gpuval_container: {shm_byte: 1}", "unknown keys shm_byte; is it shm_bytes?"),
+    ("gpuval_pods: {imge: a:1}", "gpuval_pods: unknown key 'imge'; is it image?"),
+    ("gpuval_gang_size: 1", "gpuval_gang_size 1: a gang has two nodes or more"),
+]  # fmt: skip
+
+#: A line of a file of criteria, what it becomes, and what is printed of it behind the file and the line of the check.
+CRITERIA_MISTAKES = [
+    ("stage: training", "stage: trainning", "check 'speed': no stage trainning; is it training?"),
+    ("value: 10", "valeu: 10", "check 'speed': unknown key 'valeu'; is it value?"),
+    ("kind: min", "kind: mn", "check 'speed': kind: 'mn' is none of min, max, within"),
+    ("severity: required", "severity: requierd", "'requierd' is none of required, advisory; is it required?"),
+    ("value: 10", "value: '10'", "check 'speed': value: \"10\" is not of type"),
+    ("    remedy: look\n", "", "check 'speed': \"remedy\" is a required property"),
+]
+
+
+@pytest.fixture(scope="module")
+def defaults():
+    files = settings.ROLES.glob("*/defaults/main.yml")
+    loaded = (DataLoader().load_from_file(str(file), trusted_as_template=True) for file in files)
+    return {name: value for values in loaded for name, value in values.items()}
+
+
+@pytest.fixture
+def checked(tmp_path, monkeypatch, defaults):
+    """Check settings as a play does, given as the text of a file; a warning or failure is in the lines returned."""
+    monkeypatch.chdir(tmp_path)
+
+    def check(text, **task_vars):
+        file = tmp_path / "all.yml"
+        file.write_text(f"---\n{text}\n")
+        hosts = ["gpu-1", "gpu-2"]
+        given = DataLoader().load_from_file(str(file), trusted_as_template=True)
+        values = {**defaults, **given, "ansible_play_hosts_all": hosts}
+        monkeypatch.setattr(check_settings, "values_of", lambda _action, _node, _vars: values)
+        monkeypatch.setattr(check_settings, "templar_of", lambda _action, v: Templar(loader=DataLoader(), variables=v))
+        return run_action("check_settings", {}, task_vars={**vars_of({host: {} for host in hosts}), **task_vars})
+
+    return check
+
+
+@pytest.mark.parametrize(("line", "told"), SETTINGS)
+def test_a_wrong_setting_is_named_with_its_place_before_anything_starts(checked, line, told):
+    outcome = checked(line)
+    assert outcome.failed
+    message = outcome.result["msg"]
+    assert message.startswith(f"all.yml:2: {line.partition(':')[0]}"), message
+    assert told in message
+    assert message.endswith("Nothing was started")
+    for noise in ("unable to convert", "<class", "Traceback", "has no attribute"):
+        assert noise not in message
+
+
+@pytest.mark.parametrize(("right", "wrong", "told"), CRITERIA_MISTAKES)
+def test_a_wrong_check_is_named_with_its_file_and_line(checked, tmp_path, right, wrong, told):
+    (tmp_path / "site.yml").write_text(CRITERIA.replace("name: speed", "name: first") + CHECK.replace(right, wrong))
+    message = checked("gpuval_criteria: [site.yml]").result["msg"]
+    assert message.startswith("all.yml:2: gpuval_criteria: site.yml:11: ")
+    assert told in message
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (CRITERIA + CHECK, "site.yml: check 'speed' stands twice"),
+        (CRITERIA.replace("checks:", "chekcs:"), "site.yml: "),
+        (CRITERIA + "  - {name: [\n", "site.yml:12: not YAML: "),
+        (None, "site.yml: cannot be read"),
+    ],
+)
+def test_a_wrong_file_of_criteria_is_named(checked, tmp_path, text, told):
+    if text:
+        (tmp_path / "site.yml").write_text(text)
+    assert f"gpuval_criteria: {told}" in checked("gpuval_criteria: [site.yml]").result["msg"]
+
+
+def test_all_problems_are_reported_together(checked, tmp_path):
+    (tmp_path / "site.yml").write_text(
+        CRITERIA.replace("kind: min", "kind: mn") + CHECK.replace("value: 10", "vaule: 1")
+    )
+    outcome = checked(
+        "gpuval_criteria: [site.yml]\ngpuval_retries: many\ntraining_secs: 60", ansible_run_tags=["trainng", "mine"]
+    )
+    assert outcome.result["msg"] == "correct the 5 settings above. Nothing was started"
+    for told in (
+        "site.yml:3: ",
+        "site.yml:11: ",
+        "all.yml:3: gpuval_retries",
+        "all.yml:4: training_secs",
+        "--tags trainng",
+    ):
+        assert sum(told in line for line in outcome.lines) == 1, outcome.lines
+
+
+def test_a_folder_that_cannot_be_written_is_named(checked, tmp_path, monkeypatch):
+    monkeypatch.setattr(settings.os, "access", lambda path, _mode: path != tmp_path)
+    message = checked(f"gpuval_results_dir: {tmp_path}/results").result["msg"]
+    assert f"results: {tmp_path} cannot be written: set it to a folder that you can write" in message
+
+
+def test_two_stores_are_refused_with_the_reason(checked):
+    outcome = checked("gpuval_store_address: 192.0.2.1\ngpuval_s3_endpoint: https://s3.example.org")
+    assert "all.yml:2: gpuval_store_address: only the embedded store uses it" in outcome.result["msg"]
+
+
+def test_variables_of_a_site_pass_once_they_are_listed(checked):
+    assert not checked("gpuval_own_variables: [network_vlan, store_*]\nnetwork_vlan: 7\nstore_rack: r1\nmine: 1").failed
+
+
+def test_a_stage_of_ones_own_passes(checked):
+    assert not checked(
+        "gpuval_stages: [facts, memory]\nmemory_workload: {command: [memtest]}\nmodel: x\nrack: r1"
+    ).failed
+
+
+def test_a_secret_is_not_printed(checked):
+    message = checked("gpuval_s3_secret_key: {open: sesame}").result["msg"]
+    assert "gpuval_s3_secret_key: must be text" in message
+    assert "sesame" not in message
