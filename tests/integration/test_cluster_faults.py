@@ -62,6 +62,7 @@ SPARED = {
     "evicted": Fault("evicted", stage="work", attempt=1),
     "preempted": Fault("preempted", stage="work", attempt=1),
     "deleted": Fault("deleted", stage="work", attempt=1),
+    "job-deleted": Fault("job_deleted", stage="work", attempt=1),
     "oom-once": Fault("oom", stage="work", attempt=1),
 }
 #: What is wrong before anything is placed.
@@ -73,7 +74,7 @@ AWAY = {
 GOOD = ("good-1", "good-2")
 SLOW_WORK = {**WORK, "command": ["sh", "-c", f"echo {BEGUN}; sleep 3; echo worked: 3 items"], "grace_seconds": 2}
 #: Faults whose pod is told to end; others take its processes away.
-TOLD = ("preempted", "drained", "deleted")
+TOLD = ("preempted", "drained", "deleted", "job_deleted")
 KILLED = ("oom", "evicted", "exit", "node_lost", "node_deleted", "hang")
 
 
@@ -103,7 +104,7 @@ def states(entry):
 def run(tmp_path_factory):
     """The fleet, the cluster and how the run ended."""
     root = tmp_path_factory.mktemp("cluster-faults")
-    with ClusterKit(root, on_stage=Containers(root / "pods", struck=struck)) as kit:
+    with ClusterKit(root, removal_seconds=1.2, on_stage=Containers(root / "pods", struck=struck)) as kit:
         for name in (*GOOD, *FAULTS, *SPARED):
             kit.add_node(name, gpus=0)
         kit.add_node("not-ready", gpus=0, ready=False)
@@ -170,7 +171,8 @@ def test_a_pod_that_was_evicted_has_another_turn(run):
     assert "evicted" in done.output.partition("passed when run again: ")[2].partition("\n")[0]
     assert "Flaky" not in done.output
     assert states(fleet.verdict("evicted")) == {"facts": ("success", 1), "work": ("success", 2)}
-    assert states(fleet.verdict("preempted")) == {"facts": ("success", 1), "work": ("success", 2)}
+    for name in ("preempted", "deleted", "job-deleted"):
+        assert states(fleet.verdict(name)) == {"facts": ("success", 1), "work": ("success", 2)}
     (before,) = fleet.record("preempted", "work")["attempts"]
     assert before["state"] == "cancelled"
     assert len([job for job in kit.all("Job") if job["metadata"]["labels"]["gpuval.io/node"] == "evicted"]) == 2

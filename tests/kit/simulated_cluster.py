@@ -45,7 +45,7 @@ WAITING = {
     ),
 }
 #: Faults that strike while a container runs.
-RUNNING = ("evicted", "preempted", "drained", "node_lost", "node_deleted", "deleted", "hang")
+RUNNING = ("evicted", "preempted", "drained", "node_lost", "node_deleted", "deleted", "job_deleted", "hang")
 
 
 @dataclass
@@ -95,6 +95,8 @@ class Settings:
     retry_seconds: float = 0.1
     #: What a container told to end takes.
     grace_seconds: float = 0.0
+    #: From the end of a deleted pod's containers until its kubelet has it removed.
+    removal_seconds: float = 0.0
     #: Whether the scheduler names the taints that keep a pod away, as it did before Kubernetes 1.34.
     names_taints: bool = True
     on_stage: Callable[[StageRun, str], StageEnd | None] | None = None
@@ -512,6 +514,13 @@ class SimulatedCluster:
         self._start(self._end_pod(view.pod))
         await asyncio.sleep(3600)
 
+    async def _job_deleted(self, view: _PodView, fault: Fault) -> None:
+        owner = view.pod["metadata"]["ownerReferences"][0]["name"]
+        job = self.storage.get("Job", view.pod["metadata"]["namespace"], owner)
+        if job:
+            self.delete(RESOURCES["Job"], job, "Background")
+        await asyncio.sleep(3600)
+
     async def _disrupt(self, view: _PodView, reason: str, message: str) -> None:
         view.add_condition(new_condition("DisruptionTarget", "True", reason, message))
         self._start(self._end_pod(view.pod))
@@ -554,6 +563,10 @@ class SimulatedCluster:
                 for part in ("initContainerStatuses", "containerStatuses")
             }
             self.storage.change("Pod", pod, {"status": {"phase": "Failed", **statuses}})
+            await asyncio.sleep(self.settings.removal_seconds)
+        # The kubelet deletes it without grace, and the API server sets the time anew.
+        stamp = {"deletionTimestamp": now(), "deletionGracePeriodSeconds": 0}
+        self.storage.change("Pod", pod, {"metadata": stamp})
         self.storage.remove("Pod", pod)
 
     # Nodes

@@ -312,6 +312,22 @@ class TestRefusals:
         assert "namespace gpuval" in str(caught.value)
         assert kit.counts()[Asked("create", "batch", "jobs")] == 1  # no use in asking again
 
+    @pytest.mark.parametrize("verb", ["list", "create"])
+    def test_an_api_server_that_has_just_started_denies_everything(self, kit, cluster, monkeypatch, verb):
+        monkeypatch.setattr(api, "DENIED_SECONDS", 8.0)
+        kit.deny(verb, "batch", "jobs", times=3)
+        cluster.create(job())
+        cluster.list("Job")
+        assert kit.counts()[Asked(verb, "batch", "jobs")] == 4
+
+    def test_a_denial_is_waited_out_once(self, kit, cluster, monkeypatch):
+        monkeypatch.setattr(api, "DENIED_SECONDS", 0.5)
+        kit.deny("create", "batch", "jobs")
+        for _time in range(2):
+            with pytest.raises(Forbidden):
+                cluster.create(job())
+        assert 2 <= kit.counts()[Asked("create", "batch", "jobs")] - 1 <= 5
+
     def test_all_missing_rules_at_once(self, kit, cluster):
         needed = sorted(permissions.granted(permissions.documents("gpuval")))
         cluster.check(needed)

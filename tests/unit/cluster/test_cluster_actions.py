@@ -29,6 +29,7 @@ def test_clean_cluster_in_check_mode_then_for_real(project):
     assert [one["metadata"]["name"] for one in project.kit.all("Secret")] == ["of-other"]
 
 
+@pytest.mark.slow  # its process waits for an API server that may be starting
 def test_clean_cluster_that_lacks_a_rule_fails_with_it(project):
     project.kit.deny("list", "", "secrets")
     done = project.play("clean_cluster", run_ids=[RUN])

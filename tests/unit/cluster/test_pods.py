@@ -657,6 +657,44 @@ def test_a_pod_deleted_from_outside():
     assert cluster.trouble.message == f"its pod {POD} was deleted from outside the run"
 
 
+def deleted_at(at, grace=30):
+    return {"deletionTimestamp": f"2026-11-20T20:{at}Z", "deletionGracePeriodSeconds": grace}
+
+
+@pytest.mark.parametrize("name", ["pod_deleted", "job_deleted"])
+@pytest.mark.parametrize("end_at", ["18:02", "17:58"], ids=["after", "clock-of-the-node-late"])
+@pytest.mark.parametrize("code", [137, 1], ids=["killed", "runner-ended"])
+def test_the_removal_of_a_pod_is_no_new_deletion(name, end_at, code):
+    """The kubelet removes a deleted pod without grace, and the API server sets the time of its deletion anew."""
+    said = '{"stage":"gpu_memory","state":"cancelled","exit_code":null,"signal":null,"message":""}' if code == 1 else ""
+    end = ended(code, at=f"2026-11-20T20:{end_at}Z", message=said)
+    cluster = Cluster(pod([ended(), ended(), running()], "Running"))
+    if name == "job_deleted":
+        cluster.see(job(), change="DELETED")
+    cluster.see(pod([ended(), ended(), running()], "Running", **deleted_at("18:30")))
+    cluster.see(pod([ended(), ended(), end], "Failed", **deleted_at("18:30")))
+    for change in ("MODIFIED", "DELETED"):
+        cluster.see(pod([ended(), ended(), end], "Failed", **deleted_at("18:03", grace=0)), change=change)
+        trouble = cluster.trouble
+        assert (trouble.name, trouble.evidence, trouble.again, cluster.status.done) == (name, False, True, True)
+
+
+def test_a_job_that_waits_for_its_pods_is_deleted():
+    cluster = Cluster(pod([ended(), running()], **deleted_at("18:30")))
+    waits = job()
+    waits["metadata"] |= {"deletionTimestamp": "2026-11-20T20:18:00Z", "finalizers": ["foregroundDeletion"]}
+    cluster.see(waits)
+    assert (cluster.trouble.name, cluster.trouble.again, cluster.status.done) == ("job_deleted", True, False)
+
+
+def test_a_container_that_failed_is_not_excused_by_a_deletion_seen_later():
+    end = ended(137, at="2026-11-20T20:18:02Z")
+    cluster = Cluster(pod([ended(), end], "Failed"))
+    cluster.see(pod([ended(), end], "Failed", **deleted_at("18:30")))
+    cluster.see(pod([ended(), end], "Failed", **deleted_at("18:03", grace=0)), change="DELETED")
+    assert cluster.trouble.name == "container_failed"
+
+
 def test_a_pod_that_is_gone_silently_was_deleted():
     cluster = Cluster(pod([ended(), running()]))
     cluster.see(pod([ended(), running()]), change="DELETED")

@@ -1,6 +1,7 @@
 """The collection as a whole: roles declare what they use, links lead somewhere, and it builds."""
 
 import configparser
+import re
 import subprocess
 import sys
 import tarfile
@@ -44,6 +45,32 @@ def test_a_role_names_its_variables_after_itself_and_is_linked(role):
     assert link.is_symlink()
     assert not link.readlink().is_absolute()
     assert (link / "meta" / "main.yml").is_file()
+
+
+LOGIC = re.compile(
+    r"\{\{.*?\}\}|^ *(?:- )?(?:when|until|failed_when|changed_when|that):[^\n]*(?:\n +- [^\n]*)*",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+def test_booleans_may_be_given_as_text():
+    """`-e name=true` gives text, which is no condition, and whose `false` counts as true."""
+    specs = [read(path)["argument_specs"] for path in FLEET.glob("roles/*/meta/argument_specs.yml")]
+    options = [one for spec in specs for entry in spec.values() for one in (entry.get("options") or {}).items()]
+    switches = "|".join(sorted(name for name, option in options if option.get("type") == "bool"))
+    whole, used = (
+        re.compile(rf"\{{\{{ (?:{switches})(?: \| default\(\w+\))? \}}\}}"),
+        rf"\b(?:{switches})\b(?! \| bool\b)",
+    )
+    found = [
+        f"{path.relative_to(FLEET)}: {expression}"
+        for folder in ("roles", "playbooks")
+        for path in sorted((FLEET / folder).rglob("*.yml"))
+        if path.name != "argument_specs.yml"
+        for expression in LOGIC.findall(path.read_text())
+        if not whole.fullmatch(expression) and re.search(used, expression)
+    ]
+    assert not found
 
 
 def test_secrets_are_marked():

@@ -54,6 +54,9 @@ MAX_STATUS_BYTES = 1 << 16
 RETRIED = frozenset({429, 500, 502, 503, 504})
 #: For logs the other codes mean that the node's kubelet does not answer: a retry does not help.
 LOG_RETRIED = frozenset({429})
+#: How long a request is retried that access control denies: an API server that has just started denies everything
+#: until it has read its Roles. Each kind of request has this time once.
+DENIED_SECONDS, DENIED_WAIT_SECONDS = 8.0, 2.0
 #: How often credentials that expired (exec plugins, files) are read again in one call.
 MAX_LOGINS = 2
 
@@ -204,6 +207,8 @@ class Cluster:
         self._sleep = sleep
         self._lock = threading.Lock()
         self.asked: Counter[Asked] = Counter()
+        #: Since when access control denies a request.
+        self._denied_at: dict[Asked, float] = {}
         # Keys and certificates of a kubeconfig are written here. The library removes its own at the interpreter's exit,
         # which the forked workers of Ansible skip.
         self._folder = tempfile.mkdtemp(prefix=_FOLDER_PREFIX)
@@ -397,12 +402,15 @@ class Cluster:
                     raise problem from None
             else:
                 if answer.status < 300:
+                    self._denied_at.pop(request.asked, None)
                     return answer
                 problem = self._error(request.asked, answer)
                 if answer.status == 401 and logins < MAX_LOGINS:
                     logins += 1
                     self._log_in_again(known)
                     wait = 0.0 if logins == 1 else wait
+                elif isinstance(problem, Forbidden) and self._is_new_denial(request.asked):
+                    wait = min(wait, DENIED_WAIT_SECONDS)
                 elif answer.status not in retried:
                     raise problem
                 if answer.retry_after is not None:
@@ -411,6 +419,11 @@ class Cluster:
                 raise problem from None
             if wait:
                 self._sleep(wait)
+
+    def _is_new_denial(self, asked: Asked) -> bool:
+        """Whether the API server that denies a request may only have started just now."""
+        now = time.monotonic()
+        return now - self._denied_at.setdefault(asked, now) < DENIED_SECONDS
 
     def _once(self, request: Request, read_seconds: float, *, stream: bool = False) -> Any:
         with self._lock:  # an expired login is renewed once, not by each thread

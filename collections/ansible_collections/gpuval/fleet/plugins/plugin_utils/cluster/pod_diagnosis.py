@@ -111,6 +111,8 @@ class Attempt:
     number: int
     job: str | None = None
     job_gone: bool = False
+    #: Its deletion was requested; it may wait for its pods.
+    job_deleted: bool = False
     complete: bool = False
     failed: tuple[str, str] | None = None
     suspended: bool = False
@@ -220,7 +222,7 @@ def _deleted(case: Case) -> Cause | None:
     one, pod, stage = case.attempt, case.pod, _stage(case)
     if case.host is not None and case.host.gone and pod is not None and pod.host:
         return None  # the pod went with its node
-    if one.job_gone:
+    if one.job_deleted:
         return Cause(known.named("job_deleted"), f"its Job {one.job} was deleted", "deleted", stage=stage, again=True)
     if pod is None or not (pod.gone or pod.deleted_at):
         return None

@@ -82,7 +82,7 @@ class Pod:
     scheduled_at: str | None
     #: Its volumes are mounted and its sandbox exists.
     prepared: bool
-    #: When its deletion was requested.
+    #: When its deletion was first seen to be requested.
     deleted_at: str | None
     unscheduled: tuple[str, str] | None
     disruption: tuple[str, str] | None
@@ -90,6 +90,8 @@ class Pod:
     gone: bool = False
     #: Which of the Nodes that had the name of its host is its own; "" is not known yet.
     host_uid: str = ""
+    #: A container failed, and no deletion had been requested before.
+    failed_first: bool = False
 
     @property
     def ended(self) -> bool:
@@ -113,8 +115,22 @@ class Pod:
     @property
     def ended_by_deletion(self) -> bool:
         """A container ended after the deletion of the pod was requested, so its end proves nothing."""
+        return self.deleted_at is not None and not self.failed_first
+
+    def follow(self, before: Pod | None) -> None:
+        """Keep what an earlier sight showed: the API server sets the time of a deletion anew when it removes the pod.
+
+        Only where a failure and the deletion are seen at once do their times decide: they are of two clocks.
+        """
         ends = [one.finished_at for one in self.stages.values() if one.exit_code and one.finished_at]
-        return self.deleted_at is not None and (not ends or max(ends) >= self.deleted_at)
+        self.failed_first = bool(ends) and (self.deleted_at is None or max(ends) < self.deleted_at)
+        if before is None:
+            return
+        if before.deleted_at or before.failed_first:
+            self.failed_first = before.failed_first
+        self.deleted_at = before.deleted_at or self.deleted_at
+        if before.host == self.host:
+            self.host_uid = before.host_uid
 
 
 @dataclass

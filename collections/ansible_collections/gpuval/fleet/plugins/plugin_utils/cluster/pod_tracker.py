@@ -131,6 +131,7 @@ class PodTracker:
             return []
         status = job.get("status") or {}
         one.job, one.job_gone = str(meta.get("name")), gone
+        one.job_deleted = one.job_deleted or gone or bool(meta.get("deletionTimestamp"))
         one.suspended = bool((job.get("spec") or {}).get("suspend"))
         held = {item.get("type"): item for item in status.get("conditions") or () if item.get("status") == "True"}
         one.complete = "Complete" in held
@@ -151,8 +152,7 @@ class PodTracker:
         before = one.pods.get(seen.uid)
         if gone and before is not None and before.ended and not seen.ended:
             seen.phase, seen.stages = before.phase, before.stages
-        if before is not None and before.host == seen.host:
-            seen.host_uid = before.host_uid
+        seen.follow(before)
         one.pods[seen.uid] = seen
         self._owners["Pod", seen.name] = (one.node, one.number)
         if seen.host:
