@@ -215,15 +215,19 @@ def test_the_role_is_enough_and_all_of_it_is_used(kit, new_fleet):
     kit.on_stage = Silent()
     done = away.play()
     assert away.report()["counts"]["INCOMPLETE"] == 2, str(done)
+    follow = ("gpuval.fleet.reach", "-e", "run_reach=follow", "-e", "run_reach_node=node-001")
+    for command in (("gpuval.fleet.logs",), ("gpuval.fleet.status",), follow):
+        done = fleet.play(*command)
+        assert done.code == 0, str(done)
     for each in (fleet, away):
         done = each.play("gpuval.fleet.clean", "-e", "cleanup_marks=true")
         assert done.code == 0, str(done)
     assert not there(kit)
     asked = {permissions.Asked(*one) for one in kit.requests}
     assert asked <= allowed
-    # Only rounds of gangs make Services: test_cluster_gangs sees that this is used.
-    of_gangs = [permissions.Asked(verb, "", "services", "") for verb in ("create", "deletecollection")]
-    assert sorted(permissions.granted(roles) - asked) == of_gangs
+    # Only rounds of gangs make Services: test_cluster_gangs sees that this is used. kubectl gets the pod of a log.
+    of_gangs = {permissions.Asked(verb, "", "services", "") for verb in ("create", "deletecollection")}
+    assert permissions.granted(roles) - asked == {*of_gangs, permissions.Asked("get", "", "pods")}
 
 
 class Silent(Records):
@@ -236,7 +240,7 @@ class Silent(Records):
 def test_marks_are_set_and_removed(kit, new_fleet):
     kit.add_nodes(2, gpus=0)
     kit.on_stage.states["node-002", "second"] = "failure"
-    fleet = new_fleet(gpuval_mark_nodes=True, gpuval_taint_failed=True, gpuval_retries=0)
+    fleet = new_fleet(gpuval_mark_nodes="true", gpuval_taint_failed="true", gpuval_retries=0)  # as -e gives them
     done = fleet.play()
     assert done.code != 0
     good, bad = (kit.get("Node", name, "") for name in ("node-001", "node-002"))

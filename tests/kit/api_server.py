@@ -265,6 +265,8 @@ class ApiServer(kmock.KubernetesScaffold):
             return self._hang_up(raw_request)
         if raw_request.path == _ACCESS_PATH:
             return await self._review_access(raw_request)
+        if raw_request.path == "/api/v1":
+            return aiohttp.web.json_response(_known_resources())
         found = _PATH.match(raw_request.path)
         resource = _BY_PLURAL.get((found["group"] or "", found["plural"])) if found else None
         if not found or not resource:
@@ -332,6 +334,8 @@ class ApiServer(kmock.KubernetesScaffold):
         query = raw_request.query
         if asked.subresource == "log":
             return self._log(namespace, name or "", query)
+        if asked.subresource:
+            raise Problem(400, "BadRequest", f"no {asked.subresource} here")
         if asked.verb == "list":
             return self._list(resource, namespace, query, raw_request.headers.get("Accept", ""))
         if asked.verb == "watch":
@@ -520,6 +524,16 @@ class ApiServer(kmock.KubernetesScaffold):
         for watcher in list(self.storage.watchers):
             self.storage.watchers.discard(watcher)
             watcher.queue.put_nowait(None)
+
+
+def _known_resources() -> Manifest:
+    """What kubectl asks for first."""
+    known = [
+        {"name": item.plural, "singularName": "", "namespaced": item.namespaced, "kind": item.kind, "verbs": ["get"]}
+        for item in RESOURCES.values()
+        if not item.group
+    ]
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "v1", "resources": known}
 
 
 def _page(resource: Resource, meta: Manifest, items: list[Manifest], accept: str) -> aiohttp.web.Response:

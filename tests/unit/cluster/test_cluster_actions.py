@@ -1,5 +1,6 @@
 """The modules clean_cluster and mark_nodes in a play, against the API server for tests."""
 
+import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import names
 
 from tests.kit.cluster_project import RUN

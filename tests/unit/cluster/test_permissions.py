@@ -1,3 +1,4 @@
+import subprocess
 from types import SimpleNamespace
 
 import pytest
@@ -6,20 +7,46 @@ from ansible.errors import AnsibleActionFail
 from ansible_collections.gpuval.fleet.plugins.action.prepare_cluster import ActionModule
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import permissions
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.permissions import Asked
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import reach
 
 from tests.kit.cluster import ClusterKit
+from tests.kit.needs import needs_programs
 
 CREATE_JOBS = Asked("create", "batch", "jobs")
 GET_LOGS = Asked("get", "", "pods", "log")
 PATCH_NODES = Asked("patch", "", "nodes")
 
 
-def test_the_role_has_no_wildcards_and_reads_nothing_one_by_one():
+def test_the_role_has_no_wildcards_and_reads_no_secret():
     for document in permissions.documents("gpuval"):
         for rule in document.get("rules", []):
             assert "*" not in rule["verbs"] + rule["resources"] + rule["apiGroups"]
-            assert "get" not in rule["verbs"] or rule["resources"] == ["pods/log"]
-            assert not {"pods/exec", "serviceaccounts", "roles"} & set(rule["resources"])
+            assert "get" not in rule["verbs"] or rule["resources"][0].startswith("pods")
+            assert not {"serviceaccounts", "roles"} & set(rule["resources"])
+            assert rule["resources"] != ["pods/exec"] or document["metadata"]["name"] == "gpuval-shell"
+
+
+@pytest.mark.parametrize(
+    ("what", "more"), [(reach.FOLLOW, set()), (reach.SHELL, {"gpuval-shell"})], ids=["make-follow", "make-shell"]
+)
+def test_the_role_allows_what_kubectl_asks_for(tmp_path, monkeypatch, what, more):
+    needs_programs({"kubectl": "kubernetes-client"})
+    monkeypatch.setenv("HOME", str(tmp_path))  # its cache
+    roles = [one for one in permissions.documents("gpuval") if one["metadata"]["name"] in {"gpuval-controller", *more}]
+    with ClusterKit(tmp_path, token="") as kit:  # kubectl sends none without TLS
+        pod = {
+            "metadata": {"name": "pod", "namespace": "gpuval"},
+            "spec": {"containers": [{"name": "facts"}]},
+            "status": {"phase": "Running"},
+        }
+        kit.put({"kind": "Pod", **pod})
+        access = {"kubeconfig": str(kit.kubeconfig), "namespace": "gpuval"}
+        words = reach.in_pod(what, access, "pod", "facts")
+        words = [word for word in words if word != "--tty"]
+        subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
+        asked = {Asked(*one) for one in kit.requests}
+    assert {Asked("get", "", "pods"), Asked("get", "", "pods", "exec" if more else "log")} <= asked
+    assert asked <= permissions.granted(roles)
 
 
 def test_the_namespace_is_that_of_the_inventory():
