@@ -32,6 +32,13 @@ FAULTS = {
         Fault("quota"),
         ("INCOMPLETE", "quota", "exceeded quota: gpus", "kubectl describe quota"),
     ),
+    **{
+        f"over-quota-{number}": (
+            Fault("quota"),
+            ("INCOMPLETE", "quota", "pods refused: exceeded quota: gpus", "kubectl describe quota"),
+        )
+        for number in range(3)
+    },
     "refused": (
         Fault("admission"),
         ("INCOMPLETE", "gpu_allocation", "requested number of devices unavailable", "device plugin"),
@@ -107,6 +114,8 @@ def run(tmp_path_factory):
     with ClusterKit(root, removal_seconds=1.2, on_stage=Containers(root / "pods", struck=struck)) as kit:
         for name in (*GOOD, *FAULTS, *SPARED):
             kit.add_node(name, gpus=0)
+        machine = kit.get("Node", "good-1", "")["status"]["nodeInfo"]
+        kit.change("Node", "good-2", {"status": {"nodeInfo": machine}}, "")
         kit.add_node("not-ready", gpus=0, ready=False)
         kit.add_node("cordoned", gpus=0, unschedulable=True)
         for name, (fault, _said) in FAULTS.items():
@@ -187,6 +196,17 @@ def test_a_stage_out_of_memory_is_run_again_by_the_retry_rules(run):
     assert BEGUN in (fleet.run_folder / "nodes/oom-once/work.attempt-1.log").read_text()
     assert [(one["attempt"], one["state"]) for one in fleet.record("oom-once", "work")["attempts"]] == [(1, "crash")]
     assert states(fleet.verdict("oom"))["work"] == ("crash", 2)
+
+
+def test_a_refusal_of_the_namespace_is_said_once(run):
+    _fleet, _kit, done = run
+    assert done.told.count("namespace gpuval: pods refused: exceeded quota: gpus") == 1
+    assert "over-quota: pending" not in done.told
+
+
+def test_two_nodes_with_one_machine_id_are_named(run):
+    _fleet, _kit, done = run
+    assert "good-1, good-2 have one machine id" in done.told
 
 
 def test_evidence_of_what_ran_is_kept(run):

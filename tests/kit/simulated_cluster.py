@@ -203,8 +203,9 @@ class SimulatedCluster:
         """Make the pod and wait for its end. Returns whether it failed."""
         fault = None
         while fault := self._fault(job, "quota"):
+            tried = f"{job['metadata']['name']}-{uuid.uuid4().hex[:5]}"
             message = fault.message or (
-                f'Error creating: pods "{job["metadata"]["name"]}-x7k2p" is forbidden: exceeded quota: gpus, '
+                f'Error creating: pods "{tried}" is forbidden: exceeded quota: gpus, '
                 "requested: requests.nvidia.com/gpu=8, used: requests.nvidia.com/gpu=16, "
                 "limited: requests.nvidia.com/gpu=16"
             )

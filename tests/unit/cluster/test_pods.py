@@ -7,6 +7,7 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import (
     classes,
     names,
+    pod_classes,
     pod_diagnosis,
     pod_state,
     pod_tracker,
@@ -489,11 +490,44 @@ def test_a_node_with_another_s_hostname_says_so():
 @pytest.mark.parametrize(["message", "name"], cases("refusals"))
 def test_a_pod_that_may_not_be_made_is_explained_by_its_job_s_event(message, name):
     cluster = Cluster(event("FailedCreate", message, "Job", JOB), limits=Limits(patience_seconds=300))
-    assert (cluster.trouble.name, cluster.trouble.message, cluster.trouble.final) == (name, message, False)
+    text = pod_classes.without_pod_name(message)
+    assert (cluster.trouble.name, cluster.trouble.message, cluster.trouble.final) == (name, text, False)
+    assert "gpuval-1" not in text
     cluster.now += 120
     assert cluster.status.done
     cluster.see(pod())
     assert cluster.trouble is None
+
+
+def refused(tracker, node_name, now, suffix="a1b2c"):
+    """What a quota of the namespace does to the Job of a node, and the trouble that it is."""
+    own = job()
+    own["metadata"] |= {"name": f"job-{node_name}", "annotations": names.node_annotations(RUN, node_name)}
+    said = f'Error creating: pods "job-{node_name}-{suffix}" is forbidden: exceeded quota: gpus, used: pods=2'
+    tracker.take("Job", "ADDED", own, now)
+    tracker.take("Event", "ADDED", event("FailedCreate", said, "Job", f"job-{node_name}"), now)
+    return tracker.status(node_name, now).trouble
+
+
+def test_a_refusal_of_the_namespace_is_one_text_and_one_time_for_all_nodes():
+    tracker = PodTracker(Limits(patience_seconds=300))
+    first = refused(tracker, "n1", 0.0)
+    assert first.shared and not first.final
+    for name, at in (("n1", 10.0), ("n2", 100.0)):
+        assert refused(tracker, name, at, suffix="x7k2p").message == first.message
+    assert refused(tracker, "n3", 120.0).final, "the patience is for the namespace, not for each batch of nodes"
+
+
+@pytest.mark.parametrize("change", ["created", "ended"])
+def test_a_namespace_that_admits_again_has_new_patience(change):
+    tracker = PodTracker(Limits(patience_seconds=300))
+    if change == "ended":
+        tracker.take("Pod", "ADDED", pod([running()], phase="Running"), 0.0)
+    refused(tracker, "n1", 0.0)
+    after = pod() if change == "created" else pod([ended()] * 3, phase="Succeeded")
+    tracker.take("Pod", "MODIFIED", after, 110.0)
+    assert not refused(tracker, "n2", 120.0).final
+    assert tracker.status("n2", 240.0).trouble.final
 
 
 def test_an_event_may_come_before_its_job():

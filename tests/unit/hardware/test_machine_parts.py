@@ -189,11 +189,14 @@ def test_os_and_firmware(machine, tree):
         ("/proc/1/cgroup", "11:cpu:/kubepods/burstable/pod1\n", "kubepods"),
     ],
 )
-def test_the_machine_id_of_a_container_identifies_no_machine(machine, tree, path, text, kind):
+def test_the_machine_id_of_a_container_identifies_no_machine_but_one_that_is_mounted(machine, tree, path, text, kind):
     machine.write("/etc/machine-id", "0123456789abcdef0123456789abcdef\n")
     machine.write(path, text)
     assert osinfo.container(tree) == kind
     assert osinfo.machine_id(tree) is None
+    mounted = "2341 2330 0:415 /..data/machine-id /etc/machine-id ro,relatime - tmpfs tmpfs rw,size=64Ki\n"
+    machine.write("/proc/self/mountinfo", f"2330 2201 0:390 / / rw,relatime - overlay overlay rw\n{mounted}")
+    assert osinfo.machine_id(tree) == "0123456789abcdef0123456789abcdef"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from .tree import Tree
 from .values import identifier, text
 
 DMI = "/sys/class/dmi/id"
+MACHINE_ID = "/etc/machine-id"
 
 
 def os_facts(tree: Tree) -> dict[str, Any]:
@@ -45,10 +46,14 @@ def firmware_facts(tree: Tree) -> dict[str, Any]:
 
 
 def machine_id(tree: Tree) -> Optional[str]:
-    """The machine's id; None in a container, whose id is the image's and so the same in every container of it."""
-    if container(tree) is not None:
+    """The machine's id; None in a container with that of its image, which every container of it has.
+
+    The node's own is mounted into a pod, by itself.
+    """
+    mounts = (line.split() for line in (tree.read("/proc/self/mountinfo") or "").splitlines())
+    if container(tree) is not None and not any(fields[4:5] == [MACHINE_ID] for fields in mounts):
         return None
-    word = tree.read("/etc/machine-id")
+    word = tree.read(MACHINE_ID)
     return word if word and word != "uninitialized" else None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -12,6 +13,7 @@ from typing import Any
 
 from ...module_utils.store import StoreError
 from ..core.escape import clean_text
+from ..core.text import some_of
 from ..gang import keys
 from ..records import launch_errors
 from ..records.evidence import Evidence, take_record
@@ -22,7 +24,7 @@ from ..store.access import object_key
 from ..watch import launching
 from ..watch.decisions import NodeView, backoff
 from ..watch.placement import Attempt, Ended, Event, NodeNews, Placement
-from . import classes, cleaning, gangs, joining, manifests, names, nodes, pod_records
+from . import classes, cleaning, gangs, joining, manifests, names, nodes, pod_classes, pod_records
 from .api import Cluster, ClusterError
 from .orders import Order
 from .pod_diagnosis import Limits
@@ -41,6 +43,7 @@ MAX_ATTEMPTS = 2
 LOG_BYTES = 8 << 20
 #: Lines from the end of a container's output, where its record is: kubelets cut longer logs there.
 LOG_LINES = 2000
+_AMOUNT = re.compile(r"\d\S*")
 
 
 class ClusterPlacement(Placement):
@@ -106,6 +109,7 @@ class ClusterPlacement(Placement):
         self._streams = self._open.enter_context(Streams(self._cluster, kinds))
         self._wait_for_lists()
         self._readmit_joined()
+        self._warn_of_twins()
         code = manifests.code_config_map(self._run["run_id"], self._cluster.namespace, launching.archives())
         self._make(code)
         self._code = code["metadata"]["name"]
@@ -124,6 +128,17 @@ class ClusterPlacement(Placement):
         }
         for volume in volumes.values():
             self._make(volume)
+
+    def _warn_of_twins(self) -> None:
+        """Two kubelets on one machine would work on the same hardware at once."""
+        by_machine: dict[str, list[str]] = {}
+        for name in self._views.keys() & self._nodes.keys():
+            by_machine.setdefault(_machine(self._nodes[name]), []).append(name)
+        for twins in sorted(sorted(found) for found in by_machine.values() if len(found) > 1):
+            self._warn(
+                f"{some_of(twins)} have one machine id: if they are one machine, keep one of them in the inventory; "
+                "otherwise give each an id of its own (systemd-machine-id-setup) and restart its kubelet"
+            )
 
     def _make(self, thing: Mapping[str, Any]) -> None:
         self._cluster.create(gangs.labelled(thing, self._round))
@@ -238,11 +253,14 @@ class ClusterPlacement(Placement):
         launch: dict[str, Any] = {"node": view.name, "attempt": attempt, "stages": stages, "at": run_folder.now()}
         if "nonce" in known:
             launch["nonce"] = known["nonce"]
+        reported = False
         try:
             launch = self._made(view, launch, seconds)
         except ClusterError as error:
-            why = classes.of_error(error)
-            launch = {**launch, "state": "failed", "message": str(error), "class": why.name, "remedy": why.remedy}
+            why, message = classes.of_error(error), pod_classes.without_pod_name(str(error))
+            launch = {**launch, "state": "failed", "message": message, "class": why.name, "remedy": why.remedy}
+            if why.name in pod_classes.OF_REFUSALS:
+                reported = self._report_refusal(why.name, message)
         except (plans.PlanError, StoreError) as error:
             launch = {**launch, "state": "failed", "message": str(error)}
         launch = launch_errors.described(launch)
@@ -250,7 +268,8 @@ class ClusterPlacement(Placement):
         if launch["state"] not in LAUNCHED and known.get("state") in LAUNCHED and attempt > 1:
             launch = self._attempt_failed(view, launch)
         self._folder.write_launch(view.name, launch)
-        self._events.append(Ended(view.name, "launch", launch["state"] == "started", message=launch["message"]))
+        started = launch["state"] == "started"
+        self._events.append(Ended(view.name, "launch", started, message=launch["message"], reported=reported))
 
     def _attempt_failed(self, view: NodeView, launch: dict[str, Any]) -> dict[str, Any]:
         """A further attempt that could not be made: the node keeps the evidence of the earlier one."""
@@ -384,8 +403,12 @@ class ClusterPlacement(Placement):
             return None
         attempt = view.launch.get("attempt", 1)
         status = self._closed.get((view.name, attempt)) or self._pods.status(view.name, now, attempt)
-        brought = view.pulling and (status.started or status.done)
-        view.pulling = not status.started and not status.done
+        trouble, was_pulling = status.trouble, view.pulling
+        refused = trouble is not None and trouble.shared
+        view.pulling = not (status.started or status.done or refused)
+        brought = was_pulling and not view.pulling
+        if trouble is not None and refused:
+            self._report_refusal(trouble.name, trouble.message)
         records: dict[str, bytes] | None = None
         view.attempt_ended = False
         if status.done and not (view.complete and not pod_records.cut_short(status, view.records)):
@@ -396,7 +419,9 @@ class ClusterPlacement(Placement):
         if launch == view.launch:
             launch = None
         # Images that are present are news too: the next node may pull its own.
-        return NodeNews(view.name, launch, records) if launch or records is not None or brought else None
+        if not (launch or records is not None or brought):
+            return None
+        return NodeNews(view.name, launch, records, reported=refused)
 
     def _after(self, view: NodeView, status: PodStatus, now: float) -> dict[str, bytes] | None:
         """The pod ended and stages lack a final record: wait for it, then read the output, then record why."""
@@ -541,6 +566,14 @@ class ClusterPlacement(Placement):
         for kind, (seconds, why) in self._streams.trouble().items():
             if seconds > TROUBLE_SECONDS:
                 self._warn_once(f"watch of {kind}", f"no updates of {kind}s from the cluster: {why}")
+
+    def _report_refusal(self, name: str, message: str) -> bool:
+        """Warn once of what the namespace refuses for each node; amounts may change meanwhile."""
+        key = f"{name} {_AMOUNT.sub('', message)}"
+        if key not in self._warned:
+            remedy = classes.named(name).remedy.removesuffix(f", {launch_errors.AGAIN}")
+            self._warn_once(key, f"namespace {self._cluster.namespace}: {message}: {remedy}")
+        return True
 
     def _warn_once(self, name: str, line: str) -> None:
         if self._warned.get(name) != line:

@@ -23,6 +23,7 @@ _AVAILABLE = re.compile(r"^\s*\d+/\d+ nodes are available:\s*")
 _TAINT = re.compile(r"taint(?:\(s\))? \{([^:}]*)")
 #: Since 1.34 the scheduler does not name the taint.
 _SOME_TAINT = re.compile(r"untolerated taint\(s\)(?! \{)")
+_REFUSED_NAME = re.compile(r'(?:Error creating: )?\b([a-z]+(?:\.[a-z]+)*) "[^"]*" is forbidden')
 _COUNT = re.compile(r"^\d+ ")
 #: Reasons for all nodes but the one that the pod is pinned to.
 _FOREIGN = re.compile(
@@ -53,6 +54,11 @@ def start(message: str) -> LaunchClass:
 def refused(message: str) -> LaunchClass:
     """Why a Job may not create its pod."""
     return _among(OF_REFUSALS, message)
+
+
+def without_pod_name(message: str) -> str:
+    """A refusal without the random name of the pod, or that of the object, so that it is the same for all nodes."""
+    return _REFUSED_NAME.sub(r"\1 refused", message)
 
 
 def _among(names: Sequence[str], text: str) -> LaunchClass:

@@ -90,7 +90,8 @@ class Limits:
 class Cause:
     """Why a pod does not run or ended. `family`: its time goes on when only the words change; `limit`: seconds it may
     last, None: it is final. `evidence`: it speaks about the node, so the stage counts as crashed. `again`: another
-    attempt may succeed. `quiet`: not reported before the limit. `stuck`: final, and its pod waits for ever."""
+    attempt may succeed. `quiet`: not reported before the limit. `stuck`: final, and its pod waits for ever. `shared`:
+    it holds for all pods of the namespace."""
 
     known: LaunchClass
     message: str
@@ -101,6 +102,7 @@ class Cause:
     again: bool = False
     quiet: bool = False
     stuck: bool = False
+    shared: bool = False
 
 
 @dataclass
@@ -255,7 +257,8 @@ def _no_pod(case: Case) -> Cause:
         text = "its Job is suspended: a queue holds it back"
         return Cause(known.named("suspended"), text, "suspended", WITHOUT_LIMIT)
     if event and event.message:
-        return Cause(known.refused(event.message), event.message, "refused", limits.soon_seconds)
+        text = known.without_pod_name(event.message)
+        return Cause(known.refused(text), text, "refused", limits.soon_seconds, shared=True)
     return Cause(known.named("no_pod"), "its Job has made no pod", "no_pod", limits.soon_seconds, quiet=True)
 
 

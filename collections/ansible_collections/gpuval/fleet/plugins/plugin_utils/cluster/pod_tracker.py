@@ -44,7 +44,7 @@ class Trouble:
     """What keeps a node's pod from running, or ended it.
 
     final: it does not resolve by itself, or did not in time. evidence: it speaks about the node, so that the stage
-    counts as crashed. again: another attempt may succeed.
+    counts as crashed. again: another attempt may succeed. shared: it holds for all pods of the namespace.
     """
 
     name: str
@@ -55,6 +55,7 @@ class Trouble:
     final: bool = False
     evidence: bool = False
     again: bool = False
+    shared: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,8 @@ class PodTracker:
         self._events: dict[tuple[str, str], dict[str, Event]] = {}
         self._arrived = 0
         self._now = 0.0
+        #: Since when the namespace refuses all pods, by the class of the cause: the patience is for all of them.
+        self._refused_at: dict[str, float] = {}
         #: Which of the run's nodes have pods on a node of the cluster: names differ where the inventory's do.
         self._hosts: dict[str, set[str]] = {}
 
@@ -150,6 +153,8 @@ class PodTracker:
         if own := self._stages.get(one.node):
             seen.stages = {stage: container for stage, container in seen.stages.items() if stage in own}
         before = one.pods.get(seen.uid)
+        if before is None or seen.gone or seen.ended:  # one was admitted, or what it used is free
+            self._refused_at.clear()
         if gone and before is not None and before.ended and not seen.ended:
             seen.phase, seen.stages = before.phase, before.stages
         seen.follow(before)
@@ -239,6 +244,8 @@ class PodTracker:
             if family == "pull":  # the time without an image stands still meanwhile
                 one.image_seconds = now - one.since if before == "image" else 0.0
             one.since = now - (one.image_seconds if (before, family) == ("pull", "image") else 0.0)
+            if found is not None and found.shared:
+                one.since = self._refused_at.setdefault(found.known.name, now)
         one.found = found
         if found is not None and found.limit is not None and (pod is None or not pod.ran):
             one.before_start = found
@@ -255,6 +262,7 @@ class PodTracker:
                     name=found.known.name, message=one_line(found.message, MESSAGE_CHARACTERS),
                     remedy=found.known.remedy.replace("{node}", one.node), stage=found.stage, since=one.since,
                     final=late, evidence=found.evidence, again=found.again,
+                    shared=found.shared,
                 )  # fmt: skip
         ended = one.complete or one.job_gone or (one.failed is not None and trouble is not None)
         if pod is not None:  # a Job that failed leaves its pod the time to end

@@ -91,7 +91,7 @@ class Launcher:
             if event.started:
                 self.started.add(view.name)
         else:
-            self._not_started(view, before)
+            self._not_started(view, before, reported=event.reported)
 
     def fail(self, view: NodeView, found: Mapping[str, Any], now: float) -> None:
         """Keep why a launch failed before it wrote the launch file itself."""
@@ -114,8 +114,10 @@ class Launcher:
             if message:
                 self.fail(view, {"state": "failed", "message": message}, now)
 
-    def _not_started(self, view: NodeView, before: Mapping[str, Any]) -> None:
+    def _not_started(self, view: NodeView, before: Mapping[str, Any], *, reported: bool = False) -> None:
         view.tries += 1
+        if reported:
+            return
         state, message = view.launch.get("state"), view.launch.get("message")
         if (state, message) != (before.get("state"), before.get("message")) or view.tries == 1:
             self._warn(f"{view.name}: not started ({state}): {message}")

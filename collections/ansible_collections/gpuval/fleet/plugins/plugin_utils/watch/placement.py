@@ -26,7 +26,10 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Ended:
-    """A launch or fetch ended. `failed`: before it could write the launch file, for the reason in `message`."""
+    """A launch or fetch ended. `failed`: before it could write the launch file, for the reason in `message`.
+
+    `reported`: the placement has said why, once for all nodes that it concerns.
+    """
 
     node: str
     kind: Literal["launch", "fetch"]
@@ -34,6 +37,7 @@ class Ended:
     failed: bool = False
     unreachable: bool = False
     message: str = ""
+    reported: bool = False
 
 
 @dataclass(frozen=True)
@@ -41,12 +45,13 @@ class NodeNews:
     """What a placement learned of a node by itself.
 
     `launch`: the new content of its launch file. `records`: by key, records that did not come by the store; untrusted.
-    Both None: its images are present, so that the next transfer may begin.
+    Both None: its images are present, so that the next transfer may begin. `reported`: as of `Ended`.
     """
 
     node: str
     launch: Mapping[str, Any] | None = None
     records: Mapping[str, bytes] | None = None
+    reported: bool = False
 
     @property
     def changes_evidence(self) -> bool:

@@ -242,7 +242,7 @@ class RunWatch:
             before = view.launch
             self.watched.write_launch(view, dict(news.launch))
             new, old = (item.get("contact", {}).get("message") or item.get("message") for item in (news.launch, before))
-            if new and new != old:
+            if new and new != old and not news.reported:
                 self.watched.say(f"{view.name}: {new}")
 
     def _lose(self, view: NodeView, now: float) -> None:
