@@ -106,7 +106,7 @@ def _cuda(expected: str, declared: int | None) -> Accelerator:
 
 def _gaudi(declared: int | None) -> Accelerator:
     try:
-        import habana_frameworks.torch.core  # type: ignore[import-not-found]  # noqa: F401 - registers the hpu device
+        import habana_frameworks.torch.core  # noqa: F401 - registers the hpu device
         import torch
 
         hpu = getattr(torch, "hpu", None)

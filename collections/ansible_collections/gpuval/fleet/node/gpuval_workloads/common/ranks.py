@@ -56,9 +56,14 @@ class Ranks:
         return self.rank == 0
 
     @property
+    def of_node(self) -> range:
+        """The ranks of this rank's node."""
+        return range(self.world_size) if self.node_ranks is None else self.node_ranks
+
+    @property
     def local_rank(self) -> int:
         """The index of this rank's GPU on its node."""
-        return self.rank - self.node_ranks.start if self.node_ranks else self.rank
+        return self.rank - self.of_node.start
 
     @cached_property
     def device(self) -> torch.device:
@@ -71,7 +76,7 @@ class Ranks:
 
     def scope_of(self, rank: int) -> str:
         """The scope of the metrics of a rank of this node."""
-        index = rank - self.node_ranks.start if self.node_ranks else rank
+        index = rank - self.of_node.start
         return f"gpu:{index}" if self.accelerator.is_gpu else f"rank:{rank}"
 
     def synchronize(self) -> None:
@@ -109,7 +114,7 @@ class Ranks:
         Between nodes as JSON (tuples become lists), since to unpickle what another node sends is to run its code.
         """
         self.tick()
-        if self.node_ranks is not None and len(self.node_ranks) < self.world_size:
+        if len(self.of_node) < self.world_size:
             return self._gather_json(item)
         items: list = [None] * self.world_size
         dist.all_gather_object(items, item)
@@ -234,7 +239,7 @@ def _join(ranks: Ranks) -> None:
     if ranks.accelerator.kind == "cuda":
         torch.cuda.set_device(ranks.device)
     elif ranks.accelerator.kind == "hpu":
-        import habana_frameworks.torch.distributed.hccl  # type: ignore[import-not-found]  # noqa: F401 - registers the backend
+        import habana_frameworks.torch.distributed.hccl  # noqa: F401 - registers the backend
     options: dict[str, Any] = {"device_id": ranks.device} if ranks.accelerator.kind == "cuda" else {}
     dist.init_process_group(ranks.accelerator.backend, timeout=COLLECTIVE_TIMEOUT, **options)
 

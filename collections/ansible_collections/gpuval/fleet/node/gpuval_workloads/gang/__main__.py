@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -170,10 +171,13 @@ def _take_part(
     """``described`` is how the result names the gang; it says whether the work has begun: all have joined, alike."""
     _check_port(gang)
     limits = Limits(join_seconds=config.join_seconds, stall_seconds=stall_seconds(os.environ))
-    bring = {"torch": torch.__version__, "python": sys.executable}
+    bring: dict[str, Any] = {"torch": torch.__version__, "python": sys.executable}
     module = RANKS[type(config)]
-    over_ssh = config.launcher == "deepspeed"
-    work = _OverSsh(gang, folder, module) if over_ssh else _ByTorchrun(gang, accelerator, folder, module, result)
+    work: _ByTorchrun | _OverSsh | _ByMpi
+    if config.launcher == "deepspeed":
+        work = _OverSsh(gang, folder, module)
+    else:
+        work = _ByTorchrun(gang, accelerator, folder, module, result)
     if isinstance(config, CollectivesConfig) and config.tool != "torch":
         work = _ByMpi(gang, accelerator, folder, config, work)
     with ExitStack() as stack:
@@ -412,10 +416,16 @@ class _ByMpi:
     OTHERWISE_FILE = "otherwise.txt"
 
     def __init__(
-        self, gang: Gang, accelerator: Accelerator, folder: Path, config: CollectivesConfig, otherwise
+        self,
+        gang: Gang,
+        accelerator: Accelerator,
+        folder: Path,
+        config: CollectivesConfig,
+        otherwise: _ByTorchrun | _OverSsh,
     ) -> None:
         self._gang, self._accelerator, self._folder, self._config = gang, accelerator, folder, config
-        self._otherwise, self._active = otherwise, self
+        self._otherwise = otherwise
+        self._active: _ByTorchrun | _OverSsh | _ByMpi = self
         self._over_ssh = otherwise if isinstance(otherwise, _OverSsh) else _OverSsh(gang, folder, "")
         self._begun = time.monotonic()
         self._tools: mpi.Tools | None = None
@@ -457,7 +467,7 @@ class _ByMpi:
         print(f"torch measures, not nccl-tests: {why}", flush=True)
         self.environment.update(tool="torch", no_nccl_tests=why)
         if self._over_ssh is not self._otherwise:
-            if self._over_ssh.server:  # the leader waits for the end of the transfer
+            if self._over_ssh.server and self._over_ssh.server.pid:  # the leader waits for the end of the transfer
                 processes.wait_until_childless(self._over_ssh.server.pid, LOGOUT_SECONDS)
             processes.end_all()  # a rank that hangs would keep its GPU
         self._active = self._otherwise
@@ -465,6 +475,7 @@ class _ByMpi:
 
     def _lead(self, brought: list[dict], stopper: Stopper) -> str:
         """Measure and send the results to the others; return why there is no answer."""
+        assert self._tools  # the leader has what all members have
         options = self._over_ssh.ssh_options(brought)
         put(self._folder / "hostfile", hostfile(self._gang))
         found, why = mpi.measure(

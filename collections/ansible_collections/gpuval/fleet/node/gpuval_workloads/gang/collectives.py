@@ -39,7 +39,7 @@ def main(ranks: Ranks, result: Result) -> None:
         ranks, Meter(ranks, reporter.report), config.seconds, PREFIX, chosen, config.most_bytes,
         lambda errors: wrong.keep(ranks.rank, ERRORS, errors),
     )  # fmt: skip
-    nodes = len(set(ranks.gather(ranks.node_ranks.start)))
+    nodes = len(set(ranks.gather(ranks.of_node.start)))
     result.add_metric("gang_nodes_count", nodes, "count")
     result.add_metric("gang_absent_nodes_count", absent_nodes(nodes), "count")
     result.add_metric("gang_processes_count", ranks.world_size, "count")
@@ -50,7 +50,7 @@ def main(ranks: Ranks, result: Result) -> None:
     errors = sum(ranks.gather(result.metric(ERRORS)))
     result.add_metric(ERRORS, errors, "count")
     if ranks.local_rank == 0:  # whose result is the node's
-        complete(result, config, ranks.accelerator, nodes, len(ranks.node_ranks))
+        complete(result, config, ranks.accelerator, nodes, len(ranks.of_node))
 
 
 def absent_nodes(nodes: int) -> int:
@@ -64,7 +64,7 @@ def complete(result: Result, config: CollectivesConfig, accelerator: Accelerator
     networks = _tell_transport(result, accelerator)
     result.fingerprints["gang_shape"] = f"{nodes}x{slots}"
     complaint = _complain(result, config, accelerator, networks) if nodes > 1 else ""
-    errors = int(result.metric(ERRORS))
+    errors = int(result.metric(ERRORS) or 0)
     if errors or complaint:
         nccl_log.print_logs(os.environ)
     _judge(result, errors, nodes, complaint)

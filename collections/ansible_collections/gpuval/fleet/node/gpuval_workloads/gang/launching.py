@@ -122,7 +122,8 @@ class DeepSpeedLauncher:
     """DeepSpeed's own launcher on the leader, with pdsh over the members' SSH servers."""
 
     def __init__(self, gang: Gang, folder: Path, ssh_options: Sequence[str]) -> None:
-        self._gang, self._folder, self._ssh_options, self._process = gang, folder, ssh_options, None
+        self._gang, self._folder, self._ssh_options = gang, folder, ssh_options
+        self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, module: str, arguments: Sequence[str]) -> None:
         """Start the module on all members. Raises ``WorkloadFailure`` where what it needs is not there."""

@@ -56,7 +56,7 @@ def find(environ: Mapping[str, str], only: Sequence[str] = ()) -> tuple[Tools | 
     lacking = [PROGRAMS.get(name, name) for name in wanted if not found.get(name)]
     if lacking:
         return None, f"{', '.join(lacking)} is neither in {FOLDER_VARIABLE}, on PATH, nor in the usual places"
-    alone = [path.name for path in found.values() if not is_for_mpi(path)]
+    alone = [path.name for path in found.values() if path and not is_for_mpi(path)]
     if alone:
         return None, f"{', '.join(alone)} was built without MPI (make MPI=1)"
     if not is_open_mpi(mpirun):
@@ -225,6 +225,7 @@ def deliver(gang: Gang, ssh_options: Sequence[str], user: str, variable: str, na
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
     for process in sending.values():
+        assert process.stdin
         with suppress(OSError):
             process.stdin.write(text.encode())
         with suppress(OSError):

@@ -26,7 +26,7 @@ def resolved(address: str, seconds: float) -> str:
     deadline = time.monotonic() + seconds
     while True:
         try:
-            return socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)[0][4][0]
+            return str(socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)[0][4][0])
         except OSError as error:
             if time.monotonic() >= deadline:
                 raise WorkloadCrash(

@@ -95,7 +95,7 @@ def _window(phase: Phase, ranks: Ranks, step: Step, count: int) -> None:
             wrong.keep(ranks.rank, NONFINITE, len(bad))
         number = bad[0][0]
         first = [rank for step, rank in bad if step == number]
-        node_of = ranks.gather(ranks.node_ranks.start)
+        node_of = ranks.gather(ranks.of_node.start)
         is_one_node = len({node_of[rank] for rank in first}) == 1
         which = f"rank {first[0]}" if len(first) == 1 else f"{len(first)} ranks at once, {first[0]} among them"
         # through gradients it comes to all that train together

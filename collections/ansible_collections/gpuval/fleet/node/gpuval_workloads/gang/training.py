@@ -53,7 +53,7 @@ def main(ranks: Ranks, result: Result) -> None:
 
 def _nodes(ranks: Ranks) -> list[range]:
     """The ranks of every node, in order."""
-    own = (ranks.node_ranks.start, ranks.node_ranks.stop)
+    own = (ranks.of_node.start, ranks.of_node.stop)
     return [range(*ends) for ends in sorted(set(map(tuple, ranks.gather(own))))]
 
 
@@ -130,10 +130,10 @@ def _report(ranks: Ranks, result: Result, task: Task, phases: dict[str, Phase], 
     for name in phases:
         # All wait for the slowest; alone, the nodes do not wait for each other, and their rates add up.
         rates[name] = sum(task.items_per_batch / theirs[name][0] for theirs in everyone)
-        for rank in ranks.node_ranks:
+        for rank in ranks.of_node:
             tflops = task.flops_per_batch / everyone[rank][name][0] / 1e12
             add(f"gang_{name}_model_tflops", tflops, "TFLOP/s", ranks.scope_of(rank))
-    for rank in ranks.node_ranks:
+    for rank in ranks.of_node:
         add("gang_zero_step_p50_seconds", everyone[rank]["zero"][1], "seconds", f"rank:{rank}")
     add("gang_nodes_count", nodes, "count")
     add("gang_absent_nodes_count", absent_nodes(nodes), "count")

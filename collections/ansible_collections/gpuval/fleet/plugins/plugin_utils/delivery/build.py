@@ -21,6 +21,7 @@ from ..core import files
 from ..core.escape import clean_text, csv_cell
 from ..core.text import some_of
 from ..records import report_file
+from ..records.documents import Record
 from ..records.evidence import MAX_RECORD_BYTES, MAX_SERIES_BYTES, Refused, accept_record, read_object
 from ..report import write_file
 from ..report.html import html_report
@@ -220,7 +221,8 @@ def _stages(
     facts = _record(folder, run, name, "facts")[0]
     evidence = scratch / "nodes" / identity
     evidence.mkdir(parents=True)
-    rows, logs_left = [], MAX_LOGS_BYTES_OF_A_NODE
+    rows: list[tuple[str, ...]] = []
+    logs_left = MAX_LOGS_BYTES_OF_A_NODE
     for stage in node["stages"]:
         record, refused = _record(folder, run, name, stage["name"])
         head = stage_file.header(run, node, stage, record, facts)
@@ -253,9 +255,7 @@ def _metric(metric: Mapping[str, Any], redactor: Redactor) -> dict[str, Any]:
     return {**metric, "scope": redactor.short(metric["scope"])}
 
 
-def _record(
-    folder: run_folder.RunFolder, run: Mapping[str, Any], node: str, stage: str
-) -> tuple[dict[str, Any] | None, str]:
+def _record(folder: run_folder.RunFolder, run: Mapping[str, Any], node: str, stage: str) -> tuple[Record | None, str]:
     """The record of a stage, and why it is refused."""
     path = folder.evidence_file(node, stage)
     try:

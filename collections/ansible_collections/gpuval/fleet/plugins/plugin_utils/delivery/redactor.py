@@ -122,7 +122,7 @@ class Redactor:
             text = BASE64.sub(self._base64, text)
         for folder, replacement in self._folders:
             if folder in text:
-                text = re.sub(re.escape(folder) + r"(?![\w.-])", lambda _found, put=replacement: put, text)
+                text = re.sub(re.escape(folder) + r"(?![\w.-])", replacement.replace("\\", r"\\"), text)
         if "/home/" in text:
             text = _HOME.sub("/home/user", text)
         text = self._addresses.hide(text, self._replacement)

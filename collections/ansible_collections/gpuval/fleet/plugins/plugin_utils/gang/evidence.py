@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..records.documents import Problem, Record
 from ..records.evidence import Evidence, take_record
 from ..runs import folder as run_folder
 from ..runs.folder import RunFolder
@@ -112,14 +113,14 @@ class _Round:
 
     folder: RunFolder
     run: Mapping[str, Any]
-    problems: Mapping[str | None, list[dict[str, Any]]]
+    problems: Mapping[str | None, list[Problem]]
 
     @classmethod
     def read(cls, folder: RunFolder) -> _Round | None:
         """None for a round without run.json: the controller ended before it was written."""
         if not folder.run_file.exists():
             return None
-        by_node: dict[str | None, list[dict[str, Any]]] = {}
+        by_node: dict[str | None, list[Problem]] = {}
         for problem in folder.read_problems():
             by_node.setdefault(problem["node"], []).append(problem)
         return cls(folder, folder.read_run(), by_node)
@@ -172,8 +173,8 @@ def _take_earlier(
         last = evidence.records.get(name, {}).get(stage)
         if last is None:
             continue
-        own = {**record, "attempts": [], "of_round": place, "regrouped": not alike}
-        tried = [{**one, "of_round": place, "regrouped": not alike} for one in record["attempts"]]
+        own: Record = {**record, "attempts": [], "of_round": place, "regrouped": not alike}
+        tried: list[Record] = [{**one, "of_round": place, "regrouped": not alike} for one in record["attempts"]]
         attempts = [*tried, own, *last["attempts"]]
         evidence.records[name][stage] = {**last, "attempt": len(attempts) + 1, "attempts": attempts}
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..core.escape import one_line
 from ..core.text import some_of
+from ..records.documents import Record
 from .document import AGAIN, BAD, FABRIC, GANGS, SEARCH
 from .forming import LEAST
 from .search.statistics import Result
@@ -288,7 +289,7 @@ def sentence(node: str, found: Mapping[str, Any]) -> str:
     return "; ".join(lines)
 
 
-def fabric_record(run: Mapping[str, Any], node: str, found: Mapping[str, Any], at: str) -> dict[str, Any]:
+def fabric_record(run: Mapping[str, Any], node: str, found: Mapping[str, Any], at: str) -> Record:
     """The record (``gpuval.record/1``) of the search's findings on one node, written by the controller."""
     known = found["nodes"].get(node, UNTESTED)
     bad_links = [link for link in found["bad_links"] if node in link]
@@ -302,8 +303,6 @@ def fabric_record(run: Mapping[str, Any], node: str, found: Mapping[str, Any], a
         lines.insert(1, f"its host checks: {'; '.join(problems)}")
     if faults["rounds"]:
         lines.append(f"faults in {some_of(faults['rounds'], MAX_LINES)}")
-    metrics = [{"name": name, "value": value, "unit": "count", "scope": scope}
-               for name, scope, value in faults["figures"]]  # fmt: skip
     counts = {
         "fabric_bad_count": int(known == BAD),
         "fabric_suspect_count": int(known == SUSPECT),
@@ -314,6 +313,7 @@ def fabric_record(run: Mapping[str, Any], node: str, found: Mapping[str, Any], a
         "fabric_speed_unknown_count": int(bool(speed)),
         "fabric_search_rounds_count": found["rounds"],
     }
+    figures = [*((name, "node", value) for name, value in counts.items()), *faults["figures"]]
     return {
         "schema": "gpuval.record/1",
         "run_id": run["run_id"],
@@ -331,10 +331,7 @@ def fabric_record(run: Mapping[str, Any], node: str, found: Mapping[str, Any], a
         "image": None,
         "exit_code": None,
         "signal": None,
-        "metrics": [
-            *({"name": name, "value": value, "unit": "count", "scope": "node"} for name, value in counts.items()),
-            *metrics,
-        ],
+        "metrics": [{"name": name, "value": value, "unit": "count", "scope": scope} for name, scope, value in figures],
         "fingerprints": {},
         "environment": {
             "gang": {"name": found["name"]},

@@ -11,9 +11,9 @@ from . import HistoryError
 try:
     import duckdb
 
-    DUCKDB_ERROR = None
+    DUCKDB_ERROR: ImportError | None = None
 except ImportError as error:
-    duckdb, DUCKDB_ERROR = None, error
+    DUCKDB_ERROR = error
 
 #: Max memory of DuckDB; it spills the rest to disk.
 MEMORY = "1GB"
@@ -41,7 +41,7 @@ COLUMNS = {
 
 def connect(temporary: Path) -> Any:
     """An in-memory database that spills into ``temporary``. Raises HistoryError without DuckDB."""
-    if duckdb is None:
+    if DUCKDB_ERROR:
         raise HistoryError(
             f"the history needs DuckDB on the controller ({DUCKDB_ERROR}): run `make setup`, or install the "
             "duckdb of requirements/controller.txt next to ansible-core"
@@ -61,7 +61,7 @@ def connect(temporary: Path) -> Any:
 
 def errors() -> tuple[type[Exception], ...]:
     """Exceptions of DuckDB."""
-    return () if duckdb is None else (duckdb.Error,)
+    return () if DUCKDB_ERROR else (duckdb.Error,)
 
 
 def json_lines(path: Path, columns: dict[str, str]) -> str:

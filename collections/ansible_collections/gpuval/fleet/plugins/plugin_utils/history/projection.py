@@ -81,7 +81,7 @@ def of_judged(node: Mapping[str, Any]) -> dict[str, Any]:
 def setup_of(record: Mapping[str, Any]) -> str:
     """Arguments and reported setups: only figures with the same ones are compared."""
     mine = {record["run_id"]: "{run_id}", record["node"]: "{node}"}
-    words = []
+    words: list[str] = []
     for word in record["command"]:
         text = PurePosixPath(word).name if not words else word
         for own, name in mine.items():

@@ -290,7 +290,9 @@ class History:
             WHERE r.shown ORDER BY m.machine, r.no"""
         )
         flaky: list[dict[str, Any]] = []
-        machine, nodes, history = None, [], []
+        machine: str | None = None
+        nodes: list[str] = []
+        history: list[Judged] = []
 
         def settle() -> None:
             found_flakiness = flakiness(history)

@@ -103,9 +103,9 @@ def _row(cells: dict[str, str], line: int, what: str) -> Iterator[Node]:
         raise _error(what, line, "neither name nor address")
     wide = {column: _expanded(value, line, what) for column, value in cells.items() if _is_range(value)}
     names = wide.get("name") or (wide.get("address") if "name" not in cells else None) or [name]
-    for column, values in wide.items():
-        if len(values) != len(names):
-            raise _error(what, line, f"{column} has {len(values)} values for {len(names)} name(s): ranges must agree")
+    for column, expanded in wide.items():
+        if len(expanded) != len(names):
+            raise _error(what, line, f"{column} has {len(expanded)} values for {len(names)} name(s): ranges must agree")
     for number, one in enumerate(names):
         values = {column: wide[column][number] if column in wide else value for column, value in cells.items()}
         for column in ("address", "unique_id", "host_key"):

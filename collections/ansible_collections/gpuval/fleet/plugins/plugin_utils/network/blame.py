@@ -64,8 +64,8 @@ def _candidates(live: Mapping[Pair, bool], open_pairs: set[Pair]) -> list[tuple[
             tries = [*sides["to"], *sides["from"]]
             guilty = {"both": tries}
         for side, tries in guilty.items():
-            bad = sum(tries)
-            found.append(((bad / len(tries), bad), Odd(node, side, bad, len(tries))))
+            count = sum(tries)
+            found.append(((count / len(tries), count), Odd(node, side, count, len(tries))))
     return found
 
 

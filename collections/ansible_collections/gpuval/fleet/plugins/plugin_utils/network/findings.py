@@ -183,8 +183,12 @@ def _ports(fleet: Fleet, pairs: Mapping[Pair, Asked]) -> list[Finding]:
         counts = _counted(state for state in states.values() if state != "open")
         words = {side: (text.replace("{what}", f"port {port}"), then) for side, (text, then) in PORT.items()}
         link = {pair: f"port {port} is {state}" for pair, state in states.items()}.__getitem__
-        found += _findings("fail", "port", tried, words, remedy, link=link, worst=lambda _odd, counts=counts: counts)
+        found += _findings("fail", "port", tried, words, remedy, link=link, worst=_always(counts))
     return found
+
+
+def _always(text: str) -> Callable[[Odd], str]:
+    return lambda _odd: text
 
 
 def _slow(fleet: Fleet, pairs: Mapping[Pair, Asked]) -> list[Finding]:
@@ -258,11 +262,11 @@ def _same_address(fleet: Fleet) -> list[Finding]:
     shared = {address: nodes for address, nodes in claims.items() if len(nodes) > 1}
     others = {name: {other for nodes in shared.values() if name in nodes for other in nodes} for name in fleet.answers}
     found = []
-    for address, nodes in shared.items():
-        message = f"{' and '.join(sorted(nodes))} both have the address {address}"
+    for shared_address, nodes in shared.items():
+        message = f"{' and '.join(sorted(nodes))} both have the address {shared_address}"
         most = max(len(others[name]) for name in nodes)
         # Not the node that is reached there, nor those that share addresses with fewer nodes than another does.
-        guilty = nodes - {fleet.owners.get(address)} if address in fleet.owners else nodes
+        guilty = nodes - {fleet.owners.get(shared_address, "")}
         guilty = {name for name in guilty if len(others[name]) == most} or guilty
         remedy = "Give each node its own address."
         found.append(Finding("fail", "address", tuple(sorted(nodes)), message, remedy, only=tuple(sorted(guilty))))
@@ -285,10 +289,10 @@ def _unlike(fleet: Fleet) -> list[Finding]:
             shown = ", ".join(f"{value} on {number}" for value, number in counts.most_common(LISTED))
             found.append(Finding("warn", "unlike", tuple(values), f"{name}: {what} differs: {shown}", remedy))
             continue
-        for value in (value for value in counts if value != usual):
-            odd = [node for node, own in values.items() if own == value]
+        for unusual in (value for value in counts if value != usual):
+            odd = [node for node, own in values.items() if own == unusual]
             named = some_of(sorted(odd), LISTED)
-            message = f"{named}: {name} has {what} {value}, {usual} on {count} of {len(values)}"
+            message = f"{named}: {name} has {what} {unusual}, {usual} on {count} of {len(values)}"
             found.append(Finding("warn", "unlike", tuple(odd), message, remedy))
     return found
 

@@ -48,7 +48,7 @@ def interface_bits_per_second(address: str) -> float | None:
 
 def look_up(name: str) -> set[str]:
     """The IP addresses of a host name. Raises OSError."""
-    return {entry[4][0].partition("%")[0] for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
+    return {str(entry[4][0]).partition("%")[0] for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
 
 
 def listening_addresses(

@@ -70,7 +70,7 @@ def ensure(files: CertificateFiles, names: Iterable[str], now: datetime | None =
     server = _load(files.server, files.server_key)
     if server and _lasts(server[0], now) and _issued_by(server[0], authority[0]) and _names(server[0]) == set(wanted):
         return False
-    _write_pair(files.server, files.server_key, *_make_server(*authority, wanted, now))
+    _write_pair(files.server, files.server_key, *_make_server(authority[0], authority[1], wanted, now))
     return True
 
 
@@ -85,7 +85,7 @@ def _make_authority(now):
     return builder.sign(key, hashes.SHA256()), key
 
 
-def _make_server(authority, authority_key, names, now):
+def _make_server(authority, authority_key, names: list[str], now: datetime):
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gpuval store")])
     life = min(now + SERVER_LIFE, authority.not_valid_after_utc) - now

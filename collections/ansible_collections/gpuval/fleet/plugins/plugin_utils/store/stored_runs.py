@@ -152,7 +152,8 @@ def newest(found: Sequence[Found], moment: datetime, where: str) -> tuple[dict[s
 
 def all_runs(store: Store) -> tuple[list[Found], list[str]]:
     """Every run of the bucket, and invalid files named run.json. One request for each folder and run."""
-    found, refused = [], []
+    found: list[Found] = []
+    refused: list[str] = []
     entries = _asked(lambda: [entry for _, entry in run_files(store)])
     reading = read_all(store, entries, lambda _: MAX_DOCUMENT_BYTES)
     while True:

@@ -104,7 +104,8 @@ def _run_for(seconds: float, *works: Callable[[], None]) -> None:
 
 def _do(steps: Steps, found: Local, over: threading.Event) -> None:
     for name, step in steps.items():
-        why, fields = "", {}
+        why = ""
+        fields: Mapping[str, Any] = {}
         try:
             fields = step()
         except Exception as error:  # a probe is never a reason to fail
@@ -136,7 +137,7 @@ def ways(gang: Gang, sysfs: Sysfs) -> dict[str, Way]:
 
 def _way(address: str, sysfs: Sysfs) -> Way:
     try:
-        route = route_to(socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)[0][4][0])
+        route = route_to(str(socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)[0][4][0]))
         name = socket.if_indextoname(route.interface) if route.interface else None
     except socket.gaierror:
         return Way(problem=f"the name {address} is not known here")

@@ -26,9 +26,9 @@ def add_own(result: Result, found: Local, moved: Mapping[str, rdma.Moved]) -> No
         add("rdma_closed_devices_count", len(found.closed), "count")
         add("rdma_ports_count", len(found.ports), "count")
         add("rdma_active_ports_count", len(active), "count")
-        for port in active:
-            if port.rate_bits_per_second:
-                add("rdma_rate_bytes_per_second", port.rate_bits_per_second / 8, "bytes/s", _scope(port.name))
+        for link in active:
+            if link.rate_bits_per_second:
+                add("rdma_rate_bytes_per_second", link.rate_bits_per_second / 8, "bytes/s", _scope(link.name))
     if moved or ("counters" in found.looked and not found.ports):
         add("rdma_link_error_count", sum(one.link_errors for one in moved.values()), "count")
         add("rdma_retransmission_count", sum(one.retransmissions for one in moved.values()), "count")
@@ -39,9 +39,9 @@ def add_own(result: Result, found: Local, moved: Mapping[str, rdma.Moved]) -> No
     if "pcie" in found.looked:
         add("gang_nics_count", len(found.links), "count")
         add("gang_nics_slow_count", sum(link.is_slow for link in found.links.values()), "count")
-    for name, link in found.links.items():
-        add("gang_nic_pcie_bytes_per_second", link.now.bytes_per_second, "bytes/s", _scope(name))
-        add("gang_nic_pcie_ratio", link.ratio, "ratio", _scope(name))
+    for name, nic in found.links.items():
+        add("gang_nic_pcie_bytes_per_second", nic.now.bytes_per_second, "bytes/s", _scope(name))
+        add("gang_nic_pcie_ratio", nic.ratio, "ratio", _scope(name))
     if found.acs and not found.acs.unknown:
         add("gang_acs_redirecting_count", len(found.acs.redirecting), "count")
     if found.mtu_bytes:
@@ -94,12 +94,16 @@ def clock_skew(answers: Mapping[int, mesh.Answer]) -> tuple[float, float] | None
 
     Of three members and more, the one whose clock is off is so; of two, it cannot be decided.
     """
-    timed = [a for a in answers.values() if a.clock_offset_seconds is not None and a.clock_error_seconds is not None]
+    timed = [
+        (answer.clock_offset_seconds, answer.clock_error_seconds)
+        for answer in answers.values()
+        if answer.clock_offset_seconds is not None and answer.clock_error_seconds is not None
+    ]
     if not timed:
         return None
-    offsets = [answer.clock_offset_seconds for answer in timed]
+    offsets = [offset for offset, _error in timed]
     middle = offsets[0] if len(timed) == 1 else median([0.0, *offsets])
-    return -middle, median([answer.clock_error_seconds for answer in timed])
+    return -middle, median([error for _offset, error in timed])
 
 
 def described(gang: Gang, found: Local, answers: Mapping[int, mesh.Answer]) -> dict[str, Any]:

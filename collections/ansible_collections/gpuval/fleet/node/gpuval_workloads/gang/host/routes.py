@@ -41,7 +41,7 @@ def route_to(address: str) -> Route:
 
 def addresses() -> list[tuple[int, ipaddress.IPv4Interface | ipaddress.IPv6Interface]]:
     """All addresses of this host with their networks, and the kernel's number of the interface. Raises ``OSError``."""
-    found = []
+    found: list[tuple[int, ipaddress.IPv4Interface | ipaddress.IPv6Interface]] = []
     with _asking() as asking:
         body = _HELD.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
         asking.send(_HEADER.pack(_HEADER.size + len(body), _GET_ADDRESS, _REQUEST | _ALL, 1, 0) + body)

@@ -14,7 +14,7 @@ import re
 import statistics
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -85,11 +85,9 @@ def of_report(
     packed = partial(_of_one, directory / "nodes", files, len(nodes))
     processes = min(MAX_PROCESSES, len(os.sched_getaffinity(0)))
     if len(nodes) < MIN_NODES_TO_SHARE or processes < 2 or multiprocessing.current_process().daemon:
-        found = map(packed, nodes)
-        return [[_shared(curve, texts) for curve in curves] for curves in found]
+        return [[_shared(curve, texts) for curve in curves] for curves in map(packed, nodes)]
     with ProcessPoolExecutor(processes, multiprocessing.get_context("fork")) as pool:
-        found = pool.map(packed, nodes, chunksize=8)
-        return [[_shared(curve, texts) for curve in curves] for curves in found]
+        return [[_shared(curve, texts) for curve in curves] for curves in pool.map(packed, nodes, chunksize=8)]
 
 
 def _of_one(
@@ -204,17 +202,17 @@ def as_data(curves: NodeCurves, nodes: int, more: int = 1) -> list[list[Any]]:
         if not whole and len(thin) > len(BAND):
             thin = _band(list(thin.values()))
         data.append(_packed("t", name, unit, "", (0, end), thin))
-    for (stage, name, unit), scopes in stepped.items():
-        drawn_scopes = list(scopes.items())[: None if whole else 1]
+    for (stage, name, unit), curves_of in stepped.items():
+        drawn_scopes = list(curves_of.items())[: None if whole else 1]
         x = drawn_scopes[0][1].x
         count = min(bins, len(x))
         thin = {scope: thinned(piece.x, piece.y, x[0], x[-1], count) for scope, piece in drawn_scopes}
         data.append(_packed("s", name, unit, stage, (x[0], x[-1]), thin))
     if nodes <= MAX_NODES_WITH_SIZES:
-        for (stage, name, unit), scopes in _by_stage(curves.sized).items():
+        for (stage, name, unit), curves_of in _by_stage(curves.sized).items():
             points = {
                 scope: [[short(x), short(y)] for x, y in zip(piece.x, piece.y, strict=True) if y is not None]
-                for scope, piece in scopes.items()
+                for scope, piece in curves_of.items()
             }
             data.append(["b", name, unit, stage, 0, 0, 0, 0, points])
     return data
@@ -242,10 +240,8 @@ def thinned(x: Sequence[float], y: Sequence[float | None], first: float, last: f
     left, held = 0, None
     for index in range(begin, end + 1):
         right = len(x) if index == end else bisect_left(x, first + (index + 1) * step, left)
-        part = y[left:right]
+        part = [value for value in y[left:right] if value is not None]
         left = right
-        if None in part:
-            part = [value for value in part if value is not None]
         if part:
             held = sum(part) / len(part)
         means[index] = held
@@ -264,7 +260,7 @@ def _whole_time(pieces: Sequence[Piece], end: float, bins: int) -> list[float | 
 def _band(curves: Sequence[Sequence[float | None]]) -> dict[str, list[float | None]]:
     """Min, median and max of all GPUs at each step."""
     columns = [[value for value in column if value is not None] for column in zip(*curves, strict=True)]
-    make = (min, statistics.median, max)
+    make: tuple[Callable[[list[float]], float], ...] = (min, statistics.median, max)
     return {name: [of(column) if column else None for column in columns] for name, of in zip(BAND, make, strict=True)}
 
 

@@ -50,8 +50,8 @@ PROPERTIES = (
 def of_fleet(report: Mapping[str, Any], directory: Path | None) -> list[tuple[str, list[tuple[str, list[str]]]]]:
     """For each property its values, the most common first, with the names of their nodes."""
     seen: dict[str, dict[str, list[str]]] = {label: defaultdict(list) for label, *_ in (*PROPERTIES, ("Image",))}
-    for node in report["nodes"] if directory is not None else ():
-        for label, value in sorted(set(_values(directory / "nodes" / node["name"], node))):
+    for node in report["nodes"]:
+        for label, value in sorted(set(_values(directory / "nodes" / node["name"], node)) if directory else ()):
             seen[label][value].append(node["name"])
     return [
         (label, sorted(values.items(), key=lambda item: (-len(item[1]), item[0])))
