@@ -273,6 +273,8 @@ def entries(node, *names):
         ({"sku": "hgx-h200"}, {"sku": "pass", "sku_gpu_count": "pass"}, "PASS"),
         ({"sku": "h200-sxm", "model": "NVIDIA H100 80GB HBM3"}, {"sku": "fail"}, "FAIL"),
         ({"sku": "hgx-h200", "model": "NVIDIA H100 80GB HBM3"}, {"sku": "fail"}, "FAIL"),
+        ({"sku": "hgx-h200", "model": "NVIDIA H900"}, {"sku": "fail"}, "FAIL"),
+        ({"sku": "h200-mixed", "model": ["NVIDIA H200"] * 7 + ["NVIDIA H200 NVL"]}, {"sku": "warn"}, "PASS"),
         ({"sku": "H200 141GB", "model": "NVIDIA H100 80GB HBM3"}, {"sku": "fail"}, "FAIL"),
         ({"sku": "h100-80gb-hbm3"}, {"sku": "fail"}, "FAIL"),  # H200 was delivered
         # A name inside a name is another product.

@@ -26,13 +26,13 @@ def checks(subject: Subject, has_facts: bool, models: Sequence[str]) -> list[Ent
         remedy = "let the facts stage run and succeed; check the GPUs with the vendor's tool"
         return [entry("missing", "no facts report the models of the GPUs", remedy)]
     found = sku_catalogue.by_name(subject.catalogue_sku)
-    hinted = sku_catalogue.hinted(subject.sku) if ordered is None else None
-    expected = ordered or (hinted if found else None)
+    several = found is None and len({sku.name if sku else None for sku in map(sku_catalogue.of_model, models)}) > 1
+    # a mixed machine has a name of its own, which may hold that of a part of it
+    expected = ordered or (None if several else sku_catalogue.hinted(subject.sku))
     if expected is not None and found is not expected:
         remedy = "the wrong machine was delivered, or gpuval_sku is wrong: compare with the order"
         return [entry("fail", f"{expected.title} was ordered, the facts report {models_text}", remedy)]
     if found is None:
-        several = len({sku.name if sku else None for sku in map(sku_catalogue.of_model, models)}) > 1
         reason = (
             f"{'several models' if several else 'not in the catalogue'}: {models_text}; only the general criteria apply"
         )
