@@ -114,7 +114,7 @@ def test_it_is_named_in_the_report_and_on_the_console(run):
     text = (fleet.run_folder / "report.md").read_text()
     assert "which is not part of the run" in text
     assert "over the limit of 1,048,576" in text
-    assert "Refused as evidence:" in done.output.partition("FINAL ACCEPTANCE")[2]
+    assert "Problems of the evidence:" in done.output.partition("FINAL ACCEPTANCE")[2]
 
 
 def test_nothing_of_it_comes_to_life(run):

@@ -88,7 +88,7 @@ def test_the_controller_keeps_what_it_judged_and_names_what_changed(store, own):
     assert told(report) == {("bad", "training", CHANGED), ("silent", "inference", LATE)}
     assert "killed by SIGKILL" in own.evidence_file("bad", "training").read_text()
     assert not own.evidence_file("silent", "inference").exists()
-    assert any("Refused as evidence" in line for line in report["summary"])
+    assert any("Problems of the evidence" in line for line in report["summary"])
 
 
 def test_a_copy_never_has_a_better_verdict_than_the_run_had(store, own):

@@ -39,13 +39,13 @@ def seconds_ahead(url: str) -> Optional[float]:
         return None
 
 
-def in_words(ahead: Optional[float]) -> str:
+def in_words(ahead: Optional[float], whose: str = "this node's") -> str:
     """Return a message for a clock that is notably off; empty for one that is right or unknown."""
     if ahead is None or abs(ahead) < NOTABLE_SECONDS:
         return ""
     side = "ahead of" if ahead > 0 else "behind"
     return (
-        f"this node's clock is {span(abs(ahead))} {side} the store's: set it "
+        f"{whose} clock is {span(abs(ahead))} {side} the store's: set it "
         "(`timedatectl set-ntp true`, or `chronyc makestep`)"
     )
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading import manifest
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading.units import human_bytes
 
+from ..module_utils.store import StoreError
 from ..plugin_utils.artifacts import model_source
 from ..plugin_utils.artifacts.round_trip import RoundTrip
 from ..plugin_utils.core.action import ControllerAction
@@ -26,6 +27,10 @@ class ActionModule(ControllerAction):
         if self.check_mode and not access.running():
             return {"changed": True, "folder": folder, "msg": "check mode: the embedded store does not run"}
         store = access.store()
+        try:
+            access.reader()
+        except StoreError as error:
+            self._display.warning(str(error))
         prefix = f"models/{folder}/"
         listed = _listed(store, prefix)
         wanted = {"source": options["model"], "revision": options["revision"]}

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from ..module_utils.store import StoreError
 from ..plugin_utils.core.action import ControllerAction
+from ..plugin_utils.store import preflight
 from ..plugin_utils.store.access import credentials_outlive, open_store
 from ..plugin_utils.store.address import in_clear
 
@@ -23,10 +25,18 @@ class ActionModule(ControllerAction):
             return {"changed": not access.running(), "msg": "check mode: the store is left alone"}
         started = access.start()
         store = access.store()
-        created = store.ensure_bucket(create=access.creates_bucket)
-        access.check()
-        if access.shortage():
-            self._display.warning(access.shortage())
+        try:
+            created = store.ensure_bucket(create=access.creates_bucket)
+        except StoreError as error:
+            raise StoreError(". ".join(filter(None, (str(error), preflight.clock(store))))) from error
+        found = preflight.findings(access, store)
+        if found:
+            self._display.display(*(f"preflight: {finding}" for finding in found[1:]))
+            raise StoreError(f"preflight: {found[0]}")
+        self._display.display("preflight: the store takes uploads by signed URL and can be read")
+        for remark in (access.shortage(), preflight.clock(store)):
+            if remark:
+                self._display.warning(remark)
         if not credentials_outlive(store, options["deadline_seconds"]):
             self._display.warning(
                 "the S3 credentials expire before the deadline: uploads signed with them will fail then, and records "

@@ -244,15 +244,19 @@ class Store:
 
     def sign_put(self, key: str, seconds: int) -> str:
         """A URL that allows exactly one thing: writing this key, for so many seconds."""
-        return self._sign("put_object", key, seconds)
+        return self._sign(self.signer, "put_object", key, seconds)
+
+    def sign_own_put(self, key: str, seconds: int) -> str:
+        """As `sign_put`, by the endpoint that the controller uses."""
+        return self._sign(self.client, "put_object", key, seconds)
 
     def sign_get(self, key: str, seconds: int) -> str:
         """A URL that allows exactly one thing: reading this key, for so many seconds."""
-        return self._sign("get_object", key, seconds)
+        return self._sign(self.signer, "get_object", key, seconds)
 
     @_as_store_error()
-    def _sign(self, operation: str, key: str, seconds: float) -> str:
-        return self.signer.generate_presigned_url(
+    def _sign(self, client: Any, operation: str, key: str, seconds: float) -> str:
+        return client.generate_presigned_url(
             operation,
             Params={"Bucket": self.connection.bucket, "Key": key},
             ExpiresIn=min(int(seconds), MAX_SIGNED_SECONDS),

@@ -193,7 +193,7 @@ def _remarks(report: Mapping[str, Any]) -> list[str]:
         first = problems[0]
         where = " ".join(text for text in (first["node"], first["stage"]) if text)
         more = f", and {len(problems) - 1} more: see report.html" if len(problems) > 1 else ""
-        lines.append(f"Refused as evidence: {where + ': ' if where else ''}{one_line(first['reason'], 200)}{more}")
+        lines.append(f"Problems of the evidence: {where + ': ' if where else ''}{one_line(first['reason'], 200)}{more}")
     accepted = report["verdict"] in ("PASS", "PARTIAL")
     if accepted and len(nodes) > 1 and report["run"]["profile"] == "custom" and not report["fleet"].get("gangs"):
         lines.append("The nodes did not work together: gpuval_stages has no gangs, gpuval_profiles keeps a profile's")

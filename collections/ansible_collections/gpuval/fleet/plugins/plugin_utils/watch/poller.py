@@ -10,8 +10,13 @@ from ..records.evidence import MAX_RECORD_BYTES, parse_key, take_record
 from ..runs import folder as run_folder
 from ..runs import publishing
 from ..store.backend import StoreBackend
+from ..store.preflight import refused, upload
 from .decisions import update
 from .state import WatchedRun
+
+#: How often the watch uploads as nodes do, and the object that it writes.
+UPLOADS_SECONDS = 30.0
+UPLOAD_CHECK = "report/upload-check"
 
 
 class StorePoller:
@@ -19,6 +24,7 @@ class StorePoller:
         self._watched, self._access, self._progress = watched, access, progress
         self._guard = access.guard(watched.info["folder"], lambda: watched.store)
         self._away_since: float | None = None
+        self._uploads_checked_at, self._uploads_fail_since = float("-inf"), float("inf")
 
     def restore(self) -> None:
         """Records that an earlier controller, or an earlier round, has read already."""
@@ -44,6 +50,21 @@ class StorePoller:
         if self._away_since is not None:
             self._watched.say(f"the store answers again after {now - self._away_since:.0f} s")
             self._away_since = None
+        if now - self._uploads_checked_at >= UPLOADS_SECONDS:
+            self._uploads_checked_at = now
+            self._check_uploads(now)
+
+    def _check_uploads(self, now: float) -> None:
+        """Upload as nodes do: by signed URL, which may fail while other requests succeed. Raises StoreError."""
+        watched, failing = self._watched, self._uploads_fail_since <= now
+        problem = refused(upload(watched.store, f"{watched.info['folder']}/{UPLOAD_CHECK}"))
+        if problem and not failing:
+            self._uploads_fail_since = now
+            watched.say(f"{problem}: nodes keep their records, which are fetched from them. Check the S3 service")
+            watched.evidence.add_problem(f"{problem} at {run_folder.now()}: check the S3 service")
+        elif failing and not problem:
+            watched.say(f"the store takes uploads by signed URL again after {now - self._uploads_fail_since:.0f} s")
+            self._uploads_fail_since = float("inf")
 
     def failed(self, now: float, error: Exception) -> None:
         """The store did not answer: report it once. The embedded store is restarted."""

@@ -1,0 +1,107 @@
+"""Whether the store can be used as a run uses it: uploads by signed URL, reading with the nodes' key, the clocks."""
+
+from __future__ import annotations
+
+import http.client
+import secrets
+import ssl
+import time
+import urllib.error
+import urllib.request
+from typing import Any
+
+from ansible_collections.gpuval.fleet.node.gpuval_runner import skew
+
+from ...module_utils.store import Store, StoreError
+from .backend import StoreBackend
+
+UPLOAD_SECONDS = 10.0
+#: What was written is seen by the other key within this time.
+SEEN_SECONDS = 10.0
+URL_SECONDS = 300
+
+
+def findings(access: StoreBackend, store: Store) -> list[str]:
+    """What is wrong with the store, each with what to do: an object is uploaded, read with the other key, deleted."""
+    key = f"models/preflight-{secrets.token_hex(8)}"
+    found = []
+    try:
+        problem = refused(upload(store, key))
+    except StoreError as error:
+        problem = str(error)
+    if problem:
+        found.append(
+            f"{problem}. {clock(store) or 'Check that the keys may write, and read the log of the S3 service.'}"
+        )
+    try:
+        access.check()
+        if not problem:
+            _read(access, store, key)
+    except StoreError as error:
+        found.append(str(error))
+    try:
+        store.delete([key])
+    except StoreError as error:
+        found.append(f"the key of gpuval_s3_access_key cannot delete objects: {error}. Allow s3:DeleteObject")
+    return found
+
+
+def _read(access: StoreBackend, store: Store, key: str) -> None:
+    """Raises StoreError where the nodes' key does not read what was uploaded."""
+    try:
+        reader = access.reader()
+    except StoreError:  # runs without loading need none; a launch with it says so
+        return
+    client, until, read = Store(reader, attempts=2), time.monotonic() + SEEN_SECONDS, None
+    try:
+        while read is None and time.monotonic() < until:  # a service may list what is new only after a moment
+            read = client.get_if_there(key, max_bytes=len(key))
+            time.sleep(0.0 if read else 0.3)
+    except StoreError as error:
+        raise StoreError(
+            f"the read-only key lists models/ and cannot read what is in it: {error}. Allow s3:GetObject for "
+            "gpuval_s3_read_access_key"
+        ) from error
+    if read != key.encode():
+        raise StoreError(
+            "the read-only key does not find an object that the other key has written: give gpuval_s3_read_access_key "
+            "access to the same bucket of the same service"
+        )
+
+
+def upload(store: Store, key: str) -> int:
+    """Upload the key's own name by a signed URL, as nodes upload. Returns the HTTP status.
+
+    Raises StoreError where there is no answer; it does not hold the URL, which is a secret.
+    """
+    connection = store.connection
+    try:
+        context = ssl.create_default_context(cafile=connection.ca_file)
+    except OSError as error:
+        reason = error.strerror or error
+        raise StoreError(f"gpuval_s3_ca_file {connection.ca_file} cannot be used: {reason}") from error
+    handlers: list[Any] = [urllib.request.HTTPSHandler(context=context)]
+    if connection.direct:
+        handlers.append(urllib.request.ProxyHandler({}))
+    url = store.sign_own_put(key, URL_SECONDS)
+    request = urllib.request.Request(url, data=key.encode(), method="PUT")  # noqa: S310 - http(s) only
+    request.add_header("Content-Type", "text/plain")
+    try:
+        with urllib.request.build_opener(*handlers).open(request, timeout=UPLOAD_SECONDS) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        error.close()
+        return error.code
+    except (OSError, http.client.HTTPException) as error:
+        kind = type(getattr(error, "reason", error)).__name__
+        raise StoreError(f"the store does not answer an upload by signed URL: {kind}") from None
+
+
+def refused(status: int) -> str:
+    """What a status says of an upload by signed URL; nothing where it succeeded."""
+    return "" if 200 <= status < 300 else f"the store answers an upload by signed URL with HTTP {status}"
+
+
+def clock(store: Store) -> str:
+    """That the controller's clock and the store's differ by more than a minute, with what to do; else nothing."""
+    return skew.in_words(skew.seconds_ahead(store.client.meta.endpoint_url), "the controller's")

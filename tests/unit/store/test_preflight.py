@@ -1,0 +1,94 @@
+"""The store before a run: uploads as nodes upload, reading as nodes read, the clocks; all findings at once."""
+
+from types import SimpleNamespace
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, Store
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import preflight
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.service import S3Service as Service
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.poller import StorePoller
+
+from tests.kit.actions import run_action
+from tests.kit.odd_s3 import OddS3
+from tests.kit.s3_service import S3Service
+
+
+@pytest.fixture
+def odd():
+    with OddS3() as service:
+        yield service
+
+
+def serve(odd, folder, **options):
+    return run_action("serve_store", {"store": odd.options(folder, **options)})
+
+
+def test_a_service_and_the_embedded_store_pass_and_keep_nothing_of_it(served, tmp_path):
+    embedded = {"bucket": "gpuval", "state_dir": str(served.directory.parent)}
+    done = run_action("serve_store", {"store": embedded})
+    assert not done.failed and "takes uploads by signed URL and can be read" in done.text, done.text
+    keys = ("WRITER", "w-secret"), ("READER", "r-secret")
+    with S3Service(tmp_path, *keys) as service:
+        (service.data / "gpuval").mkdir()
+        named = dict(zip(("access_key", "secret_key", "read_access_key", "read_secret_key"), keys[0] + keys[1]))
+        done = run_action(
+            "serve_store",
+            {"store": {"bucket": "gpuval", "endpoint": service.endpoint, "state_dir": str(tmp_path), **named}},
+        )
+        assert not done.failed, done.text
+        assert not list(service.data.rglob("preflight-*"))
+    assert not list(served.objects.rglob("preflight-*"))
+
+
+def test_uploads_by_signed_url_that_fail_are_found_before_a_node_tries_one(odd, tmp_path):
+    odd.upload_status = 500
+    done = serve(odd, tmp_path)
+    assert done.failed
+    assert "preflight: the store answers an upload by signed URL with HTTP 500. Check" in done.lines[-1]
+    assert "Signature" not in done.text
+
+
+def test_a_read_only_key_that_lists_and_cannot_read_is_found(odd, tmp_path):
+    odd.readers_denied = ("READER",)
+    done = serve(odd, tmp_path)
+    assert done.failed and "lists models/ and cannot read what is in it" in done.lines[-1]
+    assert "s3:GetObject for gpuval_s3_read_access_key" in done.lines[-1]
+    assert not serve(odd, tmp_path, read_access_key="", read_secret_key="").failed, "runs without loading need none"
+
+
+def test_all_findings_are_shown_at_once(odd, tmp_path, monkeypatch):
+    odd.upload_status = 403
+    odd.seconds_ahead = -3600
+
+    def unable(*_):
+        raise preflight.StoreError("denied")
+
+    monkeypatch.setattr(preflight.Store, "delete", unable)
+    done = serve(odd, tmp_path)
+    found = [line for line in done.lines if "preflight:" in line]
+    assert len(found) == 2, done.lines
+    assert "cannot delete objects: denied. Allow s3:DeleteObject" in found[0]
+    assert "HTTP 403. the controller's clock is 1 h ahead of the store's: set it" in found[1]
+
+
+@pytest.mark.parametrize(("ahead", "words"), [(3600, "1 h behind"), (-600, "10 min ahead of"), (20, "")])
+def test_a_clock_that_is_off_is_named(odd, tmp_path, ahead, words):
+    odd.seconds_ahead = ahead
+    done = serve(odd, tmp_path)
+    assert not done.failed
+    assert (f"the controller's clock is {words} the store's: set it" in done.text) == bool(words), done.text
+
+
+def test_uploads_that_fail_during_a_run_are_reported_once_and_when_they_work_again(odd):
+    said, store = [], Store(Connection("gpuval", odd.endpoint, access_key="WRITER", secret_key="w"))
+    watched = SimpleNamespace(info={"folder": "run"}, store=store, say=said.append, evidence=Evidence(launches={}))
+    poller = StorePoller(watched, Service(store.connection), None)
+    for status, now in ((200, 0), (500, 10), (500, 40), (500, 80), (200, 120)):
+        odd.upload_status = status
+        poller.answered(now)
+    failed, again = said
+    assert failed.startswith("the store answers an upload by signed URL with HTTP 500: nodes keep their records")
+    assert again == "the store takes uploads by signed URL again after 80 s"
+    (problem,) = watched.evidence.problems
+    assert problem["node"] is None and "with HTTP 500 at 20" in problem["reason"]
