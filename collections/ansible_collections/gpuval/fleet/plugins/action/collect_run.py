@@ -32,6 +32,7 @@ from ..plugin_utils.records.evidence import (
 from ..plugin_utils.records.states import FINAL_STATES
 from ..plugin_utils.runs import folder as run_folder
 from ..plugin_utils.runs import publishing
+from ..plugin_utils.runs import state as run_state
 from ..plugin_utils.runs.action import RunAction
 from ..plugin_utils.ssh.node_tasks import MAX_WORKERS, NodeTasks
 from ..plugin_utils.store.access import object_key, open_store
@@ -54,6 +55,7 @@ class ActionModule(RunAction):
         if self.check_mode:
             return {"changed": False, "skipped": True}
         folder = self.folder(options)
+        folder.advance(run_state.COLLECTING)
         gangs, done = gang_document.read(folder), []
         self.frozen = not folder.is_copy and publishing.is_final(folder.read_run(), publishing.judged(folder))
         try:
@@ -223,7 +225,7 @@ class ActionModule(RunAction):
                     if ("logs", stage, name) not in self.stored and path.exists():
                         key = object_key(run["folder"], "logs", stage, name)
                         self.store.put(key, path.read_bytes(), "text/plain; charset=utf-8")
-            document = self._read(publishing.watch_file(folder))
+            document = self._read(folder.watch_file)
             if document:
                 document = publishing.renewed(document, folder.read_launches(), folder.read_problems())
                 publishing.Publisher(folder).publish(self.store, run, document, time.monotonic())

@@ -4,19 +4,21 @@
 from __future__ import annotations
 
 import functools
+import os
 from pathlib import Path
 
-from ..plugin_utils.core.action import ControllerAction
 from ..plugin_utils.core.escape import NODE_NAME
 from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.gang import naming
 from ..plugin_utils.gang.forming import LEAST
 from ..plugin_utils.judge import baseline, criteria, setups, versions
-from ..plugin_utils.runs import applied_criteria, labels, node_ids, plans
+from ..plugin_utils.runs import applied_criteria, labels, node_ids, origin, plans
 from ..plugin_utils.runs import folder as run_folder
+from ..plugin_utils.runs import state as run_state
+from ..plugin_utils.runs.action import RunAction
 
 
-class ActionModule(ControllerAction):
+class ActionModule(RunAction):
     def work(self, options, task_vars):
         results = project_path(options["results_dir"])
         criteria.load(
@@ -54,7 +56,9 @@ class ActionModule(ControllerAction):
         ]
         ids = node_ids.Reader(project_path)
         nodes = {name: _expected(name, task_vars["hostvars"][name], stages, gang_stages, ids) for name in hosts}
-        run_id = run_folder.choose_run_id(results, options["run_id"], nodes, options["profile"], narrowed)
+        run_id = run_folder.choose_run_id(
+            results, options["run_id"], nodes, options["profile"], narrowed, self.inventory
+        )
         folder = run_folder.RunFolder(results / run_id)
         if folder.is_copy:
             raise run_folder.RunError(
@@ -62,6 +66,8 @@ class ActionModule(ControllerAction):
                 "gpuval_run_id, or none, to validate here"
             )
         known = folder.read_run() if folder.run_file.exists() else None
+        if known:
+            run_folder.ensure_of(results, run_id, self.inventory)
         wanted = {
             "schema": "gpuval.run/1",
             "run_id": run_id,
@@ -86,8 +92,9 @@ class ActionModule(ControllerAction):
             naming.check(results, wanted)
         run, joined = run_folder.merge(known, wanted, gangs_formed=folder.gangs_file.exists())
         changed = run != known
-        if changed and not self.check_mode:
-            folder.write_run(run)
+        attended = folder.seen() if known else None
+        if not self.check_mode:
+            run = self._opened(folder, run, options)
         if left_alone:
             self._display.warning(
                 f"--limit leaves {', '.join(hosts)} alone: {', '.join(options['gang_stages'])} need two nodes and are "
@@ -98,8 +105,7 @@ class ActionModule(ControllerAction):
                 self._display.warning(remark)
             standings = applied_criteria.standings_before(results, run) if known is None and options["limit"] else []
             applied_criteria.keep_criteria(folder, options["criteria"], options["baseline"], standings)
-            run_folder.remember(results, run_id)
-        summary = _summary(run, known, joined)
+        summary = _summary(run, known, joined, attended)
         self._display.display(summary)
         return {
             "changed": changed,
@@ -107,8 +113,22 @@ class ActionModule(ControllerAction):
             "resumed": known is not None,
             "joined": joined if known else [],
             "results": str(folder.path),
+            "opened": "" if self.check_mode else str(folder.path),  # for the callback
             "msg": summary,
         }
+
+    def _opened(self, folder, run, options):
+        """The run with its state and its origin, written."""
+        worker = run_state.this_process(os.getppid(), run_folder.now())
+        its_origin = {
+            "inventory": origin.kept(self.inventory, folder.path.parent),
+            "store": origin.store_of(options, project_path(options["state_dir"])),
+            "namespace": options["namespace"],
+        }
+        state = run_state.opened(run, worker, worker["since"])
+        run = {**run, "origin": run.get("origin") or its_origin, "state": state}
+        folder.write_run(run)
+        return run
 
 
 def _expected(name, hostvars, stages, gang_stages, ids):
@@ -132,10 +152,14 @@ def _expected(name, hostvars, stages, gang_stages, ids):
     return {**expected, **{key: value for key, value in given.items() if value}}
 
 
-def _summary(run, known, joined):
+def _summary(run, known, joined, attended):
     what = f"run {run['run_id']}: {len(run['nodes'])} node(s), profile {run['profile']}"
     if known is None:
         return what
+    if attended.attended:
+        return f"{what}; {attended.name} already, controller {attended.who()}: this console attaches to it"
     if joined:
         return f"{what}; joined by {', '.join(joined)}"
+    if run_folder.is_unreported(run):
+        return f"{what}, resumed at its collection: its nodes are done"
     return f"{what}, resumed where it stopped (-e gpuval_run_id=new starts another one)"

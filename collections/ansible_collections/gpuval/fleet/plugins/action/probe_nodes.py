@@ -13,6 +13,7 @@ from ..plugin_utils.core.host_values import templar_of, values_of
 from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.core.text import some_of
 from ..plugin_utils.runs import folder as run_folder
+from ..plugin_utils.runs import state as run_state
 from ..plugin_utils.runs.action import RunAction
 from ..plugin_utils.ssh import findings as ssh_findings
 from ..plugin_utils.ssh import prober as ssh_prober
@@ -25,6 +26,8 @@ from ..plugin_utils.watch.launching import PROBE_FILE
 class ActionModule(RunAction):
     def work(self, options, task_vars):
         folder = self.folder(options) if options["record"] else None
+        if folder and not self.check_mode:
+            folder.advance(run_state.PREPARING)
         if options["placement"] == "kubernetes":
             findings, seconds, lines, result = self._probe_cluster(task_vars)
             failure = "cannot run work"

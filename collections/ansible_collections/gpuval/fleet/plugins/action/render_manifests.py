@@ -38,6 +38,7 @@ class ActionModule(RunAction):
             return {**result, "changed": True, "path": "", "msg": f"{len(objects)} objects"}
         path = project_path(options["path"]) if options["path"] else self.folder(options).path / "manifests.yml"
         path.parent.mkdir(parents=True, exist_ok=True)
+        folder.remember(project_path(options["results_dir"]), run["run_id"])  # from here on it may be applied
         files.replace(path, rendering.to_yaml(objects).encode(), files.PRIVATE)
         message = (
             f"{len(objects)} objects for {len(placements)} node(s) in {path}: it holds signed URLs, which are secrets. "

@@ -10,8 +10,9 @@ from ..module_utils.upload import upload
 from ..plugin_utils.report import final_block, write_forms
 from ..plugin_utils.runs import applied_criteria, publishing
 from ..plugin_utils.runs import folder as run_folder
+from ..plugin_utils.runs import state as run_state
 from ..plugin_utils.runs.action import RunAction
-from ..plugin_utils.store.access import open_store
+from ..plugin_utils.store.access import open_store, put_run
 
 CALLBACK = "gpuval.fleet.acceptance"
 ACCEPTED = ("PASS", "PARTIAL")
@@ -26,24 +27,32 @@ class ActionModule(RunAction):
         if options["state"] == "announced":
             return self._announce(folder, report)
         paths = [*write_forms(report, folder.path).values(), folder.path / "report.json"]
+        run = folder.advance(run_state.JUDGED) or folder.read_run()
         if options["store"] is not None and not folder.is_copy:
-            self._upload(options["store"], folder, report["run"]["folder"], [*paths, publishing.verdict_file(folder)])
+            if run_folder.goes_on(folder, run):
+                self._display.warning(
+                    f"run {run['run_id']} has not ended: its report is here as it stands, and not in the store. "
+                    "`make validate` resumes it"
+                )
+            else:
+                self._upload(options["store"], folder, run, [*paths, publishing.verdict_file(folder)])
         return {"changed": True, "files": [str(path) for path in paths], "msg": f"report in {folder.path}"}
 
-    def _upload(self, store, folder, prefix, report_files):
+    def _upload(self, store, folder, run, report_files):
         """A store that fails costs a warning: the results have the report, and the verdict is announced next."""
-        run_files = [path for path in (folder.run_file, applied_criteria.criteria_file(folder)) if path.exists()]
+        criteria = [path for path in [applied_criteria.criteria_file(folder)] if path.exists()]
         warning = "the report was not uploaded: {}"
         try:
-            connection = open_store(store).connection()
+            access = open_store(store)
+            connection = access.connection()
+            for files, place in ((report_files, f"{run['folder']}/report"), (criteria, run["folder"])):
+                uploaded = upload(connection, [str(path) for path in files], place, check_mode=False)
+                if uploaded.get("failed"):
+                    self._display.warning(warning.format(uploaded["msg"]))
+                    return
+            put_run(access.store(), run)
         except StoreError as error:
             self._display.warning(warning.format(error))
-            return
-        for files, place in ((report_files, f"{prefix}/report"), (run_files, prefix)):
-            uploaded = upload(connection, [str(path) for path in files], place, check_mode=False)
-            if uploaded.get("failed"):
-                self._display.warning(warning.format(uploaded["msg"]))
-                return
 
     def _announce(self, folder, report):
         if CALLBACK not in constants.config.get_config_value("CALLBACKS_ENABLED"):

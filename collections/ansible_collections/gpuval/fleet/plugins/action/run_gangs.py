@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
-from ..plugin_utils.gang import session
+from ..plugin_utils.gang import document, session
 from ..plugin_utils.gang.orchestrate import Gangs
 from ..plugin_utils.judge import criteria
+from ..plugin_utils.runs import folder as run_folder
+from ..plugin_utils.runs import state as run_state
 from ..plugin_utils.runs.action import RunAction
 from ..plugin_utils.store.access import open_store
 from ..plugin_utils.watch.watch import Limits
@@ -17,6 +19,9 @@ class ActionModule(RunAction):
         if self.check_mode:
             return {"changed": False, "skipped": True}
         folder, access = self.folder(options), open_store(options["store"])
+        if run_folder.is_unreported(folder.read_run()):
+            return {"changed": False, **session.summary(document.read(folder))}
+        folder.advance(run_state.WORKING)
         limits = Limits.of({**options, **session.LIMITS})
         checks = criteria.load([*criteria.shipped_files(), *options["criteria"]])
         with WATCHERS[options["placement"]](self, options, task_vars, gangs=True) as watcher:

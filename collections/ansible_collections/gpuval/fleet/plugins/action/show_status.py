@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from datetime import timedelta
 
 from ..module_utils.store import StoreError
-from ..plugin_utils.core.action import ControllerAction
 from ..plugin_utils.core.escape import console_line
 from ..plugin_utils.core.parent_process import Parent
 from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.core.text import some_of
 from ..plugin_utils.runs import folder, publishing
+from ..plugin_utils.runs import state as run_state
+from ..plugin_utils.runs.action import RunAction
 from ..plugin_utils.status import lines as status_lines
 from ..plugin_utils.status import status as run_status
 from ..plugin_utils.status.reader import StatusReader
@@ -26,13 +28,14 @@ BEYOND_SECONDS = 1800.0
 MOST_REFUSED = 20
 
 
-class ActionModule(ControllerAction):
+class ActionModule(RunAction):
     def work(self, options, task_vars):
         if options["interval_seconds"] <= 0 or options["watch_seconds"] < 0:
             raise folder.RunError("status_interval_seconds must be greater than 0, and status_watch_seconds not less")
         self.options = options
         self.lines = []
-        self.own = folder.own(project_path(options["results_dir"]), options["run_id"], options["folder"])
+        results = project_path(options["results_dir"])
+        self.own = folder.own(results, options["run_id"], options["folder"], self.inventory, opened=True)
         self.store = open_store(options["store"]).store()
         self.reader = StatusReader(self.store, self._run())
         status = self._look()
@@ -61,14 +64,14 @@ class ActionModule(ControllerAction):
 
     def _look(self):
         known = self.reader.look()
-        if self.own:
-            known = self._with_own(known)
+        age = (known.moment - known.watch_modified).total_seconds() if known.watch_modified else None
+        known = self._with_own(known) if self.own else replace(known, controller=run_state.seen(known.run, age))
         return run_status.status_of(known)
 
     def _with_own(self, known):
         """On the controller of the run: with what it could not put into the store."""
-        run = self.own.read_run()
-        if known.watch is None:
+        run, seen = self.own.read_run(), self.own.seen()
+        if known.watch is None and seen.started:
             launches, plans = self.own.read_launches(), self.own.read_plans()
             updates = {name: publishing.NodeUpdate(plans.get(name), launches.get(name)) for name in run["nodes"]}
             document = publishing.watch_document(
@@ -79,12 +82,13 @@ class ActionModule(ControllerAction):
                 begun_seconds=folder.seconds_since(self.own.begun_at(run)),
                 window=(0, 0),
                 silence_seconds=run_status.DEFAULT_SILENCE_SECONDS,
-                ended=False,
+                ended=seen.name != run_state.WORKING,
             )
-            known = replace(known, watch=document, watch_modified=known.moment)
+            sign = timedelta(seconds=self.own.sign_age() or 0.0)
+            known = replace(known, watch=document, watch_modified=known.moment - sign)
         path = publishing.verdict_file(self.own)
         verdict = folder.read_json(path) if run["finished_at"] and path.exists() else known.verdict
-        return replace(known, run=run, verdict=verdict)
+        return replace(known, run=run, verdict=verdict, controller=seen)
 
     def _watch(self, status):
         """Until the run is over or the deadline has come; what is new, and now and then that nothing is."""

@@ -29,7 +29,7 @@ class ActionModule(RunAction):
         for name, value in asked.items():
             if value is not None and value < 0:
                 raise AnsibleActionFail(f"{name} is {value}: give a whole number, 0 for no limit")
-        folder = self.folder(options)
+        folder = self.own_folder(options)
         run = folder.read_run()
         if run["finished_at"] is not None:
             raise AnsibleActionFail(f"run {run['run_id']} ended at {run['finished_at']}: it has no window any more")

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from ..plugin_utils.cluster.watcher import ClusterWatcher
 from ..plugin_utils.judge import criteria
+from ..plugin_utils.runs import folder as run_folder
+from ..plugin_utils.runs import state as run_state
 from ..plugin_utils.runs.action import RunAction
 from ..plugin_utils.watch.ssh_placement import SshWatcher
 from ..plugin_utils.watch.watch import Limits
@@ -15,12 +17,17 @@ WATCHERS = {"ssh": SshWatcher, "kubernetes": ClusterWatcher}
 
 class ActionModule(RunAction):
     def work(self, options, task_vars):
+        folder = self.folder(options)
+        if not self.check_mode and run_folder.is_unreported(folder.read_run()):
+            return {"changed": False, "started": [], "requests": 0, "msg": "its nodes are done: it is collected"}
         watcher = WATCHERS[options["placement"]](self, options, task_vars)
         if self.check_mode:
             return self._show(watcher.plans())
         checks = criteria.load([*criteria.shipped_files(), *options["criteria"]])
+        folder.advance(run_state.WORKING)
+        run_folder.remember(folder.path.parent, folder.path.name)
         with watcher:
-            started = watcher.watch(self.folder(options), Limits.of(options), checks)
+            started = watcher.watch(folder, Limits.of(options), checks)
             return {"changed": bool(started), "started": started, "requests": watcher.requests}
 
     def _show(self, plans):

@@ -11,17 +11,24 @@ version_added: 0.1.0
 author: gpuval contributors (@gpuval)
 description:
   - Prints the block of M(gpuval.fleet.report_run) after the play recap, as the last lines of the output.
+  - Records in C(run.json) why a run has failed, when the playbook ends before it was judged.
   - Sends each line of the output on when it is printed, so that a pipe or a log file shows the watch as it happens.
   - Enable it by C(callbacks_enabled = gpuval.fleet.acceptance); without it the block is printed before the recap.
 """
 
 import io
 import json
+import os
 import sys
 from pathlib import Path
 
 from ansible.plugins.callback import CallbackBase
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import final_block
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.state import FAILED
+
+MAX_REASON = 1000
 
 
 class CallbackModule(CallbackBase):
@@ -33,16 +40,27 @@ class CallbackModule(CallbackBase):
     def __init__(self):
         super().__init__()
         self._report = None
+        self._run: RunFolder | None = None
+        self._failure = ""
         if isinstance(sys.stdout, io.TextIOWrapper):  # Ansible flushes only when the next task starts
             sys.stdout.reconfigure(line_buffering=True)
 
     def _remember(self, result, **_ignored):
         values = getattr(result, "result", None) or getattr(result, "_result", {})
         self._report = values.get("acceptance_report", self._report)
+        if values.get("opened"):
+            self._run = RunFolder(Path(values["opened"]))
+        return values
 
     v2_runner_on_ok = _remember
-    v2_runner_on_failed = _remember
+
+    def v2_runner_on_failed(self, result, ignore_errors=False):
+        values = self._remember(result)
+        if not ignore_errors:
+            self._failure = one_line(str(values.get("msg") or ""), MAX_REASON)
 
     def v2_playbook_on_stats(self, stats):
+        if self._run:
+            self._run.advance(FAILED, self._failure or "its playbook ended early", os.getpid())
         if self._report:
             self._display.display(final_block(json.loads(Path(self._report).read_text(encoding="utf-8"))))

@@ -12,7 +12,8 @@ version_added: 0.1.0
 description:
   - Freezes the expected nodes and their stages in C(run.json).
   - Nodes that are new to a known run join it by name.
-  - Without a run id, an unfinished run of the same nodes is resumed, so a controller that died is just started again.
+  - Without a run id, an unfinished run of the same nodes and inventory is resumed, so a controller that died is just
+    started again. A run that another controller works on is attached to, and this is displayed.
 extends_documentation_fragment:
   - gpuval.fleet.common
   - gpuval.fleet.criteria
@@ -38,6 +39,18 @@ options:
     required: true
   folder:
     description: Folder of the run in the bucket; empty is the run id.
+    type: str
+    default: ''
+  endpoint:
+    description: URL of the S3 service, which the run remembers; empty is the embedded store.
+    type: str
+    default: ''
+  state_dir:
+    description: Folder of the embedded store, which the run remembers.
+    type: str
+    default: .gpuval
+  namespace:
+    description: Namespace of a cluster, with context and kubeconfig, which the run remembers. Empty over SSH.
     type: str
     default: ''
   profile:
@@ -103,6 +116,10 @@ joined:
   returned: success
   type: list
   elements: str
+opened:
+  description: The same folder, empty in check mode; P(gpuval.fleet.acceptance#callback) records there why a run failed.
+  returned: success
+  type: str
 results:
   description: Folder of the run's results.
   returned: success

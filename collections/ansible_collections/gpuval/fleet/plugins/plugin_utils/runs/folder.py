@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import secrets
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from ...module_utils.redaction import Redaction
 from ..core import files, schemas
 from ..core.errors import GpuvalError
 from ..core.text import some_of
 from ..records import report_file
 from ..records.documents import Problem
+from . import origin
+from . import state as run_state
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
@@ -36,6 +41,9 @@ NEW = "new"
 SHARED_FOLDERS = ("models", "images", "network")
 #: In a run's folder; another run may have a folder beside them.
 OWN_FOLDERS = ("records", "logs", "series", "plans", "gangs", "report", "images", "evidence")
+
+
+_hidden = Redaction()
 
 
 class RunError(GpuvalError):
@@ -73,6 +81,11 @@ class RunFolder:
     @property
     def state(self) -> Path:
         return self.path / ".state"
+
+    @property
+    def watch_file(self) -> Path:
+        """The last document of its watch."""
+        return self.state / "run_watch.json"
 
     @property
     def problems_file(self) -> Path:
@@ -128,6 +141,35 @@ class RunFolder:
     def write_run(self, run: Mapping[str, Any]) -> None:
         schemas.validate("run", run, what="run.json")
         write_json(self.run_file, run)
+
+    def advance(self, name: str, reason: str = "", pid: int | None = None) -> dict[str, Any] | None:
+        """Bring the run to a state, as the controller `pid` (the process that started this one) that works on it.
+
+        Returns the run; None where that is no step, or another command's run.
+        """
+        if not self.run_file.exists():
+            return None
+        run = self.read_run()
+        new = run_state.advanced(run, name, now(), os.getppid() if pid is None else pid, _hidden(reason))
+        if new is None:
+            return None
+        run = {**run, "state": new}
+        self.write_run(run)
+        return run
+
+    def mark_cleaned(self) -> None:
+        """Nothing is left of the run on nodes or a cluster."""
+        run = self.read_run()
+        self.write_run({**run, "state": {**run_state.of(run), "cleaned_at": now()}})
+
+    def seen(self) -> run_state.Seen:
+        """The run's state as it is now. A controller's sign is what it wrote last."""
+        return run_state.seen(self.read_run(), self.sign_age())
+
+    def sign_age(self) -> float | None:
+        """Seconds since the run's controller wrote its state or its watch."""
+        times = [path.stat().st_mtime for path in (self.run_file, self.watch_file) if path.exists()]
+        return max(0.0, time.time() - max(times)) if times else None
 
     def read_plan(self, node: str) -> dict[str, Any]:
         try:
@@ -228,12 +270,49 @@ def write_bytes(path: Path, data: bytes) -> None:
     files.replace(path, data)
 
 
-def latest_run_id(results: Path) -> str | None:
-    """The run that `results/latest` points to."""
+def latest_run_id(results: Path, inventory: Sequence[str] = (), *, opened: bool = False) -> str | None:
+    """The latest run of the inventory that started; with `opened` also one that did not."""
     link = results / LATEST
-    if link.is_symlink():
-        return link.readlink().name
-    return None
+    linked = link.readlink().name if link.is_symlink() else None
+    if linked and not opened and _belongs(results, linked, inventory):
+        return linked
+    times = []
+    for run_id in known_run_ids(results):
+        run = read_object(results / run_id / "run.json")
+        kept = run.get("state") or {}
+        if origin.is_same(origin.of(run, results), inventory) and (opened or not kept or kept.get("started_at")):
+            times.append((kept.get("opened_at") or run.get("created_at") or "", run_id != linked, run_id))
+    if times:
+        return max(times)[-1]
+    return linked if linked and _belongs(results, linked, inventory) else None
+
+
+def _belongs(results: Path, run_id: str, inventory: Sequence[str]) -> bool:
+    return not inventory or origin.is_same(inventory_of(results, run_id), inventory)
+
+
+def inventory_of(results: Path, run_id: str) -> list[str]:
+    """The inventory of a run; empty where it is not known."""
+    return origin.of(read_object(results / run_id / "run.json"), results)
+
+
+def of_others(results: Path, inventory: Sequence[str], run_ids: Sequence[str] | None = None) -> dict[str, list[str]]:
+    """Runs of other inventories, of these or all that are known, by inventory as a command takes it."""
+    found: dict[str, list[str]] = {}
+    for run_id in known_run_ids(results) if run_ids is None else run_ids:
+        its = inventory_of(results, run_id)
+        if not origin.is_same(its, inventory):
+            found.setdefault(origin.shown(its), []).append(run_id)
+    return found
+
+
+def ensure_of(results: Path, run_id: str, inventory: Sequence[str]) -> None:
+    """Raises RunError for a run of another inventory, which is still there."""
+    its = inventory_of(results, run_id)
+    if not origin.is_same(its, inventory) and all(Path(source).exists() for source in its):
+        raise RunError(
+            f"run {run_id} is one of INVENTORY={origin.shown(its)}, not of {origin.shown(inventory)}: give that one"
+        )
 
 
 def known_run_ids(results: Path) -> list[str]:
@@ -246,14 +325,17 @@ def known_run_ids(results: Path) -> list[str]:
 
 
 def goes_on(folder: RunFolder, run: Mapping[str, Any]) -> bool:
-    """Whether it is neither finished nor past its deadline, as it counts for the nodes that began last.
+    """Whether it is neither finished nor past its deadline. Raises RunError, or ValueError, for what is damaged."""
+    return run["finished_at"] is None and is_in_time(folder, run)
+
+
+def is_in_time(folder: RunFolder, run: Mapping[str, Any]) -> bool:
+    """Whether it is not past its deadline, as it counts for the nodes that began last.
 
     A run with gangs has until the deadline of its last round, and the time of a search after it: the controller forms
     gangs when the nodes' own stages are over, and plans each round when it has the last one's results. Raises
     RunError, or ValueError, for what is damaged.
     """
-    if run["finished_at"] is not None:
-        return False
     left: float = run["deadline_seconds"] - seconds_since(folder.begun_at(run))
     if left > 0 or not any(node.get("gang_stages") for node in run["nodes"].values()):
         return left > 0
@@ -307,25 +389,34 @@ def remember(results: Path, run_id: str) -> None:
     draft.replace(results / LATEST)
 
 
-def resolve(results: Path, run_id: str) -> RunFolder:
-    """The folder of an existing run: by id, or the latest one for an empty id or `latest`. Raises RunError."""
-    chosen = latest_run_id(results) if run_id in ("", LATEST) else run_id
+def resolve(results: Path, run_id: str, inventory: Sequence[str] = (), *, opened: bool = False) -> RunFolder:
+    """The folder of an existing run: by id, or for an empty id or `latest` the latest one of the inventory that
+    started; with `opened` also one that did not. Raises RunError."""
+    chosen = latest_run_id(results, inventory, opened=opened) if run_id in ("", LATEST) else run_id
     if not chosen:
-        raise RunError(f"there is no run in {results} yet: run `make validate` first, or give -e gpuval_run_id=")
+        others = origin.others_line(of_others(results, inventory))
+        raise RunError(
+            f"there is no run of {origin.shown(inventory)} in {results}; there are runs of {others}"
+            if others
+            else f"there is no run in {results} yet: run `make validate` first, or give -e gpuval_run_id="
+        )
     check_run_id(chosen)
     return RunFolder(results / chosen)
 
 
-def own(results: Path, run_id: str, in_bucket: str = "") -> RunFolder | None:
-    """The folder of a run of this controller: by id, or the latest one; None if it has no such run, or that one lies in
+def own(
+    results: Path, run_id: str, in_bucket: str = "", inventory: Sequence[str] = (), *, opened: bool = False
+) -> RunFolder | None:
+    """The folder of a run of this controller, chosen as `resolve` does; None if it has no such run, or that one lies in
     another folder of the bucket than `in_bucket`. Raises RunError."""
-    chosen = latest_run_id(results) if run_id in ("", LATEST) else run_id
+    chosen = latest_run_id(results, inventory, opened=opened) if run_id in ("", LATEST) else run_id
     if not chosen:
         return None
     check_run_id(chosen)
     folder = RunFolder(results / chosen)
     if not folder.run_file.exists() or folder.is_copy:
         return None
+    ensure_of(results, chosen, inventory)
     return folder if not in_bucket or folder.read_run()["folder"] == check_folder(in_bucket) else None
 
 
@@ -350,10 +441,18 @@ def check_folder(folder: str) -> str:
     return folder
 
 
-def choose_run_id(results: Path, requested: str, nodes: Mapping[str, Any], profile: str, narrowed_by: list[str]) -> str:
-    """The id to validate under: the requested one (`latest` by its own id); or an unfinished latest run that asks the
-    same of the same nodes (a controller that died is started again); or a new one (also for the word `new`)."""
-    latest = latest_run_id(results)
+def choose_run_id(
+    results: Path,
+    requested: str,
+    nodes: Mapping[str, Any],
+    profile: str,
+    narrowed_by: list[str],
+    inventory: Sequence[str] = (),
+) -> str:
+    """The id to validate under: the requested one (`latest` by its own id); or the inventory's latest run, unfinished
+    or not reported yet, that asks the same of the same nodes (a controller that died is started again); or a new one
+    (also for the word `new`)."""
+    latest = latest_run_id(results, inventory, opened=True)
     if latest and RunFolder(results / latest).is_copy:
         latest = None
     if requested == LATEST:
@@ -365,7 +464,8 @@ def choose_run_id(results: Path, requested: str, nodes: Mapping[str, Any], profi
         folder = RunFolder(results / latest)
         try:
             run = folder.read_run()
-            active = goes_on(folder, run)
+            open_ended = run["finished_at"] is None or is_unreported(run)
+            active = open_ended and is_in_time(folder, run)
         except (RunError, ValueError):
             return new_run_id()
         same = (
@@ -377,6 +477,11 @@ def choose_run_id(results: Path, requested: str, nodes: Mapping[str, Any], profi
         if same:
             return latest
     return new_run_id()
+
+
+def is_unreported(run: Mapping[str, Any]) -> bool:
+    """It has ended, and its controller did not come to report it."""
+    return run["finished_at"] is not None and run_state.of(run)["name"] == run_state.COLLECTING
 
 
 def _asked(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -408,7 +513,7 @@ def merge(
             f"run {run['run_id']} has the profile {run['profile']}: give another gpuval_run_id for {wanted['profile']}"
         )
     joined = sorted(set(wanted["nodes"]) - set(run["nodes"]))
-    if not joined and run["finished_at"] is not None:
+    if not joined and run["finished_at"] is not None and not is_unreported(run):
         raise RunError(
             f"run {run['run_id']} ended at {run['finished_at']}: `make report` shows its verdict; to validate again, "
             "give another gpuval_run_id, or none"

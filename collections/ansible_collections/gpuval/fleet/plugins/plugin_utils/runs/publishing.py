@@ -130,7 +130,7 @@ class Publisher:
         if content == self._published and now - self._at < SIGN_SECONDS:
             return False
         schemas.validate("watch", document, what=WATCH_FILE)
-        run_folder.write_json(watch_file(self.folder), document)
+        run_folder.write_json(self.folder.watch_file, document)
         put(store, run, WATCH_FILE, document)
         self._published, self._at = content, now
         return True
@@ -167,10 +167,6 @@ class Progress:
         document = {"schema": "gpuval.progress/1", "run_id": run["run_id"], "records": self._records}
         put(store, run, PROGRESS_FILE, document)
         self._new = False
-
-
-def watch_file(folder: run_folder.RunFolder) -> Path:
-    return folder.state / WATCH_FILE
 
 
 def verdict_file(folder: run_folder.RunFolder) -> Path:

@@ -11,6 +11,7 @@ from ..core.escape import one_line
 from ..core.text import some_of
 from ..records import lines as stage_lines
 from ..records.states import FINAL_STATES
+from ..runs.state import WORKING
 from ..watch.decisions import clock
 from .status import BAD, STATES, NodeStatus, Status
 
@@ -28,6 +29,10 @@ def conclusion(status: Status) -> str:
         counts = verdict["counts"]
         shown = ", ".join(f"{counts.get(word, 0)} {word}" for word in ("PASS", "FAIL", "INCOMPLETE"))
         return f"run {run_id} has ended: {status.verdict} ({shown})"
+    if status.never_started and status.known.controller:
+        return (
+            f"run {run_id} failed before any node began: {status.known.controller.reason}. Then `make validate` again"
+        )
     if status.ended:
         return f"run {run_id} has ended without a verdict in the store: judge it with `make report`"
     if status.over:
@@ -45,7 +50,7 @@ def head_lines(status: Status) -> list[str]:
     if not status.ended:
         lines.append(_watch_line(status))
     lines += [*count_lines(status), *_waiting_line(status)]
-    if not status.ended and not status.at_gangs:
+    if not status.ended and not status.at_gangs and not status.never_started:
         lines.append(_end_line(status, moment))
     return [*lines, *gang_lines(status)]
 
@@ -83,10 +88,14 @@ def gang_lines(status: Status) -> list[str]:
 
 
 def _watch_line(status: Status) -> str:
+    controller = status.known.controller
+    if controller and controller.name != WORKING and not status.at_gangs:
+        return one_line(controller.line(), 600)
     if status.heartbeat_age is None:
         return "no heartbeat of the controller yet: no node was launched, or it is of an earlier version"
     if status.watched:
-        return f"its controller watches it (last heartbeat {clock(status.heartbeat_age)} ago)"
+        who = f" {one_line(controller.who(), 200)}" if controller and controller.workers else ""
+        return f"its controller{who} watches it (last heartbeat {clock(status.heartbeat_age)} ago)"
     if status.at_gangs:
         return f"its controller runs its gangs (last heartbeat {clock(status.gangs_age or 0.0)} ago)"
     if status.known.watch and status.known.watch["state"] == "ended":

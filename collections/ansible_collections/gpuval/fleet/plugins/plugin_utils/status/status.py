@@ -15,6 +15,7 @@ from typing import Any
 from ..records.brief import StageBrief
 from ..records.states import FAILED_STATES, FINAL_STATES, LAUNCHED
 from ..runs.folder import DEADLINE_SLACK_SECONDS
+from ..runs.state import BEFORE_WORK, LOST_SECONDS, Seen
 
 #: In the order in which nodes are shown: those that need attention first.
 STATES = ("failed", "not started", "lost", "incomplete", "silent", "running", "waiting", "done")
@@ -24,8 +25,6 @@ _OF_VERDICT = {"FAIL": "failed", "INCOMPLETE": "incomplete", "PASS": "done"}
 #: A node is silent after so many heartbeats without one, if that is longer than the run's own limit.
 SILENT_HEARTBEATS = 3
 DEFAULT_HEARTBEAT_SECONDS, DEFAULT_SILENCE_SECONDS = 10.0, 90.0
-#: A controller that watches sends a heartbeat once a minute; after this many seconds without one it counts as lost.
-UNWATCHED_SECONDS = 150.0
 #: After the end of its watch a controller may collect and judge for this long.
 JUDGING_SECONDS = 900.0
 
@@ -46,6 +45,8 @@ class Known:
     gangs: Mapping[str, Any] | None = None
     gangs_modified: datetime | None = None
     round: Known | None = None
+    #: The state of the run and its controllers, where run.json keeps them.
+    controller: Seen | None = None
 
 
 @dataclass(frozen=True)
@@ -114,16 +115,25 @@ class Status:
     @property
     def over(self) -> bool:
         """Nothing more is expected: the run has ended, or no node works and no controller watches."""
-        if self.ended:
+        if self.ended or self.never_started:
             return True
+        if self.known.controller and self.known.controller.name in BEFORE_WORK:
+            return False
         if self.at_gangs:
             return False
         late = self.left < -DEADLINE_SLACK_SECONDS
         return not (self.watched or self.judging) and (self.at_work == 0 or late)
 
     @property
+    def never_started(self) -> bool:
+        """It failed before any node began."""
+        return self.known.controller is not None and self.known.controller.never_started
+
+    @property
     def judging(self) -> bool:
         """Its controller's watch has ended; it may still collect and judge."""
+        if _deserted(self.known):
+            return False
         watch = self.known.watch
         ages = [age for age in (self.heartbeat_age or 0.0, self.gangs_age) if age is not None]
         return watch is not None and watch["state"] == "ended" and min(ages) < JUDGING_SECONDS
@@ -145,12 +155,19 @@ class Status:
         age = self.gangs_age
         if self.ended or age is None or self.known.gangs is None or self.known.gangs["ended_at"]:
             return False
+        if _deserted(self.known):
+            return False
         return age < JUDGING_SECONDS
 
     @property
     def accepted(self) -> bool:
         """It is still on, or it passed."""
         return self.verdict in ("PASS", "PARTIAL") if self.over else True
+
+
+def _deserted(known: Known) -> bool:
+    """No controller works on it any more: its process on this host is gone."""
+    return known.controller is not None and known.controller.attended is False
 
 
 def final_verdict(known: Known) -> Mapping[str, Any] | None:
@@ -187,7 +204,7 @@ def status_of(known: Known) -> Status:
         run_seconds=run_seconds,
         left=left,
         end=end,
-        watched=watch is not None and watch["state"] == "watching" and passed < UNWATCHED_SECONDS,
+        watched=watch is not None and watch["state"] == "watching" and passed < LOST_SECONDS and not _deserted(known),
         heartbeat_age=passed if watch else None,
         round=status_of(known.round) if known.round is not None else None,
     )

@@ -46,8 +46,9 @@ def object_key(folder: str, kind: str, stage: str, node: str) -> str:
 
 
 def put_run(store: Store, run: Mapping[str, Any]) -> None:
-    """The run as stored, for a controller without its results/."""
-    store.put(_run_key(run), json.dumps(run, indent=1).encode(), "application/json")
+    """The run as stored, for a controller without its results/: less what is this controller's own."""
+    public = {key: value for key, value in run.items() if key != "origin"}
+    store.put(_run_key(run), json.dumps(public, indent=1).encode(), "application/json")
 
 
 def _run_key(run: Mapping[str, Any]) -> str:

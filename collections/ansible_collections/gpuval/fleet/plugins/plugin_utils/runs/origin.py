@@ -1,0 +1,58 @@
+"""Where a run belongs: its inventory, store and namespace, as run.json of its controller keeps them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..core.text import some_of
+
+
+def inventory_of(sources: Iterable[str]) -> list[str]:
+    """The sources of an inventory (`ansible_inventory_sources`), each path in one form."""
+    return sorted({str(Path(source).resolve()) if Path(source).exists() else source for source in sources})
+
+
+def store_of(options: Mapping[str, Any], state_dir: Path) -> str:
+    """The store of the option `store`, in one line. Holds no secret."""
+    where = options["endpoint"] or f"embedded in {state_dir.resolve()}"
+    return f"bucket {options['bucket']}, {where}"
+
+
+def kept(inventory: Sequence[str], results: Path) -> list[str]:
+    """An inventory as run.json keeps it: relative to the results, with which a checkout is moved."""
+    return [os.path.relpath(source, results) if Path(source).is_absolute() else source for source in inventory]
+
+
+def of(run: Mapping[str, Any], results: Path) -> list[str]:
+    """The inventory of a run; empty where it is not known."""
+    known = (run.get("origin") or {}).get("inventory") or []
+    found = (os.path.normpath(results / source) for source in known)
+    return [path if Path(path).exists() else source for path, source in zip(found, known, strict=True)]
+
+
+def is_same(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Whether two inventories are one: either has all sources of the other. One that is not known is any."""
+    if not one or not other:
+        return True
+    fewer, more = sorted((one, other), key=len)
+    return all(any(_within(source, known) or _within(known, source) for known in more) for source in fewer)
+
+
+def _within(source: str, folder: str) -> bool:
+    return source == folder or (Path(source).is_absolute() and source.startswith(folder.rstrip("/") + "/"))
+
+
+def shown(inventory: Sequence[str]) -> str:
+    """An inventory as a command takes it."""
+    here = str(Path.cwd())
+    return ",".join(os.path.relpath(source, here) if source.startswith(here + "/") else source for source in inventory)
+
+
+def others_line(others: Mapping[str, Sequence[str]]) -> str:
+    """Runs of other inventories, by inventory, and how to choose them."""
+    return some_of(
+        (f"INVENTORY={inventory}: {some_of(run_ids)}" for inventory, run_ids in sorted(others.items())), 5, "; "
+    )

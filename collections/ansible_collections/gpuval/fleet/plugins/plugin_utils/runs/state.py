@@ -1,0 +1,154 @@
+"""The states of a run and which controllers work on it, as run.json keeps them. Every command reads them here."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+
+OPENED, PREPARING, WORKING, COLLECTING = "opened", "preparing", "working", "collecting"
+JUDGED, FAILED = "judged", "failed"
+#: What a controller may do next. Gangs work after a collection.
+NEXT: Mapping[str, tuple[str, ...]] = {
+    OPENED: (PREPARING, WORKING, FAILED),
+    PREPARING: (WORKING, FAILED),
+    WORKING: (COLLECTING, FAILED),
+    COLLECTING: (WORKING, JUDGED, FAILED),
+    JUDGED: (),
+    FAILED: (),
+}
+#: States of which no node knows yet.
+BEFORE_WORK = (OPENED, PREPARING)
+
+#: A controller on another host counts as lost so many seconds after its last heartbeat. While it prepares or judges it gives
+#: none for longer.
+LOST_SECONDS, QUIET_SECONDS = 150.0, 900.0
+#: A process of the same id that began at another time is another one; clocks that are set make some difference.
+SAME_START_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A run's state as it is now. `attended`: a controller works on it, None where that is not known."""
+
+    name: str
+    reason: str
+    since: str
+    attended: bool | None
+    workers: tuple[Mapping[str, Any], ...]
+    started: bool
+
+    @property
+    def never_started(self) -> bool:
+        """It failed before any node began."""
+        return self.name == FAILED and not self.started
+
+    def line(self) -> str:
+        """The state, its reason and its controllers, in one line."""
+        what = f"{self.name} since {self.since}" + (f": {self.reason}" if self.reason else "")
+        if self.attended and self.name not in (JUDGED, FAILED):
+            what += f", controller {self.who()}"
+        return what
+
+    def who(self) -> str:
+        return ", ".join(f"{worker['host']} (pid {worker['pid']}, since {worker['since']})" for worker in self.workers)
+
+
+def this_process(pid: int, at: str) -> dict[str, Any]:
+    """The controller as run.json names it: `pid` is that of ansible-playbook."""
+    return {"host": socket.gethostname(), "pid": pid, "began": round(psutil.Process(pid).create_time(), 1), "since": at}
+
+
+def is_running(worker: Mapping[str, Any]) -> bool:
+    """Whether a controller of this host is still there."""
+    try:
+        process = psutil.Process(worker["pid"])
+        same = abs(process.create_time() - worker["began"]) < SAME_START_SECONDS
+        return bool(same and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+def of(run: Mapping[str, Any]) -> dict[str, Any]:
+    """The state as it is kept; of a run that keeps none, as far as it shows."""
+    name = WORKING if run["finished_at"] is None else JUDGED
+    return run.get("state") or {"name": name, "since": run["created_at"], "opened_at": run["created_at"], "workers": []}
+
+
+def opened(run: Mapping[str, Any], worker: Mapping[str, Any], at: str) -> dict[str, Any]:
+    """The state of a run that a controller opens, resumes or attaches to: what works, or is collected, still does."""
+    before = run.get("state") or {"name": OPENED, "since": at}
+    stays = before["name"] in (WORKING, COLLECTING)
+    kept = {key: before[key] for key in ("started_at", "cleaned_at") if key in before}
+    return {
+        "name": before["name"] if stays else OPENED,
+        "since": before["since"] if stays else at,
+        "opened_at": at,
+        **kept,
+        "workers": [*_others(before, worker), dict(worker)],
+    }
+
+
+def _others(state: Mapping[str, Any], worker: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The controllers but this one, without those of this host that are gone."""
+    return [
+        other
+        for other in state.get("workers", ())
+        if (other["host"], other["pid"]) != (worker["host"], worker["pid"])
+        and (other["host"] != worker["host"] or is_running(other))
+    ]
+
+
+def advanced(run: Mapping[str, Any], name: str, at: str, pid: int, reason: str = "") -> dict[str, Any] | None:
+    """The state after a step of the controller `pid` of this host; None where that is no step, or not its run."""
+    state = run.get("state")
+    here = socket.gethostname()
+    if not state or name not in NEXT[state["name"]]:
+        return None
+    if not any((worker["host"], worker["pid"]) == (here, pid) for worker in state["workers"]):
+        return None
+    new = {**state, "name": name, "since": at}
+    new.pop("reason", None)
+    if reason:
+        new["reason"] = reason
+    if name == WORKING:
+        new["started_at"] = state.get("started_at") or at
+    return new
+
+
+def seen(run: Mapping[str, Any], sign_age: float | None) -> Seen:
+    """The state as it is now. `sign_age`: seconds since the last heartbeat of a controller, None where none is known.
+
+    A run whose controller ended before a node began has failed.
+    """
+    state = of(run)
+    name, reason = state["name"], state.get("reason", "")
+    attended = _attended(state, sign_age)
+    workers = tuple(state["workers"])
+    if name in BEFORE_WORK and attended is False:
+        name, reason = FAILED, f"its controller ended while it was {state['name']}"
+    if run["finished_at"] is not None and name == WORKING and attended is False:
+        name, reason = FAILED, "it was ended without a verdict"
+    return Seen(name, reason, state["since"], attended, workers, bool(state.get("started_at")) or "state" not in run)
+
+
+def _attended(state: Mapping[str, Any], sign_age: float | None) -> bool | None:
+    """One of its controllers works on it."""
+    if not state["workers"]:
+        return None
+    here = socket.gethostname()
+    if any(worker["host"] == here and is_running(worker) for worker in state["workers"]):
+        return True
+    if all(worker["host"] == here for worker in state["workers"]):
+        return False
+    limit = LOST_SECONDS if state["name"] == WORKING else QUIET_SECONDS
+    return None if sign_age is None else sign_age < limit
+
+
+def to_clean(run: Mapping[str, Any]) -> bool:
+    """Whether something may be left of it on nodes or a cluster: it was not cleaned since it was last opened."""
+    state = of(run)
+    return not state.get("cleaned_at") or state["cleaned_at"] < state["opened_at"]

@@ -1,0 +1,267 @@
+"""The states of a run, which commands choose it, and who works on it: through the actions of a validate."""
+
+import json
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.callback.acceptance import CallbackModule
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import origin
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import state as run_state
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.status import lines as status_lines
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.status import status as run_status
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.status.status import Known
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import put_run
+
+from tests.kit.actions import run_action, vars_of
+
+STEPS = ["opened", "preparing", "working", "collecting", "judged"]
+
+
+@pytest.fixture
+def results(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("[all]\nnode-1\n")
+    return tmp_path / "results"
+
+
+def variables(results, inventory):
+    return {**vars_of({"node-1": {}}), "ansible_inventory_sources": [str(results.parent / inventory)]}
+
+
+def open_run(results, run_id="", inventory="a", **options):
+    options = {
+        "run_id": run_id,
+        "results_dir": str(results),
+        "bucket": "b",
+        "profile": "custom",
+        "profile_stages": ["facts"],
+        "workloads": {"facts": {"command": ["true"]}},
+        "deadline_seconds": 600,
+        "state_dir": str(results.parent / "state"),
+        **options,
+    }
+    return run_action("open_run", options, task_vars=variables(results, inventory))
+
+
+def opened(results, run_id, inventory="a", **options):
+    assert not open_run(results, run_id, inventory, **options).failed
+    return run_folder.RunFolder(results / run_id)
+
+
+def started(results, run_id, inventory="a"):
+    folder = opened(results, run_id, inventory)
+    folder.advance("working")
+    run_folder.remember(results, run_id)
+    return folder
+
+
+def killed(folder):
+    """The controllers of the run are gone."""
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    run = folder.read_run()
+    workers = [{**worker, "pid": gone.pid} for worker in run["state"]["workers"]]
+    folder.write_run({**run, "state": {**run["state"], "workers": workers}})
+    return folder
+
+
+def find_run(results, inventory="a", run_id="", bucket="b", folder=""):
+    store = {"bucket": bucket, "state_dir": str(results.parent / "state")}
+    options = {"run_id": run_id, "results_dir": str(results), "store": store, "folder": folder}
+    return run_action("find_run", options, task_vars=variables(results, inventory))
+
+
+def conclusion(folder):
+    run = folder.read_run()
+    known = Known(run, run_folder.datetime.now(run_folder.timezone.utc), controller=folder.seen())
+    status = run_status.status_of(known)
+    return status, "\n".join([*status_lines.head_lines(status), status_lines.conclusion(status)])
+
+
+def test_a_run_passes_through_its_states_and_names_who_works_on_it(results):
+    folder = opened(results, "r1")
+    seen = [folder.seen().name]
+    for step in STEPS[1:]:
+        folder.advance(step)
+        seen.append(folder.seen().name)
+    assert seen == STEPS
+    (worker,) = folder.read_run()["state"]["workers"]
+    assert worker["pid"] == os.getppid() and folder.seen().attended
+
+
+@pytest.mark.parametrize("step", ["collecting", "judged", "opened"])
+def test_a_state_is_never_skipped(results, step):
+    folder = opened(results, "r1")
+    assert folder.advance(step) is None
+    assert folder.seen().name == "opened"
+
+
+def test_another_command_changes_no_state(results):
+    folder = started(results, "r1")
+    assert folder.advance("collecting", pid=os.getpid()) is None
+    assert folder.seen().name == "working"
+
+
+def test_a_controller_that_died_before_a_node_began_is_a_failure_and_status_ends(results):
+    folder = killed(opened(results, "r1"))
+    folder_state = folder.seen()
+    assert (folder_state.name, folder_state.never_started) == ("failed", True)
+    status, text = conclusion(folder)
+    assert status.over and not status.accepted
+    assert "its controller ended while it was opened" in text and "watches it" not in text
+    assert "make validate" in text
+
+
+def test_a_run_that_prepares_is_in_progress(results):
+    folder = opened(results, "r1")
+    folder.advance("preparing")
+    status, text = conclusion(folder)
+    assert not status.over
+    assert f"preparing since {folder.seen().since}, controller " in text and f"pid {os.getppid()}" in text
+
+
+def test_a_dead_controller_of_working_nodes_is_noticed_at_once(results):
+    folder = killed(started(results, "r1"))
+    assert folder.seen().attended is False
+    status, _ = conclusion(folder)
+    assert not status.watched
+
+
+def test_a_controller_on_another_host_counts_by_its_last_heartbeat(results):
+    run = started(results, "r1").read_run()
+    workers = [{**worker, "host": "elsewhere"} for worker in run["state"]["workers"]]
+    run = {**run, "state": {**run["state"], "workers": workers}}
+    seen = [run_state.seen(run, age).attended for age in (10.0, run_state.LOST_SECONDS + 1, None)]
+    assert seen == [True, False, None]
+
+
+def test_the_callback_keeps_why_a_playbook_failed(results):
+    done = open_run(results, "r1")
+    folder = run_folder.RunFolder(results / "r1")
+    run = folder.read_run()  # the worker of a play is a child of ansible-playbook, in which the callback is
+    folder.write_run({**run, "state": {**run["state"], "workers": [run_state.this_process(os.getpid(), "x")]}})
+    callback = CallbackModule()
+    callback.v2_runner_on_ok(SimpleNamespace(result=done.result))
+    callback.v2_runner_on_failed(SimpleNamespace(result={"msg": "ignored"}), ignore_errors=True)
+    callback.v2_runner_on_failed(SimpleNamespace(result={"msg": "the store is away"}))
+    callback.v2_playbook_on_stats(None)
+    assert (folder.seen().name, folder.seen().reason) == ("failed", "the store is away")
+    assert "failed before any node began: the store is away" in conclusion(folder)[1]
+    assert opened(results, "r1").seen().name == "opened", "the same command tries again"
+
+
+def test_latest_does_not_move_to_a_run_that_never_started(results):
+    started(results, "r1")
+    opened(results, "r2")
+    assert run_folder.latest_run_id(results) == "r1"
+    assert run_folder.latest_run_id(results, opened=True) == "r2"
+
+
+def test_a_second_console_says_that_it_attaches(results):
+    folder = started(results, "r1")
+    run = folder.read_run()
+    first = run_state.this_process(os.getpid(), "2026-11-23T10:00:00Z")
+    folder.write_run({**run, "state": {**run["state"], "workers": [first]}})
+    done = open_run(results)
+    assert done.result["run"]["run_id"] == "r1"
+    assert f"working already, controller {first['host']} (pid {os.getpid()}, since 2026-11-23T10:00:00Z)" in done.text
+    assert "this console attaches to it" in done.text
+    assert len(folder.read_run()["state"]["workers"]) == 2
+    assert "attaches" not in open_run(results, "new").text
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_controller_killed_before_its_report_goes_on_there(results, finished):
+    folder = started(results, "r1")
+    folder.advance("collecting")
+    run = folder.read_run()
+    folder.write_run({**run, "finished_at": run_folder.now() if finished else None})
+    killed(folder)
+    done = open_run(results)
+    assert done.result["run"]["run_id"] == "r1"
+    assert folder.seen().name == "collecting"
+    assert folder.advance("judged"), "the new controller works on it"
+    assert run_folder.is_unreported(run) is False
+    run = folder.read_run()
+    folder.write_run({**run, "finished_at": run_folder.now()})
+    assert open_run(results).result["run"]["run_id"] != "r1", "what was judged is over"
+
+
+def test_the_watch_of_a_run_that_is_to_be_reported_is_over(results):
+    folder = started(results, "r1")
+    folder.advance("collecting")
+    folder.write_run({**folder.read_run(), "finished_at": run_folder.now()})
+    store = {"bucket": "b", "state_dir": str(results.parent / "state")}
+    options = {"placement": "ssh", "run_id": "r1", "results_dir": str(results), "store": store}
+    done = run_action("watch_run", options, task_vars=variables(results, "a"))
+    assert not done.failed and done.result["started"] == []
+    assert folder.seen().name == "collecting" and not folder.watch_file.exists()
+
+
+def test_each_inventory_has_its_latest_run(results):
+    started(results, "r1", "a")
+    started(results, "r2", "b")
+    of_a, of_b = ([str(results.parent / name)] for name in "ab")
+    assert [run_folder.latest_run_id(results, one) for one in (of_a, of_b, [])] == ["r1", "r2", "r2"]
+    assert open_run(results, inventory="a").result["run"]["run_id"] == "r1"
+    assert run_folder.of_others(results, of_a) == {origin.shown(of_b): ["r2"]}
+
+
+def test_a_run_of_another_inventory_is_named_not_used(results):
+    started(results, "r2", "b")
+    done = find_run(results, "a", "r2")
+    assert done.failed and "run r2 is one of INVENTORY=" in done.text
+    with pytest.raises(run_folder.RunError, match=r"there are runs of INVENTORY=.*b: r2"):
+        run_folder.resolve(results, "", [str(results.parent / "a")])
+    assert "INVENTORY=" in open_run(results, "r2", "a").text
+    (results.parent / "b").unlink()
+    run_folder.ensure_of(results, "r2", [str(results.parent / "a")])  # its inventory was renamed
+
+
+def test_a_report_in_the_middle_of_a_run_is_refused(results):
+    folder = started(results, "r1")
+    done = find_run(results)
+    assert done.failed and "run r1 is working since " in done.text and "make status" in done.text
+    assert not find_run(killed(folder).path.parent).failed, "its controller is gone: it is judged as it stands"
+
+
+def test_a_report_goes_to_the_store_of_its_run_alone(results):
+    killed(started(results, "r1"))
+    done = find_run(results, bucket="other")
+    assert done.failed and "bucket b" in done.text and "bucket other" in done.text
+
+
+def test_what_is_the_controllers_own_is_not_in_the_store(results, store):
+    folder = started(results, "r1")
+    run = folder.read_run()
+    assert run["origin"]["inventory"] == ["../a"]
+    put_run(store, run)
+    assert "origin" not in json.loads(store.get(f"{run['folder']}/run.json", max_bytes=10_000))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (["/x/a"], ["/x/a"], True),
+        (["/x/a"], ["/x/a/hosts.yml"], True),
+        (["/x/a", "/x/more"], ["/x/a"], True),
+        (["/x/a", "/x/common"], ["/x/b", "/x/common"], False),
+        (["/x/a"], ["/x/ab"], False),
+        (["h1,h2"], ["h1,"], False),
+        ([], ["/x/a"], True),
+    ],
+)
+def test_two_inventories_are_one_where_either_has_all_of_the_other(one, other, same):
+    assert origin.is_same(one, other) is same
+    assert origin.is_same(other, one) is same
+
+
+def test_results_that_were_moved_with_their_inventory_keep_it(results, tmp_path_factory):
+    started(results, "r1")
+    moved = tmp_path_factory.mktemp("moved") / "checkout"
+    results.parent.rename(moved)
+    assert run_folder.inventory_of(moved / "results", "r1") == [str(moved / "a")]
