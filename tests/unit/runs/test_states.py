@@ -229,6 +229,12 @@ def test_a_report_in_the_middle_of_a_run_is_refused(results):
     assert not find_run(killed(folder).path.parent).failed, "its controller is gone: it is judged as it stands"
 
 
+def test_a_report_of_a_run_that_never_started_says_why_there_is_none(results):
+    killed(opened(results, "r1"))
+    done = find_run(results)
+    assert done.failed and "no run started yet: run r1 is failed since" in done.text
+
+
 def test_a_report_goes_to_the_store_of_its_run_alone(results):
     killed(started(results, "r1"))
     done = find_run(results, bucket="other")

@@ -127,6 +127,8 @@ class ActionModule(RunAction):
 
     def _show(self, status):
         nodes = self._chosen(status)
+        if status.never_started:  # the conclusion says all
+            return
         whole = self.options["whole"] or bool(self.options["nodes"]) or self._display.verbosity > 0
         lines = [*status_lines.head_lines(status), "", *status_lines.table_lines(status, nodes, whole=whole)]
         if self.options["lines"]:

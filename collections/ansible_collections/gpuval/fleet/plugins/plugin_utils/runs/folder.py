@@ -394,6 +394,9 @@ def resolve(results: Path, run_id: str, inventory: Sequence[str] = (), *, opened
     started; with `opened` also one that did not. Raises RunError."""
     chosen = latest_run_id(results, inventory, opened=opened) if run_id in ("", LATEST) else run_id
     if not chosen:
+        tried = latest_run_id(results, inventory, opened=True)
+        if tried:
+            raise RunError(f"no run started yet: run {tried} is {RunFolder(results / tried).seen().line()}")
         others = origin.others_line(of_others(results, inventory))
         raise RunError(
             f"there is no run of {origin.shown(inventory)} in {results}; there are runs of {others}"

@@ -30,9 +30,8 @@ def conclusion(status: Status) -> str:
         shown = ", ".join(f"{counts.get(word, 0)} {word}" for word in ("PASS", "FAIL", "INCOMPLETE"))
         return f"run {run_id} has ended: {status.verdict} ({shown})"
     if status.never_started and status.known.controller:
-        return (
-            f"run {run_id} failed before any node began: {status.known.controller.reason}. Then `make validate` again"
-        )
+        reason = one_line(status.known.controller.reason, 600)
+        return f"run {run_id} failed before any node began: {reason}. Fix that, then `make validate` again"
     if status.ended:
         return f"run {run_id} has ended without a verdict in the store: judge it with `make report`"
     if status.over:
@@ -49,8 +48,10 @@ def head_lines(status: Status) -> list[str]:
     ]
     if not status.ended:
         lines.append(_watch_line(status))
+    if status.never_started:
+        return lines
     lines += [*count_lines(status), *_waiting_line(status)]
-    if not status.ended and not status.at_gangs and not status.never_started:
+    if not status.ended and not status.at_gangs:
         lines.append(_end_line(status, moment))
     return [*lines, *gang_lines(status)]
 
