@@ -23,8 +23,8 @@ NEXT: Mapping[str, tuple[str, ...]] = {
 #: States of which no node knows yet.
 BEFORE_WORK = (OPENED, PREPARING)
 
-#: A controller on another host counts as lost so many seconds after its last heartbeat. While it prepares or judges it gives
-#: none for longer.
+#: A controller on another host counts as lost so many seconds after its last heartbeat; while it prepares or judges it
+#: sends fewer.
 LOST_SECONDS, QUIET_SECONDS = 150.0, 900.0
 #: A process of the same id that began at another time is another one; clocks that are set make some difference.
 SAME_START_SECONDS = 60.0
