@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -16,63 +14,15 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.status import status 
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.status.status import Known
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.access import put_run
 
-from tests.kit.actions import run_action, vars_of
+from tests.kit.actions import run_action
+from tests.kit.run_commands import find_run, killed, lay_out, open_run, opened, started, variables
 
 STEPS = ["opened", "preparing", "working", "collecting", "judged"]
 
 
 @pytest.fixture
 def results(tmp_path):
-    for name in ("a", "b"):
-        (tmp_path / name).write_text("[all]\nnode-1\n")
-    return tmp_path / "results"
-
-
-def variables(results, inventory):
-    return {**vars_of({"node-1": {}}), "ansible_inventory_sources": [str(results.parent / inventory)]}
-
-
-def open_run(results, run_id="", inventory="a", **options):
-    options = {
-        "run_id": run_id,
-        "results_dir": str(results),
-        "bucket": "b",
-        "profile": "custom",
-        "profile_stages": ["facts"],
-        "workloads": {"facts": {"command": ["true"]}},
-        "deadline_seconds": 600,
-        "state_dir": str(results.parent / "state"),
-        **options,
-    }
-    return run_action("open_run", options, task_vars=variables(results, inventory))
-
-
-def opened(results, run_id, inventory="a", **options):
-    assert not open_run(results, run_id, inventory, **options).failed
-    return run_folder.RunFolder(results / run_id)
-
-
-def started(results, run_id, inventory="a"):
-    folder = opened(results, run_id, inventory)
-    folder.advance("working")
-    run_folder.remember(results, run_id)
-    return folder
-
-
-def killed(folder):
-    """The controllers of the run are gone."""
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    run = folder.read_run()
-    workers = [{**worker, "pid": gone.pid} for worker in run["state"]["workers"]]
-    folder.write_run({**run, "state": {**run["state"], "workers": workers}})
-    return folder
-
-
-def find_run(results, inventory="a", run_id="", bucket="b", folder=""):
-    store = {"bucket": bucket, "state_dir": str(results.parent / "state")}
-    options = {"run_id": run_id, "results_dir": str(results), "store": store, "folder": folder}
-    return run_action("find_run", options, task_vars=variables(results, inventory))
+    return lay_out(tmp_path)
 
 
 def conclusion(folder):

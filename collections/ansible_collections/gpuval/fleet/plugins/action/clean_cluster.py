@@ -8,6 +8,8 @@ from dataclasses import asdict
 from ..plugin_utils.cluster import cleaning
 from ..plugin_utils.cluster.api import Access, Cluster
 from ..plugin_utils.core.action import ControllerAction
+from ..plugin_utils.core.paths import project_path
+from ..plugin_utils.runs import folder as run_folder
 
 
 class ActionModule(ControllerAction):
@@ -17,6 +19,10 @@ class ActionModule(ControllerAction):
             cleaned = cleaning.clean(
                 cluster, run_ids, options["deadline_seconds"], trial=trial, volumes=options["volumes"]
             )
+        if options["results_dir"] and not trial and not cleaned.left:
+            results = project_path(options["results_dir"])
+            for run_id in set(run_ids) & set(run_folder.known_run_ids(results)):
+                run_folder.RunFolder(results / run_id).mark_cleaned()
         lines = cleaning.lines(run_ids, cleaned, options["namespace"], trial=trial)
         self._display.display(*lines)
         before = "".join(f"{kind} {name}\n" for kind, found in cleaned.removed.items() for name in found)

@@ -6,55 +6,60 @@ from __future__ import annotations
 import contextlib
 
 from ..module_utils.store import StoreError
-from ..plugin_utils.core.action import ControllerAction
 from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.gang import document, keys, naming, rounds
+from ..plugin_utils.runs import cleanable, origin
 from ..plugin_utils.runs import folder as run_folder
+from ..plugin_utils.runs import state as run_state
+from ..plugin_utils.runs.action import RunAction
 from ..plugin_utils.ssh.run_keys import RunKeys
 from ..plugin_utils.store.access import open_store, put_run
 from ..plugin_utils.watch import cleaning
 
 
-class ActionModule(ControllerAction):
+class ActionModule(RunAction):
     def work(self, options, task_vars):
         return self._report(options, task_vars) if options["state"] == "reported" else self._close(options)
 
     def _close(self, options):
-        results = project_path(options["results_dir"])
-        if not options["run_id"] and not _opened(results):
-            nothing = {"run_ids": [], "round_ids": [], "active": [], "nodes": []}
+        results, run_id = project_path(options["results_dir"]), options["run_id"]
+        store = origin.store_of(options["store"], project_path(options["store"]["state_dir"]))
+        found = cleanable.find(results, self.inventory, options["namespace"], store)
+        for line in found.notes():
+            self._display.display(line)
+        if not run_id and not found.latest and not _opened(results, self.inventory):
+            self._name_active(results, found.active)
+            nothing = {"run_ids": [], "round_ids": [], "active": found.active, "nodes": []}
             return {"changed": False, **nothing, "msg": "there is no run to close"}
-        folder = run_folder.resolve(results, options["run_id"])
+        folder = run_folder.resolve(results, run_id or found.latest, self.inventory, opened=True)
         run_id = folder.path.name
+        active = [other for other in found.active if other != run_id]
         if folder.is_copy or not folder.run_file.exists():
-            active = run_folder.active_run_ids(results)
             known = {"run_ids": [run_id], "round_ids": [], "active": active, "nodes": []}
             return {"changed": False, **known, "msg": f"run {run_id} is not known here"}
+        run_folder.ensure_of(results, run_id, self.inventory)
         run = folder.read_run()
+        place = run.get("origin", {}).get("namespace", options["namespace"])
+        if place != options["namespace"]:
+            raise run_folder.RunError(
+                f"run {run_id} is in namespace {place}, not {options['namespace']}: clean with the settings that it had"
+            )
         access = open_store(options["store"])
         changed = run["finished_at"] is None
-        if changed and not self.check_mode:
-            run = {**run, "finished_at": run_folder.now()}
-            folder.write_run(run)
-            self._publish_end(access, run)
-            for below, of_round in rounds_of(folder):
-                if of_round["finished_at"] is None:
-                    below.write_run({**of_round, "finished_at": run["finished_at"]})
-        active = [other for other in run_folder.active_run_ids(results) if other != run_id]
-        if active:
-            self._display.warning(
-                f"the embedded store goes on, since it serves {', '.join(active)}: clean that run too"
-            )
+        if not self.check_mode:
+            self._end(folder, run, access)
+        self._name_active(results, active)
         run_ids = [run_id]
         if not options["run_id"]:  # what earlier runs left goes too
-            run_ids += [other for other in run_folder.known_run_ids(results) if other not in (run_id, *active)]
+            run_ids += [other for other in found.left if other not in (run_id, *active)]
         if not self.check_mode:
             for other in run_ids:  # the nodes' halves go with the runs' folders there
                 changed |= RunKeys(results / other / ".state" / "ssh").remove()
                 keys.forget_all(run_folder.RunFolder(results / other))
         deleted = 0
         if options["clean_store"] and not self.check_mode:
-            deleted = sum(_delete_objects(access, run_folder.RunFolder(results / other)) for other in run_ids)
+            earlier = [] if options["run_id"] else [one for one in found.all if one not in (run_id, *active)]
+            deleted = sum(_delete_objects(access, run_folder.RunFolder(results / one)) for one in (run_id, *earlier))
         return {
             "changed": changed or deleted > 0,
             "run_ids": run_ids,
@@ -65,6 +70,29 @@ class ActionModule(ControllerAction):
             "nodes": sorted({node for other in run_ids for node in holders(run_folder.RunFolder(results / other))}),
             "deleted_objects": deleted,
         }
+
+    def _name_active(self, results, active):
+        for run_id in active:
+            its = origin.shown(run_folder.inventory_of(results, run_id))
+            self._display.warning(
+                f"the embedded store goes on, since it serves run {run_id}"
+                + (f": to end that, make clean INVENTORY={its}" if its else "")
+            )
+
+    def _end(self, folder, run, access):
+        """End the run for its controller, for one that would resume it, and for readers of the store."""
+        seen, ended = folder.seen(), run["finished_at"] is None
+        run = {**run, "finished_at": run["finished_at"] or run_folder.now()}
+        if seen.attended is False and seen.name not in (run_state.JUDGED, run_state.FAILED):
+            run["state"] = {**run["state"], "name": run_state.FAILED, "reason": "it was ended by `make clean`"}
+            ended = True
+        if not ended:
+            return
+        folder.write_run(run)
+        self._publish_end(access, run)
+        for below, of_round in rounds_of(folder):
+            if of_round["finished_at"] is None:
+                below.write_run({**of_round, "finished_at": run["finished_at"]})
 
     def _publish_end(self, access, run):
         """A reader that has only the store sees that the run has ended."""
@@ -78,10 +106,12 @@ class ActionModule(ControllerAction):
     def _report(self, options, task_vars):
         played = task_vars["ansible_play_hosts_all"]
         outcomes = {name: self._outcome(task_vars["hostvars"], name) for name in played}
+        if options["run_ids"]:
+            outcomes = cleaning.spare(outcomes, options["nodes"])
         outcomes |= cleaning.absent(options["nodes"], played, task_vars["groups"]["all"])
         summary = cleaning.summarize(options["run_ids"], outcomes, trial=self.check_mode)
         if not self.check_mode:
-            self._remember(options, outcomes)
+            self._remember(options, outcomes, whole=not summary.open and cleaning.LEFT_OUT not in summary.counts)
         self._display.display(*summary.lines)
         return {
             "changed": False,
@@ -92,14 +122,17 @@ class ActionModule(ControllerAction):
         }
 
     @staticmethod
-    def _remember(options, outcomes):
-        """A node that is clean once need not be looked for when the inventory has it no more."""
+    def _remember(options, outcomes, *, whole):
+        """A node that is clean once need not be looked for when the inventory has it no more; nor a run whose nodes all
+        are."""
         results, at = project_path(options["results_dir"]), run_folder.now()
         clean = [name for name, outcome in outcomes.items() if outcome["state"] == cleaning.CLEAN]
         for run_id in options["run_ids"] or run_folder.known_run_ids(results):
             folder = run_folder.RunFolder(results / run_id)
             if folder.run_file.exists():
                 run_folder.write_json(folder.cleaned_file, {**folder.read_cleaned(), **dict.fromkeys(clean, at)})
+                if whole:
+                    folder.mark_cleaned()
 
     @staticmethod
     def _outcome(hostvars, name):
@@ -131,9 +164,9 @@ def round_ids_of(folder):
     return [rounds.run_id_of(folder.path.name, name) for name in sorted(named) if naming.ROUND.fullmatch(name)]
 
 
-def _opened(results):
+def _opened(results, inventory):
     """Whether the latest run, of which run.json may be missing, is this controller's."""
-    latest = run_folder.latest_run_id(results)
+    latest = run_folder.latest_run_id(results, inventory)
     return latest is not None and not run_folder.RunFolder(results / latest).is_copy
 
 

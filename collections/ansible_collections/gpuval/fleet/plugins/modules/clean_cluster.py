@@ -26,6 +26,10 @@ options:
     type: list
     elements: str
     default: []
+  results_dir:
+    description: Where results are kept; the runs of O(run_ids) are remembered there as cleaned. Empty is none.
+    type: str
+    default: ''
   volumes:
     description: Remove the volumes and claims that the runs made for their models as well.
     type: bool

@@ -12,6 +12,8 @@ version_added: 0.1.0
 description:
   - O(state=closed) marks an unfinished run as finished, so that no controller resumes it, and removes its SSH keys.
     With O(clean_store) its objects are removed from the store.
+  - Only runs of the play's inventory are closed; those of other inventories and namespaces that may have left something
+    are named.
   - O(state=reported) prints how many nodes are clean, and each node that is not, with the reason and a remedy.
     It reads the variable C(cleanup_node) of each host, the registered result of M(gpuval.fleet.clean_node).
   - O(state=reported) fails when something is left, or when a node of the runs was not reached or is no longer in the
@@ -26,6 +28,10 @@ options:
     type: str
     choices: [closed, reported]
     default: closed
+  namespace:
+    description: Namespace of the cluster, as the run remembers it; empty over SSH.
+    type: str
+    default: ''
   clean_store:
     description: Remove the run's objects from the store.
     type: bool
@@ -65,7 +71,9 @@ EXAMPLES = r"""
 
 RETURN = r"""
 run_ids:
-  description: Runs to remove from the nodes. The run that was closed; without O(run_id) all earlier ones too.
+  description:
+    - Runs to remove from the nodes. The run that was closed; without O(run_id) also earlier ones of the inventory and
+      namespace that may have left something.
   returned: O(state=closed)
   type: list
   elements: str
@@ -75,7 +83,7 @@ round_ids:
   type: list
   elements: str
 active:
-  description: Other unfinished runs, which still need the embedded store.
+  description: Other unfinished runs, of any inventory, which still need the embedded store.
   returned: O(state=closed)
   type: list
   elements: str

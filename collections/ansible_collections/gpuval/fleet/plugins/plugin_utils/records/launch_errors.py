@@ -247,6 +247,9 @@ BEFORE_LOGIN = frozenset(
     }
 )
 
+#: With these no file of the run was written.
+NOTHING_WRITTEN = BEFORE_LOGIN | {"old_python", "not_linux"}
+
 #: Classes that no text has: probes name them, or nothing more is known than the launch state.
 _BY_NAME = (
     known_class("unreachable", "check the address, the network and the login of the node"),

@@ -159,7 +159,10 @@ class RunFolder:
 
     def mark_cleaned(self) -> None:
         """Nothing is left of the run on nodes or a cluster."""
-        run = self.read_run()
+        try:
+            run = self.read_run()
+        except RunError:  # it is damaged: it is cleaned again
+            return
         self.write_run({**run, "state": {**run_state.of(run), "cleaned_at": now()}})
 
     def seen(self) -> run_state.Seen:

@@ -75,7 +75,8 @@ def is_running(worker: Mapping[str, Any]) -> bool:
 def of(run: Mapping[str, Any]) -> dict[str, Any]:
     """The state as it is kept; of a run that keeps none, as far as it shows."""
     name = WORKING if run["finished_at"] is None else JUDGED
-    return run.get("state") or {"name": name, "since": run["created_at"], "opened_at": run["created_at"], "workers": []}
+    at = run["created_at"]
+    return run.get("state") or {"name": name, "since": at, "opened_at": at, "started_at": at, "workers": []}
 
 
 def opened(run: Mapping[str, Any], worker: Mapping[str, Any], at: str) -> dict[str, Any]:
@@ -132,7 +133,7 @@ def seen(run: Mapping[str, Any], sign_age: float | None) -> Seen:
         name, reason = FAILED, f"its controller ended while it was {state['name']}"
     if run["finished_at"] is not None and name == WORKING and attended is False:
         name, reason = FAILED, "it was ended without a verdict"
-    return Seen(name, reason, state["since"], attended, workers, bool(state.get("started_at")) or "state" not in run)
+    return Seen(name, reason, state["since"], attended, workers, bool(state.get("started_at")))
 
 
 def _attended(state: Mapping[str, Any], sign_age: float | None) -> bool | None:

@@ -17,6 +17,7 @@ LEFT = "left"  # it answered, but something could not be removed
 NOT_REACHED = "not reached"
 NOT_IN_INVENTORY = "not in the inventory"
 LEFT_OUT = "left out by --limit"
+NOTHING = "not reached, and nothing is there"
 #: States that need the operator. A node left out by --limit is named and counts as no fault.
 OPEN = (LEFT, NOT_REACHED, NOT_IN_INVENTORY)
 
@@ -73,7 +74,22 @@ def may_hold(launch: Mapping[str, Any], cleaned_at: str | None) -> bool:
         return False
     if launch.get("directory") or launch.get("attempt", 1) > 1:
         return True
-    return launch_errors.described(launch)["class"] not in launch_errors.BEFORE_LOGIN
+    if launch.get("state") == "refused":  # before anything was written
+        return False
+    return launch_errors.described(launch)["class"] not in launch_errors.NOTHING_WRITTEN
+
+
+def spare(outcomes: Mapping[str, dict[str, Any]], holders: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """The outcomes, where a node that is not reached or cannot run the clean counts as open only if a run may have left
+    something on it (`holders`)."""
+    held = set(holders)
+    return {
+        name: {"state": NOTHING, "message": "no run has left anything on it"}
+        if name not in held
+        and (outcome["state"] == NOT_REACHED or outcome.get("class") in launch_errors.NOTHING_WRITTEN)
+        else outcome
+        for name, outcome in outcomes.items()
+    }
 
 
 def absent(expected: Iterable[str], played: Iterable[str], inventory: Iterable[str]) -> dict[str, dict[str, Any]]:
@@ -97,7 +113,7 @@ def summarize(run_ids: Sequence[str], outcomes: Mapping[str, Mapping[str, Any]],
     names = sorted(outcomes, key=natural_order)
     counts = Counter(outcomes[name]["state"] for name in names)
     still = [name for name in names if outcomes[name]["state"] in OPEN]
-    asked = [name for name in names if outcomes[name]["state"] != LEFT_OUT]
+    asked = [name for name in names if outcomes[name]["state"] not in (LEFT_OUT, NOTHING)]
     what = _runs(run_ids)
     if trial:
         head = f"CLEAN (check mode, nothing was removed): {what}"
@@ -114,7 +130,7 @@ def summarize(run_ids: Sequence[str], outcomes: Mapping[str, Mapping[str, Any]],
     kept = [f"{name}: {entry}" for name in names for entry in outcomes[name].get(KEPT, ())]
     if kept:
         lines.append(f"- Left alone on purpose: {some_of(kept, MAX_NAMED, '; ')}")
-    shown = [*still, *(name for name in names if outcomes[name]["state"] == LEFT_OUT)]
+    shown = [*still, *(name for name in names if outcomes[name]["state"] in (LEFT_OUT, NOTHING))]
     lines += [_line(name, outcomes[name]) for name in shown[:MAX_LINES]]
     if len(shown) > MAX_LINES:
         lines.append(f"- and {len(shown) - MAX_LINES} more: {', '.join(shown[MAX_LINES:])}")

@@ -1,0 +1,70 @@
+"""Which runs a clean is about: of one inventory and namespace those that may have left something."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from . import folder as run_folder
+from . import origin, state
+
+
+@dataclass
+class Cleanable:
+    """Run ids. `latest` of the inventory and namespace; `left` of them may have left something, `all` are known.
+
+    `active`: runs of any inventory that need the store. `others` and `elsewhere`: what may be left of runs of other
+    inventories, by inventory, and of other namespaces, by namespace.
+    """
+
+    latest: str = ""
+    left: list[str] = field(default_factory=list)
+    all: list[str] = field(default_factory=list)
+    active: list[str] = field(default_factory=list)
+    others: dict[str, list[str]] = field(default_factory=dict)
+    elsewhere: dict[str, list[str]] = field(default_factory=dict)
+
+    def notes(self) -> list[str]:
+        """What stays, and the command that cleans it."""
+        notes = []
+        if self.others:
+            notes.append(f"runs of other inventories stay, `make clean` with: {origin.others_line(self.others)}")
+        for place, run_ids in sorted(self.elsewhere.items()):
+            notes.append(f"in namespace {place or '(none: SSH)'} stay {', '.join(run_ids)}: clean there, with the "
+                         "settings that they had (gpuval_namespace, gpuval_kube_context)")  # fmt: skip
+        return notes
+
+
+def find(results: Path, inventory: Sequence[str], namespace: str, store: str) -> Cleanable:
+    """The runs of this controller, as far as a clean is about them. A damaged run.json belongs to any inventory."""
+    found, times = Cleanable(), []
+    for run_id in run_folder.known_run_ids(results):
+        folder = run_folder.RunFolder(results / run_id)
+        run = run_folder.read_object(folder.run_file)
+        its, open_ended = run.get("origin") or {}, "finished_at" not in run or state.to_clean(run)
+        if its.get("store") in (None, store) and needs_store(folder):
+            found.active.append(run_id)
+        inventory_of_it = origin.of(run, results)
+        if not origin.is_same(inventory_of_it, inventory):
+            if open_ended:
+                found.others.setdefault(origin.shown(inventory_of_it), []).append(run_id)
+        elif its.get("namespace", namespace) != namespace:
+            if open_ended:
+                found.elsewhere.setdefault(its["namespace"], []).append(run_id)
+        else:
+            kept = run.get("state") or {}
+            times.append((kept.get("opened_at") or run.get("created_at") or "", run_id))
+            found.all.append(run_id)
+            if open_ended:
+                found.left.append(run_id)
+    found.latest = max(times)[-1] if times else ""
+    return found
+
+
+def needs_store(folder: run_folder.RunFolder) -> bool:
+    """Whether it goes on, and a node or its controller works."""
+    try:
+        return run_folder.goes_on(folder, folder.read_run()) and not folder.seen().never_started
+    except (run_folder.RunError, ValueError):
+        return False

@@ -1,0 +1,62 @@
+"""Runs of two inventories in one results folder, by the actions of the commands, in this process."""
+
+import subprocess
+import sys
+
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+
+from tests.kit.actions import run_action, vars_of
+
+
+def lay_out(tmp_path):
+    """The inventories `a` and `b`; returns the results folder beside them."""
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("[all]\nnode-1\n")
+    return tmp_path / "results"
+
+
+def variables(results, inventory):
+    return {**vars_of({"node-1": {}}), "ansible_inventory_sources": [str(results.parent / inventory)]}
+
+
+def open_run(results, run_id="", inventory="a", **options):
+    options = {
+        "run_id": run_id,
+        "results_dir": str(results),
+        "bucket": "b",
+        "profile": "custom",
+        "profile_stages": ["facts"],
+        "workloads": {"facts": {"command": ["true"]}},
+        "deadline_seconds": 600,
+        "state_dir": str(results.parent / "state"),
+        **options,
+    }
+    return run_action("open_run", options, task_vars=variables(results, inventory))
+
+
+def opened(results, run_id, inventory="a", **options):
+    assert not open_run(results, run_id, inventory, **options).failed
+    return run_folder.RunFolder(results / run_id)
+
+
+def started(results, run_id, inventory="a"):
+    folder = opened(results, run_id, inventory)
+    folder.advance("working")
+    run_folder.remember(results, run_id)
+    return folder
+
+
+def killed(folder):
+    """The controllers of the run are gone."""
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    run = folder.read_run()
+    workers = [{**worker, "pid": gone.pid} for worker in run["state"]["workers"]]
+    folder.write_run({**run, "state": {**run["state"], "workers": workers}})
+    return folder
+
+
+def find_run(results, inventory="a", run_id="", bucket="b", folder=""):
+    store = {"bucket": bucket, "state_dir": str(results.parent / "state")}
+    options = {"run_id": run_id, "results_dir": str(results), "store": store, "folder": folder}
+    return run_action("find_run", options, task_vars=variables(results, inventory))

@@ -1,0 +1,135 @@
+"""Which runs a clean is about: those of its inventory and namespace that may have left something, and no other's."""
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import state as run_state
+
+from tests.kit.actions import run_action
+from tests.kit.run_commands import find_run, killed, lay_out, open_run, opened, started, variables
+
+
+@pytest.fixture
+def results(tmp_path):
+    return lay_out(tmp_path)
+
+
+def clean(results, inventory="a", run_id="", namespace="", **options):
+    store = {"bucket": "b", "state_dir": str(results.parent / "state")}
+    options = {"run_id": run_id, "results_dir": str(results), "store": store, "namespace": namespace, **options}
+    return run_action("clean_run", options, task_vars=variables(results, inventory))
+
+
+def reported(results, run_ids, nodes=(), inventory="a", result=None):
+    task_vars = variables(results, inventory)
+    task_vars["hostvars"]["node-1"]["cleanup_node"] = result or {"changed": False, "removed": []}
+    task_vars["groups"] = {"all": ["node-1"]}
+    store = {"bucket": "b", "state_dir": str(results.parent / "state")}
+    options = {
+        "state": "reported",
+        "run_ids": run_ids,
+        "nodes": list(nodes),
+        "results_dir": str(results),
+        "store": store,
+    }
+    return run_action("clean_run", options, task_vars=task_vars)
+
+
+def ended(results, run_id, inventory="a", **options):
+    folder = started(results, run_id, inventory) if not options else opened(results, run_id, inventory, **options)
+    for step in ("working", "collecting", "judged"):
+        folder.advance(step)
+    folder.write_run({**folder.read_run(), "finished_at": run_folder.now()})
+    return folder
+
+
+def test_a_clean_does_not_grow_with_history(results):
+    runs = [f"r{number:02}" for number in range(27)]
+    for run_id in runs:
+        ended(results, run_id)
+    first = clean(results).result
+    assert sorted(first["run_ids"]) == runs
+    assert not reported(results, first["run_ids"]).failed
+    assert len(clean(results).result["run_ids"]) == 1, "the latest run stands for all that is clean"
+    ended(results, "r27")
+    assert clean(results).result["run_ids"] == ["r27"]
+
+
+def test_what_was_not_cleaned_whole_is_asked_for_again(results):
+    for run_id in ("r1", "r2"):
+        ended(results, run_id)
+    away = {"failed": True, "unreachable": True, "msg": "Connection refused"}
+    done = reported(results, ["r1", "r2"], nodes=["node-1"], result=away)
+    assert done.failed and "node-1 not reached" in done.text
+    assert sorted(clean(results).result["run_ids"]) == ["r1", "r2"]
+
+
+def test_a_node_on_which_nothing_was_started_is_not_red_for_ever(results):
+    ended(results, "r1")
+    away = {"failed": True, "unreachable": True, "msg": "Connection refused"}
+    done = reported(results, ["r1"], result=away)
+    assert not done.failed and "node-1 not reached, and nothing is there" in done.text
+    old = {"failed": True, "msg": "Python 3.6 is too old for the runner, which needs 3.9"}
+    assert not reported(results, ["r1"], result=old).failed
+    assert reported(results, ["r1"], nodes=["node-1"], result=old).failed
+
+
+def test_a_clean_never_takes_the_run_of_another_inventory(results):
+    ours, theirs = ended(results, "r1", "a"), started(results, "r2", "b")
+    done = clean(results, "a")
+    assert done.result["run_ids"] == ["r1"] and done.result["active"] == ["r2"]
+    assert theirs.read_run()["finished_at"] is None and theirs.seen().name == "working"
+    assert f"INVENTORY={results.parent / 'b'}" in done.text and "r2" in done.text
+    assert "the embedded store goes on, since it serves run r2" in done.text
+    assert clean(results, "a", "r2").failed, "not by its id either"
+    assert ours.read_run()["finished_at"]
+
+
+def test_a_store_that_no_run_needs_ends(results):
+    killed(opened(results, "r2", "b"))  # its controller died before a node began
+    ended(results, "r1", "a")
+    assert clean(results, "a").result["active"] == []
+    opened(results, "r3", "b", bucket="other").advance("working")
+    assert clean(results, "a").result["active"] == [], "that run is in another store"
+
+
+def test_without_a_run_of_the_inventory_the_store_of_others_stays(results):
+    started(results, "r2", "b")
+    done = clean(results, "a")
+    assert (done.result["run_ids"], done.result["active"]) == ([], ["r2"])
+
+
+def test_runs_of_other_namespaces_are_named_and_not_cleaned(results):
+    ended(results, "r1", namespace="one")
+    ended(results, "r2", namespace="two")
+    done = clean(results, namespace="one")
+    assert done.result["run_ids"] == ["r1"]
+    assert "in namespace two stay r2" in done.text
+    assert clean(results, run_id="r2", namespace="one").failed
+    assert clean(results, run_id="r2", namespace="two").result["run_ids"] == ["r2"]
+
+
+def test_a_run_that_was_cleaned_is_not_resumed(results):
+    folder = started(results, "r1")
+    folder.advance("collecting")
+    killed(folder)
+    assert clean(results).result["changed"]
+    assert (folder.seen().name, folder.seen().reason) == ("failed", "it was ended by `make clean`")
+    assert open_run(results).result["run"]["run_id"] != "r1"
+    assert not find_run(results).failed, "it can be reported"
+
+
+def test_a_run_that_is_opened_again_after_a_clean_is_cleaned_again(results):
+    folder = ended(results, "r1")
+    folder.mark_cleaned()
+    run = folder.read_run()
+    assert not run_state.to_clean(run)
+    run["state"]["opened_at"] = "2999-01-01T00:00:00Z"
+    assert run_state.to_clean(run)
+
+
+@pytest.mark.parametrize("namespace", ["", "one"])
+def test_a_run_that_keeps_no_origin_belongs_to_any_inventory(results, namespace):
+    folder = ended(results, "r1")
+    run = folder.read_run()
+    folder.write_run({key: value for key, value in run.items() if key not in ("origin", "state")})
+    assert clean(results, "b", namespace=namespace).result["run_ids"] == ["r1"]
