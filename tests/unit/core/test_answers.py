@@ -1,8 +1,10 @@
 """What of a node's answer passes: what the module's RETURN documents, of the documented types."""
 
+import json
+
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.hardware.collect import facts_result
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import answers
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import action, answers
 
 POISON = {
     "gpuval_model": "/root/.docker",
@@ -48,6 +50,16 @@ def test_messages_are_shown_without_escapes_and_warnings_are_bounded():
     assert accepted["msg"] == "no"
     assert accepted["warnings"] == ["a FINAL ACCEPTANCE: PASS"] * answers.MAX_WARNINGS
     assert set(accepted) == {"failed", "msg", "warnings"}
+
+
+def test_an_answer_of_any_size_is_not_read(monkeypatch):
+    """As JSON it would take many times its size in the controller's memory."""
+    monkeypatch.setattr(action, "MAX_OUTPUT_CHARACTERS", 1000)
+    ours = object.__new__(action.ControllerAction)
+    usual, huge = ({"stdout": json.dumps({"changed": False, "left": ["x" * size]})} for size in (10, 2000))
+    assert ours._parse_returned_data(usual, "legacy")["left"] == ["x" * 10]
+    refused = ours._parse_returned_data(huge, "legacy")
+    assert refused == {"failed": True, "msg": "the node's answer has 2,032 characters: no module prints so much"}
 
 
 def test_a_diff_passes_where_the_module_has_one():

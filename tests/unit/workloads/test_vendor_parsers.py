@@ -500,6 +500,13 @@ def test_hl_qual_names_the_device():
     assert hl_qual.judge(golden("hl_qual.txt"), 4).reason == "it tested 8 devices of 4"
 
 
+@pytest.mark.parametrize("gpus", [8, None])
+def test_hl_qual_that_passed_and_names_no_device_proves_nothing(gpus):
+    """Its verdict alone may be that of a run that found no device."""
+    answer = hl_qual.judge("== hl qual report ==\nPASSED\n", gpus)
+    assert (answer.verdict, answer.reason) == (UNANSWERED, "its report says PASSED and names no device")
+
+
 # What they share
 
 

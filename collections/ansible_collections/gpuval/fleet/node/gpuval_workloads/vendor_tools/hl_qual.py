@@ -55,7 +55,9 @@ def judge(text: str, gpus: int | None) -> Answer:
         return Answer(FAIL, faults=faults, figures=figures)
     if passed is None:
         return Answer.none("its report is missing or cut short")
-    if gpus and devices and len(devices) != gpus:
+    if not devices:
+        return Answer.none("its report says PASSED and names no device")
+    if gpus and len(devices) != gpus:
         return Answer.none(f"it tested {len(devices)} devices of {gpus}")
     return Answer(PASS, summary="functional test passed", figures=figures)
 

@@ -15,6 +15,9 @@ from .errors import GpuvalError
 from .escape import console_line
 from .text import some_of
 
+#: The largest answer, what `fetch_evidence` brings at once, has a third of that.
+MAX_OUTPUT_CHARACTERS = 128 << 20
+
 
 def injected_settings(values: Mapping[str, Any]) -> list[str]:
     """Names of settings that a host's facts override: what a node says of itself, made variables by Ansible."""
@@ -96,6 +99,14 @@ class ControllerAction(ActionBase):
             return answers.accept(module, answer)
         except answers.InvalidAnswerError as error:
             return {"failed": True, "msg": str(error)}
+
+    def _parse_returned_data(self, res: dict[str, Any], *profile: Any) -> dict[str, Any]:
+        """What Ansible reads of a module's output, as JSON that takes many times its size."""
+        size = len(res.get("stdout") or "")
+        if size > MAX_OUTPUT_CHARACTERS:
+            return {"failed": True, "msg": f"the node's answer has {size:,} characters: no module prints so much"}
+        parsed: dict[str, Any] = super()._parse_returned_data(res, *profile)
+        return parsed
 
     @property
     def name(self) -> str:
