@@ -7,7 +7,8 @@ import time
 import pytest
 from gpuval_runner.errors import StoreError
 from gpuval_runner.files import digest
-from gpuval_runner.upload import Ledger, Pace, Uploader, load_store, read_ledger
+from gpuval_runner.store import load_store
+from gpuval_runner.upload import Ledger, Pace, Uploader, read_ledger
 
 from tests.kit.runner import StoreServer, until
 

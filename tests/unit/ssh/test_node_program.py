@@ -4,13 +4,14 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.placement import ANSWER
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import node_program
 
-from tests.kit.runner import plan, stage
+from tests.kit.runner import plan, stage, until_written
 
 PLAN = plan(stage("hello", "echo hello"), run_id="run-1", node="node-1")
 
@@ -64,6 +65,29 @@ def test_it_places_the_files_and_starts_the_runner(base, interpreter):
     again = node_program.answer(*sent(command, stream(base)))
     assert again["launch"]["state"] in {"started", "finished"}
     assert again["changed"] is False
+
+
+def test_the_runner_gets_none_of_the_private_variables_of_the_login(base, tmp_path):
+    """Where node and controller are one machine, the login has the controller's secrets."""
+    go = tmp_path / "go"
+    working = plan(stage("hello", until_written(go)), run_id="run-1", node="node-1")
+    secrets = {"HF_TOKEN": "s3cret", "AWS_SECRET_ACCESS_KEY": "s3cret", "KEPT": "yes"}
+    sends = stream(base, plan=working)
+    told = node_program.answer(*sent(node_program.command(sys.executable, []), sends, env={**os.environ, **secrets}))
+    assert told["launch"]["state"] == "started", told
+    variables = Path(f"/proc/{told['launch']['pid']}/environ").read_bytes()
+    go.write_text("on")
+    assert b"KEPT=yes" in variables
+    assert b"s3cret" not in variables
+    assert (base / "run-1" / "node-1" / "runner.log").stat().st_mode & 0o077 == 0
+
+
+def test_a_plan_that_the_runner_refuses_is_the_nodes_failure(base):
+    """The launch itself starts the runner, in its own process."""
+    wrong = {**PLAN, "runtime": "elsewhere"}
+    told = node_program.answer(*sent(node_program.command(sys.executable, []), stream(base, plan=wrong)))
+    assert told["failed"]
+    assert "the runner did not start: plan.runtime: 'elsewhere' is not one of" in told["msg"]
 
 
 def test_the_command_is_one_line_and_holds_no_parameter(base):

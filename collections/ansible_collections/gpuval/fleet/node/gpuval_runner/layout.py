@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import zipfile
 from pathlib import Path
 from typing import Optional
 
@@ -69,7 +68,5 @@ class NodeDirectory:
 
 def own_archive() -> Optional[Path]:
     """Return the zip application that this code runs from; None when it runs from plain files."""
-    for parent in Path(__file__).resolve().parents:
-        if parent.is_file():
-            return parent if zipfile.is_zipfile(parent) else None
-    return None
+    archive = getattr(globals()["__loader__"], "archive", "")  # of a zipimporter
+    return Path(archive).resolve() if archive else None

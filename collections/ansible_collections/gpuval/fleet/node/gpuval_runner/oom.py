@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Optional
+from typing import NamedTuple, Optional
 
-from gpuval_node.hardware.tools import toolbox
 from gpuval_node.hardware.tree import read_text
 
 LOG_SECONDS = 5.0
 
 
-@dataclass(frozen=True)
-class OomCounters:
+class OomCounters(NamedTuple):
     """Kills for want of memory so far, in this control group and on the whole machine; None where not counted."""
 
     group: Optional[int]
@@ -41,6 +38,8 @@ def evidence(before: OomCounters, after: OomCounters, killed: bool) -> str:
 
 def of_runner(pid: int, kills_before: Optional[int]) -> str:
     """Return what the kernel says of a runner that has gone, by its log or its counter; empty when nothing."""
+    from gpuval_node.hardware.tools import toolbox  # the telemetry's helper counts and starts no tool
+
     log = toolbox()("dmesg", timeout=LOG_SECONDS)
     if re.search(rf"Killed process {pid} \(", log.stdout):
         return f"out of memory: the kernel killed the runner (pid {pid})"

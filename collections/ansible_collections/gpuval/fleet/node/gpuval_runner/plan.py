@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Optional, Union, get_args, get_origin, get_type_hints
 
@@ -249,7 +250,7 @@ def _object(kind: Any, document: Any, where: str) -> Any:
     """Read a dataclass from a JSON object. Where a field has a default, null is as if it were not there."""
     if not isinstance(document, dict):
         raise PlanError(f"{where} is not an object")
-    kinds = get_type_hints(kind, include_extras=True)
+    kinds = _kinds(kind)
     known = {item.name: item for item in fields(kind)}
     unknown = sorted(set(document) - set(known) - set(UNUSED))
     if unknown:
@@ -262,6 +263,12 @@ def _object(kind: Any, document: Any, where: str) -> Any:
         elif item.default is MISSING and item.default_factory is MISSING:
             raise PlanError(f"{where}.{name} is missing")
     return kind(**values)
+
+
+@cache
+def _kinds(kind: Any) -> dict[str, Any]:
+    """The types of a dataclass's fields; reading them takes longer than reading a stage."""
+    return get_type_hints(kind, include_extras=True)
 
 
 def _value(kind: Any, value: Any, where: str, limits: Limits = _ANY) -> Any:

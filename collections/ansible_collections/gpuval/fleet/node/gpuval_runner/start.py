@@ -14,8 +14,8 @@ from gpuval_runner.detach import detach, unit_name
 from gpuval_runner.errors import PlanError
 from gpuval_runner.layout import NodeDirectory
 from gpuval_runner.plan import Plan
+from gpuval_runner.store import load_store
 from gpuval_runner.text import one_line
-from gpuval_runner.upload import load_store
 
 WAIT_SECONDS = 10.0
 START_SECONDS = 60.0  # on a busy machine: a runner given up too early would run on, reported as never started

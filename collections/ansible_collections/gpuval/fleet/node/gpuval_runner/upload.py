@@ -7,24 +7,20 @@ import http.client
 import random
 import socket
 import ssl
-import stat
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Optional, Union
 
 from gpuval_runner import skew
-from gpuval_runner.clock import parse
 from gpuval_runner.errors import StoreError
-from gpuval_runner.files import digest, read_bounded, read_json, read_object, to_json, write_atomically
+from gpuval_runner.files import digest, read_bounded, read_object, to_json, write_atomically
+from gpuval_runner.store import Store, load_store
 
-SCHEMA = "gpuval.store/1"
-MAX_STORE_BYTES = 4 << 20
 MAX_OBJECT_BYTES = 1 << 30
 MAX_ANSWER_BYTES = 1 << 16
 CONTENT_TYPES = {"records": "application/json", "series": "application/json", "logs": "text/plain; charset=utf-8"}
@@ -38,53 +34,6 @@ _TIME_CODES = (9, 10)
 Source = Union[bytes, Path]
 #: Sends data to a URL; returns the HTTP status, raises OSError when there is no answer.
 Send = Callable[[str, bytes, Mapping[str, str], float], int]
-
-
-@dataclass(frozen=True)
-class Store:
-    """Where this node may write, and what it may read: a signed URL for every key."""
-
-    put: Mapping[str, str] = field(repr=False)
-    downloads: Mapping[str, str] = field(default_factory=dict, repr=False)
-    expires_at: Optional[datetime] = None
-    ca_file: Optional[str] = None
-
-    def expired(self, url: str) -> bool:
-        """Whether the URLs are void by the store's clock: a node's own may be ahead by hours."""
-        if self.expires_at is None or time.time() < self.expires_at.timestamp():
-            return False
-        return time.time() - (skew.seconds_ahead(url) or 0.0) >= self.expires_at.timestamp()
-
-
-def load_store(path: Path, private: bool = True) -> Optional[Store]:
-    """Read a store file; None when there is none. Raises ``StoreError``.
-
-    With `private`, a file that others may read is refused. In a pod the Secret's mount decides who may.
-    """
-    try:
-        status = path.stat()
-        document = read_json(path.resolve(), MAX_STORE_BYTES)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError):
-        raise StoreError(f"{path} cannot be read as a store file: put it there anew") from None
-    if private and stat.S_IMODE(status.st_mode) & 0o077:
-        raise StoreError(f"{path} holds secrets and others may read it: chmod 600, and renew the signed URLs")
-    if not isinstance(document, dict) or document.get("schema") != SCHEMA or not isinstance(document.get("put"), dict):
-        raise StoreError(f"{path} is not {SCHEMA}: put it there anew")
-    urls, downloads = _urls(document["put"]), _urls(document.get("downloads"))
-    expires = document.get("expires_at")
-    ca_file = document.get("ca_file")
-    try:
-        expires_at = parse(expires) if expires else None
-    except (ValueError, AttributeError):
-        raise StoreError(f"{path}: expires_at is not a time in UTC") from None
-    return Store(urls, downloads, expires_at, str(path.parent / ca_file) if ca_file else None)
-
-
-def _urls(document: Any) -> dict[str, str]:
-    found = document.items() if isinstance(document, dict) else ()
-    return {k: v for k, v in found if isinstance(v, str) and v.startswith(("http://", "https://"))}
 
 
 def make_opener(ca_file: Optional[str]) -> urllib.request.OpenerDirector:

@@ -7,6 +7,7 @@ node what a module costs, and as the module `launch_plan` where a connection or 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -15,9 +16,9 @@ from .hardware.tree import Tree
 from .hardware.users import accelerator_users, foreign_runs
 from .node_directory import (
     KEYS,
+    PRIVATE_PREFIXES,
     NodeError,
     base_directory,
-    call_runner,
     make_private,
     names_in_run,
     one_launch_at_once,
@@ -82,7 +83,24 @@ def launch(parameters, runner, workloads):
         if refusal:
             return "", refusal, {}
         directory = place(parameters, runner, workloads)
-        return str(directory), {}, call_runner(directory, "start", "--dir", str(directory))
+        return str(directory), {}, start_runner(directory)
+
+
+def start_runner(directory):
+    """Start the runner that lies in `directory`. Returns what its command `start` prints.
+
+    `within` gave this process to the launch alone: the command in a Python of its own would load everything again.
+    """
+    for name in [name for name in os.environ if name.startswith(PRIVATE_PREFIXES)]:
+        del os.environ[name]
+    os.umask(0o077)
+    sys.path.insert(0, str(directory / "runner.pyz"))
+    from gpuval_runner import errors, layout, start  # noqa: PLC0415 - the archive has just been written
+
+    try:
+        return start.start(layout.NodeDirectory(directory))
+    except errors.RunnerError as error:
+        raise NodeError(f"the runner did not start: {error}") from error
 
 
 def in_the_way(parameters):

@@ -28,8 +28,8 @@ from gpuval_runner.files import to_json, write_atomically, write_result
 from gpuval_runner.layout import NodeDirectory
 from gpuval_runner.lock import Lock
 from gpuval_runner.plan import Archive, Image, Plan
+from gpuval_runner.store import load_store
 from gpuval_runner.text import one_line
-from gpuval_runner.upload import load_store
 
 #: Bytes that an engine needs for each byte of an archive while it unpacks and stores it.
 STORAGE_FACTOR = 2.2

@@ -17,12 +17,15 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from gpuval_node.hardware.source import Source, SourceError
 
-from gpuval_runner.telemetry import events, kernel_log
+from gpuval_runner.telemetry import kernel_log
 from gpuval_runner.telemetry.host import Host
+
+if TYPE_CHECKING:
+    from gpuval_runner.telemetry import events
 
 #: A source whose first calls take longer has hung: they may have to wake every GPU.
 FIRST_HUNG_SECONDS = 60.0
@@ -135,7 +138,7 @@ class Helper:
         self._oom = self._host.oom_kills()
         self._log = None if settings["kmsg"] is None else kernel_log.KernelLog(settings["kmsg"])
         self._no_log = settings["no_kmsg"]
-        self._events = events.Reader()
+        self._events: Optional[events.Reader] = None
         self._since = kernel_log.Position(*settings["since"])
         self._sampler = GpuSampler(report, lambda: open_source(settings), self._period, settings["hung_seconds"])
         self._reported_hung = False
@@ -178,6 +181,12 @@ class Helper:
             self._report("hung" if self._reported_hung else "resumed", limit_seconds=limit)
 
     def _report_kernel(self, texts: list[str]) -> None:
+        if not texts:
+            return
+        if self._events is None:  # most stages have no messages, and a helper begins with each stage
+            from gpuval_runner.telemetry import events
+
+            self._events = events.Reader()
         counted: dict[events.Event, list[str]] = {}
         for event, text in self._events.read(texts):
             counted.setdefault(event, []).append(text[:MAX_TEXT])

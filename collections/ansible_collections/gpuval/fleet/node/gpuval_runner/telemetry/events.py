@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Optional
+from functools import cache
+from typing import NamedTuple, Optional
 
 #: XIDs that an application can cause or that healthy GPUs log; any other is critical. Source: gcm
 #: (facebookresearch/gcm, health checks).
@@ -52,13 +52,11 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     ("aer", r"PCIe Bus Error: severity="),
     ("link_flap", r"\bPort module event: .*(?:unplugged|error)"),
 )
-_COMPILED = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _PATTERNS)
 #: Kinds of events, in the order of the report.
 KINDS = ("xid", "sxid", "ras", "ras_corrected", "mce", "oom", "link_flap", "aer")
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     """What a line means: `number` of an XID or SXID, `address` of the PCI device as the kernel writes it.
 
     `nonfatal`: the text of an XID of NVLink 5 says so.
@@ -126,10 +124,16 @@ def classify(text: str) -> Optional[Event]:
     match = _LINK.search(text)
     if match and match.group(2).lower() == "down":
         return Event("link_flap", None, place)
-    for kind, pattern in _COMPILED:
+    for kind, pattern in _compiled():
         if pattern.search(text):
             return Event(kind, None, place)
     return None
+
+
+@cache
+def _compiled() -> tuple[tuple[str, re.Pattern[str]], ...]:
+    """Compiled for the first line that needs it: most stages have none."""
+    return tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _PATTERNS)
 
 
 def _place(text: str) -> Optional[str]:

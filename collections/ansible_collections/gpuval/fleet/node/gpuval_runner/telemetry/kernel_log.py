@@ -14,11 +14,11 @@ import os
 import re
 import stat
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Optional
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
-from gpuval_node.hardware.tools import ToolResult, toolbox
+if TYPE_CHECKING:
+    from gpuval_node.hardware.tools import ToolResult
 
 KMSG = Path("/dev/kmsg")
 #: The most that one look reads: a driver that floods the log must not use up the sampler's time.
@@ -114,8 +114,7 @@ def kernel_message(record: bytes) -> Optional[str]:
     return _ESCAPED.sub(lambda found: chr(int(found.group(1), 16)), text)
 
 
-@dataclass(frozen=True)
-class Position:
+class Position(NamedTuple):
     """Up to where the log was read: the youngest message, by wall time and since boot, in seconds."""
 
     wall: float
@@ -126,8 +125,7 @@ class Position:
         return cls(time.time(), time.clock_gettime(time.CLOCK_MONOTONIC))
 
 
-@dataclass(frozen=True)
-class Messages:
+class Messages(NamedTuple):
     """The kernel's own messages after a position; `last` is the time of the youngest, None without any."""
 
     texts: list[str]
@@ -138,6 +136,8 @@ class Messages:
 
 def by_tools(since: Position, seconds: float) -> tuple[Messages, Position]:
     """Return what came after a position, and the position after that, in so many seconds. Raises ``NoLogError``."""
+    from gpuval_node.hardware.tools import toolbox  # most helpers read /dev/kmsg and start no tool
+
     run = toolbox()
     deadline = time.monotonic() + seconds
     asked = Position.now()

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Optional
+from typing import NamedTuple, Optional
 
 READ_LIMIT_BYTES = 4 * 1024 * 1024
 
@@ -29,8 +28,7 @@ def read_number(path: Path) -> Optional[int]:
         return None
 
 
-@dataclass(frozen=True)
-class Tree:
+class Tree(NamedTuple):
     """A machine's file tree; paths are given as on the machine (`/proc/meminfo`)."""
 
     root: str = "/"
