@@ -1,6 +1,7 @@
 """What an operator mistypes is found before anything starts, and named in words, with its place and what was meant."""
 
 import pytest
+from ansible.inventory.manager import InventoryManager
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
 from ansible_collections.gpuval.fleet.plugins.action import check_settings
@@ -184,3 +185,34 @@ def test_a_secret_is_not_printed(checked):
     message = checked("gpuval_s3_secret_key: {open: sesame}").result["msg"]
     assert "gpuval_s3_secret_key: must be text" in message
     assert "sesame" not in message
+
+
+#: An inventory, as its files, and the one line that is printed for it.
+INVENTORIES = [
+    ({"hosts.yml": "all:\n  hosts:\n    a: {\n"}, "hosts.yml:4: not YAML: "),
+    ({"hosts.yml": "all:\n  hots:\n    a:\n"}, "hosts.yml:2: the group all has an unknown key hots; is it hosts?"),
+    ({"hosts.yml": "all:\n  children:\n    x:\n      hosts: [a]\n"}, "hosts.yml:4: hosts of the group x must be"),
+    ({"hosts.yml": "plugin: gpuval.fleet.nodelist\n"}, "unknown plugin gpuval.fleet.nodelist; is it gpuval.fleet.node"),
+    ({"hosts.yml": "plugin: gpuval.fleet.node_list\npth: a.csv\n"}, "hosts.yml: unknown option pth; is it path?"),
+    ({"hosts.yml": "plugin: gpuval.fleet.node_list\npath: a.csv\n"}, "a.csv cannot be read: "),
+    ({"nodes.csv": "name,adress\na,192.0.2.1\n"}, "nodes.csv line 1: unknown column adress; is it address?"),
+    ({"nodes.csv": "name,address\na,192.0.2.1\na,192.0.2.2\n"}, "nodes.csv: lines 2 and 3 have the same name a"),
+    ({"nodes.csv": "name,address\nn[01:03],192.0.2.[1:2]\n"}, "nodes.csv line 2: address has 2 values for 3 name(s)"),
+    ({"nodes.csv": "name,address,port\na,192.0.2.1,ssh\n"}, "nodes.csv line 2: the port 'ssh' is not a number"),
+    ({"hosts.yml": "plugin: gpuval.fleet.kubernetes_nodes\nselectr: a=b\n"}, "unknown option selectr; is it selector?"),
+    ({}, "inventory.yml: there is no such inventory: correct -i (with make: INVENTORY=)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("files", "told"), INVENTORIES)
+def test_a_wrong_inventory_ends_in_one_line(tmp_path, capsys, files, told):
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(SystemExit) as ended:
+        InventoryManager(loader=DataLoader(), sources=[str(tmp_path / next(iter(files), "inventory.yml"))])
+    printed = capsys.readouterr()
+    assert ended.value.code == 4
+    assert printed.out == ""
+    (line,) = printed.err.splitlines()
+    assert told in line
+    assert line.startswith(f"[ERROR]: {tmp_path}/")

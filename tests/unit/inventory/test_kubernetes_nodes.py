@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from ansible.errors import AnsibleParserError
 from ansible.inventory.data import InventoryData
 from ansible.inventory.helpers import get_group_vars
 from ansible.parsing.dataloader import DataLoader
@@ -59,18 +58,20 @@ class Read:
     """An inventory that is read in this process: hosts with their variables, warnings, or the error."""
 
     def __init__(self, folder, **extra_variables):
-        self.hosts, self.error, warnings = {}, "", []
+        self.hosts, self.error, warnings, errors = {}, "", [], []
         inventory, path = InventoryData(), folder / "hosts.yml"
         plugin = inventory_loader.get("gpuval.fleet.kubernetes_nodes")
         plugin._vars = extra_variables
-        plugin.display = SimpleNamespace(warning=warnings.append, vvv=lambda *_: None)
+        plugin.display = SimpleNamespace(
+            warning=warnings.append, error=lambda text, **_: errors.append(text), vvv=lambda *_: None
+        )
         try:
             plugin.parse(inventory, DataLoader(), str(path), cache=False)
             self.hosts = {
                 name: {**get_group_vars(host.get_groups()), **host.vars} for name, host in inventory.hosts.items()
             }
-        except AnsibleParserError as error:
-            self.error = str(error)
+        except SystemExit:
+            self.error = " ".join(errors)
         self.warnings = " ".join(warnings)
 
 

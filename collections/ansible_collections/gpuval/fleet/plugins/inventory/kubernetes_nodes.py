@@ -103,9 +103,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory.source impo
 class InventoryModule(NamedSource):
     NAME = "gpuval.fleet.kubernetes_nodes"
 
-    def parse(self, inventory, loader, path, cache=True):
-        super().parse(inventory, loader, path, cache)
-        self._read_config_data(path)
+    def read(self, path):
+        self.read_options(path)
         base = Path(path).absolute().parent
         try:
             expected = self._expected(base)

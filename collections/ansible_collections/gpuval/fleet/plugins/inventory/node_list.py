@@ -16,6 +16,8 @@ description:
   - Both take ranges, C(node-[001:100]) with C(10.0.0.[1:100]). Lines that begin with C(#) are comments.
   - Each SKU and each rack makes a group, C(sku_h200) and C(rack_r12), for C(group_vars).
   - A name or an address that is listed twice is an error that names both lines.
+  - Named in C(enable_plugins) of C(ansible.cfg), it takes a C(.csv) file itself as an inventory too, and ends the
+    program in one line for an inventory that is missing or no YAML.
 options:
   plugin:
     description: Name of this plugin.
@@ -44,25 +46,29 @@ path: nodes.csv
 
 from pathlib import Path
 
-from ansible.errors import AnsibleParserError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory.node_list import NodeListError, parse
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory.source import NamedSource
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.inventory.source import NamedSource, problem_of
 
 
 class InventoryModule(NamedSource):
     NAME = "gpuval.fleet.node_list"
 
-    def parse(self, inventory, loader, path, cache=True):
-        super().parse(inventory, loader, path, cache)
-        self._read_config_data(path)
-        file = Path(path).absolute().parent / Path(self.get_option("path")).expanduser()
+    def verify_file(self, path):
+        problem = problem_of(path)
+        if problem:
+            self.refuse(problem)
+        return path.endswith(".csv") or super().verify_file(path)
+
+    def read(self, path):
+        file, group = Path(path).absolute(), "nodes"
+        if not path.endswith(".csv"):
+            self.read_options(path)
+            file, group = file.parent / Path(self.get_option("path")).expanduser(), self.get_option("group")
         try:
             nodes = parse(file.read_text(encoding="utf-8"), str(file))
-        except NodeListError as error:
-            raise AnsibleParserError(str(error)) from None
         except (OSError, UnicodeDecodeError) as error:
-            raise AnsibleParserError(f"{file} cannot be read: {error}") from None
-        group = self.inventory.add_group(self.get_option("group"))
+            raise NodeListError(f"{file} cannot be read: {error}") from None
+        group = self.inventory.add_group(group)
         for node in nodes:
             self.inventory.add_host(node.name, group=group)
             for name in node.groups:

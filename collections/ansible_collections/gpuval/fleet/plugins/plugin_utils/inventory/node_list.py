@@ -14,6 +14,7 @@ from ansible.plugins.inventory import detect_range, expand_hostname_range
 
 from ..core.errors import GpuvalError
 from ..core.escape import NODE_NAME
+from ..core.text import meant
 from ..ssh.findings import check_declared
 from ..ssh.known_hosts import HostKeyError
 
@@ -92,6 +93,9 @@ def _header(cells: list[str], line: int, what: str) -> list[str]:
             raise _error(what, line, f"the column {column!r} cannot be a variable: letters, digits and _ only")
         if columns.count(column) > 1:
             raise _error(what, line, f"the column {column} is there twice")
+        near = meant(column, COLUMNS, 0.8) if column not in COLUMNS else ""
+        if near:
+            raise _error(what, line, f"unknown column {column}{near}")
     return columns
 
 

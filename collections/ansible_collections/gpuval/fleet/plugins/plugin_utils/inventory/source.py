@@ -3,19 +3,101 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, NoReturn
 
 import yaml
+from ansible import constants
+from ansible.errors import AnsibleError, AnsibleParserError
 from ansible.plugins.inventory import BaseInventoryPlugin
+
+from ..core.argument_specs import SafeLoader, load_yaml
+from ..core.errors import GpuvalError
+from ..core.text import meant
+
+PLUGINS = ("gpuval.fleet.node_list", "gpuval.fleet.kubernetes_nodes")
+GROUP_KEYS = ("hosts", "children", "vars")
+YAML = (".yml", ".yaml")
+#: What ansible-playbook ends with for an inventory that cannot be parsed.
+PARSER_ERROR = 4
 
 
 class NamedSource(BaseInventoryPlugin):
     """A YAML file is a plugin's own when it names the plugin, whatever the file is called."""
 
-    def verify_file(self, path):
-        if not super().verify_file(path) or not path.endswith((".yml", ".yaml")):
-            return False
+    NAME = ""
+
+    def verify_file(self, path: str) -> bool:
+        return super().verify_file(path) and path.endswith(YAML) and _plugin_of(path) == self.NAME
+
+    def parse(self, inventory: Any, loader: Any, path: str, cache: bool = True) -> None:
+        super().parse(inventory, loader, path, cache)
         try:
-            document = yaml.safe_load(Path(path).read_text())
-        except (OSError, ValueError, yaml.YAMLError):
-            return False
-        return isinstance(document, dict) and document.get("plugin") == self.NAME
+            self.read(path)
+        except (AnsibleError, GpuvalError) as error:
+            text = str(getattr(error, "message", error))
+            self.refuse(text if text.startswith("/") else f"{path}: {text}")
+
+    def read(self, path: str) -> None:
+        """Add what the source has. Raises AnsibleError or GpuvalError."""
+        raise NotImplementedError
+
+    def read_options(self, path: str) -> None:
+        """Read the options from the file. Raises AnsibleError, for an unknown one too."""
+        options = constants.config.get_configuration_definitions("inventory", self._load_name)
+        for key in self.loader.load_from_file(path, cache="none"):
+            if key not in options:
+                raise AnsibleParserError(f"unknown option {key}{meant(key, options)}")
+        self._read_config_data(path)
+
+    def refuse(self, text: str) -> NoReturn:
+        """End the program in one line, where half an inventory must not pass. Ansible would go on to show what plugins
+        that the file is not for make of it. Raises AnsibleParserError where other sources may do."""
+        if constants.INVENTORY_ANY_UNPARSED_IS_FAILED:
+            self.display.error(text, wrap_text=False)
+            raise SystemExit(PARSER_ERROR)
+        raise AnsibleParserError(text) from None
+
+
+def problem_of(path: str) -> str:
+    """What is wrong with a source, whichever plugin is to parse it; empty for nothing."""
+    if not Path(path).exists() and "," not in path:
+        return f"{path}: there is no such inventory: correct -i (with make: INVENTORY=)"
+    if not path.endswith(YAML) or not Path(path).is_file():
+        return ""
+    try:
+        root = yaml.compose(Path(path).read_text(encoding="utf-8"), Loader=SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        return f"{path}:{line}: not YAML: {error.problem}"
+    except (OSError, ValueError, yaml.YAMLError):  # Ansible reports these itself
+        return ""
+    name = _plugin_of(path)
+    if name.startswith("gpuval.") and name not in PLUGINS:
+        return f"{path}: unknown plugin {name}{meant(name, PLUGINS)}"
+    problem = "" if name else _problem_of_groups(root)
+    return f"{path}:{problem}" if problem else ""
+
+
+def _problem_of_groups(node: yaml.Node | None) -> str:
+    """The first mistake in a mapping of groups, behind its line; Ansible passes over some with a warning."""
+    groups = node.value if isinstance(node, yaml.MappingNode) else ()
+    for group, content in groups:
+        for key, part in content.value if isinstance(content, yaml.MappingNode) else ():
+            line = key.start_mark.line + 1
+            if key.value not in GROUP_KEYS:
+                return f"{line}: the group {group.value} has an unknown key {key.value}{meant(key.value, GROUP_KEYS)}"
+            if not (isinstance(part, yaml.MappingNode) or part.value in ("", "null", "~")):
+                return f"{line}: {key.value} of the group {group.value} must be a mapping: a colon behind each name"
+            problem = _problem_of_groups(part) if key.value == "children" else ""
+            if problem:
+                return problem
+    return ""
+
+
+def _plugin_of(path: str) -> str:
+    """The plugin that a file names; empty for none."""
+    try:
+        document = load_yaml(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return ""
+    return str(document.get("plugin", "")) if isinstance(document, dict) else ""
