@@ -30,6 +30,7 @@ OWN = [
     ("refused", placement.IN_THE_WAY.format(named="python3 (pid 7) on gpu:0"), "foreign_work"),
     ("refused", placement.BUSY.format(run="first"), "other_run"),
     ("refused", placement.TWICE.format(name="node-7"), "same_machine_twice"),
+    ("refused", placement.LACKING.format(python="python3", names="deepspeed"), "no_package"),
     (
         "failed",
         "/data/gpuval is shared with another machine, on which n1 is at work: set gpuval_node_dir to",

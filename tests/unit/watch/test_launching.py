@@ -67,3 +67,23 @@ def test_a_store_out_of_reach_gives_no_url_and_no_model():
     assert node_store(reachable=False).given("n1", ["facts"])["store"]["put"] == {}
     with pytest.raises(PlanError, match="gpuval_store_address"):
         node_store(reachable=False).given("n1", ["loading"])
+
+
+TRAINING = ["{python}", "-m", "gpuval_workloads.gang", "training", "--zero", 2]
+
+
+@pytest.mark.parametrize(
+    ("stages", "declared", "runtime", "needed"),
+    [
+        (["collective", "deepspeed"], {"command": TRAINING, "image": None}, "auto", True),
+        (["deepspeed"], {"command": TRAINING, "image": "training:1"}, "host", True),
+        (["deepspeed"], {"command": TRAINING, "image": "training:1"}, "auto", False),  # the image brings it
+        (["deepspeed"], {"command": ["sleep", 1]}, "host", False),
+        (["collective"], {"command": TRAINING}, "host", False),
+    ],
+)
+def test_deepspeed_is_needed_where_a_multi_node_stage_trains_on_the_host(stages, declared, runtime, needed):
+    workloads = {"collective": {"command": [*TRAINING[:3], "collective"]}, "deepspeed": declared}
+    expected = {"stages": ["facts"], "gang_stages": stages}
+    assert launching.packages(expected, workloads, runtime) == (["deepspeed"] if needed else [])
+    assert launching.packages({"stages": stages}, workloads, runtime) == []

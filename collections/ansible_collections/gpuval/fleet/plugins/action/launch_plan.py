@@ -200,6 +200,7 @@ class ActionModule(RunAction):
             "plan": plans.whole(plan, run),
             **given,
             "keys": keys.of(folder, node),
+            "packages": launching.packages(run["nodes"][node], options["workloads"], options["runtime"]),
             "force": options["force"],
         }
         try:

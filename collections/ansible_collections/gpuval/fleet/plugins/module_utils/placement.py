@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -47,6 +48,13 @@ TWICE = (
     "inventory, or correct its address"
 )
 
+FIND_PACKAGES = "import importlib.util as u, sys; print(*(n for n in sys.argv[1:] if not u.find_spec(n)))"
+PYTHON_SECONDS = 30
+LACKING = (
+    "multi-node stages need Python packages that this node lacks: {names}. Install them for the stages' Python "
+    "({python} -m pip install {names}), use an image that has them, or leave the stage out (--skip-tags {names})"
+)
+
 
 def place(parameters, runner, workloads):
     """Write the run's files. Returns the run's folder on the node."""
@@ -79,7 +87,7 @@ def place(parameters, runner, workloads):
 def launch(parameters, runner, workloads):
     """Start the plan unless other work is active. Returns the folder, the refusal, and the runner's answer."""
     with one_launch_at_once(base_directory(parameters["directory"])):
-        refusal = {} if parameters["force"] else in_the_way(parameters)
+        refusal = ({} if parameters["force"] else in_the_way(parameters)) or lacking(parameters)
         if refusal:
             return "", refusal, {}
         directory = place(parameters, runner, workloads)
@@ -120,6 +128,21 @@ def in_the_way(parameters):
         return {}
     named = ", ".join(found[:MOST_NAMED]) + (f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else "")
     return {"message": IN_THE_WAY.format(named=named)}
+
+
+def lacking(parameters):
+    """Packages for stages that follow the node's own and that its Python lacks, as part of the launch's outcome."""
+    python, names = parameters["plan"]["python"], parameters.get("packages") or []
+    if not names:
+        return {}
+    try:
+        done = subprocess.run(
+            [python, "-c", FIND_PACKAGES, *names], capture_output=True, text=True, timeout=PYTHON_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):  # the stages that need this Python say what is wrong with it
+        return {}
+    absent = done.stdout.split() if done.returncode == 0 else []
+    return {"message": LACKING.format(python=python, names=" ".join(absent))} if absent else {}
 
 
 def runs_at_work_here(parameters):

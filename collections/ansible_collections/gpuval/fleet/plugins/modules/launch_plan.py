@@ -48,6 +48,11 @@ options:
     description: What the members of a gang need of each other, by file name, for the folder C(ssh/) of the run.
     type: dict
     default: {}
+  packages:
+    description: Python packages that multi-node stages on the host will need; the launch is refused without them.
+    type: list
+    elements: str
+    default: []
   runner:
     description: The runner, a zip application, as base64.
     type: str
@@ -118,6 +123,7 @@ def main():
             "ca": {"type": "str", "default": ""},
             "rclone_config": {"type": "str", "default": "", "no_log": True},
             "keys": {"type": "dict", "default": {}, "no_log": True},
+            "packages": {"type": "list", "elements": "str", "default": []},
             "runner": {"type": "str", "required": True, "no_log": True},
             "workloads": {"type": "str", "required": True, "no_log": True},
             "force": {"type": "bool", "default": False},

@@ -188,6 +188,11 @@ CLASSES = (
         r"no container engine|neither docker nor podman|Cannot connect to the Docker daemon",
     ),
     known_class(
+        "no_package",
+        "install the packages for gpuval_workload_python, set gpuval_images, or leave the stage out with --skip-tags",
+        r"need Python packages that this node lacks",
+    ),
+    known_class(
         "out_of_memory",
         "see what fills the memory or the process table of the node",
         r"Cannot allocate memory|\[Errno 12\]|Resource temporarily unavailable|fork: retry",

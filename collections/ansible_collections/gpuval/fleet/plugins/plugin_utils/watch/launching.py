@@ -26,6 +26,9 @@ REACHABLE = "reachable"
 #: URLs stay valid this long after the run's deadline: records of cancelled stages are evidence too.
 SIGNED_SLACK_SECONDS = 3600
 
+#: The program of multi-node stages; its `training` uses DeepSpeed.
+GANG = "gpuval_workloads.gang"
+
 #: Message for a node that cannot load a model for want of a reachable store.
 NO_MODEL = (
     "the embedded store listens on the controller's loopback only, so this node cannot load the model: set "
@@ -135,6 +138,13 @@ def still_away(
     except HostKeyError as error:
         return {"state": "failed", "message": str(error)}
     return away({"nodes": {node: finding.document()}}, node)
+
+
+def packages(expected: Mapping[str, Any], workloads: Mapping[str, Any], runtime: str) -> list[str]:
+    """Python packages that a node's multi-node stages need on the host, beyond those of its own stages."""
+    stages = [stage for stage in expected.get("gang_stages", ()) if stage in workloads]
+    on_host = [workloads[stage] for stage in stages if runtime == "host" or not workloads[stage].get("image")]
+    return ["deepspeed"] if any({GANG, "training"} <= {*map(str, one["command"])} for one in on_host) else []
 
 
 def remaining_seconds(run: Mapping[str, Any], begun_seconds_ago: float) -> float:
