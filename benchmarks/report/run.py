@@ -41,8 +41,9 @@ def judge(folder: Path) -> None:
     run = run_folder.read_run()
     checks = criteria.load(criteria.shipped_files())
     report = judging.report_on(run_folder, run, checks)
-    schemas.validate("report", report, what="report.json")
-    write_file(folder / "report.json", report_file.lines(report))
+    document = report_file.packed(report)
+    schemas.validate("report", document, what="report.json")
+    write_file(folder / "report.json", report_file.lines(document))
 
 
 def report(folder: Path) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import jsonschema
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
 
 from tests.kit.processes import end_all_below
 
@@ -240,7 +241,7 @@ class Fleet:
         return json.loads((self.run_folder / "run.json").read_text())
 
     def report(self):
-        return json.loads((self.run_folder / "report.json").read_text())
+        return report_file.unpacked(report_file.read(self.run_folder / "report.json"))
 
     def verdict(self, node):
         """The report's entry of a node."""

@@ -27,7 +27,7 @@ def test_an_output_that_is_no_stream_is_left_alone(monkeypatch):
 @pytest.mark.parametrize("judged", [True, False])
 def test_the_block_is_printed_after_the_recap(monkeypatch, tmp_path, judged):
     report = tmp_path / "report.json"
-    report.write_text(json.dumps({"verdict": "PASS", "summary": ["Nodes: 1 expected"]}))
+    report.write_text(json.dumps({"verdict": "PASS", "summary": ["Nodes: 1 expected"], "nodes": []}))
     shown = []
     callback = CallbackModule()
     monkeypatch.setattr(callback, "_display", SimpleNamespace(display=shown.append))

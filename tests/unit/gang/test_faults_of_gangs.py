@@ -291,6 +291,29 @@ def test_a_figure_of_the_gang_is_cured_where_it_runs_without_the_bad_one(tmp_pat
     assert bed.others("node-003") == {"PASS"}
 
 
+def test_only_the_stage_that_failed_makes_a_repeated_round_flaky(tmp_path):
+    """collective succeeds in both rounds; deepspeed crashes in the first."""
+    bed = Healthy(tmp_path, clean(), stages=["collective", "deepspeed"])
+    bed.first = lambda record: crashed_once(record) if record["stage"] == "deepspeed" else None
+    bed.go()
+    assert bed.round_names[-1] == "all-again"
+    assert bed.document["rounds"][-1]["repeats"] == {"all": ["deepspeed"]}
+    schemas.validate("gangs", bed.document, what="gangs")
+    stages = {one["name"]: one for one in bed.entries("node-001")["stages"]}
+    assert {name: stages[name]["retried_for"] for name in ("collective", "deepspeed")} == {
+        "collective": None, "deepspeed": "flaky",
+    }  # fmt: skip
+    assert stages["collective"]["attempt"] == 2
+
+
+def test_a_slow_round_that_is_repeated_is_flaky(tmp_path):
+    bed = Healthy(tmp_path, clean())
+    bed.first = slow_once
+    bed.go()
+    (stage,) = [one for one in bed.entries("node-001")["stages"] if one["name"] == "collective"]
+    assert (stage["state"], stage["retried_for"]) == ("success", "flaky")
+
+
 def test_earlier_rounds_are_attempts(tmp_path):
     bed = Healthy(tmp_path, slow())
     bed.go()

@@ -73,6 +73,17 @@ def test_facts_of_any_form_are_accepted(environment):
     assert all(isinstance(gpu["index"], int) for gpu in line["gpus"])
 
 
+@pytest.mark.parametrize(
+    ("state", "message", "retried"),
+    [("crash", "killed by SIGSEGV", True), ("cancelled", "", False), ("running", "", False), ("skipped", "", False),
+     ("crash", "probably out of memory: the kernel killed it", False)],
+)  # fmt: skip
+def test_only_a_failure_of_its_own_counts_as_a_further_attempt(state, message, retried):
+    earlier = make_record(state=state, message=message)
+    line = projection.of_record(make_record(attempt=2, attempts=[earlier]), "")
+    assert line["retried"] is retried
+
+
 def test_figures_that_are_no_number_are_left_out():
     line = projection.of_record(make_record(metrics=[metric("a", None), metric("b", 1)]), "")
     assert [one["name"] for one in line["metrics"]] == ["b"]
@@ -96,7 +107,7 @@ def test_a_report_is_read_node_by_node(tmp_path):
     assert [one["name"] for one in list(report_file.walk(path))[1:]] == ["node-1", "node-2"]
     with pytest.raises(ValueError, match="a line each"):
         list(report_file.walk(path, max_bytes=10))
-    path.write_text("".join(report_file.lines(whole)).split('"name": "node-2"')[0])
+    path.write_text("".join(report_file.lines(whole)).split('"name":"node-2"')[0])
     with pytest.raises(ValueError):
         list(report_file.walk(path))
     path.write_text("[]")

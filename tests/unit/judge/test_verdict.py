@@ -60,7 +60,25 @@ def test_node_that_never_started_is_incomplete_and_stays_in_the_report(state):
     line = report["summary"][1]
     assert line.startswith("node-2 INCOMPLETE launch: ")
     assert ("No route to host" in line) == bool(state)
-    assert len(entries(report, "training_state", 1)) == 1
+    assert [check["name"] for check in report["nodes"][1]["checks"]] == ["launch"], "one reason, one remedy"
+    assert [stage["state"] for stage in report["nodes"][1]["stages"]] == ["missing"] * 4
+
+
+def test_what_is_missing_has_no_remedy_of_a_figure_that_fails():
+    run = make_run()
+    evidence = healthy(run)
+    del evidence.records["node-1"]["training"]
+    report = judge(run, evidence)
+    missing = [
+        one for one in report["nodes"][0]["checks"] if one["stage"] == "training" and one["verdict"] == "missing"
+    ]
+    assert len(missing) > 2
+    assert [one["name"] for one in missing if one["remedy"]] == ["training_state"]
+    evidence = healthy(run)
+    evidence.records["node-1"]["training"]["metrics"] = []
+    report = judge(run, evidence)
+    told = {one["remedy"] for one in report["nodes"][0]["checks"] if "reported no" in one["reason"]}
+    assert told == {"read the log of training: it says why the figure is missing; then validate again"}
 
 
 def test_records_prove_a_launch_whose_connection_was_lost():

@@ -66,16 +66,16 @@ def test_written_files(mixed, tmp_path):
     paths = write_report(mixed, tmp_path / "run-1")
     assert set(paths) == {"report.json", "report.html", "report.md", "junit.xml", "perf.csv", "failed_nodes.txt"}
     assert sorted(path.name for path in (tmp_path / "run-1").iterdir()) == sorted(paths)
-    assert json.loads(paths["report.json"].read_text()) == mixed
+    assert report_file.unpacked(report_file.read(paths["report.json"])) == mixed
     assert paths["failed_nodes.txt"].read_text() == "crashed\ngone\nslow\n"
     write_report(mixed, tmp_path / "run-1")
 
 
 def test_json_has_a_line_for_each_node(mixed):
     lines = json_text(mixed).splitlines()
-    assert sum(line.startswith('{"name": ') for line in lines) == 4
+    assert sum(line.startswith('{"name":') for line in lines) == 4
     empty = judge(make_run([]), Evidence())
-    assert json.loads(json_text(empty)) == empty
+    assert json.loads(json_text(empty)) == {**empty, "criteria": {}, "figures": []}
 
 
 def test_failed_write_leaves_the_old_file(tmp_path):
@@ -100,7 +100,9 @@ def test_markdown(mixed):
     assert "| crashed | success 12.5 s | crash 12.5 s | success 12.5 s | success 12.5 s |" in text
     assert "| good | 3 | H200 | 165493 |  | 0000:93:00.0 |  |" in text, "each GPU by its index, with what finds it"
     gone = text[text.index("### gone") : text.index("### slow")]
-    assert gone.count("no record") == 4
+    assert gone.count("- **missing**") == 1
+    assert gone.count("remedy: ") == 1
+    assert "no record" not in gone
 
 
 def test_junit(mixed):
@@ -134,9 +136,10 @@ def test_junit_shows_skips_with_their_reason_and_warnings_as_output():
 
 def test_perf_csv(mixed):
     rows = list(csv.DictReader(io.StringIO(perf_csv(mixed))))
-    assert list(rows[0]) == ["model", "performance", "metric", "node", "stage", "scope", "unit"]
+    assert list(rows[0]) == ["model", "performance", "metric", "node", "stage", "scope", "unit", "min", "max"]
     good = {(row["node"], row["metric"], row["scope"]): row for row in rows}
-    assert good["good", "training_model_tflops", "gpu:3"]["performance"] == "703.0"
+    rate = good["good", "training_model_tflops", "gpu"]
+    assert (rate["performance"], rate["min"], rate["max"]) == ("703.5", "700", "707"), "a row for eight GPUs"
     assert good["good", "loading_bytes", "node"]["unit"] == "bytes"
     assert good["crashed", "crash", "node"]["performance"] == ""
     assert good["gone", "missing", "node"]["stage"] == "inference"
@@ -238,7 +241,7 @@ def test_malicious_records_harm_nothing_and_are_named(tmp_path):
     ET.fromstring(texts["junit.xml"])
     for row in csv.reader(io.StringIO(texts["perf.csv"])):
         assert not any(cell.startswith(("=", "@", "\t")) for cell in row)
-        assert len(row) == 7
+        assert len(row) == 9
     assert "'=1+1" in texts["perf.csv"]
     assert texts["failed_nodes.txt"] == "evil\nforger\nglutton\n"
 
@@ -250,14 +253,59 @@ def test_report_is_read_as_it_was_written(tmp_path, nodes):
     path = tmp_path / "report.json"
     write_file(path, report_file.lines(report))
     assert path.read_text() == json_text(report)
-    assert report_file.read(path) == report
-    assert list(report_file.read(path)) == list(report)
+    document = report_file.read(path)
+    schemas.validate("report", document, what="report")
+    assert "".join(report_file.lines(document)) == path.read_text()
+    assert report_file.unpacked(document) == report
+    assert list(report_file.unpacked(document)) == list(report)
 
 
 def test_report_laid_out_anew_is_read_too(mixed, tmp_path):
     path = tmp_path / "report.json"
     path.write_text(json.dumps(mixed, indent=1))
-    assert report_file.read(path) == mixed
+    assert report_file.unpacked(report_file.read(path)) == mixed
+
+
+def test_texts_and_names_stand_once_in_the_file(mixed):
+    """What a reader of the file alone needs: every check by name with its verdict, and bad ones whole."""
+    document = json.loads(json_text(mixed))
+    for node, whole in zip(document["nodes"], mixed["nodes"], strict=True):
+        for check, known in zip(node["checks"], whole["checks"], strict=True):
+            always = ("name", "stage", "severity", "verdict", "part", "value")
+            assert {key: check[key] for key in always} == {key: known[key] for key in always}
+            if check["severity"] == "required" and check["verdict"] in ("fail", "missing"):
+                assert check == known
+    good = json_text({**mixed, "nodes": [node for node in mixed["nodes"] if node["verdict"] == "PASS"] * 50})
+    assert good.count("look at the clocks") < 10
+    assert good.count('"training_model_tflops", "unit"') == 1
+
+
+def test_figures_have_seven_digits_and_counts_all():
+    run = make_run()
+    evidence = healthy(run)
+    told = [("a", 1 / 3), ("b", 143881404416), ("c", None), ("d", 2.0)]
+    evidence.records["node-1"]["training"]["metrics"] += [metric(name, value) for name, value in told]
+    document = json.loads(json_text(judge(run, evidence)))
+    training = document["nodes"][0]["metrics"]["training"]
+    rows = [row["name"] for row in document["figures"][training["figures"]]]
+    assert training["values"][rows.index("a") :] == [0.3333333, 143881404416, None, 2.0]
+    whole = report_file.unpacked(document)["nodes"][0]["metrics"]["training"]
+    assert [(one["name"], one["value"]) for one in whole[-4:]] == [("a", 0.3333333), *told[1:]]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda document: document["criteria"].clear(), "not among the criteria"),
+        (lambda document: document["figures"].clear(), "not among the figures"),
+        (lambda document: document["nodes"][2]["metrics"]["training"]["values"].pop(), "shorter"),
+    ],
+)
+def test_a_file_whose_tables_do_not_fit_is_refused(mixed, change, words):
+    document = json.loads(json_text(mixed))
+    change(document)
+    with pytest.raises(ValueError, match=words):
+        report_file.unpacked(document)
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3, 30, 3000])
@@ -271,10 +319,9 @@ def test_report_that_was_cut_off_is_refused(mixed, tmp_path, cut):
 def test_texts_that_stand_often_are_kept_once(mixed, tmp_path):
     path = tmp_path / "report.json"
     write_file(path, report_file.lines(mixed))
-    nodes = report_file.read(path)["nodes"]
-    names = [id(check["source"]) for node in nodes for check in node["checks"] if check["source"] == "measured"]
-    assert len(names) > 4
-    assert len(set(names)) == 1
+    nodes = report_file.unpacked(report_file.read(path))["nodes"]
+    found = [check for node in nodes for check in node["checks"] if check["source"] == "measured"]
+    assert len({id(check["source"]) for check in found}) == len({check["name"] for check in found}) < len(found)
 
 
 @pytest.mark.parametrize(
@@ -294,8 +341,8 @@ def test_one_wrong_check_among_many_is_seen(mixed, change):
 
 
 def test_a_check_that_lacks_a_property_is_seen(mixed):
-    del mixed["nodes"][0]["checks"][0]["remedy"]
-    with pytest.raises(schemas.Invalid, match="remedy"):
+    del mixed["nodes"][0]["checks"][0]["severity"]
+    with pytest.raises(schemas.Invalid, match="severity"):
         schemas.validate("report", mixed, what="report.json")
 
 

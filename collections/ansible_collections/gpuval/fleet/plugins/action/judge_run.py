@@ -42,8 +42,9 @@ class ActionModule(RunAction):
         report["summary"] = summary_lines(report)
         if not folder.is_copy:
             applied_criteria.keep_criteria(folder, options["criteria"], options["baseline"], history.documents())
-        schemas.validate("report", report, what="report.json")
-        write_file(folder.path / "report.json", report_file.lines(report))
+        written = report_file.packed(report)
+        schemas.validate("report", written, what="report.json")
+        write_file(folder.path / "report.json", report_file.lines(written))
         if not folder.is_copy:
             publishing.keep_verdict(folder, report)
         return {"changed": True, "verdict": report["verdict"], "counts": report["counts"]}

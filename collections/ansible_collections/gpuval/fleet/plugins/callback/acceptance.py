@@ -17,13 +17,13 @@ description:
 """
 
 import io
-import json
 import os
 import sys
 from pathlib import Path
 
 from ansible.plugins.callback import CallbackBase
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import final_block
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.state import FAILED
@@ -63,4 +63,4 @@ class CallbackModule(CallbackBase):
         if self._run:
             self._run.advance(FAILED, self._failure or "its playbook ended early", os.getpid())
         if self._report:
-            self._display.display(final_block(json.loads(Path(self._report).read_text(encoding="utf-8"))))
+            self._display.display(final_block(next(report_file.walk(Path(self._report)))))

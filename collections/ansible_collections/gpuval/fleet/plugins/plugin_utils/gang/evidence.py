@@ -62,6 +62,14 @@ def _members(document: Mapping[str, Any], place: str, node: str) -> frozenset[st
     return next(frozenset(nodes) for nodes in item["gangs"].values() if node in nodes)
 
 
+def _repeated(document: Mapping[str, Any], place: str, node: str) -> frozenset[str] | None:
+    """The stages for which the gang of ``node`` ran again in the round ``place``; None where the round has no list."""
+    (item,) = (item for item in document["rounds"] if item["name"] == place)
+    gang = next(name for name, nodes in item["gangs"].items() if node in nodes)
+    stages = item.get("repeats", {}).get(gang)
+    return None if stages is None else frozenset(stages)
+
+
 def take(evidence: Evidence, folder: RunFolder, run: Mapping[str, Any], document: Mapping[str, Any] | None) -> None:
     """Add the records of gangs to the evidence, and why records are missing. ``run``: as ``expected`` returns it."""
     if document is None:
@@ -99,7 +107,8 @@ def take(evidence: Evidence, folder: RunFolder, run: Mapping[str, Any], document
         members_then = _members(document, last, name) if earlier else frozenset()
         for place in reversed(earlier):
             alike = _members(document, place, name) == members_then
-            _take_earlier(evidence, read[place], place, name, stages, alike=alike)
+            repeated = _repeated(document, last, name) if alike else frozenset()
+            _take_earlier(evidence, read[place], place, name, stages, repeated)
     for found in document["findings"].values():
         for name in found["nodes"]:
             if name in run["nodes"]:
@@ -148,12 +157,12 @@ def _take_round(evidence: Evidence, of: _Round, name: str, stages: list[str]) ->
 
 
 def _take_earlier(
-    evidence: Evidence, of: _Round | None, place: str, name: str, stages: list[str], *, alike: bool
+    evidence: Evidence, of: _Round | None, place: str, name: str, stages: list[str], repeated: frozenset[str] | None
 ) -> None:
     """Put a node's records of an earlier round before those of the last one: some failures must not be measured again.
 
-    ``of_round`` marks such an attempt. With other members than in the last round (``alike`` is false) it was a
-    different measurement, and a pass after it is not flaky.
+    ``of_round`` marks such an attempt. It is ``unrelated`` if the round was not repeated for this stage: a pass with
+    other members is a different measurement, and a pass after a pass is no cure. Neither is flaky.
     """
     if of is None:
         _withdraw(evidence, name, stages, f"nothing is left of its earlier round {place}")
@@ -173,8 +182,9 @@ def _take_earlier(
         last = evidence.records.get(name, {}).get(stage)
         if last is None:
             continue
-        own: Record = {**record, "attempts": [], "of_round": place, "regrouped": not alike}
-        tried: list[Record] = [{**one, "of_round": place, "regrouped": not alike} for one in record["attempts"]]
+        unrelated = repeated is not None and stage not in repeated
+        own: Record = {**record, "attempts": [], "of_round": place, "unrelated": unrelated}
+        tried: list[Record] = [{**one, "of_round": place, "unrelated": unrelated} for one in record["attempts"]]
         attempts = [*tried, own, *last["attempts"]]
         evidence.records[name][stage] = {**last, "attempt": len(attempts) + 1, "attempts": attempts}
 

@@ -105,7 +105,8 @@ class Gangs:
         elif unsound and (self.document["searches"] or self.settings.search or gang_document.FABRIC in self.stages):
             found = self._search(unsound)
             if work and not self._closed():
-                self._round(gang_document.AGAIN, self._again(every, found, work), work, self.settings.round_seconds)
+                again, repeats = self._again(every, found, work)
+                self._round(gang_document.AGAIN, again, work, self.settings.round_seconds, repeats=repeats)
         elif unsound:
             for name, why in unsound.items():
                 self.context.display(
@@ -164,21 +165,23 @@ class Gangs:
 
     def _again(
         self, every: Mapping[str, Sequence[Any]], findings: Mapping[str, Mapping[str, Any]], work: Sequence[str]
-    ) -> dict[str, Sequence[Any]]:
-        """The gangs that run again, each without its implicated nodes.
+    ) -> tuple[dict[str, Sequence[Any]], dict[str, list[str]]]:
+        """The gangs that run again, each without its implicated nodes, and for which of its stages.
 
         A gang that passed and has no finding has no further round.
         """
         for item in self.document["rounds"]:
             if item["kind"] == gang_document.AGAIN:  # an earlier controller decided
-                return {
+                again: dict[str, Sequence[Any]] = {
                     name: [member for member in every[name] if member["node"] in nodes]
                     for name, nodes in item["gangs"].items()
                 }
+                return again, item.get("repeats", {})
         report = self.context.judge(self.document)
         nodes = {node["name"]: node for node in report["nodes"]}
         complaints = self._complaints(report, work)
         wanted: dict[str, Sequence[Any]] = {}
+        repeats: dict[str, list[str]] = {}
         for name, found in findings.items():
             members = [nodes[member["node"]] for member in every[name]]
             condemned = {
@@ -194,7 +197,9 @@ class Gangs:
                 self.context.display(f"gang {name}: no node implicated in {complaints[name]}; retrying once")
             if left:
                 wanted[name] = left
-        return wanted
+                failed = {one["stage"] for node in members for one in node["checks"] if is_open(one, work)}
+                repeats[name] = [stage for stage in work if stage in failed]
+        return wanted, repeats
 
     def _complaints(self, report: Mapping[str, Any], stages: Sequence[str]) -> dict[str, str]:
         """By gang its first failed or missing required check of these stages."""
@@ -297,6 +302,7 @@ class Gangs:
         stages: Sequence[str],
         seconds: float,
         number: int = 1,
+        repeats: Mapping[str, Sequence[str]] | None = None,
     ) -> dict[str, Mapping[str, Any]]:
         """Run a round unless it is complete; return the records of its last stage by node."""
         if not gangs or self._closed():
@@ -306,6 +312,7 @@ class Gangs:
         entry = next((item for item in self.document["rounds"] if item["name"] == name), None)
         if entry is None:
             entry = {"name": name, "kind": kind, "gangs": listed, "ended_at": None}
+            entry |= {"repeats": dict(repeats)} if repeats is not None else {}
             self.document["rounds"].append(entry)
             self._write()
         below = gang_document.round_folder(self.folder, name)

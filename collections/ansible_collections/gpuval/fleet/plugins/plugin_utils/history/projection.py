@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from ..core.escape import one_line
-from ..judge import sku_catalogue
+from ..judge import retries, sku_catalogue
 from ..judge.identity import is_useless
 from ..judge.subject import FACTS
 from ..judge.versions import KINDS
@@ -25,7 +25,6 @@ MAX_WORD = 128
 SOFTWARE = ("torch", "python", "cuda", "hip", "collective_library", "vllm", "transformers", "deepspeed")
 #: Suffix of fingerprints that identify the setup, not the result.
 SETUP = "_setup"
-_NOT_TRIED = ("pending", "skipped", "cancelled")
 
 
 def of_run(run: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -42,13 +41,12 @@ def of_run(run: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def of_record(record: Mapping[str, Any], stamp: str) -> dict[str, Any]:
     """One accepted record; ``stamp`` is that of its object."""
-    retried = any(attempt["state"] not in _NOT_TRIED for attempt in record["attempts"])
     line = {
         "node": record["node"],
         "stage": record["stage"],
         "stamp": stamp,
         "state": record["state"],
-        "retried": record["state"] == "success" and retried,
+        "retried": record["state"] == "success" and retries.retried_for(record) == retries.FLAKY,
         "workload": record["workload"],
         "setup": setup_of(record),
         "versions": versions_of(record),

@@ -28,6 +28,7 @@ MAX_GANG_NAME = 64
 MAX_MESSAGE = 400
 
 Entry = dict[str, Any]
+_FACTS_FIRST = "let the facts stage succeed: it tells what the node has; then validate again"
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,12 @@ def entry_of(
     part: str = "node",
     value: float | int | str | None = None,
     unit: str | None = None,
+    remedy: str | None = None,
 ) -> Entry:
-    """The entry of a criterion; what fails of an advisory one is a warning."""
+    """The entry of a criterion; what fails of an advisory one is a warning.
+
+    ``remedy`` replaces that of the criterion, which is for a figure that fails.
+    """
     return {
         "name": check.name,
         "stage": check.stage,
@@ -71,7 +76,7 @@ def entry_of(
         "expected": expected,
         "reason": reason,
         "source": check.source,
-        "remedy": check.remedy,
+        "remedy": check.remedy if remedy is None else remedy,
     }
 
 
@@ -101,7 +106,8 @@ def entries_of(
             entries[-1]["reason"] += f"; so are {len(unknown) - 1} more parts"
     if absent is not None:
         part, reason = absent
-        entries.append(entry_of(check, "missing", reason, expected, part=part))
+        remedy = f"read the log of {check.stage}: it says why the figure is missing; then validate again"
+        entries.append(entry_of(check, "missing", reason, expected, part=part, remedy=remedy))
     if not entries:
         worst = min(results, key=lambda one: one.margin)
         entry = _of_part(check, worst, "pass", expected)
@@ -118,7 +124,9 @@ def _of_part(check: Check, one: PartResult, verdict: str, expected: str) -> Entr
 def not_applicable(check: Check, subject: Subject, expected: str) -> list[Entry]:
     """The entry of a node that the check does not apply to; empty where it applies."""
     outside = _outside(check, subject)
-    return [entry_of(check, outside[0], outside[1], expected)] if outside else []
+    if outside is None:
+        return []
+    return [entry_of(check, *outside, expected, remedy=_FACTS_FIRST if outside[0] == "missing" else None)]
 
 
 def _outside(check: Check, subject: Subject) -> tuple[str, str] | None:
@@ -162,7 +170,7 @@ def no_record(check: Check, subject: Subject, expected: str) -> list[Entry]:
     if record is not None and record["state"] not in UNFINISHED:
         return []
     reason = f"no record of {check.stage}" if record is None else f"{check.stage} has not ended"
-    return [entry_of(check, "missing", reason, expected)]
+    return [entry_of(check, "missing", reason, expected, remedy="")]  # the end of the stage has its remedy
 
 
 def not_to_judge(check: Check, subject: Subject, expected: str) -> list[Entry]:

@@ -16,7 +16,7 @@ _CUT_OFF = "cut off (last seen "
 
 def retried_for(record: Record) -> str | None:
     """The worst cause of the record's earlier attempts; None without any that began."""
-    causes = {_cause(attempt, record) for attempt in record["attempts"] if not attempt.get("regrouped")}
+    causes = {_cause(attempt, record) for attempt in record["attempts"] if not attempt.get("unrelated")}
     return next((cause for cause in (FLAKY, OUT_OF_MEMORY, INTERRUPTED) if cause in causes), None)
 
 

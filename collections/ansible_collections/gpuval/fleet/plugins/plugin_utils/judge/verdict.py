@@ -1,9 +1,10 @@
 """The verdict on a run, from the expected nodes, the evidence and the criteria. Pure.
 
-Per node: the launch, the end of every stage it was asked to run, one machine listed once, the accelerator and the SKU
-it claims to have, the versions its owner declares, and every criterion that applies, some of them between nodes. A
-required check that failed makes the node FAIL; else required evidence that is missing makes it INCOMPLETE; only a node
-of which some work is proven and nothing required is open is PASS. Removing evidence (a launch, a record, a metric, a
+Per node: the launch (of a node that was never started it is the only check), the end of every stage it was asked to
+run, one machine listed once, the accelerator and the SKU it claims to have, the versions its owner declares, and every
+criterion that applies, some of them between nodes. A required check that failed makes the node FAIL; else required
+evidence that is missing makes it INCOMPLETE; only a node of which some work is proven and nothing required is open is
+PASS. Removing evidence (a launch, a record, a metric, a
 part) from a node never makes that node PASS, nor the run, but for figures that no check requires: a fault or an
 impossible figure that is reported counts.
 """
@@ -60,7 +61,7 @@ def judge(
     baseline: Baseline | None = None,
     history: PeerHistory | None = None,
 ) -> dict[str, Any]:
-    """The report (``gpuval.report/1``) on ``run``, a document of ``gpuval.run/1``; ``judged_at`` is RFC 3339 UTC.
+    """The report (``gpuval.report/2``) on ``run``, a document of ``gpuval.run/1``; ``judged_at`` is RFC 3339 UTC.
 
     ``baseline`` is for the checks of that kind. ``history`` are the groups of nodes of an earlier judgement; those of
     now are added.
@@ -84,7 +85,7 @@ def judge(
     ]
     counted = Counter(node["verdict"] for node in nodes)
     report: dict[str, Any] = {
-        "schema": "gpuval.report/1",
+        "schema": "gpuval.report/2",
         "run": {
             "run_id": run["run_id"],
             "folder": run["folder"],
@@ -198,11 +199,12 @@ def judge_node(
     contacts = {stage: evidence.contact_of(name, stage) for stage in expected["stages"]}
     checks = [launch_check(name, launch, records), *identity_checks(facts, (twins or {}).get(name) or Twins())]
     checks += copy_checks((copies or {}).get(name, {}))
+    never_started = not records and checks[0]["verdict"] == "missing"  # the launch says it all
     if not expected["stages"]:
         checks.append(no_stage_check())
-    if FACTS not in expected["stages"]:
+    if FACTS not in expected["stages"] and not never_started:
         checks.append(accelerator_check(subject, facts))
-    for stage in expected["stages"]:
+    for stage in () if never_started else expected["stages"]:
         of_gang = stage in expected.get("gang_stages", ())
         checks.append(state_check(name, stage, records.get(stage), problems, contacts[stage], of_gang=of_gang))
         if stage == FACTS:
@@ -260,7 +262,7 @@ def _withhold(checks: Sequence[Entry], criteria: Sequence[Check]) -> None:
     for entry in checks:
         lacking = [name for name in requiring.get(entry["name"], ()) if name in open_checks or name not in known]
         if lacking and entry["verdict"] != "skipped":
-            entry["verdict"] = "missing"
+            entry["verdict"], entry["remedy"] = "missing", ""  # the check that it waits for has one
             entry["reason"] = f"judged only when {' and '.join(lacking)} passes; {entry['reason']}"
 
 

@@ -42,7 +42,7 @@ class Record(TypedDict):
     nonce: NotRequired[str]
     #: Of an earlier attempt of a gang: the round that it was in, and whether the gang had other members.
     of_round: NotRequired[str]
-    regrouped: NotRequired[bool]
+    unrelated: NotRequired[bool]
 
 
 class Problem(TypedDict):

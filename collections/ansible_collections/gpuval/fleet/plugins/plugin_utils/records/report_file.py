@@ -1,63 +1,162 @@
-"""report.json as a file with a line for each node: written and read line by line, since a thousand nodes of eight GPUs
-fill more than 200 MB, and must not be copied in memory."""
+"""report.json as a file: a line for each node, and what nodes have in common once.
+
+A thousand nodes of eight GPUs have 200,000 checks and 2,000,000 figures. So the file has two tables before its nodes:
+
+* ``criteria``: by ``stage/name`` of a check its most common texts. A check of a node leaves out those that are the
+  same; one that fails, or lacks required evidence, leaves out none.
+* ``figures``: lists of ``{name, unit, scopes}``. A stage of a node names its list and has a value for each of its rows,
+  or a list of values where the scopes differ. Floats have seven digits; records have them all.
+
+``packed`` and ``unpacked`` convert between the file and the report in memory, with every check and metric whole.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 NODES = '"nodes": ['
 _dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
-_Hook = Callable[[dict[str, Any]], dict[str, Any]]
+_dump_node = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+#: Of a check: what may be left out.
+TEXTS = ("metric", "kind", "unit", "expected", "reason", "source", "remedy")
+_WHOLE = frozenset(TEXTS)
+_TABLES = ("criteria", "figures")
+_Row = dict[str, Any]
+_Form = tuple[tuple[str, str, str], ...]
 
 
 def lines(report: Mapping[str, Any]) -> Iterator[str]:
-    """The report as JSON in pieces: each node on a line of its own, so that the file is good to grep."""
+    """The file of a report in pieces: each node on a line of its own, so that it is good to grep."""
+    document = packed(report)
     yield "{\n"
-    for key, value in report.items():
+    for key, value in document.items():
         if key not in ("nodes", "fleet"):
             yield f"{_dump(key)}: {_dump(value)},\n"
-    if report["nodes"]:
+    if document["nodes"]:
         yield f"{NODES}\n"
-        for number, node in enumerate(report["nodes"]):
-            yield f",\n{_dump(node)}" if number else _dump(node)
+        for number, node in enumerate(document["nodes"]):
+            yield f",\n{_dump_node(node)}" if number else _dump_node(node)
         yield "\n],\n"
     else:
         yield '"nodes": [],\n'
-    yield f'"fleet": {_dump(report["fleet"])}\n}}\n'
+    yield f'"fleet": {_dump(document["fleet"])}\n}}\n'
 
 
 def read(path: Path) -> Any:
-    """What ``lines`` wrote, or any JSON. Raises OSError, and ValueError where it is none."""
-    hook = _sharing()
-    head: list[str] = []
-    with path.open(encoding="utf-8") as stream:
-        for line in stream:
-            if line.rstrip("\n") == NODES:
-                break
-            head.append(line)
-        else:
-            return json.loads("".join(head), object_hook=hook)
-        nodes: list[Any] = []
-        for line in stream:
-            text = line.strip()
-            if not text.startswith("{"):
-                rest = [line, *stream]
-                break
-            nodes.append(json.loads(text.removesuffix(","), object_hook=hook))
-        else:
-            raise ValueError("it ends within its nodes")
-    report = json.loads("".join([*head, NODES, *rest]), object_hook=hook)
-    if report["nodes"]:
-        raise ValueError("its nodes are not laid out as they were written")
-    # as they stand in the file, so that it is written again as it was
-    return {key: nodes if key == "nodes" else value for key, value in report.items()}
+    """The document of a file. Raises OSError, and ValueError where it is no JSON."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def packed(report: Mapping[str, Any]) -> dict[str, Any]:
+    """The document of the file; a report that is packed already stays as it is."""
+    if "criteria" in report:
+        return dict(report)
+    criteria = _criteria(report["nodes"])
+    figures: dict[_Form, tuple[int, list[_Row]]] = {}
+    nodes = [
+        {
+            **node,
+            "checks": [_pack_check(check, criteria) for check in node["checks"]],
+            "metrics": {stage: _pack_metrics(metrics, figures) for stage, metrics in node["metrics"].items()},
+        }
+        for node in report["nodes"]
+    ]
+    tables = {"criteria": criteria, "figures": [rows for _, rows in figures.values()]}
+    head = {key: value for key, value in report.items() if key not in ("nodes", "fleet")}
+    return {**head, **tables, "nodes": nodes, "fleet": report["fleet"]}
+
+
+def unpacked(document: dict[str, Any]) -> dict[str, Any]:
+    """The report of a document, whose nodes are changed in place. Raises ValueError where its tables do not fit."""
+    for node in document["nodes"]:
+        unpack_node(node, document)
+    return {key: value for key, value in document.items() if key not in _TABLES}
+
+
+def unpack_node(node: dict[str, Any], head: Mapping[str, Any]) -> dict[str, Any]:
+    """Make checks and metrics of a node whole, by the tables of ``head``. Raises ValueError where they do not fit."""
+    criteria, figures = head.get("criteria", {}), head.get("figures", ())
+    node["checks"] = [_unpack_check(check, criteria.get(_key(check), {})) for check in node["checks"]]
+    for check in node["checks"]:
+        if not check.keys() >= _WHOLE:
+            raise ValueError(f"{node['name']}: its check {check['name']} is not among the criteria")
+    try:
+        node["metrics"] = {stage: _unpack_metrics(one, figures) for stage, one in node["metrics"].items()}
+    except IndexError:
+        raise ValueError(f"{node['name']}: its metrics are not among the figures") from None
+    return node
+
+
+def _key(check: Mapping[str, Any]) -> str:
+    return f"{check['stage']}/{check['name']}"
+
+
+def _criteria(nodes: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    counted: dict[str, dict[str, Counter[Any]]] = {}
+    for node in nodes:
+        for check in node["checks"]:
+            fields = counted.setdefault(_key(check), {text: Counter() for text in TEXTS})
+            for text in TEXTS:
+                fields[text][check[text]] += 1
+    return {
+        key: {text: values.most_common(1)[0][0] for text, values in fields.items()} for key, fields in counted.items()
+    }
+
+
+def _pack_check(check: Mapping[str, Any], criteria: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    if check["verdict"] == "fail" or (check["verdict"] == "missing" and check["severity"] == "required"):
+        return {**check, "value": _short(check["value"])}
+    common = criteria[_key(check)]
+    kept = {key: value for key, value in check.items() if key not in TEXTS or value != common[key]}
+    return {**kept, "value": _short(check["value"])}
+
+
+def _unpack_check(check: Mapping[str, Any], common: Mapping[str, Any]) -> dict[str, Any]:
+    """Texts that are the same stay the one of ``common``: memory has them once."""
+    own = {key: value for key, value in check.items() if key not in common or value != common[key]}
+    return {**common, **own}
+
+
+def _short(value: Any) -> Any:
+    return float(f"{value:.7g}") if isinstance(value, float) else value
+
+
+def _pack_metrics(metrics: Sequence[Mapping[str, Any]], figures: dict[_Form, tuple[int, list[_Row]]]) -> dict[str, Any]:
+    form = tuple((metric["name"], metric["unit"], metric["scope"]) for metric in metrics)
+    if form not in figures:
+        rows = [
+            {"name": name, "unit": unit, "scopes": [scope for _, _, scope in parts]}
+            for (name, unit), parts in itertools.groupby(form, lambda one: one[:2])
+        ]
+        figures[form] = (len(figures), rows)
+    number, rows = figures[form]
+    numbers = (_short(metric["value"]) for metric in metrics)
+    values = [list(itertools.islice(numbers, len(row["scopes"]))) for row in rows]
+    return {"figures": number, "values": [one[0] if one.count(one[0]) == len(one) else one for one in values]}
+
+
+def _unpack_metrics(packed_metrics: Any, figures: Sequence[Any]) -> list[dict[str, Any]]:
+    if isinstance(packed_metrics, list):
+        return packed_metrics
+    rows, values = figures[packed_metrics["figures"]], packed_metrics["values"]
+    return [
+        {"name": row["name"], "value": number, "unit": row["unit"], "scope": scope}
+        for row, value in zip(rows, values, strict=True)
+        for scope, number in zip(
+            row["scopes"],
+            value if isinstance(value, list) else itertools.repeat(value, len(row["scopes"])),
+            strict=True,
+        )
+    ]
 
 
 def walk(path: Path, *, max_bytes: int = 64 << 20) -> Iterator[dict[str, Any]]:
-    """What stands before the nodes, with none of them, and then the nodes: one is in memory at a time.
+    """What stands before the nodes, with none of them, and then the nodes as the file has them, one at a time.
 
     Raises OSError, and ValueError where it is no report; one that is laid out otherwise is read whole, up to
     ``max_bytes``.
@@ -84,16 +183,3 @@ def walk(path: Path, *, max_bytes: int = 64 << 20) -> Iterator[dict[str, Any]]:
                 return
             yield json.loads(text.removesuffix(","))
         raise ValueError("it ends within its nodes")
-
-
-def _sharing() -> _Hook:
-    """An object hook that keeps each text once: names, units and remedies stand in a report by the ten thousand."""
-    known: dict[str, str] = {}
-
-    def share(item: dict[str, Any]) -> dict[str, Any]:
-        for key, value in item.items():
-            if type(value) is str:
-                item[key] = known.setdefault(value, value)
-        return item
-
-    return share

@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from ..records import report_file
+
 
 def find_node(text: str, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """(report without its nodes, node) from the text of a report.json. Raises ValueError, or KeyError without the node.
@@ -14,15 +16,15 @@ def find_node(text: str, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     that was laid out anew is read whole.
     """
     lines = text.split("\n")
-    wanted = f'{{"name": {json.dumps(name, ensure_ascii=False)}, '
+    wanted = f'{{"name":{json.dumps(name, ensure_ascii=False)},'
     found = [line for line in lines if line.startswith(wanted)]
     if len(found) == 1 and '"nodes": [' in lines:
         end = lines.index('"nodes": [')
         head = json.loads("\n".join(lines[:end]).rstrip().rstrip(",") + "}")
-        return head, json.loads(found[0].removesuffix(","))
+        return head, report_file.unpack_node(json.loads(found[0].removesuffix(",")), head)
     report = json.loads(text)
     nodes = {node["name"]: node for node in report.pop("nodes")}
-    return report, nodes[name]
+    return report, report_file.unpack_node(nodes[name], report)
 
 
 def node_facts(report: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,16 +1,21 @@
-"""perf.csv: every figure of the run as a row, in the columns that MAD's tools read, and then ours."""
+"""perf.csv: every figure of the run as a row, in the columns that MAD's tools read, and then ours.
+
+A metric of several parts (GPUs, links, ranks) is one row: its median, with the least and the greatest value.
+"""
 
 from __future__ import annotations
 
 import csv
 import functools
 import io
+import itertools
+import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..core.escape import csv_cell
 
-COLUMNS = ("model", "performance", "metric", "node", "stage", "scope", "unit")
+COLUMNS = ("model", "performance", "metric", "node", "stage", "scope", "unit", "min", "max")
 
 
 def perf_csv(report: Mapping[str, Any]) -> str:
@@ -28,11 +33,29 @@ def _rows(node: Mapping[str, Any]) -> Iterator[str]:
         of_stage = _cell(stage["name"])
         model = _cell(stage.get("workload") or stage["name"])
         if stage["state"] != "success":
-            yield f"{model},,{_cell(stage['state'])},{of_node},{of_stage},node,\n"
-        for metric in node["metrics"].get(stage["name"], ()):
-            value, scope, unit = metric["value"], _cell(metric["scope"]), _cell(metric["unit"])
-            number = "" if value is None else repr(value)
-            yield f"{model},{number},{_cell(metric['name'])},{of_node},{of_stage},{scope},{unit}\n"
+            yield f"{model},,{_cell(stage['state'])},{of_node},{of_stage},node,,,\n"
+        for (name, kind, unit), metrics in itertools.groupby(node["metrics"].get(stage["name"], ()), _figure):
+            parts = list(metrics)
+            scope, ends = parts[0]["scope"], ","
+            number = parts[0]["value"]
+            if len(parts) > 1:
+                values = [part["value"] for part in parts if part["value"] is not None]
+                scope, number = kind, statistics.median(values) if values else None
+                ends = f"{_number(min(values))},{_number(max(values))}" if values else ","
+            row = f"{model},{_number(number)},{_cell(name)},{of_node},{of_stage},{_cell(scope)},{_cell(unit)}"
+            yield f"{row},{ends}\n"
+
+
+def _figure(metric: Mapping[str, Any]) -> tuple[str, str, str]:
+    """What the rows of a file are: metric, kind of part, unit."""
+    return metric["name"], metric["scope"].partition(":")[0], metric["unit"]
+
+
+def _number(value: float | None) -> str:
+    """Seven digits of a float: more than is ever measured."""
+    if value is None:
+        return ""
+    return f"{value:.7g}" if isinstance(value, float) else repr(value)
 
 
 @functools.lru_cache(maxsize=1 << 14)

@@ -232,13 +232,13 @@ def _launch(path: Path) -> dict[str, Any]:
 def read_report(folder: RunFolder) -> dict[str, Any]:
     path = folder.path / "report.json"
     try:
-        report: dict[str, Any] = report_file.read(path)
+        document: dict[str, Any] = report_file.read(path)
+        schemas.validate("report", document, what=str(path))
+        return report_file.unpacked(document)
     except FileNotFoundError:
         raise RunError(f"{path} is missing: the run was not judged yet, `make report` does it") from None
     except ValueError as error:
         raise RunError(f"{path} is damaged ({error}): `make report` writes it again") from error
-    schemas.validate("report", report, what=str(path))
-    return report
 
 
 def read_json(path: Path) -> Any:
