@@ -30,7 +30,7 @@ list = printf 'Usage: make TARGET [INVENTORY=inventories/local] [ARGS="--limit n
 	$(MAKEFILE_LIST)
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all setup keys probe network build load models prepare validate status report baseline baseline-diff history window shell follow logs deliver hostfile deepspeed fabric clean bundle \
+.PHONY: help help-all setup keys probe network build load models prepare validate rerun status runs report baseline baseline-diff history window shell follow logs deliver hostfile deepspeed fabric clean bundle \
 	test test-all molecule lint reference locks build-collection distclean
 
 # Targets with `## ` are in `make help`, those with `### ` in `make help-all` only.
@@ -56,6 +56,10 @@ prepare: $(VENV)/.ready ## Check the nodes, start the store and put the model in
 
 validate: $(VENV)/.ready $(LOCAL_NODE) ## Validate every node of INVENTORY and print FINAL ACCEPTANCE
 	$(PLAY) gpuval.fleet.validate $(ARGS)
+
+rerun: $(VENV)/.ready $(LOCAL_NODE) ### Validate the nodes again that did not pass in the latest run of INVENTORY
+	@way=$$(mktemp -d) && trap 'rm -rf "$$way"' EXIT && $(PLAY) gpuval.fleet.runs -e runs_rerun=$$way $(ARGS) && \
+		{ test ! -s "$$way/nodes" || $(PLAY) gpuval.fleet.validate --limit "@$$way/nodes" -e "@$$way/settings.json" $(ARGS); }
 
 report: $(VENV)/.ready ## Judge and report the latest run again
 	$(PLAY) gpuval.fleet.report $(ARGS)
@@ -107,6 +111,9 @@ baseline-diff: $(VENV)/.ready ### Compare two baseline files (BEFORE=, AFTER=)
 status: $(VENV)/.ready ## Show the state of the latest run (NODE=, WATCH=1, ALL=1, LINES=1)
 	$(PLAY) gpuval.fleet.status $(if $(NODE),-e 'status_nodes=$(NODE)') $(if $(WATCH),-e status_watch=true) \
 		$(if $(ALL),-e status_all=true) $(if $(filter 1 true yes,$(LINES)),-e status_lines=true) $(ARGS)
+
+runs: $(VENV)/.ready ### List the runs of INVENTORY: state, nodes by verdict, age
+	@$(PLAY) gpuval.fleet.runs $(ARGS)
 
 history: $(VENV)/.ready ## Show a node, part, SKU or the fleet over all runs (NODE=, SERIAL=, SKU=, METRIC=, SINCE=, OUTPUT=)
 	@$(PLAY) gpuval.fleet.history -e '{"history_node": "$(NODE)", "history_serial": "$(SERIAL)", "history_sku": "$(SKU)", \

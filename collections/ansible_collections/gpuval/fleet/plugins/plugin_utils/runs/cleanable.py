@@ -42,7 +42,9 @@ def find(results: Path, inventory: Sequence[str], namespace: str, store: str) ->
     for run_id in run_folder.known_run_ids(results):
         folder = run_folder.RunFolder(results / run_id)
         run = run_folder.read_object(folder.run_file)
-        its, open_ended = run.get("origin") or {}, "finished_at" not in run or state.to_clean(run)
+        its = run.get("origin") or {}
+        has_keys = (folder.state / "ssh").exists()  # `make keys` places them after a clean, too
+        open_ended = "finished_at" not in run or has_keys or state.to_clean(run)
         if its.get("store") in (None, store) and needs_store(folder):
             found.active.append(run_id)
         inventory_of_it = origin.of(run, results)

@@ -1,0 +1,36 @@
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""List the runs of an inventory, and write what a validation of the nodes that did not pass takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..plugin_utils.core.paths import project_path
+from ..plugin_utils.core.text import some_of
+from ..plugin_utils.runs import folder as run_folder
+from ..plugin_utils.runs import origin, overview
+from ..plugin_utils.runs.action import RunAction
+
+
+class ActionModule(RunAction):
+    def work(self, options, task_vars):
+        if options["rerun"]:
+            return self._rerun(options)
+        results = project_path(options["results_dir"])
+        found = overview.rows(results, self.inventory)
+        others = run_folder.of_others(results, self.inventory)
+        message = f"{len(found)} run(s) of {origin.shown(self.inventory) or 'all inventories'} in {results}"
+        self._display.display(*(overview.lines(found) if found else ()), message)
+        if others:
+            self._display.display(f"runs of other inventories: {origin.others_line(others)}")
+        return {"changed": False, "runs": found, "msg": message}
+
+    def _rerun(self, options):
+        folder, target = self.own_folder(options), Path(options["rerun"])
+        names, settings = overview.rest(folder)
+        message = f"run {folder.path.name}: " + (f"validating {some_of(names)} again" if names else "all nodes passed")
+        self._display.display(message)
+        if not self.check_mode:
+            run_folder.write_bytes(target / "nodes", "".join(f"{name}\n" for name in names).encode())
+            run_folder.write_json(target / "settings.json", settings)
+        return {"changed": bool(names), "nodes": names, "msg": message}

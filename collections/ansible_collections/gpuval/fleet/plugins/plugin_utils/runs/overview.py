@@ -1,0 +1,81 @@
+"""The runs of an inventory as a table, and what a validation of the rest takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..core.escape import one_line
+from . import folder as run_folder
+from . import origin, publishing, state
+
+VERDICTS = ("PASS", "FAIL", "INCOMPLETE")
+HEAD = ("run", "state", *VERDICTS, "nodes", "profile", "opened")
+MAX_REASON = 160
+
+
+def rows(results: Path, inventory: Sequence[str]) -> list[dict[str, Any]]:
+    """The runs of the inventory that can be read, the newest first: id, state, counts of verdicts, nodes, age."""
+    found = []
+    for run_id in run_folder.known_run_ids(results):
+        folder = run_folder.RunFolder(results / run_id)
+        try:
+            run, verdict = folder.read_run(), run_folder.read_object(publishing.verdict_file(folder))
+        except run_folder.RunError:
+            continue
+        if origin.is_same(origin.of(run, results), inventory):
+            found.append(_row(folder, run, verdict))
+    return sorted(found, key=lambda row: (str(row["opened_at"]), str(row["run_id"])), reverse=True)
+
+
+def _row(folder: run_folder.RunFolder, run: Mapping[str, Any], verdict: Mapping[str, Any]) -> dict[str, Any]:
+    seen, opened_at = folder.seen(), state.of(run)["opened_at"]
+    return {
+        "run_id": run["run_id"],
+        "state": seen.name,
+        "reason": seen.reason,
+        "verdict": verdict.get("verdict") if run["finished_at"] else None,
+        "counts": {word: verdict.get("counts", {}).get(word, 0) for word in VERDICTS} if verdict else {},
+        "nodes": len(run["nodes"]),
+        "profile": run["profile"],
+        "opened_at": opened_at,
+        "age_seconds": round(max(0.0, run_folder.seconds_since(opened_at))),
+    }
+
+
+def lines(found: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The table, with the reason of each run that failed."""
+    table = [HEAD, *(_cells(row) for row in found)]
+    widths = [max(len(row[column]) for row in table) for column in range(len(HEAD))]
+    shown = ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
+    reasons = [f"{row['run_id']}: {one_line(row['reason'], MAX_REASON)}" for row in found if row["reason"]]
+    return [*shown, *reasons]
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    what = f"{row['state']}: {row['verdict']}" if row["verdict"] and row["state"] == state.JUDGED else row["state"]
+    counts = (str(row["counts"].get(word, "-")) for word in VERDICTS)
+    profile = one_line(row["profile"], 40)
+    return (row["run_id"], what, *counts, str(row["nodes"]), profile, f"{_age(row['age_seconds'])} ago")
+
+
+def _age(seconds: float) -> str:
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def rest(folder: run_folder.RunFolder) -> tuple[list[str], dict[str, Any]]:
+    """The nodes of a run that did not pass, and the settings to validate them with.
+
+    Raises RunError for a run without a verdict.
+    """
+    run, verdict = folder.read_run(), publishing.judged(folder)
+    if verdict is None or not publishing.is_final(run, verdict):
+        raise run_folder.RunError(
+            f"run {run['run_id']} has no verdict, it is {folder.seen().line()}: `make validate` resumes it"
+        )
+    names = [name for name in run["nodes"] if verdict["nodes"].get(name) != "PASS"]
+    return names, {} if run["profile"] == "custom" else {"gpuval_profile": run["profile"]}

@@ -1,0 +1,70 @@
+"""The list of an inventory's runs, and what a validation of the rest takes."""
+
+import json
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import publishing
+
+from tests.kit.actions import run_action
+from tests.kit.run_commands import killed, lay_out, opened, started, variables
+
+
+@pytest.fixture
+def results(tmp_path):
+    return lay_out(tmp_path)
+
+
+def list_runs(results, inventory="a", **options):
+    options = {"results_dir": str(results), **options}
+    return run_action("list_runs", options, task_vars=variables(results, inventory))
+
+
+def judged(results, run_id, verdict="FAIL", inventory="a", **options):
+    folder = opened(results, run_id, inventory, **options)
+    for step in ("working", "collecting", "judged"):
+        folder.advance(step)
+    run_folder.remember(results, run_id)
+    folder.write_run({**folder.read_run(), "finished_at": run_folder.now()})
+    document = {
+        "schema": "gpuval.verdict/1",
+        "run_id": run_id,
+        "judged_at": run_folder.now(),
+        "verdict": verdict,
+        "counts": {verdict: 1},
+        "nodes": {"node-1": verdict},
+        "evidence": {},
+    }
+    run_folder.write_json(publishing.verdict_file(folder), document)
+    return folder
+
+
+def test_runs_of_the_inventory_are_listed_with_state_verdicts_and_age(results):
+    judged(results, "r1")
+    started(results, "r2")
+    killed(opened(results, "r3"))
+    started(results, "other", "b")
+    done = list_runs(results)
+    states = {row["run_id"]: (row["state"], row["verdict"]) for row in done.result["runs"]}
+    assert states == {"r1": ("judged", "FAIL"), "r2": ("working", None), "r3": ("failed", None)}
+    assert "judged: FAIL  0     1     0" in done.text and " s ago" in done.text
+    assert "r3: its controller ended while it was opened" in done.text
+    assert f"runs of other inventories: INVENTORY={results.parent / 'b'}: other" in done.text
+    assert "0 run(s)" in list_runs(results.parent / "none").text
+
+
+def test_what_did_not_pass_is_validated_again_with_the_profile_of_the_run(results, tmp_path):
+    judged(results, "r1", profile="quick")
+    judged(results, "r2", "PASS", inventory="b")
+    done = list_runs(results, rerun=str(tmp_path / "way"))
+    assert done.result["nodes"] == ["node-1"]
+    assert (tmp_path / "way/nodes").read_text() == "node-1\n"
+    assert json.loads((tmp_path / "way/settings.json").read_text()) == {"gpuval_profile": "quick"}
+    assert list_runs(results, "b", rerun=str(tmp_path / "none")).result["nodes"] == []
+    assert (tmp_path / "none/nodes").read_text() == "", "the Makefile then validates nothing"
+
+
+def test_a_run_without_a_verdict_is_resumed_instead(results, tmp_path):
+    started(results, "r1")
+    done = list_runs(results, rerun=str(tmp_path / "way"))
+    assert done.failed and "has no verdict, it is working since" in done.text
