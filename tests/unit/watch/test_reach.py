@@ -49,7 +49,7 @@ def test_no_escape_sequence_of_a_node_reaches_the_terminal(tmp_path, connection)
     log.write_bytes(
         b"\x1b]0;owned\x07title\n\x1b[2Jred \x9b31m\xff\nover\rwritten\n" + b"x" * 200_000 + b"\x1b[31m\nend\n"
     )
-    words = reach.on_host(FOLLOW, str(tmp_path), "facts", connection)
+    words = reach.on_host(FOLLOW, str(tmp_path), ["facts"], connection)
     with subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True) as followed:
         try:
             shown = b""
@@ -67,16 +67,48 @@ def test_what_the_remote_command_complains_is_cleaned():
 
 
 def test_ssh_keeps_its_options_and_what_is_run_is_one_word():
-    words = piped(reach.on_host(FOLLOW, "/var/run 1/n", "facts", ["ssh", "-o", "User=a b", "host"], become=True))
-    assert words[:-1] == ["ssh", "-o", "User=a b", "host"]
-    assert shlex.split(words[-1]) == ["sudo", "-n", "tail", "-n", "200", "-F", "/var/run 1/n/logs/facts.log"]
+    connection = ["ssh", "-o", "User=a b", "host"]
+    words = piped(reach.on_host(FOLLOW, "/var/run 1/n", ["facts", "training"], connection, "root"))
+    assert words[:-1] == connection
+    *sudo, script = shlex.split(words[-1])
+    assert sudo == ["sudo", "-n", "-u", "root", "sh", "-c"]
+    logs = ["/var/run 1/n/logs/facts.log", "/var/run 1/n/logs/training.log"]
+    assert shlex.split(script) == ["exec", "tail", "-n", "200", "-F", *logs, "2>/dev/null"]
+
+
+def test_a_log_is_followed_into_the_next_stage(tmp_path):
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    (logs / "facts.log").write_text("of facts\n")
+    words = reach.on_host(FOLLOW, str(tmp_path), reach.from_stage(["image", "facts", "training"], "facts"), [])
+    with subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True, text=True) as followed:
+        try:
+            while followed.stdout.readline() != "of facts\n":
+                pass
+            (logs / "training.log").write_text("of training\n")
+            shown = ""
+            while not shown.endswith("of training\n"):
+                shown += followed.stdout.readline()
+        finally:
+            os.killpg(followed.pid, signal.SIGKILL)
+    assert "No such file" not in shown
+
+
+def test_a_shell_under_become_begins_in_the_folder_that_only_that_user_may_enter(tmp_path):
+    sudo = tmp_path / "sudo"
+    sudo.write_text('#!/bin/sh\necho "$1 $2" as asked; shift 2; exec "$@"\n')
+    sudo.chmod(0o755)
+    words = reach.on_host(SHELL, str(tmp_path), [], [], "root")
+    options = {"env": {"SHELL": "/bin/sh", "PATH": f"{tmp_path}:/usr/bin:/bin"}, "capture_output": True, "text": True}
+    done = subprocess.run(words, input="pwd\n", cwd="/", timeout=10, check=True, **options)
+    assert done.stdout.splitlines() == ["-u root as asked", str(tmp_path)]
 
 
 def test_a_shell_begins_in_the_folder_of_the_run_where_there_is_one(tmp_path):
     there = tmp_path / "a folder"
     there.mkdir()
     for directory, expected in ((str(there), str(there)), (str(tmp_path / "gone"), "/"), (None, "/")):
-        words = reach.on_host(SHELL, directory, "facts", [])
+        words = reach.on_host(SHELL, directory, ["facts"], [])
         options = {"cwd": "/", "env": {"SHELL": "/bin/sh"}, "capture_output": True, "text": True, "timeout": 10}
         done = subprocess.run(words, input="pwd\n", check=True, **options)
         assert done.stdout.strip() == expected
@@ -84,7 +116,7 @@ def test_a_shell_begins_in_the_folder_of_the_run_where_there_is_one(tmp_path):
 
 def test_a_log_needs_a_run_on_the_node():
     with pytest.raises(ReachError, match="not started"):
-        reach.on_host(FOLLOW, None, "facts", ["ssh", "host"])
+        reach.on_host(FOLLOW, None, ["facts"], ["ssh", "host"])
 
 
 def test_kubectl_is_asked_of_the_same_cluster():
@@ -117,6 +149,22 @@ def test_the_container_that_runs_else_the_last_that_did():
 def test_it_says_what_is_there_instead(what, there, wanted, why):
     with pytest.raises(ReachError, match=why):
         reach.container_of(what, there, wanted)
+
+
+@pytest.mark.parametrize(
+    ("there", "after"),
+    [
+        (pod(facts="terminated", training="running"), "training"),
+        (pod(facts="terminated", training="waiting"), None),
+        (pod(facts="terminated", training="terminated", loading="waiting"), "training"),
+        (pod(facts="terminated"), ""),
+        (pod(other="running"), ""),
+    ],
+)
+def test_the_container_after_one_that_ended(there, after):
+    assert reach.container_after(there, "facts") == after
+    failed = {**there, "status": {**there["status"], "phase": "Failed"}}
+    assert reach.container_after(failed, "facts") == (after or "")
 
 
 def test_every_line_of_a_log_is_shown_once():

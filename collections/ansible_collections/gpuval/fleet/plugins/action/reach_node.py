@@ -83,7 +83,9 @@ class ActionModule(RunAction):
         elif target.connection not in ("local", "ansible.builtin.local"):
             raise reach.ReachError(f"its connection is {target.connection}, neither SSH nor local")
         become = str(values.get("ansible_become", False)).lower() in ("true", "yes", "1")
-        return reach.on_host(options["what"], directory, stage, connection, become)
+        user = str(values.get("ansible_become_user") or "root") if become else ""
+        followed = [stage] if options["stage"] else reach.from_stage(stages, stage)
+        return reach.on_host(options["what"], directory, followed, connection, user)
 
     def _in_cluster(self, run_id, node, options):
         selector = f"{names.run_selector(run_id)},{names.NODE_LABEL}={names.label_value(node)}"
@@ -97,12 +99,27 @@ class ActionModule(RunAction):
             container = reach.container_of(options["what"], pod, wanted)
             access = {name: options[name] for name in ("kubeconfig", "context", "namespace")}
             words = reach.in_pod(options["what"], access, pod["metadata"]["name"], container)
-            if shutil.which("kubectl") or self.check_mode:
+            one = options["what"] == reach.SHELL or bool(wanted)  # kubectl ends with the container
+            if (one and shutil.which("kubectl")) or self.check_mode:
                 return words
             if options["what"] == reach.SHELL:
                 raise reach.ReachError(f"a shell needs kubectl, which is not installed here: {shlex.join(words)}")
-            self._follow(cluster, pod["metadata"]["name"], container)
+            while container:
+                self._display.display(f"{container}:")
+                self._follow(cluster, pod["metadata"]["name"], container)
+                container = "" if wanted else self._container_after(cluster, pod["metadata"]["name"], container)
             return []
+
+    @staticmethod
+    def _container_after(cluster, pod, container):
+        """The container that follows, when it has begun; empty if none does."""
+        after = None
+        while after is None:
+            there, _version = cluster.list("Pod", fields=f"metadata.name={pod}")
+            after = reach.container_after(there[0], container) if there else ""
+            if after is None:
+                time.sleep(FOLLOW_SECONDS)
+        return after
 
     def _follow(self, cluster, pod, container):
         """The log of a container as it grows, until the container has ended."""

@@ -28,22 +28,33 @@ def stage_at_work(stages: Sequence[str], states: Mapping[str, str]) -> str:
     return (running or begun[-1:] or list(stages))[0]
 
 
-def on_host(what: str, directory: str | None, stage: str, connection: Sequence[str], become: bool = False) -> list[str]:
+def on_host(
+    what: str, directory: str | None, stages: Sequence[str], connection: Sequence[str], become_user: str = ""
+) -> list[str]:
     """Words of the command on a node over SSH; `connection` is ssh with its options and host, empty for this host.
 
-    `directory` is the run's folder on the node, None where the run was never started there.
+    `directory` is the run's folder on the node, None where the run was never started there. The logs of `stages` are
+    followed as they begin. With a `become_user` the folder and the logs are that user's.
     """
-    if what == SHELL:
-        there = f"cd {shlex.quote(directory)} 2>/dev/null; " if directory else ""
-        remote = f'{there}exec "${{SHELL:-/bin/sh}}"'
-    elif directory:
-        log = shlex.quote(f"{directory}/logs/{stage}.log")
-        remote = f"{'sudo -n ' if become else ''}tail -n {LINES} -F {log}"
-    else:
+    if what == FOLLOW and not directory:
         raise ReachError("the run was not started on this node: it has no log yet")
+    if what == SHELL:
+        there = f"cd {shlex.quote(directory)}; " if directory else ""
+        remote = f'{there}exec "${{SHELL:-/bin/sh}}"'
+    else:
+        logs = shlex.join(f"{directory}/logs/{stage}.log" for stage in stages)
+        remote = f"exec tail -n {LINES} -F {logs} 2>/dev/null"  # it complains of logs that have not begun
+    if become_user:  # a shell can ask for the password
+        asks = "" if what == SHELL else "-n "
+        remote = f"sudo {asks}-u {shlex.quote(become_user)} sh -c {shlex.quote(remote)}"
     if what == SHELL:
         return [connection[0], "-t", *connection[1:], remote] if connection else ["sh", "-c", remote]
     return cleaned([*connection, remote] if connection else ["sh", "-c", remote])
+
+
+def from_stage(stages: Sequence[str], stage: str) -> list[str]:
+    """The stage and those after it."""
+    return list(stages[list(stages).index(stage) :])
 
 
 def cleaned(words: Sequence[str]) -> list[str]:
@@ -74,6 +85,15 @@ def containers(pod: Mapping[str, Any]) -> dict[str, str]:
     status = pod.get("status") or {}
     known = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
     return {one["name"]: next(iter(one.get("state") or {}), "waiting") for one in known}
+
+
+def container_after(pod: Mapping[str, Any], container: str) -> str | None:
+    """The next container that has begun; None as long as one may follow, empty if none will."""
+    states = containers(pod)
+    later = from_stage(list(states), container)[1:] if container in states else []
+    begun = [name for name in later if states[name] != "waiting"]
+    ended = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+    return begun[0] if begun else "" if ended or not later else None
 
 
 def container_of(what: str, pod: Mapping[str, Any], wanted: str) -> str:
