@@ -6,6 +6,7 @@ import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, Store
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import preflight
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.service import S3Service as Service
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.poller import StorePoller
 
@@ -24,9 +25,12 @@ def serve(odd, folder, **options):
     return run_action("serve_store", {"store": odd.options(folder, **options)})
 
 
-def test_a_service_and_the_embedded_store_pass_and_keep_nothing_of_it(served, tmp_path):
-    embedded = {"bucket": "gpuval", "state_dir": str(served.directory.parent)}
-    done = run_action("serve_store", {"store": embedded})
+def test_a_service_and_the_embedded_store_pass_and_keep_nothing_of_it(tmp_path):
+    embedded = EmbeddedStore(tmp_path / "store", "gpuval")
+    try:
+        done = run_action("serve_store", {"store": {"bucket": "gpuval", "state_dir": str(tmp_path)}})
+    finally:
+        embedded.stop()
     assert not done.failed and "takes uploads by signed URL and can be read" in done.text, done.text
     keys = ("WRITER", "w-secret"), ("READER", "r-secret")
     with S3Service(tmp_path, *keys) as service:
@@ -38,7 +42,7 @@ def test_a_service_and_the_embedded_store_pass_and_keep_nothing_of_it(served, tm
         )
         assert not done.failed, done.text
         assert not list(service.data.rglob("preflight-*"))
-    assert not list(served.objects.rglob("preflight-*"))
+    assert not list(embedded.objects.rglob("preflight-*"))
 
 
 def test_uploads_by_signed_url_that_fail_are_found_before_a_node_tries_one(odd, tmp_path):

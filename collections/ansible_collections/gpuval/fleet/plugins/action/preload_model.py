@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import tempfile
@@ -27,6 +28,8 @@ class ActionModule(ControllerAction):
         if self.check_mode and not access.running():
             return {"changed": True, "folder": folder, "msg": "check mode: the embedded store does not run"}
         store = access.store()
+        if options["list"]:
+            return self._list(store)
         try:
             access.reader()
         except StoreError as error:
@@ -55,6 +58,26 @@ class ActionModule(ControllerAction):
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
         return self._ready(folder, _listed(store, prefix), changed=True, origin=model.origin)
+
+    def _list(self, store):
+        models = {}
+        for prefix in store.level("models/")[0]:
+            listed, recorded = _listed(store, prefix), _recorded(store, prefix) or {}
+            raw = store.get_if_there(f"{prefix}{manifest.NAME}", max_bytes=manifest.MAX_BYTES)
+            try:
+                missing = model_source.missing(manifest.parse(raw.decode()), listed) if raw else [manifest.NAME]
+            except (manifest.ManifestError, UnicodeDecodeError):
+                missing = [manifest.NAME]
+            one = {**_size(listed), "missing": missing, "source": recorded.get("source", "")}
+            one["sha256"] = hashlib.sha256(raw).hexdigest() if raw else ""
+            models[prefix.removeprefix("models/").rstrip("/")] = one
+        for folder, one in models.items():
+            whole = f"lacks {some_of(one['missing'])}" if one["missing"] else f"sha256 {one['sha256']}"
+            source = f", from {one['source']}" if one["source"] else ""
+            self._display.display(f"{folder}: {one['files']} files, {human_bytes(one['bytes'])}, {whole}{source}")
+        message = f"{len(models)} model(s) in bucket {store.connection.bucket}"
+        self._display.display(message)
+        return {"changed": False, "models": models, "msg": message}
 
     def _ready(self, folder, listed, **result):
         size = _size(listed)

@@ -41,6 +41,10 @@ options:
     description: Serve and ask the model, upload, delete, load back, serve and ask again.
     type: bool
     default: false
+  list:
+    description: List the bucket's models with size and the SHA-256 of their C(SHA256SUMS), and upload nothing.
+    type: bool
+    default: false
   python:
     description: Python on the controller that has a serving framework, for the round trip.
     type: str
@@ -54,6 +58,10 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+models:
+  description: The models of the bucket by folder, each with C(files), C(bytes), C(sha256), C(missing) and C(source).
+  returned: with O(list)
+  type: dict
 folder:
   description: Folder of the model below C(models/).
   returned: success
