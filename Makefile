@@ -10,9 +10,22 @@ COLLECTION := collections/ansible_collections/gpuval/fleet
 BIN := $(CURDIR)/$(VENV)/bin
 PLAY := $(BIN)/ansible-playbook -i $(INVENTORY)
 
+# A variable given to make that nothing here reads is a mistyped one.
+given := $(strip $(foreach name,$(.VARIABLES),$(if $(findstring command,$(origin $(name))),$(name))))
+OWN := BIN COLLECTION CURDIR LOCAL_NODE MAKEFILE_LIST OWN PATH PLAY PYTEST
+known = $(sort $(shell grep -oE '[$$][(][A-Z][A-Z0-9_]*[)]' $(firstword $(MAKEFILE_LIST)) | tr -d '$$()'))
+unknown := $(if $(given),$(filter-out $(known) MAKEFLAGS,$(given)))
+$(if $(unknown),$(error no such variable: $(unknown). Known are $(filter-out $(OWN),$(known)); settings go into ARGS="-e NAME=VALUE"))
+
+# What a target cannot do without: $(call need,NODE,a node of the inventory)
+need = $(if $($(1)),,$(error make $@ needs $(1)=, $(2)))
+
+# An extra variable as JSON, where it is given: $(call extra,history_node,$(NODE))
+extra = $(if $(2),-e '{"$(1)": "$(2)"}')
+
 # A playbook has no terminal: it writes the command, which is run after it.
 reach = way=$$(mktemp) && trap 'rm -f "$$way"' EXIT && $(PLAY) gpuval.fleet.reach -e run_reach=$(1) \
-	-e run_reach_node=$(NODE) -e run_reach_stage=$(STAGE) -e run_reach_file=$$way $(ARGS) && sh "$$way"
+	$(call extra,run_reach_node,$(NODE)) $(call extra,run_reach_stage,$(STAGE)) -e run_reach_file=$$way $(ARGS) && sh "$$way"
 
 # ARGS comes last, so it may say otherwise: -n 0, --durations 0.
 PYTEST := $(BIN)/python -m pytest --durations 15
@@ -30,7 +43,7 @@ list = printf 'Usage: make TARGET [INVENTORY=inventories/local] [ARGS="--limit n
 	$(MAKEFILE_LIST)
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all setup keys probe network build load models prepare validate rerun status runs report baseline baseline-diff history window shell follow logs deliver hostfile deepspeed fabric clean bundle \
+.PHONY: help help-all setup inventory keys probe network build load models prepare validate rerun status runs report baseline baseline-diff history window shell follow logs deliver hostfile deepspeed fabric clean bundle \
 	test test-all molecule lint reference locks build-collection distclean
 
 # Targets with `## ` are in `make help`, those with `### ` in `make help-all` only.
@@ -51,6 +64,10 @@ from-bundle:
 	$(PYTHON) tools/bundle.py install $(BUNDLE) --python $(PYTHON) $(if $(SHA256),--sha256 $(SHA256))
 	$(PLAY) gpuval.fleet.unbundle $(ARGS)
 
+inventory: $(VENV)/.ready ## Write an inventory; asks for nodes, user and key (NODES="gpu[01-16]", SSH_USER=, KEY=, GPUS=, OUTPUT=)
+	@$(BIN)/python tools/inventory.py $(if $(NODES),--nodes '$(NODES)') $(if $(SSH_USER),--user '$(SSH_USER)') \
+		$(if $(KEY),--key '$(KEY)') $(if $(GPUS),--gpus '$(GPUS)') $(if $(OUTPUT),--output '$(OUTPUT)')
+
 prepare: $(VENV)/.ready ## Check the nodes, start the store and put the model into it
 	$(PLAY) gpuval.fleet.prepare $(ARGS)
 
@@ -64,7 +81,7 @@ rerun: $(VENV)/.ready $(LOCAL_NODE) ### Validate the nodes again that did not pa
 report: $(VENV)/.ready ## Judge and report the latest run again
 	$(PLAY) gpuval.fleet.report $(ARGS)
 
-deliver: $(VENV)/.ready ## Make the customer's copy of the latest run, under unique ids (IDS=mapping.txt), and send it
+deliver: $(VENV)/.ready ### Make the customer's copy of the latest run, under unique ids (IDS=mapping.txt), and send it
 	$(PLAY) gpuval.fleet.deliver $(if $(IDS),-e gpuval_node_ids=$(abspath $(IDS))) $(ARGS)
 
 clean: $(VENV)/.ready ## Remove what runs put on nodes and controller; results are kept
@@ -98,12 +115,14 @@ hostfile: $(VENV)/.ready ### Write ADDRESS slots=N of the nodes of the latest ru
 	$(PLAY) gpuval.fleet.hostfile $(if $(FILE),-e run_hostfile=$(abspath $(FILE))) $(ARGS)
 
 window: $(VENV)/.ready ### Change how many nodes of the run work at once (N=20, 0 is all), and how many load images (TRANSFERS=8)
+	$(call need,N,how many nodes work at once)
 	$(PLAY) gpuval.fleet.window -e run_window_nodes=$(N) -e run_window_transfers=$(TRANSFERS) $(ARGS)
 
 baseline: $(VENV)/.ready ### Make a baseline from the accepted nodes of the latest run (NAME=site)
 	$(PLAY) gpuval.fleet.baseline $(if $(NAME),-e baseline_name=$(NAME)) $(ARGS)
 
 baseline-diff: $(VENV)/.ready ### Compare two baseline files (BEFORE=, AFTER=)
+	$(call need,BEFORE,a baseline file)$(call need,AFTER,a baseline file)
 	$(PLAY) gpuval.fleet.compare_baselines -e baseline_before=$(abspath $(BEFORE)) -e baseline_after=$(abspath $(AFTER)) $(ARGS)
 
 ##@ Look
@@ -116,16 +135,19 @@ runs: $(VENV)/.ready ### List the runs of INVENTORY: state, nodes by verdict, ag
 	@$(PLAY) gpuval.fleet.runs $(ARGS)
 
 history: $(VENV)/.ready ## Show a node, part, SKU or the fleet over all runs (NODE=, SERIAL=, SKU=, METRIC=, SINCE=, OUTPUT=)
-	@$(PLAY) gpuval.fleet.history -e '{"history_node": "$(NODE)", "history_serial": "$(SERIAL)", "history_sku": "$(SKU)", \
-		"history_metric": "$(METRIC)", "history_since": "$(SINCE)", "history_output": "$(if $(OUTPUT),$(abspath $(OUTPUT)))"}' $(ARGS)
+	@$(PLAY) gpuval.fleet.history $(call extra,history_node,$(NODE)) $(call extra,history_serial,$(SERIAL)) \
+		$(call extra,history_sku,$(SKU)) $(call extra,history_metric,$(METRIC)) $(call extra,history_since,$(SINCE)) \
+		$(call extra,history_output,$(if $(OUTPUT),$(abspath $(OUTPUT)))) $(ARGS)
 
 logs: $(VENV)/.ready ## Collect all logs and host evidence of the latest run
 	$(PLAY) gpuval.fleet.logs $(ARGS)
 
 follow: $(VENV)/.ready ## Follow the log of the stage that runs on NODE=, or of STAGE=
+	$(call need,NODE,a node of the run)
 	@$(call reach,follow)
 
 shell: $(VENV)/.ready ## Open a shell on NODE=; on a cluster in its running stage, or in STAGE=
+	$(call need,NODE,a node of the run)
 	@$(call reach,shell)
 
 ##@ Develop
@@ -166,19 +188,25 @@ bundle: $(VENV)/.ready ## Pack wheels, collections, images, model and source for
 build-collection: $(VENV)/.ready ## Build the collection's archive into dist/
 	$(BIN)/ansible-galaxy collection build --force --output-path dist $(COLLECTION)
 
-# Locked versions by hash first; what is left is PyTorch, whose build is this machine's choice.
-install = $(1)/bin/pip install --quiet --require-hashes --no-deps -r requirements/locked/$(2).txt && \
-	$(1)/bin/pip install --quiet -r requirements/$(2).txt && touch $@
+# Locked versions by hash first; what is left is PyTorch, whose build is this machine's choice. Its progress is shown.
+install = @echo "Installing requirements/$(2).txt into $(1): takes minutes" && \
+	$(1)/bin/pip install --require-hashes --no-deps -r requirements/locked/$(2).txt && \
+	$(1)/bin/pip install -r requirements/$(2).txt && touch $@
+
+# What another Python, or an installation that was cut off, left of an environment goes.
+new_venv = @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	echo "gpuval needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) --version 2>&1): install one, then make setup PYTHON=python3.11" >&2; \
+	exit 1; } && $(PYTHON) -m venv $(if $(wildcard $@),,--clear) $(1)
 
 $(VENV)/.ready: requirements/locked/controller.txt
-	$(PYTHON) -m venv $(VENV)
+	$(call new_venv,$(VENV))
 	$(call install,$(VENV),controller)
 
 $(VENV)/.tests: requirements/locked/development.txt $(VENV)/.ready
 	$(call install,$(VENV),development)
 
 $(NODE_VENV)/.ready: requirements/locked/node.txt
-	$(PYTHON) -m venv $(NODE_VENV)
+	$(call new_venv,$(NODE_VENV))
 	$(call install,$(NODE_VENV),node)
 
 # Apart: one machine is no gang.

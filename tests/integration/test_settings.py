@@ -36,3 +36,19 @@ def test_a_template_that_cannot_be_made_out_is_named(tmp_path):
     done = fleet.play()
     assert done.code != 0
     assert "gpuval_retries: its template fails" in done.told
+
+
+def test_a_play_of_ones_own_gets_the_ssh_arguments_of_the_collection(tmp_path):
+    play = tmp_path / "read_facts.yml"
+    play.write_text("""\
+- hosts: all
+  gather_facts: false
+  roles:
+    - gpuval.fleet.gpuval
+  tasks:
+    - ansible.builtin.debug:
+        msg: "{{ ansible_ssh_args }}"
+""")
+    done = Fleet(tmp_path, nodes={"node-1": {}}).play(str(play))
+    assert done.code == 0, done
+    assert "UserKnownHostsFile=" in done.told

@@ -1,37 +1,166 @@
-"""`make help` shows the main targets by group; every target runs playbooks and sets variables that exist."""
+"""`make help` shows the main targets by group; every target is run as it is, with programs that take notes."""
 
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from ansible.parsing.dataloader import DataLoader
+from ansible.parsing.splitter import parse_kv
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import settings
 
 ROOT = Path(__file__).resolve().parents[3]
 PLAYBOOKS = ROOT / "collections" / "ansible_collections" / "gpuval" / "fleet" / "playbooks"
 ALL = re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
+PROGRAMS = ("ansible-playbook", "ansible-lint", "ansible-galaxy", "lint-imports", "molecule", "mypy", "python", "ruff",
+            "yamllint")  # fmt: skip
+#: Writes its name and arguments, one in a line, and an empty line.
+NOTES = """#!/bin/sh
+{ basename "$0"; printf '%s\\n' "$@" ''; } >> notes
+"""
+OLD_PYTHON = """#!/bin/sh
+case $1 in --version) echo Python 3.10.12;; -c) exit 1;; -m) mkdir -p $3/bin; echo old > $3/python;; esac
+"""
+PYTHON = """#!/bin/sh
+test "$1" = -m || exit 0
+for folder; do test "$folder" = --clear && clear=1; done
+test -z "$clear" || rm -rf "$folder"
+test -e "$folder/python" && exit 1
+mkdir -p "$folder/bin"
+echo 'echo Collecting torch "$@"' > "$folder/bin/pip"
+chmod +x "$folder/bin/pip"
+"""
+GIVEN = {
+    "NODE": "gpu-1", "STAGE": "training", "WATCH": "1", "ALL": "1", "LINES": "1", "NAME": "site", "BEFORE": "b",
+    "AFTER": "a", "IDS": "i", "FILE": "f", "N": "20", "TRANSFERS": "8", "SERIAL": "S 1", "SKU": "h200",
+    "METRIC": "training_*,loading_*", "SINCE": "2026-01-01", "OUTPUT": "o.csv", "NODES": "gpu[01-16],x",
+    "SSH_USER": "me", "KEY": "k", "GPUS": "8",
+}  # fmt: skip
 
 
-def make(*arguments):
+def make(*arguments, cwd=ROOT, check=True):
     command = ["make", "--no-print-directory", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0 or not check, done.stderr
+    return done
+
+
+def program(path, text):
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A checkout whose programs take notes, with its environments in place."""
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    (tmp_path / "requirements").symlink_to(ROOT / "requirements")
+    for environment in (".venv", ".venv-node"):
+        (tmp_path / environment / "bin").mkdir(parents=True)
+        for mark in (".ready", ".tests", ".gangs"):
+            (tmp_path / environment / mark).touch()
+    for name in PROGRAMS:
+        program(tmp_path / ".venv/bin" / name, NOTES)
+    return tmp_path
+
+
+def notes(project):
+    """The programs that ran, each with its arguments."""
+    file = project / "notes"
+    return [entry.split("\n") for entry in file.read_text().split("\n\n") if entry.strip()] if file.exists() else []
+
+
+def as_arguments(given):
+    return [f"{name}={value}" for name, value in given.items()]
+
+
+def extra_variables(arguments):
+    return [value for option, value in zip(arguments, arguments[1:], strict=False) if option == "-e"]
 
 
 def listed(target):
-    return re.findall(r"^  ([a-z-]+) ", make(target), re.MULTILINE)
+    return re.findall(r"^  ([a-z-]+) ", make(target).stdout, re.MULTILINE)
 
 
 def test_help_shows_the_main_targets_in_four_groups():
-    assert re.findall(r"^([A-Z][a-z]+)$", make("help"), re.MULTILINE) == ["Use", "Look", "Develop", "Release"]
+    assert re.findall(r"^([A-Z][a-z]+)$", make("help").stdout, re.MULTILINE) == ["Use", "Look", "Develop", "Release"]
     assert len(listed("help")) <= 16
     assert set(listed("help")) < set(listed("help-all")) == set(ALL)
 
 
+@pytest.mark.parametrize("given", [{}, GIVEN], ids=["alone", "with variables"])
 @pytest.mark.parametrize("target", ALL)
-def test_a_target_runs_playbooks_and_sets_variables_that_exist(target):
-    commands = make("-n", target, "NODE=n", "STAGE=s", "WATCH=1", "ALL=1", "LINES=1", "NAME=n", "BEFORE=b", "AFTER=a",
-                    "IDS=i", "FILE=f", "N=2", "TRANSFERS=2")  # fmt: skip
-    for playbook in re.findall(r"\bgpuval\.fleet\.(\w+)", commands):
-        assert (PLAYBOOKS / f"{playbook}.yml").is_file()
-    variables = re.findall(r"""-e '?(\w+)=|"(\w+)": """, commands)
-    assert {first or second for first, second in variables} <= set(settings.declared().options)
+def test_a_target_runs_as_the_makefile_has_it(project, target, given):
+    needs = {"window": ("N",), "baseline-diff": ("BEFORE", "AFTER"), "shell": ("NODE",), "follow": ("NODE",)}
+    given = given or {name: GIVEN[name] for name in needs.get(target, ())}
+    make(
+        target, f"PYTHON={project}/.venv/bin/python", *(f"{name}={value}" for name, value in given.items()), cwd=project
+    )
+    for name, *arguments in notes(project):
+        if name != "ansible-playbook":
+            continue
+        assert arguments[:2] == ["-i", "inventories/local"]
+        assert (PLAYBOOKS / f"{arguments[2].removeprefix('gpuval.fleet.')}.yml").is_file()
+        extra = extra_variables(arguments)
+        assert len(arguments) == 3 + 2 * len(extra), "nothing but the playbook and its variables"
+        for one in extra:
+            variables = DataLoader().load(one) if one.startswith("{") else parse_kv(one)
+            assert set(variables) <= set(settings.declared().options)
+
+
+def test_history_passes_what_was_given(project):
+    make(
+        "history",
+        *(f"{name}={GIVEN[name]}" for name in ("NODE", "SERIAL", "SKU", "METRIC", "SINCE", "OUTPUT")),
+        cwd=project,
+    )
+    ((_name, *arguments),) = notes(project)
+    given = [
+        DataLoader().load(value) for option, value in zip(arguments, arguments[1:], strict=False) if option == "-e"
+    ]
+    assert {name: value for one in given for name, value in one.items()} == {
+        "history_node": "gpu-1",
+        "history_serial": "S 1",
+        "history_sku": "h200",
+        "history_metric": "training_*,loading_*",
+        "history_since": "2026-01-01",
+        "history_output": f"{project}/o.csv",
+    }
+
+
+def test_setup_with_an_old_python_says_what_it_needs_and_works_with_a_right_one(project):
+    shutil.rmtree(project / ".venv")
+    shutil.rmtree(project / ".venv-node")
+    (project / ".venv").mkdir()
+    (project / ".venv/python").write_text("old")  # what an old Python, or a broken installation, has left
+    old = program(project / "python3.10", OLD_PYTHON)
+    refused = make("setup", f"PYTHON={old}", cwd=project, check=False)
+    assert refused.returncode != 0
+    assert (
+        f"gpuval needs Python 3.11 or newer, and {old} is Python 3.10.12: install one, then make setup"
+        in refused.stderr
+    )
+    done = make("setup", f"PYTHON={program(project / 'python3.12', PYTHON)}", cwd=project)
+    assert (project / ".venv/.ready").exists() and (project / ".venv-node/.ready").exists()
+    assert "Installing requirements/node.txt into .venv-node: takes minutes" in done.stdout
+    assert "Collecting torch install -r requirements/node.txt" in done.stdout, "pip shows its progress"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["validate", "INVENTROY=inventories/mine"], "no such variable: INVENTROY. Known are AFTER ALL ARGS"),
+        (["status", "node=gpu-1"], "no such variable: node."),
+        (["shell"], "make shell needs NODE=, a node of the run"),
+        (["window"], "make window needs N=, how many nodes work at once"),
+        (["baseline-diff", "BEFORE=a"], "make baseline-diff needs AFTER=, a baseline file"),
+        (["valdiate"], "No rule to make target 'valdiate'"),
+    ],
+)
+def test_a_mistake_in_the_arguments_of_make_is_named_and_nothing_runs(project, arguments, told):
+    done = make(*arguments, cwd=project, check=False)
+    assert done.returncode != 0
+    assert told in done.stderr
+    assert notes(project) == []

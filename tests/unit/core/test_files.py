@@ -1,11 +1,16 @@
 """Files of the controller are replaced whole, and changed by one process at a time."""
 
+import errno
 import multiprocessing
 import os
 import stat
+from pathlib import Path
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import files
+from ansible_collections.gpuval.fleet.plugins.action import serve_store
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import errors, files
+
+from tests.kit.actions import run_action
 
 
 def mode_of(path):
@@ -63,3 +68,40 @@ def test_a_lock_is_waited_for_and_then_refused(tmp_path):
     finally:
         end.set()
         holder.join(30)
+
+
+@pytest.mark.parametrize(
+    ("number", "path", "told"),
+    [
+        (
+            errno.EROFS,
+            "/srv/results/r1/run.json",
+            "Read-only file system: set gpuval_results_dir to a folder",
+        ),
+        (errno.EACCES, "/srv/state/store", "Permission denied: set gpuval_state_dir to a folder"),
+        (
+            errno.ENOSPC,
+            "/srv/state/store/a",
+            "No space left on device: free space, or set gpuval_state_dir to a folder on",
+        ),
+        (errno.ENOSPC, None, "No space left on device: free space, or set gpuval_results_dir or gpuval_state_dir to"),
+        (errno.ECONNREFUSED, None, ""),
+    ],
+)
+def test_an_error_of_the_disk_names_the_setting_to_change(number, path, told):
+    folders = {"gpuval_results_dir": Path("/srv/results"), "gpuval_state_dir": Path("/srv/state")}
+    problem = errors.disk_problem(OSError(number, os.strerror(number), path), folders)
+    assert problem.removeprefix(f"{path}: ").startswith(told)
+    assert bool(problem) == bool(told)
+
+
+def test_an_action_that_meets_a_full_disk_says_what_to_change(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "store"))
+
+    monkeypatch.setattr(serve_store.ActionModule, "work", full)
+    outcome = run_action("serve_store", {"store": {"bucket": "b", "state_dir": str(tmp_path)}})
+    assert outcome.failed
+    assert outcome.text.strip() == (
+        f"{tmp_path}/store: No space left on device: free space, or set gpuval_state_dir to a folder on another disk"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from ansible import constants
@@ -11,8 +12,9 @@ from ansible.plugins.action import ActionBase
 
 from . import answers
 from .argument_specs import argument_spec
-from .errors import GpuvalError
+from .errors import GpuvalError, disk_problem
 from .escape import console_line
+from .paths import project_path
 from .text import some_of
 
 #: The largest answer, what `fetch_evidence` brings at once, has a third of that.
@@ -59,6 +61,12 @@ def _printed(value: Any) -> Any:
     return [_printed(item) for item in value] if isinstance(value, list) else value
 
 
+def _folders(options: Mapping[str, Any]) -> dict[str, Path]:
+    """The folders that an action writes, by the settings that choose them."""
+    given = {**(options.get("store") or {}), **options}
+    return {f"gpuval_{name}": project_path(given[name]) for name in ("results_dir", "state_dir") if given.get(name)}
+
+
 class ControllerAction(ActionBase):
     """An action that works on the controller alone: options are checked, expected failures become one clear message."""
 
@@ -74,6 +82,11 @@ class ControllerAction(ActionBase):
             result |= self.work(options, task_vars)
         except GpuvalError as error:
             raise AnsibleActionFail(_folded(str(error))) from None  # Ansible adds the message of each cause again
+        except OSError as error:
+            problem = disk_problem(error, _folders(options))
+            if not problem:
+                raise
+            raise AnsibleActionFail(_folded(problem)) from None
         except AnsibleConnectionFailure as error:  # it repeats what the node's SSH server sent
             raise AnsibleConnectionFailure(_folded(str(error.message))) from None
         if result.get("failed"):

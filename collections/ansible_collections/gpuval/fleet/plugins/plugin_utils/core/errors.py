@@ -1,7 +1,32 @@
-"""The base of every expected error. Its class is defined in module_utils, whose code also runs on nodes."""
+"""The base of every expected error, and what errors of the disk mean. The class is defined in module_utils, whose code
+also runs on nodes."""
 
 from __future__ import annotations
 
+import errno
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
 from ...module_utils.errors import GpuvalError
 
-__all__ = ["GpuvalError"]
+__all__ = ["GpuvalError", "disk_problem"]
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_NOT_OURS = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR)
+
+
+def disk_problem(error: OSError, folders: Mapping[str, Path]) -> str:
+    """What happened and which setting to change; empty for an error that is not of the disk.
+
+    ``folders`` are those in use, by the setting that chooses them.
+    """
+    if error.errno not in (*_FULL, *_NOT_OURS):
+        return ""
+    path = Path(os.fsdecode(error.filename)) if isinstance(error.filename, (str, bytes)) else None
+    within = [name for name, folder in folders.items() if path and (path == folder or folder in path.parents)]
+    chosen = " or ".join(within or folders) or "gpuval_results_dir or gpuval_state_dir"
+    what = f"{path}: {error.strerror}" if path else error.strerror
+    if error.errno in _FULL:
+        return f"{what}: free space, or set {chosen} to a folder on another disk"
+    return f"{what}: set {chosen} to a folder that you can write, or give {path or 'it'} to your user"
