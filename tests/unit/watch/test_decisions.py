@@ -85,6 +85,19 @@ def test_progress_counts_stages_by_state_and_tells_what_is_left():
     assert "loading 1 failure" in line
 
 
+@pytest.mark.parametrize("unknown", ["stage", "pull"])
+def test_what_is_left_is_not_guessed(unknown):
+    nodes = [view(training="running", loading="pending"), view(training="running", loading="pending")]
+    if unknown == "pull":
+        nodes[1].pulling = True
+    else:
+        stages = [{**stage, "expected_seconds": None} for stage in nodes[1].plan["stages"]]
+        nodes[1].plan = {**nodes[1].plan, "stages": stages}
+    assert "left" not in decisions.progress(nodes, elapsed=65)
+    nodes[1].records |= {stage: {**record, "state": "success"} for stage, record in nodes[1].records.items()}
+    assert "left" in decisions.progress(nodes, elapsed=65)
+
+
 def test_a_node_whose_runner_ends_whenever_it_is_started_is_given_up():
     node = view({"state": "started", "runner": "gone"}, training="running")
     node.restarts = decisions.MAX_RESTARTS - 1

@@ -224,24 +224,29 @@ def progress(views: Sequence[NodeView], elapsed: float) -> str:
             parts.append(f"{stage} {', '.join(shown)}")
     done = sum(view.done for view in views)
     line = f"{clock(elapsed)} nodes {done}/{len(views)} done"
-    left = max((seconds_left(view) for view in views), default=0.0)
+    each = [seconds_left(view) for view in views if not view.done]
+    left = 0.0 if None in each else max(filter(None, each), default=0.0)
     if left:
         line += f", about {clock(left)} left"
     return " | ".join([line, *parts])
 
 
-def seconds_left(view: NodeView) -> float:
-    """Expected seconds of the node's open stages, from their declared expectations."""
-    if view.done:
-        return 0.0
+def seconds_left(view: NodeView) -> float | None:
+    """Expected seconds of the node's open stages, from their declared expectations.
+
+    None is unknown: a stage has no expectation, or a cluster pulls the images.
+    """
+    if view.pulling:
+        return None
     total = 0.0
     for stage in view.plan["stages"]:
-        expected = stage["expected_seconds"] or 0.0
         record = view.records.get(stage["name"])
-        if record is None or record["state"] == "pending":
-            total += expected
-        elif record["state"] == "running":
-            total += max(0.0, expected - (record["duration_seconds"] or 0.0))
+        if record is not None and record["state"] in FINAL_STATES:
+            continue
+        if stage["expected_seconds"] is None:
+            return None
+        spent = record["duration_seconds"] or 0.0 if record is not None and record["state"] == "running" else 0.0
+        total += max(0.0, stage["expected_seconds"] - spent)
     return total
 
 

@@ -28,7 +28,7 @@ class Attempt:
 class Ended:
     """A launch or fetch ended. `failed`: before it could write the launch file, for the reason in `message`.
 
-    `reported`: the placement has said why, once for all nodes that it concerns.
+    `reported`: the placement has reported why, once for all nodes that it concerns.
     """
 
     node: str
