@@ -51,3 +51,12 @@ def test_mark_nodes_writes_the_report_on_the_nodes_and_takes_it_off(project):
     removed = project.play("mark_nodes", state="absent", nodes=["node-002"])
     assert removed.returncode == 0, removed.stdout
     assert labels() == ["INCOMPLETE", None]
+
+
+@pytest.mark.slow  # its process waits for an API server that may be starting
+def test_marks_that_may_not_be_set_name_the_rights_and_how_to_grant_them(project):
+    project.kit.deny("patch", "", "nodes")
+    done = project.play("mark_nodes", taint=True)
+    assert done.returncode != 0
+    for words in ("no verdict is changed", 'resources: ["nodes"]', 'verbs: ["patch"]', "--clusterrole=gpuval-marks"):
+        assert words in done.stdout.replace("\\\"", '"'), done.stdout

@@ -3,19 +3,32 @@
 
 from __future__ import annotations
 
+from ansible.errors import AnsibleActionFail
+
 from ..plugin_utils.cluster import marks
-from ..plugin_utils.cluster.api import Access, Cluster, Missing
+from ..plugin_utils.cluster.api import Access, Cluster, Forbidden, Missing
 from ..plugin_utils.core.escape import one_line
 from ..plugin_utils.core.text import some_of
 from ..plugin_utils.runs import failed_checks, folder
 from ..plugin_utils.runs.action import RunAction
 
 MAX_SHOWN = 300
+#: The rule alone is of no use to one who has the file of gpuval's Roles.
+GRANT = (
+    "make prepare writes that ClusterRole, gpuval-marks; bind it: kubectl create clusterrolebinding gpuval-marks "
+    "--clusterrole=gpuval-marks --user=NAME (or --serviceaccount=NAMESPACE:gpuval-controller)"
+)
 INCOMPLETE = "INCOMPLETE"
 
 
 class ActionModule(RunAction):
     def work(self, options, task_vars):
+        try:
+            return self._marked(options)
+        except Forbidden as error:
+            raise AnsibleActionFail(f"no verdict is changed on the nodes: {error}\n{GRANT}") from None
+
+    def _marked(self, options):
         with Cluster(Access.of(options)) as cluster:
             before = {node["metadata"]["name"]: node for node in cluster.list("Node")[0]}
             if options["state"] == "absent":
