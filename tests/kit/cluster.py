@@ -24,11 +24,21 @@ from typing import Any, TypeVar
 import kmock
 
 from tests.kit.api_server import RESOURCES, ApiServer, Asked, Manifest, Problem, Resource, matches
-from tests.kit.simulated_cluster import Fault, Settings, SimulatedCluster, StageEnd, StageRun, check_job, new_condition
+from tests.kit.simulated_cluster import (
+    Fault,
+    Settings,
+    SimulatedCluster,
+    StageEnd,
+    StageRun,
+    check_job,
+    check_pod_security,
+    new_condition,
+)
 
 __all__ = ["Asked", "ClusterKit", "Fault", "Problem", "StageEnd", "StageRun", "config_data", "secret_data"]
 
 TOKEN = "kit-token-5f2b"
+POD_SECURITY = "pod-security.kubernetes.io/enforce"
 START_SECONDS = 10.0
 T = TypeVar("T")
 
@@ -84,7 +94,7 @@ class ClusterKit:
     async def _main(self) -> None:
         self.server = ApiServer()
         self.server.token = self.token
-        self.server.admit = _admit
+        self.server.admit = self._admit
         self.world = SimulatedCluster(self.server, self.settings)
         async with kmock.Server(self.server) as listening:
             self.url = str(listening.url).rstrip("/")
@@ -92,6 +102,13 @@ class ClusterKit:
             await self._stop.wait()
             await self.world.stop()
             self.server.drop_watches()
+
+    def _admit(self, resource: Resource, manifest: Manifest) -> None:
+        if resource.kind == "Job":
+            check_job(manifest)
+        if resource.kind == "Pod":
+            namespace = self.server.storage.get("Namespace", "", manifest["metadata"]["namespace"]) or {}
+            check_pod_security(manifest, (namespace["metadata"].get("labels") or {}).get(POD_SECURITY, ""))
 
     def do(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Call something in the server's loop and return its result."""
@@ -343,11 +360,6 @@ def config_data(config_map: Mapping[str, Any], key: str) -> bytes:
     if key in (config_map.get("data") or {}):
         return config_map["data"][key].encode()
     return base64.b64decode(config_map["binaryData"][key])
-
-
-def _admit(resource: Resource, manifest: Manifest) -> None:
-    if resource.kind == "Job":
-        check_job(manifest)
 
 
 def main() -> None:

@@ -892,3 +892,26 @@ def check_job(manifest: Manifest) -> None:
         raise Problem(
             422, "Invalid", f'Job.batch "{name}" is invalid: metadata.name: must be no more than 63 characters'
         )
+
+
+def check_pod_security(pod: Manifest, level: str) -> None:
+    """Refuse what Pod Security refuses of a pod of ours, in its words (1.36)."""
+    spec = pod["spec"]
+    identity = spec.get("securityContext") or {}
+    found = []
+    if level and (spec.get("hostNetwork") or any("hostPath" in volume for volume in spec.get("volumes") or ())):
+        found.append(
+            "host namespaces (hostNetwork=true)" if spec.get("hostNetwork") else 'hostPath volumes (volume "models")'
+        )
+    if level == "restricted" and identity.get("runAsNonRoot") is not True:
+        found.append(
+            "runAsNonRoot != true (pod or container "
+            f'"{spec["containers"][0]["name"]}" must set securityContext.runAsNonRoot=true)'
+        )
+        if identity.get("runAsUser") == 0:
+            found.append("runAsUser=0 (pod must not set runAsUser=0)")
+    if found and level != "privileged":
+        name = pod["metadata"]["name"]
+        raise Problem(
+            403, "Forbidden", f'pods "{name}" is forbidden: violates PodSecurity "{level}:latest": {", ".join(found)}'
+        )

@@ -13,7 +13,7 @@ from pathlib import Path
 import aiohttp.web
 import pytest
 import urllib3
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import api, permissions
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import api, manifests, permissions
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import (
     Access,
     Cluster,
@@ -25,6 +25,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import (
     Refused,
 )
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.permissions import Asked
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.pod_settings import PodSettings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import certificates
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.certificates import CertificateFiles
 
@@ -348,6 +349,7 @@ class TestRefusals:
         kit.allow_only(lambda asked: tuple(asked) in granted)
         cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpuval"}})
         cluster.create(config_map())
+        cluster.create(manifests.trial_pod("gpuval", PodSettings()), dry_run=True)
         cluster.create({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "labels": LABELS}})
         cluster.create(job())
         pod = kit.wait(lambda: cluster.list("Pod")[0])[0]["metadata"]["name"]

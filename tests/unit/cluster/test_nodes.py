@@ -367,7 +367,7 @@ def test_a_launch_learns_why_it_cannot_be():
         (
             "FailedCreate",
             'Error creating: pods "gpuval-x" is forbidden: violates PodSecurity "restricted:latest": hostPath volumes',
-            "pod_refused",
+            "pod_security",
         ),
         (
             "UnexpectedAdmissionError",
@@ -416,7 +416,7 @@ def test_an_unknown_text_has_no_class():
         (Refused('pods "x" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=8', 403), "quota"),
         (
             Refused('pods "x" is forbidden: violates PodSecurity "baseline:latest": hostPath volumes', 403),
-            "pod_refused",
+            "pod_security",
         ),
         (Refused("Job.batch is invalid: spec.template: Invalid value", 422), "api_refused"),
         (ClusterError("https://192.0.2.1:6443: Connection refused"), "api_away"),

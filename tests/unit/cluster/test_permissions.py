@@ -9,7 +9,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import permis
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.permissions import Asked
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import reach
 
-from tests.kit.cluster import ClusterKit
+from tests.kit.cluster import POD_SECURITY, ClusterKit, Problem
 from tests.kit.needs import needs_programs
 
 CREATE_JOBS = Asked("create", "batch", "jobs")
@@ -105,13 +105,16 @@ class Preparation:
     """The action prepare_cluster, without a play."""
 
     def __init__(self, kit):
-        self.kit, self.told = kit, []
+        self.kit, self.told, self.pods = kit, [], {}
         self.role_file = kit.directory / "state" / "role.yml"
+
+    def _tell(self, *lines):
+        self.told.append("\n".join(lines))
 
     def __call__(self, *, check_mode=False, namespace="gpuval", make_namespace=False):
         action = object.__new__(ActionModule)
         action._task = SimpleNamespace(check_mode=check_mode)
-        action._display = SimpleNamespace(display=lambda *lines: self.told.append("\n".join(lines)))
+        action._display = SimpleNamespace(display=self._tell, warning=self._tell)
         options = {
             "kubeconfig": str(self.kit.kubeconfig),
             "context": "",
@@ -119,6 +122,7 @@ class Preparation:
             "make_namespace": make_namespace,
             "marks": False,
             "volumes": False,
+            "pods": self.pods,
             "role_file": str(self.role_file),
         }
         self.told.clear()
@@ -173,3 +177,35 @@ class TestPreparation:
         said = 'admission webhook "policy.test" does not support dry run'
         prepare.kit.fail(1, 400, "BadRequest", said)
         assert prepare()["changed"]  # the review of the rules is not answered by it
+
+    @pytest.mark.parametrize(
+        ("level", "pods", "refused"),
+        [
+            ("restricted", {}, "runAsNonRoot != true"),
+            ("restricted", {"run_as_user": 1000}, ""),
+            ("baseline", {}, ""),
+            ("baseline", {"gang": {"host_network": True}}, "hostNetwork=true"),
+            ("privileged", {"host_network": True}, ""),
+        ],
+    )
+    def test_pod_security_is_asked_beforehand(self, prepare, level, pods, refused):
+        prepare.kit.change("Namespace", "gpuval", {"metadata": {"labels": {POD_SECURITY: level}}}, "")
+        prepare.pods = pods
+        if not refused:
+            assert prepare()["changed"]
+        else:
+            with pytest.raises(AnsibleActionFail) as caught:
+                prepare()
+            assert refused in str(caught.value)
+            assert "set gpuval_pods.run_as_user" in str(caught.value)
+        assert not prepare.kit.all("Pod")
+
+    def test_what_else_a_namespace_refuses_is_a_warning(self, prepare):
+        def full(resource, manifest):
+            if resource.kind == "Pod":
+                raise Problem(403, "Forbidden", 'pods "gpuval-prepare" is forbidden: exceeded quota: gpus')
+
+        prepare.kit.server.admit = full
+        assert prepare()["changed"]
+        (warned,) = [told for told in prepare.told if "quota" in told]
+        assert warned.startswith("namespace gpuval: pods refused: exceeded quota: gpus: raise or free the quota")

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 from ansible.errors import AnsibleActionFail
 
-from ..plugin_utils.cluster import manifests, names, permissions
+from ..plugin_utils.cluster import classes, manifests, names, permissions, pod_classes, pod_settings
 from ..plugin_utils.cluster.api import Access, Cluster, ClusterError, Forbidden, Missing, Refused
 from ..plugin_utils.core import files
 from ..plugin_utils.core.action import ControllerAction
 from ..plugin_utils.core.paths import project_path
+
+#: Of a webhook that answers to no dry run.
+NO_DRY_RUN = "does not support dry run"
 
 
 class ActionModule(ControllerAction):
@@ -55,7 +58,23 @@ class ActionModule(ControllerAction):
         )
         if not (made and self.check_mode):
             _try_namespace(cluster)
+        if not made:
+            settings = pod_settings.parse(options["pods"])
+            for each in [settings, pod_settings.for_gang(settings)] if settings.gang else [settings]:
+                self._try_pod(cluster, each)
         return made
+
+    def _try_pod(self, cluster, settings):
+        """A dry run of a pod: Pod Security is final, a quota or the image in its place may be another by then."""
+        try:
+            cluster.create(manifests.trial_pod(cluster.namespace, settings), dry_run=True)
+        except Refused as error:
+            why, text = classes.of_error(error), pod_classes.without_pod_name(str(error))
+            text = f"namespace {cluster.namespace}: {text}: {classes.remedy_of(why.name)}"
+            if why.name == "pod_security":
+                raise Refused(text, error.code) from None
+            if NO_DRY_RUN not in text:
+                self._display.warning(text)
 
     def _show(self, path, role):
         written = "would be written to" if self.check_mode else "is in"
@@ -70,5 +89,5 @@ def _try_namespace(cluster):
     try:
         cluster.create(thing, dry_run=True)
     except Refused as error:
-        if "does not support dry run" not in str(error):  # a webhook, which comes after the look at the namespace
+        if NO_DRY_RUN not in str(error):  # a webhook, which comes after the look at the namespace
             raise

@@ -14,7 +14,7 @@ description:
     or has changed, or when something is missing.
   - Asks the cluster whether all of it is allowed and names the rules that are missing. This is one request, and one
     more for each rule that the cluster does not list (webhook authorizers).
-  - Sees that the namespace is there, with a server-side dry run that makes nothing.
+  - Sees that the namespace is there and admits a pod of O(pods), with server-side dry runs that make nothing.
 extends_documentation_fragment:
   - gpuval.fleet.common
   - gpuval.fleet.cluster
@@ -37,6 +37,12 @@ options:
     description: The model cache is NFS with mount options, which takes a volume and a claim.
     type: bool
     default: false
+  pods:
+    description:
+      - How pods look, C(gpuval_pods).
+      - What Pod Security refuses fails; what a quota or a policy refuses is a warning.
+    type: dict
+    default: {}
   role_file:
     description: Where the Role is written.
     type: path

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..records.launch_errors import LaunchClass, known_class
+from ..records.launch_errors import AGAIN, LaunchClass, known_class
 from .api import ClusterError, Forbidden
 
 #: Classes by the Node object alone, before anything is placed on it (see `nodes.py`).
@@ -88,10 +88,14 @@ OF_PODS = (
         r"(?:maximum|minimum) \S+ usage per (?:Container|Pod)",
     ),
     known_class(
-        "pod_refused",
-        "request less in gpuval_pods, or let the namespace allow it (its label pod-security.kubernetes.io/enforce, the "
-        "policies of the cluster)",
+        "pod_security",
+        "set gpuval_pods.run_as_user to a number but 0, for the standard `restricted`; else label the namespace "
+        "pod-security.kubernetes.io/enforce=baseline, or =privileged for what gpuval_pods asks of the host",
         r"violates PodSecurity",
+    ),
+    known_class(
+        "pod_refused",
+        "request less in gpuval_pods, or let the namespace allow it (the policies of the cluster)",
         r"admission webhook .* denied",
         r"ValidatingAdmissionPolicy .* denied",
         r"serviceaccount .* not found",
@@ -231,6 +235,11 @@ _NAMED = {known.name: known for known in CLASSES}
 def named(name: str) -> LaunchClass:
     """The class of that name."""
     return _NAMED[name]
+
+
+def remedy_of(name: str) -> str:
+    """What to do about a class of that name, before one validates again."""
+    return _NAMED[name].remedy.removesuffix(f", {AGAIN}")
 
 
 def classify(text: str, among: Iterable[LaunchClass] = OF_PODS) -> LaunchClass | None:

@@ -10,7 +10,7 @@ import base64
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from ..runs import plans
@@ -301,6 +301,22 @@ def job_of(run: Run, item: Placement, place: PlanPlace) -> Manifest:
         },
     }
     return gangs.queued(job, settings.queue) if gang else job
+
+
+def trial_pod(namespace_name: str, settings: PodSettings) -> Manifest:
+    """A pod of these settings as a run makes it, for a dry run: the namespace's policies answer to it."""
+    name = "gpuval-prepare"
+    stage = {"name": "trial", "image": settings.image or "trial", "container": {"python": settings.python}}
+    plan = {"node": name, "attempt": 1, "stages": [{**stage, "grace_seconds": 1}]}
+    item = Placement(Target(name), replace(settings, resource=""), plan)
+    metadata = {
+        "name": name,
+        "namespace": namespace_name,
+        "labels": {**LABELS, **settings.labels, **names.owner_labels()},
+        "annotations": {**ANNOTATIONS, **settings.annotations},
+    }
+    spec = _pod_spec(Run(name, namespace_name, name), item.settings, item, PlanPlace(name, "plan"))
+    return names.core_object("Pod", metadata, spec=spec)
 
 
 def shared_by_round(

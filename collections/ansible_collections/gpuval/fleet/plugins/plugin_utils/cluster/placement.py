@@ -571,8 +571,7 @@ class ClusterPlacement(Placement):
         """Warn once of what the namespace refuses for each node; amounts may change meanwhile."""
         key = f"{name} {_AMOUNT.sub('', message)}"
         if key not in self._warned:
-            remedy = classes.named(name).remedy.removesuffix(f", {launch_errors.AGAIN}")
-            self._warn_once(key, f"namespace {self._cluster.namespace}: {message}: {remedy}")
+            self._warn_once(key, f"namespace {self._cluster.namespace}: {message}: {classes.remedy_of(name)}")
         return True
 
     def _warn_once(self, name: str, line: str) -> None:

@@ -15,7 +15,7 @@ from .pod_state import Node
 #: Classes of a text by what it is about, in the order of their tables.
 OF_IMAGES = ("disk_full", "image_name", "image_denied", "image_not_found", "registry_away", "image_pull")
 OF_STARTS = ("accelerator_runtime", "image_without_python", "disk_full", "container_refused")
-OF_REFUSALS = ("quota", "pod_refused")
+OF_REFUSALS = ("quota", "pod_security", "pod_refused")
 
 #: What the scheduler adds about preemption and, since 1.34, about resource claims.
 _AFTERWARDS = re.compile(r"(?:no new claims to deallocate|\bpreemption:).*", re.DOTALL)
