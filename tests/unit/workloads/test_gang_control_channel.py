@@ -1,6 +1,8 @@
 """The line between members, over real sockets on the loopback interface: each member has a thread of its own."""
 
+import asyncio
 import contextlib
+import errno
 import json
 import socket
 import threading
@@ -11,6 +13,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from gpuval_workloads.gang import control_channel
 from gpuval_workloads.gang.control_channel import (
     CAUSE,
     EFFECT,
@@ -67,6 +70,35 @@ def test_one_that_does_not_come_is_named_to_all(parties):
         with pytest.raises(StoppedError, match=r"node-2 \(127\.0\.0\.2\) did not join within 1\.5 s") as raised:
             party.line.join()
         assert raised.value.stop.node == "node-2"
+
+
+@pytest.mark.parametrize("how", ["no-answer", "unreachable", "refused"])
+def test_a_leader_that_cannot_be_reached_is_named_long_before_the_last_member_may_join(parties, monkeypatch, how):
+    """Dropped packets and a route that is missing are a closed network; a port that refuses will be opened."""
+
+    async def connect(*_arguments, **_options):
+        if how == "no-answer":
+            await asyncio.sleep(60)
+        raise OSError(errno.EHOSTUNREACH, "No route to host") if how == "unreachable" else ConnectionRefusedError()
+
+    monkeypatch.setattr(control_channel.asyncio, "open_connection", connect)
+    monkeypatch.setattr(control_channel, "CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr(control_channel, "RETRY_SECONDS", 0.1)
+    limits = Limits(join_seconds=2.5 if how == "refused" else 60, silence_seconds=3, closed_seconds=1)
+    began, member = time.monotonic(), parties(1, limits)
+    with pytest.raises(StoppedError, match="the leader, is unreachable at port") as raised:
+        member.line.join()
+    assert raised.value.stop.node == "node-1"
+    assert ("check firewalls and network policies" in str(raised.value)) == (how != "refused")
+    assert time.monotonic() - began < 30
+
+
+def test_who_is_waited_for_is_printed(parties, monkeypatch, capfd):
+    monkeypatch.setattr(control_channel, "WAITING_SECONDS", 0.3)
+    parties(0, Limits(join_seconds=60, silence_seconds=3))
+    parties(1, Limits(join_seconds=60, silence_seconds=3))
+    printed = []
+    until(lambda: printed.append(capfd.readouterr().out) or "waiting for node-3" in "".join(printed))
 
 
 def test_who_has_another_token_may_not_join(parties):

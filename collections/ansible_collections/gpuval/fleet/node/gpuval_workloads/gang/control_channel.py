@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import concurrent.futures
+import errno
 import hashlib
 import hmac
 import json
@@ -34,6 +35,11 @@ BEAT_SECONDS = 1.0
 GRACE_SECONDS = 5.0
 QUIET_BEATS = 4
 RETRY_SECONDS = 1.0
+#: For one attempt to connect to the leader. A host that is up answers or refuses within this time.
+CONNECT_SECONDS = 10.0
+#: How often a member prints what it waits for.
+WAITING_SECONDS = 30.0
+CLOSED_ERRORS = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
 #: For the others to receive the last message: closing a connection with unread input may discard it.
 LAST_WORD_SECONDS = 5.0
 #: Weight of a failure: the member knows the cause, it failed as a consequence, all fail for the same reason.
@@ -52,11 +58,13 @@ Beats = Callable[[], Mapping[int, tuple[Beat, str]]]
 
 @dataclass(frozen=True)
 class Limits:
-    """Time limits in seconds: until all have joined, for a member without a heartbeat, for a rank without progress."""
+    """Time limits in seconds: until all have joined, for a member without a heartbeat, for a rank without progress, for
+    a leader of which no packet comes back: its host is off, or the network between them is closed."""
 
     join_seconds: float = 300.0
     silence_seconds: float = 20.0
     stall_seconds: float = 60.0
+    closed_seconds: float = 90.0
 
 
 @dataclass(frozen=True)
@@ -165,9 +173,11 @@ class ControlChannel:
             self._end_with(Stop(self._gang.own.node, f"port {port} of {address} cannot be used: {error.strerror}"))
             return
         async with server:
+            waiting = _Waiting()
             while len(self._brought) < len(self._gang.members) and not self._stop and not self._broken:
                 if time.monotonic() - begun > self._limits.join_seconds:
                     self._end_with(self._absent())
+                waiting.say(f"for {_names(self._missing())} to join")
                 await asyncio.sleep(0.1)
             if not self._stop and not self._broken:
                 brought = [self._brought[index] for index in range(len(self._gang.members))]
@@ -175,10 +185,12 @@ class ControlChannel:
                 self._joined.set()
             await self._watch()
 
+    def _missing(self) -> list[Member]:
+        return [member for index, member in enumerate(self._gang.members) if index not in self._brought]
+
     def _absent(self) -> Stop:
-        absent = [m for i, m in enumerate(self._gang.members) if i not in self._brought]
         return _stop_for(
-            absent,
+            self._missing(),
             f" did not join within {self._limits.join_seconds:g} s: check that the stage started there, and that port "
             f"{self._gang.line_port} of {self._gang.leader.address} is reachable from there",
         )
@@ -314,18 +326,23 @@ class ControlChannel:
     # The other members.
 
     async def _follow(self) -> None:
-        begun, leader = time.monotonic(), self._gang.leader
+        begun = answered = time.monotonic()
+        leader, limits, waiting = self._gang.leader, self._limits, _Waiting()
         while True:
             try:
-                reader, writer = await asyncio.open_connection(
-                    leader.address, self._gang.line_port, limit=self._max_line
-                )
+                opening = asyncio.open_connection(leader.address, self._gang.line_port, limit=self._max_line)
+                reader, writer = await asyncio.wait_for(opening, min(CONNECT_SECONDS, limits.join_seconds))
                 break
-            except OSError as error:
-                if time.monotonic() - begun > self._limits.join_seconds:
-                    why = f", the leader, is unreachable at port {self._gang.line_port}: {error.strerror}"
+            except (OSError, asyncio.TimeoutError) as error:
+                now, is_closed = time.monotonic(), _is_closed(error)
+                answered = answered if is_closed else now
+                why = f", the leader, is unreachable at port {self._gang.line_port}: {_why(error)}"
+                if now - answered > limits.closed_seconds:
+                    why += f" for {now - answered:.0f} s: check firewalls and network policies between the two nodes"
+                if now - begun > limits.join_seconds or now - answered > limits.closed_seconds:
                     self._end_with(_stop_for([leader], why))
                     return
+                waiting.say(f"for {_name(leader)}{why}")
                 await asyncio.sleep(RETRY_SECONDS)
         self._writers[0] = writer
         try:
@@ -399,14 +416,38 @@ class _BrokenError(Exception):
     """The other side is gone, or sent an invalid message."""
 
 
+class _Waiting:
+    """Prints what a member waits for, now and then: silence for minutes looks like a hang."""
+
+    def __init__(self) -> None:
+        self._next = time.monotonic() + WAITING_SECONDS
+
+    def say(self, what: str) -> None:
+        if time.monotonic() >= self._next:
+            self._next += WAITING_SECONDS
+            print(f"waiting {what}", flush=True)
+
+
+def _is_closed(error: BaseException) -> bool:
+    """Whether nothing came back, not even a refusal. A name that is not known yet is that of a pod to come."""
+    return isinstance(error, asyncio.TimeoutError) or getattr(error, "errno", None) in CLOSED_ERRORS
+
+
+def _why(error: BaseException) -> str:
+    return "no answer" if isinstance(error, asyncio.TimeoutError) else getattr(error, "strerror", None) or str(error)
+
+
 def _name(member: Member) -> str:
     return f"{member.node} ({member.address})"
 
 
 def _stop_for(members: Sequence[Member], words: str) -> Stop:
     """Why the gang ended, in words that follow the members' names; of several none is at fault alone."""
-    names = ", ".join(map(_name, members[:10])) + (" ..." if len(members) > 10 else "")
-    return Stop(members[0].node if len(members) == 1 else None, names + words)
+    return Stop(members[0].node if len(members) == 1 else None, _names(members) + words)
+
+
+def _names(members: Sequence[Member]) -> str:
+    return ", ".join(map(_name, members[:10])) + (" ..." if len(members) > 10 else "")
 
 
 def _line(message: Mapping[str, Any]) -> bytes:
