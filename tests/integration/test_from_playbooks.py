@@ -42,6 +42,7 @@ def test_validate_from_inside_playbooks(run):
     _, done = run
     assert done.code == 0, done
     assert "FINAL ACCEPTANCE: PASS" in done.output
+    assert not [word for word in ("TASK [", "PLAY [", "PLAY RECAP", "ok: [", "changed: [") if word in done.output]
     assert done.output.rstrip().endswith("=" * 50), "the block is the last thing to be read"
 
 

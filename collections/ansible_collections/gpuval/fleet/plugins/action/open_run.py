@@ -7,6 +7,8 @@ import functools
 import os
 from pathlib import Path
 
+from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading.units import human_bytes
+
 from ..plugin_utils.core.escape import NODE_NAME
 from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.gang import naming
@@ -16,6 +18,7 @@ from ..plugin_utils.runs import applied_criteria, labels, node_ids, origin, plan
 from ..plugin_utils.runs import folder as run_folder
 from ..plugin_utils.runs import state as run_state
 from ..plugin_utils.runs.action import RunAction
+from ..plugin_utils.store import guard
 
 
 class ActionModule(RunAction):
@@ -95,6 +98,12 @@ class ActionModule(RunAction):
         attended = folder.seen() if known else None
         if not self.check_mode:
             run = self._opened(folder, run, options)
+            lacking = guard.shortage(results)
+            if lacking > 0:
+                self._display.warning(
+                    f"the disk of gpuval_results_dir lacks {human_bytes(lacking)}: free space at {results}, or set it "
+                    "to a folder on another disk"
+                )
         if left_alone:
             self._display.warning(
                 f"--limit leaves {', '.join(hosts)} alone: {', '.join(options['gang_stages'])} need two nodes and are "
