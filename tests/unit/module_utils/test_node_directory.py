@@ -67,12 +67,15 @@ def test_a_launch_that_died_at_its_first_file_is_found_and_removed(tmp_path):
 def test_another_run_at_work_is_known_by_its_lock(tmp_path):
     mine, other, ended = (put_run(tmp_path, run_id=run_id) for run_id in ("mine", "other", "ended"))
     for path in (mine, other, ended):
-        (path / "lock").touch()
+        (path / "lock").write_text('{"pid": 7, "since": "2026-11-23T10:00:00Z"}')
+        (path / "controller").write_text("ann@laptop")
     with (other / "lock").open("rb") as held, (mine / "lock").open("rb") as own:
         fcntl.flock(held, fcntl.LOCK_EX)
         fcntl.flock(own, fcntl.LOCK_EX)
-        assert node_directory.runs_at_work(tmp_path, but="mine") == ["other"]
-    assert node_directory.runs_at_work(tmp_path, but="mine") == []
+        assert node_directory.runs_at_work(tmp_path, but="mine") == {
+            "other": " since 2026-11-23T10:00:00Z, started by ann@laptop"
+        }
+    assert node_directory.runs_at_work(tmp_path, but="mine") == {}
 
 
 def test_what_hangs_on_a_node_ends_the_launch_in_time(tmp_path):

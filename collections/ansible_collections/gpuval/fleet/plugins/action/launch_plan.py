@@ -198,6 +198,7 @@ class ActionModule(RunAction):
         arguments = {
             "directory": options["directory"],
             "plan": plans.whole(plan, run),
+            "controller": launching.controller_name(),
             **given,
             "keys": keys.of(folder, node),
             "packages": launching.packages(run["nodes"][node], options["workloads"], options["runtime"]),

@@ -31,6 +31,10 @@ options:
     description: How often a stage is retried.
     type: int
     default: 1
+  wait_for_node:
+    description: How long a node on which another run is at work is tried again, in seconds. V(0) refuses it.
+    type: float
+    default: 0.0
   max_nodes_at_once:
     description: How many nodes work at once; V(0) is all of them.
     type: int

@@ -21,9 +21,12 @@ RUNNER_SECONDS = 120
 #: How long a launch or a clean waits for others on the same machine.
 ONE_AT_ONCE_SECONDS = 120
 MAKE_TRIES = 100
+MOST_OF_HOLDER = 300
 
 #: What a launch writes into the folder of a run, in this order.
-LAUNCH_FILES = frozenset({"runner.pyz", "workloads.zip", "store.json", "ca.pem", "rclone.conf", "plan.json"})
+LAUNCH_FILES = frozenset(
+    {"runner.pyz", "workloads.zip", "store.json", "ca.pem", "rclone.conf", "plan.json", "controller"}
+)
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 #: Folder with the SSH keys of the run; it can be there before a launch.
 KEYS = "ssh"
@@ -84,14 +87,25 @@ def run_folders(base, run_id=""):
 
 
 def runs_at_work(base, but):
-    """Ids of other runs than `but` whose runner works on this node now: it holds the lock of its folder."""
-    found = set()
+    """Other runs than `but` whose runner works on this node now (it holds the lock of its folder).
+
+    By id since when, and whose they are, as far as that is known.
+    """
+    found = {}
     for path in run_folders(base):
-        if path.parent.name == but:
-            continue
-        if _is_locked(path):
-            found.add(path.parent.name)
-    return sorted(found)
+        if path.parent.name != but and _is_locked(path):
+            found.setdefault(path.parent.name, _holder(path))
+    return dict(sorted(found.items()))
+
+
+def _holder(path):
+    """` since TIME, started by USER@HOST`, from the lock and what the launch wrote beside it."""
+    words = ""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        words += f" since {json.loads((path / 'lock').read_text(encoding='utf-8'))['since']}"
+    with contextlib.suppress(OSError, ValueError):
+        words += f", started by {(path / 'controller').read_text(encoding='utf-8').strip()}"
+    return words[:MOST_OF_HOLDER]
 
 
 def _is_locked(path):

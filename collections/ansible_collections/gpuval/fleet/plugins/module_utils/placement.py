@@ -40,8 +40,9 @@ IN_THE_WAY = (
     "(the clean playbook for runs of gpuval), or run all the same with -e gpuval_force=true"
 )
 BUSY = (
-    "run {run} is at work on this node, and two at once would measure each other: wait for it, or end it with the "
-    "clean playbook and -e gpuval_run_id={run}; -e gpuval_force=true runs all the same"
+    "run {run} is at work on this node{holder}, and two at once would measure each other: wait for it "
+    "(-e gpuval_wait_for_node=SECONDS does), or end it with the clean playbook and -e gpuval_run_id={run}; "
+    "-e gpuval_force=true runs all the same"
 )
 TWICE = (
     "this machine is in this run already, as {name}: one machine is listed twice. Take one of the two names out of the "
@@ -69,6 +70,8 @@ def place(parameters, runner, workloads):
         "workloads.zip": workloads,
         "store.json": json.dumps(parameters["store"]).encode(),
     }
+    if parameters.get("controller"):
+        files["controller"] = parameters["controller"].encode()
     if parameters["ca"]:
         files["ca.pem"] = parameters["ca"].encode()
     if parameters["rclone_config"]:
@@ -116,7 +119,8 @@ def in_the_way(parameters):
     run_id = parameters["plan"]["run_id"]
     others = runs_at_work_here(parameters)
     if others:
-        return {"message": BUSY.format(run=others[0])}
+        run, holder = next(iter(others.items()))
+        return {"message": BUSY.format(run=run, holder=holder)}
     base = base_directory(parameters["directory"])
     names = names_in_run(base, run_id, parameters["plan"]["node"])
     if names:
@@ -147,7 +151,7 @@ def lacking(parameters):
 
 def runs_at_work_here(parameters):
     base = base_directory(parameters["directory"])
-    return runs_at_work(base, parameters["plan"]["run_id"]) if base.is_dir() else []
+    return runs_at_work(base, parameters["plan"]["run_id"]) if base.is_dir() else {}
 
 
 def is_newer(plan, path):

@@ -61,6 +61,10 @@ options:
     description: The workloads, a zip archive on PYTHONPATH, as base64.
     type: str
     required: true
+  controller:
+    description: User and host of the controller, which a launch of another run is refused with.
+    type: str
+    default: ""
   force:
     description:
       - Start even if another run is at work on the node, or other processes use its accelerators.
@@ -120,6 +124,7 @@ def main():
             "directory": {"type": "str", "default": ""},
             "plan": {"type": "dict", "required": True},
             "store": {"type": "dict", "required": True, "no_log": True},
+            "controller": {"type": "str", "default": ""},
             "ca": {"type": "str", "default": ""},
             "rclone_config": {"type": "str", "default": "", "no_log": True},
             "keys": {"type": "dict", "default": {}, "no_log": True},

@@ -25,7 +25,7 @@ from .orchestrate import GangContext, Placed, Settings
 from .rounds import Ports
 
 #: All members work at the same time, so no node is held back and no attempt is repeated for one node.
-LIMITS = {"retries": 0, "max_nodes_at_once": 0}
+LIMITS = {"retries": 0, "max_nodes_at_once": 0, "wait_for_node": 0.0}
 MAX_MESSAGE = 240
 
 

@@ -163,7 +163,8 @@ CLASSES = (
     ),
     known_class(
         "other_run",
-        "wait for that run, or end it with the clean playbook and its gpuval_run_id",
+        "wait for that run (-e gpuval_wait_for_node=SECONDS queues), or end it with the clean playbook and its "
+        "gpuval_run_id",
         r"is at work on this node",
     ),
     known_class(

@@ -23,6 +23,9 @@ TRANSFER_STAGE = "image"
 #: Launch errors without a retry: only an operator can fix them, and repeated logins may lock an account.
 NOT_RETRIED = frozenset({"wrong_host_key", "unknown_host_key", "login_denied", "sudo_password_needed", "sudo_denied"})
 
+#: A node on which another run is at work is tried again at least this often, in seconds.
+QUEUE_SECONDS = 30.0
+
 #: A launch that timed out occupies a worker for minutes, so its retries are limited.
 SLOW, SLOW_TRIES = "no_answer", 3
 
@@ -47,6 +50,8 @@ class NodeView:
     #: When the last launch ended, and how many in a row failed.
     tried_at: float = 0.0
     tries: int = 0
+    #: Another run is at work on it, and its launch is tried again until then.
+    queued_until: float | None = None
     #: Failed fetches in a row, and when the last contact succeeded.
     misses: int = 0
     answered_at: float | None = None
@@ -88,7 +93,7 @@ class NodeView:
     @property
     def done(self) -> bool:
         """No further records are expected of the node."""
-        if self.busy or self.to_start:
+        if self.busy or self.to_start or self.queued_until is not None:
             return False
         return not self.launched or self.complete or self.given_up or self.lost or self.attempt_ended
 
@@ -118,6 +123,8 @@ class NodeView:
         """A launch that found the node unreachable or too slow is due for a retry."""
         if self.busy or self.to_start or self.launched:
             return False
+        if self.queued_until is not None:
+            return now - self.tried_at >= min(QUEUE_SECONDS, backoff(self.tries), self.queued_until - self.tried_at)
         slow = self.launch.get("class") == SLOW and self.tries < SLOW_TRIES
         away = self.launch.get("state") == "unreachable" and self.launch.get("class") not in NOT_RETRIED
         return (slow or away) and now - self.tried_at >= backoff(self.tries)

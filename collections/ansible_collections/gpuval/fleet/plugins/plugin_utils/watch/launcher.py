@@ -14,15 +14,24 @@ from .decisions import NodeView, keep_started, to_launch, to_relaunch
 from .placement import Attempt, Ended, Placement
 from .state import WatchedRun
 
+#: The class of a launch that another run's work refused.
+OTHER_RUN = "other_run"
 #: With less of the run's time left nothing is launched.
 MIN_SECONDS = 30
 
 
 class Launcher:
     def __init__(
-        self, watched: WatchedRun, placement: Placement, asked: windows.Window, warn: Callable[[str], None]
+        self,
+        watched: WatchedRun,
+        placement: Placement,
+        asked: windows.Window,
+        warn: Callable[[str], None],
+        wait_for_node: float = 0.0,
     ) -> None:
-        """`asked`: the window that the command was given."""
+        """`asked`: the window that the command was given; `wait_for_node`: how many seconds a node is tried again on
+        which another run is at work."""
+        self._wait_for_node = wait_for_node
         self._watched, self._placement, self._asked, self._warn = watched, placement, asked, warn
         #: Further attempts that wait for a place.
         self.ordered: dict[str, Attempt] = {}
@@ -87,11 +96,23 @@ class Launcher:
             state = "unreachable" if event.unreachable else "failed"
             self.fail(view, {"state": state, "message": event.message}, now)
         elif view.launch.get("state") in LAUNCHED:
-            view.tries = 0
+            view.tries, view.queued_until = 0, None
             if event.started:
                 self.started.add(view.name)
         else:
-            self._not_started(view, before, reported=event.reported)
+            self._queue(view, now)
+            self._not_started(view, before, reported=event.reported or view.queued_until is not None)
+
+    def _queue(self, view: NodeView, now: float) -> None:
+        """Wait for another run's end, for a limited time."""
+        until = now + self._wait_for_node if view.queued_until is None else view.queued_until
+        waits = view.launch.get("class") == OTHER_RUN and now < until
+        if waits and view.queued_until is None:
+            seconds = self._wait_for_node
+            self._watched.say(f"{view.name}: queued for {seconds:.0f} s: {view.launch.get('message')}")
+        if view.queued_until is not None and not waits:  # its refusal is reported now
+            view.tries = 0
+        view.queued_until = until if waits else None
 
     def fail(self, view: NodeView, found: Mapping[str, Any], now: float) -> None:
         """Keep why a launch failed before it wrote the launch file itself."""
@@ -100,7 +121,7 @@ class Launcher:
         launch = {"node": view.name, "attempt": attempt, "stages": stages, "at": run_folder.now(), **found}
         if "nonce" in known:
             launch["nonce"] = known["nonce"]
-        view.to_start, view.tried_at = False, now
+        view.to_start, view.tried_at, view.queued_until = False, now, None
         self._watched.write_launch(view, keep_started(known, launch_errors.described(launch)))
         self._not_started(view, before)
 

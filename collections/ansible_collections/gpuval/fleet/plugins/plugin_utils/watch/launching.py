@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import base64
+import getpass
+import os
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -35,6 +38,15 @@ NO_MODEL = (
     "gpuval_store_address to the address by which the nodes reach this controller, or gpuval_s3_endpoint to an S3 "
     "service that both reach, or skip loading and inference with --skip-tags"
 )
+
+
+def controller_name() -> str:
+    """User and host of this controller, for people who find its run on a node."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # an account without a name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
 
 
 @cache

@@ -44,6 +44,7 @@ class Limits:
     silence_seconds: float
     lost_seconds: float
     retries: int
+    wait_for_node: float
     max_nodes_at_once: int
     max_transfers: int
 
@@ -71,7 +72,7 @@ class RunWatch:
         self.parent = Parent()
         self.watched = WatchedRun(folder, store or access.store(), display.display)
         window = Window(limits.max_nodes_at_once, limits.max_transfers)
-        self.launcher = Launcher(self.watched, placement, window, display.warning)
+        self.launcher = Launcher(self.watched, placement, window, display.warning, limits.wait_for_node)
         self.attempts = Attempts(self.watched, placement, checks, limits.retries)
         self.publisher = WatchPublisher(self.watched, limits.silence_seconds, display)
         self.poller = StorePoller(self.watched, access, self.publisher.progress)

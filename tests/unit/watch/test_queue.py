@@ -1,0 +1,72 @@
+"""A node on which another run is at work: refused, or queued for a limited time."""
+
+from types import SimpleNamespace
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import decisions, window
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.launcher import Launcher
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.placement import Ended
+
+REFUSED = {"state": "refused", "class": "other_run", "message": "run first is at work on this node", "attempt": 1}
+STARTED = {"state": "started", "message": "", "attempt": 1}
+
+
+@pytest.fixture
+def queue(tmp_path):
+    """Launches of one node: `refuse(now)` and `start(now)` are how they end; `lines` is what the console shows."""
+    plan = {"stages": [{"name": "facts", "expected_seconds": 1}]}
+    view = decisions.NodeView("n1", plan, {"state": "unknown"})
+    lines = []
+    watched = SimpleNamespace(
+        folder=RunFolder(tmp_path), memory=SimpleNamespace(window=None), say=lines.append, views={"n1": view}
+    )
+
+    def of(seconds):
+        launcher = Launcher(watched, None, window.Window(0, 0), lines.append, seconds)
+
+        def end(now, launch):
+            before, view.launch = view.launch, launch
+            launcher.ended(view, Ended("n1", "launch", started=launch is STARTED), before, now)
+
+        return SimpleNamespace(view=view, lines=lines, end=end)
+
+    return of
+
+
+def due(view, now):
+    return decisions.to_launch([view], now) == ["n1"]
+
+
+def test_without_a_wait_it_is_refused_at_once(queue):
+    one = queue(0)
+    one.end(100, REFUSED)
+    assert one.view.done and not due(one.view, 1e6)
+    assert one.lines == ["n1: not started (refused): run first is at work on this node"]
+
+
+def test_it_is_tried_again_and_starts_when_the_other_run_has_ended(queue):
+    one = queue(600)
+    one.end(100, REFUSED)
+    assert not one.view.done and not due(one.view, 101) and due(one.view, 131)
+    one.end(131, REFUSED)
+    assert one.lines == ["n1: queued for 600 s: run first is at work on this node"], "said once"
+    one.end(170, STARTED)
+    assert one.view.queued_until is None and one.view.launched
+
+
+def test_the_wait_is_bounded_and_ends_with_the_refusal(queue):
+    one = queue(60)
+    for now in (100, 130, 159):
+        one.end(now, REFUSED)
+        assert not one.view.done
+    assert due(one.view, 160)
+    one.end(160, REFUSED)
+    assert one.view.done and not due(one.view, 1e6)
+    assert one.lines[-1] == "n1: not started (refused): run first is at work on this node"
+
+
+def test_another_refusal_is_not_queued(queue):
+    one = queue(600)
+    one.end(100, {**REFUSED, "class": "foreign_work", "message": "others use this node's accelerators"})
+    assert one.view.done
