@@ -1,9 +1,11 @@
 """What an operator mistypes is found before anything starts, and named in words, with its place and what was meant."""
 
 import pytest
+from ansible import context
 from ansible.inventory.manager import InventoryManager
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
+from ansible.utils.vars import load_extra_vars
 from ansible_collections.gpuval.fleet.plugins.action import check_settings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import settings
 
@@ -112,9 +114,8 @@ def test_a_wrong_setting_is_named_with_its_place_before_anything_starts(checked,
     outcome = checked(line)
     assert outcome.failed
     message = outcome.result["msg"]
-    assert message.startswith(f"all.yml:2: {line.partition(':')[0]}"), message
+    assert message.startswith(f"nothing was started: all.yml:2: {line.partition(':')[0]}"), message
     assert told in message
-    assert message.endswith("Nothing was started")
     for noise in ("unable to convert", "<class", "Traceback", "has no attribute"):
         assert noise not in message
 
@@ -123,7 +124,7 @@ def test_a_wrong_setting_is_named_with_its_place_before_anything_starts(checked,
 def test_a_wrong_check_is_named_with_its_file_and_line(checked, tmp_path, right, wrong, told):
     (tmp_path / "site.yml").write_text(CRITERIA.replace("name: speed", "name: first") + CHECK.replace(right, wrong))
     message = checked("gpuval_criteria: [site.yml]").result["msg"]
-    assert message.startswith("all.yml:2: gpuval_criteria: site.yml:11: ")
+    assert message.startswith("nothing was started: all.yml:2: gpuval_criteria: site.yml:11: ")
     assert told in message
 
 
@@ -149,7 +150,7 @@ def test_all_problems_are_reported_together(checked, tmp_path):
     outcome = checked(
         "gpuval_criteria: [site.yml]\ngpuval_retries: many\ntraining_secs: 60", ansible_run_tags=["trainng", "mine"]
     )
-    assert outcome.result["msg"] == "correct the 5 settings above. Nothing was started"
+    assert outcome.result["msg"] == "nothing was started: correct the 5 settings above"
     for told in (
         "site.yml:3: ",
         "site.yml:11: ",
@@ -164,6 +165,12 @@ def test_a_folder_that_cannot_be_written_is_named(checked, tmp_path, monkeypatch
     monkeypatch.setattr(settings.os, "access", lambda path, _mode: path != tmp_path)
     message = checked(f"gpuval_results_dir: {tmp_path}/results").result["msg"]
     assert f"results: {tmp_path} cannot be written: set it to a folder that you can write" in message
+
+
+def test_an_extra_variable_without_a_value_is_named(checked):
+    assert (
+        checked("_raw_params: gpuval_profile quick").result["msg"].endswith("-e gpuval_profile quick: write NAME=VALUE")
+    )
 
 
 def test_two_stores_are_refused_with_the_reason(checked):
@@ -200,12 +207,14 @@ INVENTORIES = [
     ({"nodes.csv": "name,address\nn[01:03],192.0.2.[1:2]\n"}, "nodes.csv line 2: address has 2 values for 3 name(s)"),
     ({"nodes.csv": "name,address,port\na,192.0.2.1,ssh\n"}, "nodes.csv line 2: the port 'ssh' is not a number"),
     ({"hosts.yml": "plugin: gpuval.fleet.kubernetes_nodes\nselectr: a=b\n"}, "unknown option selectr; is it selector?"),
+    ({"hosts.yml": "all:\n  hosts:\n    a:\n", "group_vars/all.yml": "a: [\nb: 1\n"}, "all.yml:3: not YAML: "),
     ({}, "inventory.yml: there is no such inventory: correct -i (with make: INVENTORY=)"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("files", "told"), INVENTORIES)
 def test_a_wrong_inventory_ends_in_one_line(tmp_path, capsys, files, told):
+    (tmp_path / "group_vars").mkdir()
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     with pytest.raises(SystemExit) as ended:
@@ -216,3 +225,17 @@ def test_a_wrong_inventory_ends_in_one_line(tmp_path, capsys, files, told):
     (line,) = printed.err.splitlines()
     assert told in line
     assert line.startswith(f"[ERROR]: {tmp_path}/")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [('{"gpuval_retries": ', "-e: YAML parsing failed"), ("@none.yml", "-e: Unable to retrieve file")],
+)
+def test_extra_variables_that_cannot_be_read_end_in_one_line(tmp_path, monkeypatch, capsys, given, told):
+    (tmp_path / "hosts.yml").write_text("all:\n  hosts:\n    a:\n")
+    monkeypatch.setattr(context, "CLIARGS", {"extra_vars": (given,)})
+    monkeypatch.delattr(load_extra_vars, "extra_vars", raising=False)
+    with pytest.raises(SystemExit):
+        InventoryManager(loader=DataLoader(), sources=[str(tmp_path / "hosts.yml")])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"[ERROR]: {told}")

@@ -83,6 +83,8 @@ class ActionModule(ControllerAction):
             node, values = names[name]
             if set_by_operator(node, values, name):
                 wrong[_placed(problem, values)] = hosts
+        if "_raw_params" in values:
+            wrong[f"-e {values['_raw_params']}: write NAME=VALUE"] = hosts
         tags = [str(tag) for tag in task_vars.get("ansible_run_tags") or ()]
         for problem in settings.unknown_tags(tags):
             wrong[problem] = hosts
@@ -96,9 +98,9 @@ class ActionModule(ControllerAction):
         lines = [f"{problem}{_of_nodes(nodes, hosts)}" for problem, nodes in wrong.items()]
         if lines and options["fatal"]:
             if len(lines) == 1:
-                return {"failed": True, "msg": f"{lines[0]}. Nothing was started"}
+                return {"failed": True, "msg": f"nothing was started: {lines[0]}"}
             self._display.display("settings:", *(f"  {line}" for line in lines))
-            return {"failed": True, "msg": f"correct the {len(lines)} settings above. Nothing was started"}
+            return {"failed": True, "msg": f"nothing was started: correct the {len(lines)} settings above"}
         for line in lines:
             self._display.warning(line)
         return {"changed": False, "msg": f"settings of {len(hosts)} node(s) checked"}

@@ -7,14 +7,19 @@ from typing import Any, NoReturn
 
 import yaml
 from ansible import constants
-from ansible.errors import AnsibleError, AnsibleParserError
+from ansible._internal._datatag._tags import Origin
+from ansible.errors import AnsibleError, AnsibleFileNotFound, AnsibleParserError
+from ansible.parsing.dataloader import DataLoader
 from ansible.plugins.inventory import BaseInventoryPlugin
+from ansible.utils.vars import load_extra_vars
 
 from ..core.argument_specs import SafeLoader, load_yaml
 from ..core.errors import GpuvalError
 from ..core.text import meant
 
 PLUGINS = ("gpuval.fleet.node_list", "gpuval.fleet.kubernetes_nodes")
+#: Folders of variables beside an inventory.
+VARIABLES = ("group_vars", "host_vars")
 GROUP_KEYS = ("hosts", "children", "vars")
 YAML = (".yml", ".yaml")
 #: What ansible-playbook ends with for an inventory that cannot be parsed.
@@ -62,20 +67,45 @@ def problem_of(path: str) -> str:
     """What is wrong with a source, whichever plugin is to parse it; empty for nothing."""
     if not Path(path).exists() and "," not in path:
         return f"{path}: there is no such inventory: correct -i (with make: INVENTORY=)"
-    if not path.endswith(YAML) or not Path(path).is_file():
+    beside = (file for name in VARIABLES for file in sorted(Path(path).parent.glob(f"{name}/**/*")))
+    problem = _problem_of_extra_variables() or next(filter(None, map(_problem_of_yaml, (Path(path), *beside))), "")
+    if problem or not path.endswith(YAML):
+        return problem
+    name = _plugin_of(path)
+    if name.startswith("gpuval.") and name not in PLUGINS:
+        return f"{path}: unknown plugin {name}{meant(name, PLUGINS)}"
+    problem = "" if name else _problem_of_groups(_composed(Path(path)))
+    return f"{path}:{problem}" if problem else ""
+
+
+def _problem_of_extra_variables() -> str:
+    """What is wrong with ``-e``, which each plugin would report for itself."""
+    try:
+        load_extra_vars(DataLoader())
+    except (AnsibleParserError, AnsibleFileNotFound) as error:
+        text = error.message.replace("\n", " ").partition(" on the Ansible Controller")[0]
+        place = error.obj if isinstance(error.obj, Origin) and error.obj.path else None
+        return f"{place.path}:{place.line_num}: {text}" if place else f"-e: {text}"
+    except AnsibleError:  # what is encrypted needs the passwords that Ansible has
+        pass
+    return ""
+
+
+def _problem_of_yaml(path: Path) -> str:
+    if path.suffix not in YAML or not path.is_file():
         return ""
     try:
-        root = yaml.compose(Path(path).read_text(encoding="utf-8"), Loader=SafeLoader)
+        _composed(path)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         return f"{path}:{line}: not YAML: {error.problem}"
     except (OSError, ValueError, yaml.YAMLError):  # Ansible reports these itself
-        return ""
-    name = _plugin_of(path)
-    if name.startswith("gpuval.") and name not in PLUGINS:
-        return f"{path}: unknown plugin {name}{meant(name, PLUGINS)}"
-    problem = "" if name else _problem_of_groups(root)
-    return f"{path}:{problem}" if problem else ""
+        pass
+    return ""
+
+
+def _composed(path: Path) -> yaml.Node | None:
+    return yaml.compose(path.read_text(encoding="utf-8"), Loader=SafeLoader)
 
 
 def _problem_of_groups(node: yaml.Node | None) -> str:
