@@ -177,7 +177,7 @@ class ControlChannel:
             while len(self._brought) < len(self._gang.members) and not self._stop and not self._broken:
                 if time.monotonic() - begun > self._limits.join_seconds:
                     self._end_with(self._absent())
-                waiting.say(f"for {_names(self._missing())} to join")
+                waiting.say(f"waiting for {_names(self._missing())} to join")
                 await asyncio.sleep(0.1)
             if not self._stop and not self._broken:
                 brought = [self._brought[index] for index in range(len(self._gang.members))]
@@ -342,7 +342,7 @@ class ControlChannel:
                 if now - begun > limits.join_seconds or now - answered > limits.closed_seconds:
                     self._end_with(_stop_for([leader], why))
                     return
-                waiting.say(f"for {_name(leader)}{why}")
+                waiting.say(f"waiting to join: {_name(leader)}{why}")
                 await asyncio.sleep(RETRY_SECONDS)
         self._writers[0] = writer
         try:
@@ -422,10 +422,10 @@ class _Waiting:
     def __init__(self) -> None:
         self._next = time.monotonic() + WAITING_SECONDS
 
-    def say(self, what: str) -> None:
+    def say(self, text: str) -> None:
         if time.monotonic() >= self._next:
             self._next += WAITING_SECONDS
-            print(f"waiting {what}", flush=True)
+            print(text, flush=True)
 
 
 def _is_closed(error: BaseException) -> bool:
