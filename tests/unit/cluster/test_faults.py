@@ -123,6 +123,19 @@ def test_a_fault_is_classed(watched, fault, name, stage, evidence):
     assert [record["stage"] for record in owed.records] == (["training"] if evidence else [])
 
 
+@pytest.mark.parametrize(("kind", "name"), [("deleted", "pod_deleted"), ("job_deleted", "job_deleted")])
+def test_a_pod_deleted_in_its_last_stage_has_another_turn_after_its_removal_too(watched, kind, name):
+    watched.kit.settings.removal_seconds = 1.2  # times of the API are whole seconds
+    watched.kit.fault(NODE, Fault(kind, stage="loading", attempt=1))
+    watched.submit(NODE)
+    removed = watched.until(lambda status: status.done and not watched.kit.all("Pod"), NODE)
+    watched.until(lambda _status: watched.tracker._attempts[NODE][1].pod.gone, NODE)
+    for status in (removed, watched.tracker.status(NODE, time.monotonic())):
+        assert (status.trouble.name, status.trouble.evidence, status.trouble.again) == (name, False, True)
+    watched.submit(NODE, attempt=2)
+    assert watched.done(NODE, attempt=2).trouble is None
+
+
 def test_a_healthy_node_has_no_trouble(watched):
     watched.submit(NODE)
     status = watched.done(NODE)
