@@ -242,6 +242,21 @@ def test_a_check_like_none_or_without_a_figure_is_refused(tmp_path, old, new, me
         sku_catalogue.read(path)
 
 
+def test_a_floor_without_a_value_is_a_share_of_the_data_sheet_and_lists_leave_out_what_it_lacks(tmp_path):
+    path = tmp_path / "a100.yml"
+    text = (criteria.COLLECTION / "skus" / "a100.yml").read_text()
+    path.write_text(text)
+    found = {check.name: check for check in sku_catalogue.read(path).checks}
+    assert found["diagnostics_memory_speed_a100"].value == 1.427e12  # 0.70 of 2,039 GB/s
+    assert found["diagnostics_host_to_device_together_speed_a100"].value == 3.15e9  # a tenth of PCIe 4.0 x16
+    assert found["facts_gpu_memory_a100"].value == 8e10
+    assert "diagnostics_matmul_tf32_speed_a100" in found
+    assert "diagnostics_matmul_fp8_speed_a100" not in found
+    path.write_text(f"{text}  - like: diagnostics_matmul_fp8_speed\n")
+    with pytest.raises(criteria.CriteriaError, match="diagnostics_matmul_fp8_speed_a100"):
+        sku_catalogue.read(path)
+
+
 def judged(model="NVIDIA H200", *, sku="auto", gpus=8, gpu_count=None, checks=(), vendor="nvidia"):
     run = make_run(stages=["facts"], sku=sku, gpu_count=gpu_count)
     evidence = healthy(run)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ COLLECTION = Path(__file__).resolve().parents[3]
 CRITERIA_SCHEMA = "gpuval.criteria/1"
 SKU_SCHEMA = "gpuval.skus/1"
 SHARED_CHECKS = COLLECTION / "skus/shared/checks.yml"
+#: Bytes per second and lane in one direction, by the generation of PCIe, encoding deducted.
+LANE_BYTES_PER_SECOND = {1: 2.5e8, 2: 5e8, 3: 9.85e8, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 
 
 class CriteriaError(GpuvalError, ValueError):
@@ -160,20 +162,39 @@ def sku_entries(document: dict[str, Any]) -> list[dict[str, Any]]:
     """The checks of a SKU as criteria have them: what ``like`` names is filled in. Raises CriteriaError."""
     shared, sku, entries = _shared_checks(), document["name"], []
     for entry in document["checks"]:
-        like = entry.get("like")
+        own = dict(entry)
+        like = own.pop("like", None)
         if like is None:
-            entries.append(entry)
+            entries.append(own)
             continue
         if like not in shared:
             raise CriteriaError(f"like: {like}: there is no such check in {SHARED_CHECKS.name}")
-        filled = {"name": f"{like}_{sku}", **shared[like], **entry}
-        del filled["like"]
-        if "value_of" in filled:
-            filled = {"value": document.get("gpu", {}).get(filled.pop("value_of")), **filled}
-        if "requires" in filled:
-            filled["requires"] = [f"{name}_{sku}" if name in shared else name for name in filled["requires"]]
-        entries.append(filled)
+        is_list = isinstance(shared[like], list)
+        for name in shared[like] if is_list else [like]:
+            filled = {"name": f"{name}_{sku}", **shared[name], **own}
+            times, value_of = filled.pop("times", None), filled.pop("value_of", None)
+            if value_of and (times is None or "source" not in own):  # a source of its own tells of a value of its own
+                figure = data_sheet_figure(document, value_of)
+                value = figure if figure is None or times is None else float(f"{figure * times:.4g}")
+                filled = {"value": value, **filled}
+            if is_list and filled.get("value", 0) is None:
+                continue  # a data sheet without fp8: the list is of what there is
+            if "requires" in filled:
+                filled["requires"] = [f"{one}_{sku}" if one in shared else one for one in filled["requires"]]
+            entries.append(filled)
     return entries
+
+
+def data_sheet_figure(document: Mapping[str, Any], path: str) -> Any:
+    """A figure of a SKU, None without it; of the way to the host that of PCIe, unless the SKU has another."""
+    found: Any = document
+    for key in path.split("."):
+        found = found.get(key) if isinstance(found, Mapping) else None
+    if found is None and path == "gpu.host_bytes_per_second":
+        gpu = document.get("gpu", {})
+        lane = LANE_BYTES_PER_SECOND.get(gpu.get("pcie_generation", 0), 0.0)
+        return gpu.get("pcie_width", 0) * lane or None
+    return found
 
 
 @functools.cache

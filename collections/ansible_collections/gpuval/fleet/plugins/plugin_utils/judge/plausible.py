@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ..core import units
 from ..core.text import pattern_of
 from ..records.documents import Metric, Record
 from ..records.states import UNFINISHED
 from . import sku_catalogue
-from .criteria import COLLECTION, read_document
+from .criteria import COLLECTION, data_sheet_figure, read_document
 from .entries import Entry, gang_of, own_entry
 from .sku_catalogue import Sku
 
 RANGES = COLLECTION / "skus/shared/ranges.yml"
 MAX_NAMED = 8
-#: Bytes per second and lane in one direction, by the generation of PCIe, encoding deducted.
-LANE_BYTES_PER_SECOND = {1: 2.5e8, 2: 5e8, 3: 9.85e8, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 _REMEDY = (
     "The figure is the fault of what measured it and proves nothing about the hardware. Check the tool's version, its "
     "unit and the node's clock, then validate again with --limit {node}"
@@ -41,8 +37,8 @@ class Range:
 
     def highest(self, sku: Sku | None) -> float | None:
         """The greatest plausible figure on a node of that SKU; None without a limit."""
-        peak = _property(sku, self.high_of) if sku and self.high_of else None
-        return self.high if peak is None else peak * self.times
+        peak = data_sheet_figure(vars(sku), self.high_of) if sku and self.high_of else None
+        return self.high if peak is None else float(peak) * self.times
 
 
 @functools.cache
@@ -118,15 +114,3 @@ def _problem(metric: Metric, *, too_small: bool, sku: Sku | None) -> str:
     highest = allowed.highest(sku)
     of_sku = f", {allowed.times:g} times that of {sku.title}" if sku and allowed.highest(None) != highest else ""
     return f"over {units.human(highest, allowed.unit)}{of_sku}"
-
-
-def _property(sku: Sku, path: str) -> float | None:
-    """A figure of the data sheet; of the way to the host the one that PCIe has, unless the SKU names another."""
-    if path == "host_bytes_per_second":
-        lanes = sku.gpu.get("pcie_width", 0) * LANE_BYTES_PER_SECOND.get(sku.gpu.get("pcie_generation", 0), 0.0)
-        return sku.gpu.get("host_bytes_per_second") or lanes or None
-    group, *keys = path.split(".")
-    value: Any = getattr(sku, group)
-    for key in keys:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return None if value is None else float(value)
