@@ -22,6 +22,7 @@ PLAYBOOK = """
 - hosts: all
   gather_facts: false
   tasks:
+    - ansible.builtin.import_role: {name: gpuval.fleet.gpuval}
     - ansible.builtin.import_role: {name: gpuval.fleet.store}
     - ansible.builtin.import_role: {name: gpuval.fleet.run, tasks_from: watch}
       vars:

@@ -17,6 +17,7 @@ PLAY = """
 - hosts: all
   gather_facts: false
   tasks:
+    - ansible.builtin.import_role: {name: gpuval.fleet.gpuval}
     - ansible.builtin.import_role:
         name: gpuval.fleet.run
         tasks_from: open

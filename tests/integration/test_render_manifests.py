@@ -14,6 +14,7 @@ PLAYBOOK = """
 - hosts: all
   gather_facts: false
   tasks:
+    - ansible.builtin.import_role: {name: gpuval.fleet.gpuval}
     - ansible.builtin.import_role: {name: gpuval.fleet.facts}
     - ansible.builtin.import_role: {name: gpuval.fleet.training}
     - ansible.builtin.import_role: {name: gpuval.fleet.loading}

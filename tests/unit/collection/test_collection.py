@@ -103,6 +103,29 @@ def test_the_thin_playbooks_import_the_collections(playbook):
     assert (FLEET / "playbooks" / f"{playbook}.yml").is_file()
 
 
+def roles_of(tasks):
+    """The roles that tasks import or include, in order."""
+    for task in tasks:
+        for kind in ("import_role", "include_role"):
+            if f"ansible.builtin.{kind}" in task:
+                yield task[f"ansible.builtin.{kind}"]["name"]
+        for part in ("block", "rescue", "always"):
+            yield from roles_of(task.get(part, ()))
+
+
+@pytest.mark.parametrize("path", sorted((FLEET / "playbooks").glob("*.yml")), ids=lambda path: path.name)
+def test_every_play_imports_the_settings_before_other_roles(path):
+    for play in yaml.safe_load(path.read_text()):
+        roles = list(roles_of(play.get("tasks", ())))
+        assert roles[:1] in ([], ["gpuval.fleet.gpuval"]), play["name"]
+
+
+@pytest.mark.parametrize("path", sorted((FLEET / "roles").glob("*/meta/main.yml")), ids=lambda path: path.parts[-3])
+def test_no_role_depends_on_another(path):
+    """Each dependency is a task more for every node, and its defaults are merged once more for every task."""
+    assert yaml.safe_load(path.read_text())["dependencies"] == []
+
+
 @pytest.mark.parametrize("path", sorted((FLEET / "schemas").glob("*.json")), ids=lambda path: path.name)
 def test_the_schemas_are_schemas(path):
     import json

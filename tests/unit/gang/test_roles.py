@@ -20,6 +20,7 @@ PLAY = """
   connection: local
   vars: {variables}
   tasks:
+    - import_role: {{name: gpuval.fleet.gpuval}}
     - import_role: {{name: gpuval.fleet.collective}}
     - import_role: {{name: gpuval.fleet.deepspeed}}
     - import_role: {{name: gpuval.fleet.fabric}}

@@ -21,6 +21,7 @@ PLAY = """
   connection: local
   vars: {variables}
   tasks:
+    - import_role: {{name: gpuval.fleet.gpuval}}
     - import_role: {{name: gpuval.fleet.run, tasks_from: reopen}}
       when: false
       run_once: true

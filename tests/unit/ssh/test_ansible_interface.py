@@ -1,10 +1,12 @@
 """What gpuval takes of ansible-core beyond its public interface is there as it expects it."""
 
 import inspect
+import sys
 
 from ansible.executor.process import worker
 from ansible.executor.task_queue_manager import FinalQueue
 from ansible.playbook.task import Task
+from ansible.plugins.loader import action_loader
 from ansible.vars.manager import VariableManager
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh import node_tasks
 
@@ -31,3 +33,12 @@ def test_variables_are_made_for_a_host_and_a_task():
 def test_our_queue_answers_to_every_call_of_ansibles_own():
     calls = {name for name in vars(FinalQueue) if name.startswith("send_")}
     assert calls <= set(vars(node_tasks._Answers))
+
+
+def test_an_action_that_is_loaded_before_the_fork_is_imported_once():
+    source = inspect.getsource(node_tasks.NodeTasks._start)
+    assert source.index("action_loader.get(") < source.index("WorkerProcess(")
+    action = action_loader.get("gpuval.fleet.launch_plan", class_only=True)
+    module = sys.modules["ansible_collections.gpuval.fleet.plugins.action.launch_plan"]
+    assert action is module.ActionModule
+    assert action_loader.get("gpuval.fleet.launch_plan", class_only=True) is action

@@ -8,6 +8,7 @@ import yaml
 from ansible_collections.gpuval.fleet.plugins.module_utils import node_directory, placement
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Connection, Store, StoreError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.plans import PlanError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.service import S3Service
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
@@ -33,6 +34,13 @@ def test_a_node_that_is_away_keeps_the_probes_words():
         "message": "it shows another key",
         "remedy": "find out why",
     }
+
+
+def test_the_workers_of_launches_inherit_the_schemas():
+    launching.warm_schemas()
+    before = schemas.validator.cache_info().misses
+    schemas.validate("launch_answer", {"directory": "/x", "launch": {"state": "started", "message": ""}}, what="it")
+    assert schemas.validator.cache_info().misses == before
 
 
 def test_a_node_ends_a_launch_that_hangs_well_before_the_controller_does():

@@ -24,6 +24,7 @@ from typing import Any
 from ansible.errors import AnsibleError
 from ansible.executor.process import worker as ansible_worker
 from ansible.playbook.task import Task
+from ansible.plugins.loader import action_loader
 from ansible.utils.display import Display
 
 from ..core.parent_process import Parent
@@ -140,6 +141,7 @@ class NodeTasks:
             variable_manager=self._variables,
             loader=loader,
         )
+        action_loader.get(task.action, class_only=True)  # imported here once, not in each worker
         variables = self._variables.get_vars(
             play=self._task.get_play(), host=host, task=task, _hosts=self._hosts, _hosts_all=self._all_hosts
         )

@@ -106,12 +106,13 @@ def warm(connection: Connection) -> None:
     """Do before the workers are forked what each of them would repeat."""
     archives()
     client(connection).sign_put("warm", 60)  # opens no connection; the first signature costs as much as ten others
-    warm_schema()
+    warm_schemas()
 
 
-def warm_schema() -> None:
-    """The first use of a schema validates the schema itself, which takes longer than any plan."""
-    schemas.validator("plan")
+def warm_schemas() -> None:
+    """The first use of a schema validates the schema itself, which takes longer than any plan or answer."""
+    for name in ("plan", "launch_answer"):
+        schemas.validator(name)
 
 
 def away(probed: Mapping[str, Any], node: str) -> dict[str, Any] | None:

@@ -115,7 +115,7 @@ class SshWatcher:
         """Nothing stays open between runs."""
 
     def plans(self) -> dict[str, str]:
-        launching.warm_schema()
+        launching.warm_schemas()
         names, plans, problems = self._task_vars["ansible_play_hosts"], {}, []
         tasks = NodeTasks(self._action, self._task_vars, min(_forks(), MAX_WORKERS))
         try:
