@@ -113,7 +113,9 @@ def test_settings_that_came_as_gathered_facts_are_refused(play):
 def test_the_check_of_settings_looks_at_the_facts_of_every_node(play):
     done = play(CHECK)
     assert done.returncode != 0
-    assert "hostile: gpuval_images comes from the node's own facts" in " ".join(done.stdout.split())
+    assert "gpuval_images comes from the node's own facts: set inject_facts_as_vars = false (hostile)" in " ".join(
+        done.stdout.split()
+    )
 
 
 def test_without_injected_facts_there_is_nothing_to_refuse(play):

@@ -51,4 +51,4 @@ def test_a_play_of_ones_own_gets_the_ssh_arguments_of_the_collection(tmp_path):
 """)
     done = Fleet(tmp_path, nodes={"node-1": {}}).play(str(play))
     assert done.code == 0, done
-    assert "UserKnownHostsFile=" in done.told
+    assert "-o StrictHostKeyChecking=yes" in done.told

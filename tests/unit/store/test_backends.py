@@ -26,6 +26,13 @@ def test_a_service_is_never_started_and_reached_by_every_node():
     assert (store.connection().region, store.connection().session_token) == ("eu", None)
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "asked", "creates"), [("", False, True), ("https://s", False, False), ("https://s", True, True)]
+)
+def test_a_service_creates_no_bucket_that_was_not_asked_for(endpoint, asked, creates):
+    assert open_store({**OPTIONS, "endpoint": endpoint, "create_bucket": asked}).creates_bucket is creates
+
+
 def test_nodes_get_a_key_of_their_own_or_none():
     given = {**OPTIONS, "endpoint": "https://s3.example", "access_key": "a", "secret_key": "s", "session_token": "t"}
     with pytest.raises(StoreError, match="gpuval_s3_read_access_key"):

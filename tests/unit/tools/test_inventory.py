@@ -2,6 +2,7 @@
 
 import importlib.util
 import io
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -77,3 +78,15 @@ def test_a_mistake_is_named_and_nothing_is_written(tmp_path, monkeypatch, capsys
     assert inventory.main([f"--{name}={value}" for name, value in given.items()]) == 1
     assert told in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "ignored"), [("mine/nodes.csv", True), ("mine/group_vars/all.yml", True), ("local/x", 0)]
+)
+def test_git_leaves_out_inventories_of_a_site(path, ignored):
+    done = subprocess.run(["git", "check-ignore", "-q", f"inventories/{path}"], cwd=ROOT, check=False)
+    assert (done.returncode == 0) == ignored
+
+
+def test_git_leaves_out_baselines_of_a_site():
+    subprocess.run(["git", "check-ignore", "-q", "baselines/site-1.json"], cwd=ROOT, check=True)

@@ -63,9 +63,9 @@ class ActionModule(ControllerAction):
         seen: dict[str, list[str]] = {}
         for node in hosts:
             values = values_of(self, node, task_vars)
-            for name in values:
-                names.setdefault(name, (node, values))
-            own.update(self._own(values))
+            names.update((name, (node, values)) for name in values if name not in names)
+            if values.get(settings.OWN):
+                own.update(self._own(values))
             for name in injected_settings(values):
                 wrong.setdefault(
                     f"{name} comes from the node's own facts: set inject_facts_as_vars = false", []
@@ -108,7 +108,7 @@ class ActionModule(ControllerAction):
     def _own(self, values):
         """The site's own names. What is no list is a problem of that setting."""
         try:
-            own = templar_of(self, values).template(values.get(settings.OWN, ()))
+            own = templar_of(self, values).template(values[settings.OWN])
         except AnsibleError:
             return []
         return [str(name) for name in own] if isinstance(own, (list, tuple)) else []
