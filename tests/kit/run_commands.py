@@ -60,3 +60,9 @@ def find_run(results, inventory="a", run_id="", bucket="b", folder=""):
     store = {"bucket": bucket, "state_dir": str(results.parent / "state")}
     options = {"run_id": run_id, "results_dir": str(results), "store": store, "folder": folder}
     return run_action("find_run", options, task_vars=variables(results, inventory))
+
+
+def clean_run(results, inventory="a", run_id="", namespace="", **options):
+    store = {"bucket": "b", "state_dir": str(results.parent / "state")}
+    options = {"run_id": run_id, "results_dir": str(results), "store": store, "namespace": namespace, **options}
+    return run_action("clean_run", options, task_vars=variables(results, inventory))

@@ -5,7 +5,10 @@ import itertools
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import cleaning, gangs, names
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster.api import Access, Cluster
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 
+from tests.kit import run_commands
+from tests.kit.actions import run_action
 from tests.kit.cluster import ClusterKit
 
 OURS, THEIRS = "20261120-201500-3f2a", "20261120-201500-77b0"
@@ -229,3 +232,20 @@ def test_volumes_are_only_asked_for_when_a_run_made_some(volumes):
     cleaning.clean(cluster, [OURS], 10, volumes=volumes)
     asked = [*cleaning.KINDS, *(cleaning.VOLUMES if volumes else ())]
     assert cluster.deletions == [kind for kind in asked for _selector in ("of the run", "of its rounds")]
+
+
+def test_a_clean_asks_for_no_more_with_a_history(kit, tmp_path):
+    """Requests of a clean after the first run, and after 27 that were cleaned, by the actions of the playbook."""
+    results = run_commands.lay_out(tmp_path)
+    counts = []
+    for number in range(27):
+        folder = run_commands.started(results, f"run-{number:02}")
+        folder.write_run({**folder.read_run(), "finished_at": run_folder.now()})
+        closed = run_commands.clean_run(results).result
+        kit.forget_requests()
+        options = {"run_ids": closed["run_ids"], "results_dir": str(results), "kubeconfig": str(kit.kubeconfig)}
+        done = run_action("clean_cluster", {**options, "context": "", "namespace": "gpuval"})
+        assert not done.failed and closed["run_ids"] == [f"run-{number:02}"], done.text
+        counts.append(len(kit.requests))
+    assert set(counts) == {counts[0]}, counts
+    assert "CLEAN: run run-26 in namespace gpuval" in done.text

@@ -133,7 +133,7 @@ def test_marks_are_removed_again(kit, cluster):
 def test_only_marks_of_one_run_or_of_some_nodes_are_removed(kit, cluster):
     nodes = kit.add_nodes(3)
     marks.set_marks(cluster, {nodes[0]: mark(), nodes[1]: mark(run_id="other"), nodes[2]: mark()}, taint=False)
-    assert list(marks.remove_marks(cluster, run_id="other").changes) == [nodes[1]]
+    assert list(marks.remove_marks(cluster, runs=["other"]).changes) == [nodes[1]]
     done = marks.remove_marks(cluster, [nodes[0], "gone"])
     assert (list(done.changes), done.missing) == ([nodes[0]], ["gone"])
     assert marks.VERDICT_LABEL in labels_of(kit, nodes[2])

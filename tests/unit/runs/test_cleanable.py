@@ -5,18 +5,13 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import state as run_state
 
 from tests.kit.actions import run_action
+from tests.kit.run_commands import clean_run as clean
 from tests.kit.run_commands import find_run, killed, lay_out, open_run, opened, started, variables
 
 
 @pytest.fixture
 def results(tmp_path):
     return lay_out(tmp_path)
-
-
-def clean(results, inventory="a", run_id="", namespace="", **options):
-    store = {"bucket": "b", "state_dir": str(results.parent / "state")}
-    options = {"run_id": run_id, "results_dir": str(results), "store": store, "namespace": namespace, **options}
-    return run_action("clean_run", options, task_vars=variables(results, inventory))
 
 
 def reported(results, run_ids, nodes=(), inventory="a", result=None):

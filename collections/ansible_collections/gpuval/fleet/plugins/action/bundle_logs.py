@@ -10,11 +10,11 @@ from ..module_utils.host_evidence import Part, pack
 from ..module_utils.redaction import Redaction
 from ..plugin_utils.cluster import names, node_evidence
 from ..plugin_utils.cluster.api import Access, Cluster, ClusterError
-from ..plugin_utils.core.action import ControllerAction
 from ..plugin_utils.core.escape import one_line
 from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.core.schemas import Invalid
 from ..plugin_utils.delivery import log_bundle
+from ..plugin_utils.runs.action import RunAction
 from ..plugin_utils.runs.folder import RunError, RunFolder
 
 NAMED_NODES = 20
@@ -23,9 +23,9 @@ OUTPUT_LINES = 20_000
 SECRETS = ("access_key", "secret_key", "session_token", "read_access_key", "read_secret_key")
 
 
-class ActionModule(ControllerAction):
+class ActionModule(RunAction):
     def work(self, options, task_vars):
-        folder = log_bundle.run_folder_of(project_path(options["results_dir"]), options["run_id"])
+        folder = log_bundle.run_folder_of(project_path(options["results_dir"]), options["run_id"], self.inventory)
         if self.check_mode:
             return {"changed": False, "msg": "check mode: nothing is written"}
         nodes = sorted({*_expected(folder), *task_vars["ansible_play_hosts_all"]})

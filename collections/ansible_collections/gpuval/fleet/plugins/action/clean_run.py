@@ -29,13 +29,13 @@ class ActionModule(RunAction):
             self._display.display(line)
         if not run_id and not found.latest and not _opened(results, self.inventory):
             self._name_active(results, found.active)
-            nothing = {"run_ids": [], "round_ids": [], "active": found.active, "nodes": []}
+            nothing = {"run_ids": [], "marked_by": [], "round_ids": [], "active": found.active, "nodes": []}
             return {"changed": False, **nothing, "msg": "there is no run to close"}
         folder = run_folder.resolve(results, run_id or found.latest, self.inventory, opened=True)
         run_id = folder.path.name
         active = [other for other in found.active if other != run_id]
         if folder.is_copy or not folder.run_file.exists():
-            known = {"run_ids": [run_id], "round_ids": [], "active": active, "nodes": []}
+            known = {"run_ids": [run_id], "marked_by": [run_id], "round_ids": [], "active": active, "nodes": []}
             return {"changed": False, **known, "msg": f"run {run_id} is not known here"}
         run_folder.ensure_of(results, run_id, self.inventory)
         run = folder.read_run()
@@ -56,13 +56,14 @@ class ActionModule(RunAction):
             for other in run_ids:  # the nodes' halves go with the runs' folders there
                 changed |= RunKeys(results / other / ".state" / "ssh").remove()
                 keys.forget_all(run_folder.RunFolder(results / other))
+        earlier = [] if options["run_id"] else [one for one in found.all if one not in (run_id, *active)]
         deleted = 0
         if options["clean_store"] and not self.check_mode:
-            earlier = [] if options["run_id"] else [one for one in found.all if one not in (run_id, *active)]
             deleted = sum(_delete_objects(access, run_folder.RunFolder(results / one)) for one in (run_id, *earlier))
         return {
             "changed": changed or deleted > 0,
             "run_ids": run_ids,
+            "marked_by": [run_id, *earlier],
             "round_ids": [
                 round_id for other in run_ids for round_id in round_ids_of(run_folder.RunFolder(results / other))
             ],

@@ -8,9 +8,9 @@ import binascii
 
 from ansible.errors import AnsibleError
 
-from ..plugin_utils.core.action import ControllerAction
 from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.delivery import log_bundle
+from ..plugin_utils.runs.action import RunAction
 
 GZIP = b"\x1f\x8b"
 
@@ -29,12 +29,12 @@ class NoEvidence(Exception):  # noqa: N818  (a state, not a failure of the task)
         self.state = state
 
 
-class ActionModule(ControllerAction):
+class ActionModule(RunAction):
     _requires_connection = True
 
     def work(self, options, task_vars):
         node = task_vars["inventory_hostname"]
-        folder = log_bundle.run_folder_of(project_path(options["results_dir"]), options["run_id"])
+        folder = log_bundle.run_folder_of(project_path(options["results_dir"]), options["run_id"], self.inventory)
         if self.check_mode:
             return {"changed": False, "evidence": {}, "msg": "check mode: nothing is gathered"}
         # Written first, so that a task that is cut off leaves no earlier answer as today's.

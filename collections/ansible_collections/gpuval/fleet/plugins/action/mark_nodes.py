@@ -32,7 +32,8 @@ class ActionModule(RunAction):
         with Cluster(Access.of(options)) as cluster:
             before = {node["metadata"]["name"]: node for node in cluster.list("Node")[0]}
             if options["state"] == "absent":
-                done = marks.remove_marks(cluster, options["nodes"], options["run_id"], trial=self.check_mode)
+                runs = options["run_ids"] or [one for one in [options["run_id"]] if one]
+                done = marks.remove_marks(cluster, options["nodes"], runs, trial=self.check_mode)
                 noted = self._note(cluster, before, dict.fromkeys(done.changes, frozenset()))
                 still = {}
             else:

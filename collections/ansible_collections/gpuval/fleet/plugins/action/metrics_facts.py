@@ -3,20 +3,18 @@
 
 from __future__ import annotations
 
-from ..plugin_utils.core.action import ControllerAction
 from ..plugin_utils.core.escape import safe_name
-from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.report.lookup import find_node, node_facts
-from ..plugin_utils.runs.folder import RunError, resolve
+from ..plugin_utils.runs.action import RunAction
+from ..plugin_utils.runs.folder import RunError
 
 
-class ActionModule(ControllerAction):
+class ActionModule(RunAction):
     _supports_check_mode = True
     _supports_async = False
 
     def work(self, options, task_vars):
-        run_id = "" if options["run_id"] == "latest" else options["run_id"]
-        path = resolve(project_path(options["results_dir"]), run_id).path / "report.json"
+        path = self.folder(options).path / "report.json"
         node = safe_name(options["node"] or task_vars["inventory_hostname"])
         try:
             report, entry = find_node(path.read_text(encoding="utf-8"), node)

@@ -77,6 +77,11 @@ run_ids:
   returned: O(state=closed)
   type: list
   elements: str
+marked_by:
+  description: Runs whose marks may be on nodes of a cluster, those that were cleaned before among them.
+  returned: O(state=closed)
+  type: list
+  elements: str
 round_ids:
   description: Rounds of gangs of those runs, which have folders of their own on the nodes.
   returned: O(state=closed)

@@ -28,10 +28,15 @@ options:
   state:
     description:
       - V(present) writes the verdicts of the report.
-      - V(absent) takes labels, annotations and the taint off; with O(run_id) only those of that run.
+      - V(absent) takes labels, annotations and the taint off; with O(run_id) or O(run_ids) only those of these runs.
     type: str
     default: present
     choices: [present, absent]
+  run_ids:
+    description: For O(state=absent), several runs at once, in as many requests as for one.
+    type: list
+    elements: str
+    default: []
   nodes:
     description: Only these nodes. Empty is all of the run, or with O(state=absent) all of the cluster.
     type: list

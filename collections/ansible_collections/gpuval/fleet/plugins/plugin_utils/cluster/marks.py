@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -127,11 +127,11 @@ def _shown(labels: Mapping[str, Any], notes: Mapping[str, Any], taints: Iterable
     return yaml.safe_dump({key: value for key, value in summary.items() if value} or None, sort_keys=True)
 
 
-def is_marked(node: Mapping[str, Any], run_id: str = "") -> bool:
-    """Whether a Node bears a mark, of this run or of any."""
+def is_marked(node: Mapping[str, Any], runs: Collection[str] = ()) -> bool:
+    """Whether a Node bears a mark, of one of these runs or of any."""
     labels = node["metadata"].get("labels") or {}
-    if run_id:
-        return labels.get(names.RUN_LABEL) == names.label_value(run_id)
+    if runs:
+        return labels.get(names.RUN_LABEL) in map(names.label_value, runs)
     tainted = any(taint.get("key") == FAILED_TAINT for taint in (node.get("spec") or {}).get("taints") or ())
     return tainted or any(key in labels for key in LABELS)
 
@@ -169,11 +169,13 @@ def set_marks(cluster: Cluster, marks: Mapping[str, Mark | None], *, taint: bool
     return result
 
 
-def remove_marks(cluster: Cluster, wanted: Iterable[str] = (), run_id: str = "", *, trial: bool = False) -> Marked:
-    """Take the marks off these nodes, else off all; with `run_id` only those of that run."""
+def remove_marks(
+    cluster: Cluster, wanted: Iterable[str] = (), runs: Collection[str] = (), *, trial: bool = False
+) -> Marked:
+    """Take the marks off these nodes, else off all; with `runs` only those of these runs."""
     listed = cluster.list("Node")[0]
     chosen = set(wanted) or {node["metadata"]["name"] for node in listed}
-    marked = {node["metadata"]["name"] for node in listed if is_marked(node, run_id)}
+    marked = {node["metadata"]["name"] for node in listed if is_marked(node, runs)}
     result = set_marks(cluster, dict.fromkeys(sorted(chosen & marked)), taint=True, trial=trial) if marked else Marked()
     result.missing = sorted(chosen - {node["metadata"]["name"] for node in listed})
     return result

@@ -8,7 +8,7 @@ import json
 import secrets
 import tarfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +37,12 @@ NOT_ASKED = {"state": "unknown", "message": "the node was not asked"}
 NO_RUN = "no-run"
 
 
-def run_folder_of(results: Path, run_id: str) -> Path:
-    """The run's folder, even if it does not exist; that of `NO_RUN` if none is named and none was ever started."""
-    if run_id in ("", runs_folder.LATEST) and runs_folder.latest_run_id(results) is None:
+def run_folder_of(results: Path, run_id: str, inventory: Sequence[str] = ()) -> Path:
+    """The run's folder, even if it does not exist; that of `NO_RUN` if none is named and none of the inventory was ever
+    started."""
+    if run_id in ("", runs_folder.LATEST) and runs_folder.latest_run_id(results, inventory) is None:
         return results / NO_RUN
-    return runs_folder.resolve(results, run_id).path
+    return runs_folder.resolve(results, run_id, inventory).path
 
 
 def logs_folder(run_folder: Path) -> Path:
