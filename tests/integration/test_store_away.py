@@ -98,6 +98,7 @@ def test_a_node_that_cannot_reach_the_store_is_asked_for_its_records(new_fleet, 
         launch = json.loads((fleet.run_folder / ".state/launches/node-1.json").read_text())
         assert launch["store_reachable"] is False
         assert "the store does not answer" in launch["message"]
+        assert f"node-1: {launch['message']}; records of such nodes are fetched" in done.told
         assert not (fleet.node_directory("node-1") / "uploaded.json").exists(), "the node did reach the store"
         assert done.code == 0, done
         assert "FINAL ACCEPTANCE: PASS" in done.output

@@ -1,4 +1,4 @@
-"""A node on which another run is at work: refused, or queued for a limited time."""
+"""How launches end: refused or queued while another run is at work, started without the store."""
 
 from types import SimpleNamespace
 
@@ -70,3 +70,17 @@ def test_another_refusal_is_not_queued(queue):
     one = queue(600)
     one.end(100, {**REFUSED, "class": "foreign_work", "message": "others use this node's accelerators"})
     assert one.view.done
+
+
+def test_a_reason_why_nodes_do_not_reach_the_store_is_shown_once_and_counted(queue):
+    one = queue(0)
+    away = {**STARTED, "store_reachable": False, "message": "the store answers 500"}
+    for launch in (away, away, {**away, "message": "the store does not answer: timed out"}):
+        one.end(100, launch)
+    assert one.lines == [
+        "n1: the store answers 500; records of such nodes are fetched from them",
+        "n1: the store does not answer: timed out; records of such nodes are fetched from them",
+    ]
+    assert decisions.progress([one.view], 65).endswith("| 1 without the store")
+    one.end(100, STARTED)
+    assert len(one.lines) == 2 and "without" not in decisions.progress([one.view], 65)

@@ -229,6 +229,9 @@ def progress(views: Sequence[NodeView], elapsed: float) -> str:
         shown = [f"{count} {state}" for state, count in sorted(counts.items()) if state not in ("missing", "pending")]
         if shown:
             parts.append(f"{stage} {', '.join(shown)}")
+    without = sum(view.launch.get("store_reachable") is False for view in views)
+    if without:
+        parts.append(f"{without} without the store")
     done = sum(view.done for view in views)
     line = f"{clock(elapsed)} nodes {done}/{len(views)} done"
     each = [seconds_left(view) for view in views if not view.done]

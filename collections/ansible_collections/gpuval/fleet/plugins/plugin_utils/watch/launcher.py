@@ -36,6 +36,7 @@ class Launcher:
         #: Further attempts that wait for a place.
         self.ordered: dict[str, Attempt] = {}
         self.started: set[str] = set()
+        self._store_problems: set[str] = set()
         self.window = asked
         memory = watched.memory
         if memory.window not in (None, [asked.nodes, asked.transfers]):  # a new command overrides an earlier `window`
@@ -99,9 +100,18 @@ class Launcher:
             view.tries, view.queued_until = 0, None
             if event.started:
                 self.started.add(view.name)
+            self._report_store(view)
         else:
             self._queue(view, now)
             self._not_started(view, before, reported=event.reported or view.queued_until is not None)
+
+    def _report_store(self, view: NodeView) -> None:
+        """Why a node does not reach the store, once for all nodes with that reason: the progress counts them."""
+        message = str(view.launch.get("message") or "")
+        without = view.launch.get("store_reachable") is False and message.startswith("the store")
+        if without and message not in self._store_problems:
+            self._store_problems.add(message)
+            self._warn(f"{view.name}: {message}; records of such nodes are fetched from them")
 
     def _queue(self, view: NodeView, now: float) -> None:
         """Wait for another run's end, for a limited time."""
