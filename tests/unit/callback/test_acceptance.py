@@ -36,3 +36,4 @@ def test_the_block_is_printed_after_the_recap(monkeypatch, tmp_path, judged):
     assert shown == []
     callback.v2_playbook_on_stats(None)
     assert ["FINAL ACCEPTANCE: PASS" in text for text in shown] == ([True] if judged else [])
+    assert [f"- Report: {tmp_path / 'report.html'}\n" in text for text in shown] == ([True] if judged else [])

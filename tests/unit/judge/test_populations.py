@@ -6,7 +6,8 @@ import statistics
 import fleets
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, populations, verdict
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import part_text, summary_lines
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.problems import part_text
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import summary_lines
 
 from tests.kit.builders import TIME
 

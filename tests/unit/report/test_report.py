@@ -15,6 +15,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import (
     perf_csv,
     write_file,
 )
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import summary_lines
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -45,6 +46,53 @@ def test_console_block(mixed):
     assert lines[3].startswith("- crashed FAIL training: crash: killed by SIGKILL: ")
     assert "(gpu:3, serial 165493, 0000:93:00.0)" in lines[4]
     assert lines[5].startswith("- gone INCOMPLETE launch: unreachable (no_route): No route to host: ")
+
+
+def refused(names, message="No route to host", **fields):
+    run = make_run(["good", *names], gpu_count=8)
+    evidence = healthy(run)
+    for name in names:
+        del evidence.records[name]
+        evidence.launches[name] = {"state": "unreachable", "message": message.format(node=name), **fields}
+    return judge(run, evidence)
+
+
+def test_equal_reasons_and_remedies_are_said_once_with_their_nodes():
+    lines = final_block(refused(["node-1", "node-2", "node-10"])).splitlines()
+    (line,) = [line for line in lines if "No route to host" in line]
+    assert line.startswith("- node-1, node-2, node-10 INCOMPLETE launch: unreachable (no_route): No route to host: ")
+    assert line.endswith("then validate again with --limit node-1,node-2,node-10")
+    block = final_block(refused([f"node-{number}" for number in range(30)]))
+    assert "- node-0, node-1, node-2, node-3, node-4, node-5, node-6, node-7 and 22 more INCOMPLETE" in block
+    assert block.count("--limit @results/run-1/failed_nodes.txt") == 1
+
+
+def test_names_of_nodes_make_reasons_no_different_and_a_remedy_is_said_once():
+    (line,) = [one for one in refused(["a-1", "a-2"], "{node}: no route")["summary"] if "launch" in one]
+    assert "<node>: no route" in line
+    run = make_run(["good", "slow", "slower"], gpu_count=8)
+    evidence = healthy(run)
+    for name, rate in (("slow", 5.0), ("slower", 4.0)):
+        evidence.records[name]["training"]["metrics"] = training_metrics(tflops=rate)
+    block = final_block(judge(run, evidence))
+    assert block.count("look at the clocks") == 1
+    assert ": remedy as for slow" in block
+
+
+def test_a_remedy_with_a_command_is_never_cut(mixed):
+    command = "ssh-keygen -R " + "x" * 700 + " -f /home/operator/.ssh/known_hosts"
+    for check in mixed["nodes"][-1]["checks"]:
+        check["remedy"] = command
+    mixed["summary"] = summary_lines(mixed)
+    assert command in final_block(mixed)
+    assert command in markdown_report(mixed).replace("\\", "")
+
+
+@pytest.mark.parametrize("nodes", [["node-1"], []])
+def test_the_block_ends_with_the_path_of_the_page(nodes):
+    run = make_run(nodes)
+    block = final_block(judge(run, healthy(run)), page="/srv/results/run-1/report.html")
+    assert block.splitlines()[-2:] == ["- Report: /srv/results/run-1/report.html", "=" * 50]
 
 
 def test_console_block_of_a_pass_says_what_was_measured():

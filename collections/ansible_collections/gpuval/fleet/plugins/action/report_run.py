@@ -56,7 +56,8 @@ class ActionModule(RunAction):
 
     def _announce(self, folder, report):
         if CALLBACK not in constants.config.get_config_value("CALLBACKS_ENABLED"):
-            self._display.display(*final_block(report).split("\n"))
+            block = final_block(report, page=str(folder.path / "report.html"))
+            self._display.display(*block.split("\n"))
         verdict = report["verdict"]
         return {
             "changed": False,

@@ -63,4 +63,6 @@ class CallbackModule(CallbackBase):
         if self._run:
             self._run.advance(FAILED, self._failure or "its playbook ended early", os.getpid())
         if self._report:
-            self._display.display(final_block(next(report_file.walk(Path(self._report)))))
+            path = Path(self._report)
+            block = final_block(next(report_file.walk(path)), page=str(path.with_name("report.html")))
+            self._display.display(block)

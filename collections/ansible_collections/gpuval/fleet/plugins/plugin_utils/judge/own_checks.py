@@ -58,7 +58,7 @@ def launch_check(name: str, launch: Mapping[str, Any] | None, records: Mapping[s
     reason = state if word in (state, "not_started", "launch_failed", "plan_refused") else f"{state} ({word})"
     if known["message"]:
         reason += f": {one_line(known['message'], 400)}"
-    remedy = one_line(known["remedy"], 400).replace("{node}", name)
+    remedy = one_line(known["remedy"], 1000).replace("{node}", name)
     if "validate again" not in remedy:  # a probe's remedy is its own
         remedy = f"{remedy}, {_AGAIN.format(node=name)}"
     return own_entry("launch", "", "launch", "missing", value=word, expected="started", reason=reason, remedy=remedy)

@@ -27,7 +27,8 @@ from . import template
 from .page import checks, curves, environment, figures
 from .page.encode import Shared, script_json, short
 from .place import RESULTS, Place
-from .summary import bad_nodes, decisive, node_line, part_text, places
+from .problems import part_text
+from .summary import MAX_LINE, bad_nodes, decisive, node_lines, places
 
 ASSETS = Path(__file__).parent / "page" / "assets"
 SCRIPTS = ("uplot/uPlot.iife.min.js", "report.js")
@@ -181,8 +182,8 @@ def _wall_seconds(run: Mapping[str, Any]) -> float | None:
 
 def _remarks(report: Mapping[str, Any]) -> list[str]:
     """The lines of the console's block that tell of no node by itself: those have a place of their own here."""
-    of_nodes = {one_line(node_line(node), 700) for node in report["nodes"] if node["verdict"] != "PASS"}
-    return [line for line in report["summary"][1:] if line not in of_nodes and not line.startswith("... and ")]
+    of_nodes = {one_line(line, MAX_LINE) for line in node_lines(report)}
+    return [line for line in report["summary"][1:] if line not in of_nodes]
 
 
 def _analysis(report: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from ..core.escape import one_line, xml_text
-from .summary import part_text
+from .problems import part_text
 
 _TAGS = {"fail": "failure", "missing": "error", "skipped": "skipped"}
 

@@ -14,7 +14,8 @@ from ..records import lines as stage_lines
 from . import template
 from .page.figures import judged_figures
 from .place import RESULTS, Place
-from .summary import decisive, metric_value, part_text, places
+from .problems import part_text
+from .summary import decisive, metric_value, places
 
 SPEEDS = ("training_tokens_per_second", "training_samples_per_second", "training_model_tflops")
 #: Rows of the table of GPUs: a hundred nodes of eight fit.

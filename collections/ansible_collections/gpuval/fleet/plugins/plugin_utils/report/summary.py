@@ -13,7 +13,7 @@ from ..core.text import some_of
 from ..core.vendors import GPU_VENDORS
 from ..gang import console
 from ..judge import retries
-from ..judge.verdict import headline
+from . import problems
 
 #: What the summary says of nodes that passed only on a further attempt, by its cause.
 RETRIED = {
@@ -22,6 +22,7 @@ RETRIED = {
     retries.INTERRUPTED: "Interrupted (pod evicted or deleted, node lost, run cancelled), passed when run again",
 }
 MAX_NODE_LINES = 20
+MAX_LINE = 2000
 
 #: The main figures of each stage, with their texts.
 HEADLINES: Mapping[str, Mapping[str, str]] = {
@@ -46,10 +47,7 @@ def summary_lines(report: Mapping[str, Any]) -> list[str]:
     counts, nodes = report["counts"], report["nodes"]
     verdicts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in ("PASS", "FAIL", "INCOMPLETE"))
     lines = [f"Nodes: {counts['expected']} expected, {verdicts}"]
-    bad = bad_nodes(report)
-    lines += [node_line(node) for node in bad[:MAX_NODE_LINES]]
-    if len(bad) > MAX_NODE_LINES:
-        lines.append(f"... and {len(bad) - MAX_NODE_LINES} more: see report.html")
+    lines += node_lines(report)
     if not nodes:
         lines.append("No node was expected: check the inventory and --limit")
     if report["verdict"] in ("PASS", "PARTIAL"):
@@ -59,7 +57,15 @@ def summary_lines(report: Mapping[str, Any]) -> list[str]:
     if gangs:
         lines += console.lines(gangs, {node["name"]: node["verdict"] for node in nodes})
     lines += _remarks(report)
-    return [one_line(line, 700) for line in lines]
+    return [one_line(line, MAX_LINE) for line in lines]
+
+
+def node_lines(report: Mapping[str, Any]) -> list[str]:
+    """The lines on nodes that are not PASS."""
+    listed = problems.problems(bad_nodes(report))
+    lines = problems.lines(listed[:MAX_NODE_LINES], report["run"]["run_id"])
+    left = sum(len(problem.nodes) for problem in listed[MAX_NODE_LINES:])
+    return [*lines, f"... and {left} more: see report.html"] if left else lines
 
 
 def bad_nodes(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -79,36 +85,6 @@ def _not_started(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
     if counted.total() < 2:
         return []
     return ["Not started: " + ", ".join(f"{count} {word}" for word, count in counted.most_common())]
-
-
-def node_line(node: Mapping[str, Any]) -> str:
-    """``node-042 FAIL training: <what> (gpu:3, serial ..., 0000:9d:00.0): <remedy>``."""
-    check = headline(node)
-    if check is None:
-        return f"{node['name']} {node['verdict']}: no required check was passed"
-    stage = f" {check['stage']}" if check["stage"] else f" {check['name']}"
-    part = part_text(node, check["part"])
-    line = f"{node['name']} {node['verdict']}{stage}: {one_line(check['reason'], 320)}"
-    if part:
-        line += f" ({part})"
-    if check["remedy"]:
-        line += f": {one_line(check['remedy'], 240)}"
-    return line
-
-
-def part_text(node: Mapping[str, Any], part: str) -> str:
-    """A part with what is printed on it: serial, PCI address and slot; empty for the whole node."""
-    if part == "node":
-        return ""
-    kind, _, index = part.partition(":")
-    if kind != "gpu":
-        return part
-    for gpu in node["identity"].get("gpus", []):
-        if str(gpu["index"]) == index:
-            serial = f"serial {gpu['serial']}" if "serial" in gpu else ""
-            slot = f"slot {gpu['slot']}" if "slot" in gpu else ""
-            return ", ".join(text for text in (part, serial, gpu.get("pci", ""), slot) if text)
-    return part
 
 
 def decisive(node: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -210,8 +186,12 @@ def _hardware(node: Mapping[str, Any]) -> bool:
     return bool(found and found["value"])
 
 
-def final_block(report: Mapping[str, Any], width: int = 50) -> str:
-    """The FINAL ACCEPTANCE block between two lines of ``width`` equals signs; no terminal escape can be in it."""
+def final_block(report: Mapping[str, Any], width: int = 50, page: str = "") -> str:
+    """The FINAL ACCEPTANCE block between two lines of ``width`` equals signs; no terminal escape can be in it.
+
+    ``page`` is the path of report.html.
+    """
     rule = "=" * width
-    lines = [f"- {console_line(one_line(line, 700))}" for line in report["summary"]]
+    lines = [f"- {console_line(one_line(line, MAX_LINE))}" for line in report["summary"]]
+    lines += [f"- Report: {console_line(page)}"] if page else []
     return "\n".join([rule, f"FINAL ACCEPTANCE: {one_line(report['verdict'])}", *lines, rule])

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...core.escape import one_line
 from ..place import Place
-from ..summary import part_text
+from ..problems import part_text
 from .encode import Shared, mostly, short
 
 #: One letter for each verdict, the worst first; small ones are advice.

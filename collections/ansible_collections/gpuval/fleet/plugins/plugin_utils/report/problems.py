@@ -1,0 +1,91 @@
+"""The nodes that are not accepted, equal ones together: a reason and a remedy are said once, with their nodes. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..core.escape import one_line
+from ..core.text import some_of
+from ..judge.verdict import headline
+
+#: A remedy may hold a command, which is of no use when it is cut.
+MAX_REMEDY = 1200
+MAX_NAMES = 8
+_NODE = "{node}"
+
+
+@dataclass
+class Problem:
+    """Nodes with the same verdict for the same reason. In texts of several nodes ``{node}`` stands for the name."""
+
+    verdict: str
+    where: str
+    reason: str
+    part: str
+    remedy: str
+    nodes: list[str] = field(default_factory=list)
+
+    def named(self, text: str, run_id: str) -> str:
+        """A text of the problem with its nodes: ``--limit`` names them all, or the file that does."""
+        if len(self.nodes) == 1:
+            return text.replace(_NODE, self.nodes[0])
+        few = len(self.nodes) <= MAX_NAMES
+        limit = ",".join(self.nodes) if few else f"@results/{run_id}/failed_nodes.txt"
+        return text.replace(f"--limit {_NODE}", f"--limit {limit}").replace(_NODE, "<node>")
+
+
+def problems(nodes: Iterable[Mapping[str, Any]]) -> list[Problem]:
+    """Of nodes that are not PASS, in their order."""
+    found: dict[tuple[str, ...], Problem] = {}
+    for node in nodes:
+        name, check = node["name"], headline(node)
+        if check is None:
+            texts = ("", "no required check was passed", "", "")
+        else:
+            where, part = check["stage"] or check["name"], part_text(node, check["part"])
+            texts = (where, without(name, check["reason"]), part, without(name, check["remedy"]))
+        problem = found.setdefault((node["verdict"], *texts), Problem(node["verdict"], *texts))
+        problem.nodes.append(name)
+    return list(found.values())
+
+
+def lines(listed: Sequence[Problem], run_id: str) -> list[str]:
+    """``node-042 FAIL training: <what> (gpu:3, serial ..., 0000:9d:00.0): <remedy>``."""
+    told: dict[str, str] = {}
+    found = []
+    for problem in listed:
+        where = f" {problem.where}" if problem.where else ""
+        line = f"{some_of(problem.nodes, MAX_NAMES)} {problem.verdict}{where}: "
+        line += one_line(problem.named(problem.reason, run_id), 320)
+        if problem.part:
+            line += f" ({problem.part})"
+        if problem.remedy in told:
+            line += f": remedy as for {told[problem.remedy]}"
+        elif problem.remedy:
+            told[problem.remedy] = problem.nodes[0]
+            line += f": {one_line(problem.named(problem.remedy, run_id), MAX_REMEDY)}"
+        found.append(line)
+    return found
+
+
+def without(name: str, text: str) -> str:
+    """The text with ``{node}`` in place of that name."""
+    return re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-]|\.\w)", _NODE, text) if name in text else text
+
+
+def part_text(node: Mapping[str, Any], part: str) -> str:
+    """A part with what is printed on it: serial, PCI address and slot; empty for the whole node."""
+    if part == "node":
+        return ""
+    kind, _, index = part.partition(":")
+    if kind != "gpu":
+        return part
+    for gpu in node["identity"].get("gpus", []):
+        if str(gpu["index"]) == index:
+            serial = f"serial {gpu['serial']}" if "serial" in gpu else ""
+            slot = f"slot {gpu['slot']}" if "slot" in gpu else ""
+            return ", ".join(text for text in (part, serial, gpu.get("pci", ""), slot) if text)
+    return part
