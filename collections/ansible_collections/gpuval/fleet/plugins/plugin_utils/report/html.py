@@ -24,17 +24,19 @@ from ..core.escape import NODE_NAME, clean_text, one_line
 from ..judge.analysis.fleet import by_group
 from ..judge.verdict import headline
 from . import template
-from .page import checks, curves, environment, figures
+from .page import checks, curves, environment, figures, nodes
 from .page.encode import Shared, script_json, short
 from .place import RESULTS, Place
-from .problems import part_text
-from .summary import MAX_LINE, bad_nodes, decisive, node_lines, places
+from .problems import without
+from .summary import MAX_LINE, bad_nodes, node_lines, places, reasons
 
 ASSETS = Path(__file__).parent / "page" / "assets"
 SCRIPTS = ("uplot/uPlot.iife.min.js", "report.js")
 STYLES = ("uplot/uPlot.min.css", "report.css")
 
 MAX_GPUS = 16
+#: Cards of nodes that are not accepted, before the page folds.
+MAX_SHOWN_FAILURES = 24
 _VERDICT_WORDS = {
     "PASS": "Every expected node passed.",
     "PARTIAL": "All that was asked for passed; the run was narrowed, so it is no acceptance.",
@@ -53,6 +55,8 @@ def html_report(report: Mapping[str, Any], directory: Path | None = None, eviden
     texts = Shared()
     tabled = checks.table(report)
     spread = figures.figures_of(report)
+    bad = bad_nodes(report)
+    failures = nodes.failures(bad)
     data = {
         "nodes": _nodes(report, tabled, texts, linked),
         "place": evidence.path,
@@ -73,12 +77,15 @@ def html_report(report: Mapping[str, Any], directory: Path | None = None, eviden
         wall_seconds=_wall_seconds(report["run"]),
         remarks=_remarks(report),
         causes=checks.causes(report),
-        bad_nodes=bad_nodes(report),
-        MAX_OPEN_NODES=checks.MAX_OPEN_NODES,
+        bad_nodes=bad,
+        failures=failures,
+        MAX_SHOWN_FAILURES=MAX_SHOWN_FAILURES,
+        open_failures=6 if len(failures) <= 6 else 3,
+        own=_own,
+        node_table=nodes.table(report),
         MAX_REMARKS_OF_A_NODE=checks.MAX_REMARKS_OF_A_NODE,
-        decisive=decisive,
+        reasons=reasons,
         headline=headline,
-        part_text=part_text,
         places=places,
         evidence_links=lambda node: checks.evidence_links(node, linked, evidence),
         columns=tabled.columns,
@@ -95,6 +102,11 @@ def html_report(report: Mapping[str, Any], directory: Path | None = None, eviden
 
 def _escaped(text: str, limit: int | None = None) -> str:
     return escape(clean_text(text) if limit is None else one_line(text, limit))
+
+
+def _own(text: str, failure: nodes.Failure) -> str:
+    """A text of the first node of a failure, for all of its nodes."""
+    return text if len(failure.names) == 1 else without(failure.names[0], text).replace("{node}", "<node>")
 
 
 def _breakable(name: str) -> Markup:

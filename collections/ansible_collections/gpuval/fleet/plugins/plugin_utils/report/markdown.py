@@ -14,8 +14,7 @@ from ..records import lines as stage_lines
 from . import template
 from .page.figures import judged_figures
 from .place import RESULTS, Place
-from .problems import part_text
-from .summary import decisive, metric_value, places
+from .summary import metric_value, places, reasons
 
 SPEEDS = ("training_tokens_per_second", "training_samples_per_second", "training_model_tflops")
 #: Rows of the table of GPUs: a hundred nodes of eight fit.
@@ -47,9 +46,8 @@ def markdown_report(report: Mapping[str, Any], evidence: Place = RESULTS) -> str
             if check["verdict"] == "warn" or (check["verdict"] == "missing" and check["severity"] == "advisory")
         ],
         evidence_files=lambda node: _evidence_files(node, evidence),
-        decisive=decisive,
+        reasons=reasons,
         headline=headline,
-        part_text=part_text,
         places=places,
         hardware=_hardware,
         counted=_counted,

@@ -103,6 +103,23 @@ def decisive(node: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return sorted(shown, key=lambda check: check["verdict"] != "fail")
 
 
+def reasons(node: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], str, str]]:
+    """The decisive checks, each with its parts and its remedy: parts with one reason, and a remedy, are said once."""
+    parts: dict[tuple[str, str], list[str]] = {}
+    checks = {}
+    for check in decisive(node):
+        key = (check["name"], check["reason"])
+        checks.setdefault(key, check)
+        parts.setdefault(key, []).append(problems.part_text(node, check["part"]))
+    told: set[str] = set()
+    found = []
+    for key, check in checks.items():
+        remedy = "as above" if check["remedy"] in told else check["remedy"]
+        told.add(check["remedy"])
+        found.append((check, "; ".join(filter(None, parts[key])), remedy))
+    return found
+
+
 def places(pair: Mapping[str, Any]) -> str:
     """The sample of a correlation: 23 nodes, or 184 gpus of 23 nodes."""
     parts = "" if pair["over"] == "node" else f"{pair['count']} {pair['over']}s of "

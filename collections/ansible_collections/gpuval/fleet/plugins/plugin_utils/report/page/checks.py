@@ -33,7 +33,6 @@ WRONG = frozenset("FMwm")
 #: Limit for all nodes together: the page must open even if every check of a fleet failed.
 MAX_REMARKS = 12_000
 MAX_REMARKS_OF_A_NODE = 40
-MAX_OPEN_NODES = 150
 MAX_NAMES = 12
 MAX_PEER_GROUPS = 6
 

@@ -621,7 +621,7 @@
   window.addEventListener("beforeprint", () => {
     before = { theme: root.dataset.theme, closed: [...document.querySelectorAll("details:not([open])")] };
     root.dataset.theme = "light";
-    for (const one of document.querySelectorAll("details.bad")) one.open = true;
+    for (const one of document.querySelectorAll("details.bad, details.fold")) one.open = true;
     for (const grid of grids) { grid.layout(); grid.draw(); }
   });
   window.addEventListener("afterprint", () => {
