@@ -203,6 +203,30 @@ def test_vendored_files_are_those_that_their_readme_names():
         assert hashlib.sha256((ASSETS / "uplot" / name).read_bytes()).hexdigest() == digest
 
 
+def test_a_pass_has_a_table_of_nodes_with_their_figures():
+    run = make_run(["node-1", "node-2"], gpu_count=8)
+    report = judge(run, healthy(run))
+    assert report["verdict"] == "PASS"
+    page = html_report(report)
+    rows = re.findall(r'<tr><th scope="row"><a class="node" href="#node=(node-.)">.*?</tr>', page, re.DOTALL)
+    assert rows == ["node-1", "node-2"]
+    words = Page(page).words
+    assert "8 x H200 56,000 tokens/s 703.5 TFLOP/s 723.75 MB/s" in words, "of GPUs the median"
+
+
+def test_the_page_folds():
+    """Cards of many different failures: the first are open, the last are folded."""
+    run = make_run([f"node-{number}" for number in range(60)])
+    evidence = healthy(run)
+    for number, name in enumerate(run["nodes"]):
+        evidence.records[name]["training"] = make_record(name, state="crash", message=f"broke off at {number}")
+    page = html_report(judge(run, evidence))
+    shown, folded = page.split('<details class="fold"><summary>and 36 more nodes</summary>')
+    assert shown.count("data-node=") == 24
+    assert folded.count("data-node=") == 36
+    assert len(re.findall(r'<details class="bad[^>]* open>', page)) == 3
+
+
 def test_counts_of_each_check(mixed):
     columns = {column.name: column for column in checks.table(mixed).columns}
     assert columns["tflops"].counts == {"p": 1, "F": 1, "M": 1}

@@ -15,7 +15,8 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import (
     perf_csv,
     write_file,
 )
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import summary_lines
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.html import html_report
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import decisive, reasons, summary_lines
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -65,6 +66,32 @@ def test_equal_reasons_and_remedies_are_said_once_with_their_nodes():
     block = final_block(refused([f"node-{number}" for number in range(30)]))
     assert "- node-0, node-1, node-2, node-3, node-4, node-5, node-6, node-7 and 22 more INCOMPLETE" in block
     assert block.count("--limit @results/run-1/failed_nodes.txt") == 1
+
+
+def test_equal_failures_are_one_section_of_the_text_and_one_card_of_the_page():
+    report = refused(["node-1", "node-2"], "{node}: No route to host")
+    text = markdown_report(report)
+    assert "### node-1, node-2: INCOMPLETE (no_route)" in text
+    assert text.count("- **missing** unreachable (no_route): &lt;node&gt;: No route to host") == 1
+    page = html_report(report)
+    assert page.count('<details class="bad') == 1
+    assert [page.count(f'data-node="{name}"') for name in ("node-1", "node-2", "good")] == [1, 1, 0]
+    assert "&lt;node&gt;: No route to host" in page
+
+
+def test_parts_with_one_reason_and_remedies_of_one_node_are_said_once():
+    run = make_run(gpu_count=8)
+    run["nodes"]["node-1"]["versions"] = {"driver": ["999.*"]}
+    evidence = healthy(run)
+    for gpu in evidence.records["node-1"]["facts"]["environment"]["gpus"]:
+        gpu["driver_version"] = "580.1"
+    evidence.records["node-1"]["training"]["metrics"] = training_metrics(tflops=5.0)
+    node = judge(run, evidence)["nodes"][0]
+    told = reasons(node)
+    assert len(told) < len(decisive(node))
+    assert next(part for check, part, _ in told if check["name"] == "versions_driver").count("gpu:") == 8
+    remedies = [remedy for _, _, remedy in told if remedy != "as above"]
+    assert len(remedies) == len(set(remedies))
 
 
 def test_names_of_nodes_make_reasons_no_different_and_a_remedy_is_said_once():

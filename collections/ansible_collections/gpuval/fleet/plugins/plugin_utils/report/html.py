@@ -27,7 +27,6 @@ from . import template
 from .page import checks, curves, environment, figures, nodes
 from .page.encode import Shared, script_json, short
 from .place import RESULTS, Place
-from .problems import without
 from .summary import MAX_LINE, bad_nodes, node_lines, places, reasons
 
 ASSETS = Path(__file__).parent / "page" / "assets"
@@ -81,7 +80,6 @@ def html_report(report: Mapping[str, Any], directory: Path | None = None, eviden
         failures=failures,
         MAX_SHOWN_FAILURES=MAX_SHOWN_FAILURES,
         open_failures=6 if len(failures) <= 6 else 3,
-        own=_own,
         node_table=nodes.table(report),
         MAX_REMARKS_OF_A_NODE=checks.MAX_REMARKS_OF_A_NODE,
         reasons=reasons,
@@ -102,11 +100,6 @@ def html_report(report: Mapping[str, Any], directory: Path | None = None, eviden
 
 def _escaped(text: str, limit: int | None = None) -> str:
     return escape(clean_text(text) if limit is None else one_line(text, limit))
-
-
-def _own(text: str, failure: nodes.Failure) -> str:
-    """A text of the first node of a failure, for all of its nodes."""
-    return text if len(failure.names) == 1 else without(failure.names[0], text).replace("{node}", "<node>")
 
 
 def _breakable(name: str) -> Markup:

@@ -13,6 +13,7 @@ from ..judge.verdict import headline
 from ..records import lines as stage_lines
 from . import template
 from .page.figures import judged_figures
+from .page.nodes import failures
 from .place import RESULTS, Place
 from .summary import metric_value, places, reasons
 
@@ -31,7 +32,7 @@ def markdown_report(report: Mapping[str, Any], evidence: Place = RESULTS) -> str
         report=report,
         gpus=[(node["name"], gpu) for node in nodes for gpu in node["identity"].get("gpus", [])],
         MAX_GPUS=MAX_GPUS,
-        bad=[node for node in nodes if node["verdict"] != "PASS"],
+        failures=failures([node for node in nodes if node["verdict"] != "PASS"]),
         between=sorted(of_fleet["checks"], key=lambda check: check["verdict"] == "pass"),
         groups=fleet.by_group(analysis) if analysis else [],
         statistics=[

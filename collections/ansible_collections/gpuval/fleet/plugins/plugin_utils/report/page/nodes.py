@@ -39,6 +39,10 @@ class Failure:
     node: Mapping[str, Any]
     names: list[str]
 
+    def own(self, text: str) -> str:
+        """A text of the first node, for all of them."""
+        return text if len(self.names) == 1 else without(self.names[0], text).replace("{node}", "<node>")
+
 
 def table(report: Mapping[str, Any]) -> NodeTable:
     """Columns that no node has are left out."""
