@@ -1,4 +1,4 @@
-"""What judging and reporting a fleet costs: seconds, memory and the size of report.html, and how they grow.
+"""What judging and reporting a fleet costs: seconds, memory and sizes, and how they grow.
 
     python benchmarks/report/run.py --nodes 100,1000
 
@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROCESSORS = 2
 MAX_SECONDS = 60
 MAX_MEMORY_BYTES = 1.5e9
-MAX_HTML_BYTES = 5e6
+MAX_BYTES = {"html": 6e6, "json": 40e6, "csv": 30e6}
 
 
 def judge(folder: Path) -> None:
@@ -85,6 +85,7 @@ def one_fleet(nodes: int, points: int, kept: Path | None) -> dict[str, float]:
             "memory": max(judged["memory"], reported["memory"]),
             "html": (folder / "report.html").stat().st_size,
             "json": (folder / "report.json").stat().st_size,
+            "csv": (folder / "perf.csv").stat().st_size,
         }
 
 
@@ -105,7 +106,9 @@ def main() -> int:
         print(json.dumps(used()))
         return 0
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:PROCESSORS])
-    print(f"{'nodes':>6} {'evidence':>10} {'judge':>8} {'report':>8} {'CPU':>8} {'memory':>9} {'html':>9} {'json':>9}")
+    print(
+        f"{'nodes':>6} {'evidence':>10} {'judge':>8} {'report':>8} {'CPU':>8} {'memory':>9} {'html':>9} {'json':>9} {'csv':>9}"
+    )
     results = []
     for nodes in map(int, options.nodes.split(",")):
         one = one_fleet(nodes, options.points, options.scratch)
@@ -113,7 +116,7 @@ def main() -> int:
         print(
             f"{nodes:>6} {one['evidence'] / 1e6:>7.0f} MB {one['judge']:>6.1f} s {one['report']:>6.1f} s "
             f"{one['cpu']:>6.1f} s {one['memory'] / 1e6:>6.0f} MB {one['html'] / 1e6:>6.2f} MB "
-            f"{one['json'] / 1e6:>6.1f} MB",
+            f"{one['json'] / 1e6:>6.1f} MB {one['csv'] / 1e6:>6.1f} MB",
             flush=True,
         )
     first, last = results[0], results[-1]
@@ -123,10 +126,11 @@ def main() -> int:
     kept = (
         last["judge"] + last["report"] <= MAX_SECONDS
         and last["memory"] <= MAX_MEMORY_BYTES
-        and last["html"] <= MAX_HTML_BYTES
+        and all(last[form] <= most for form, most in MAX_BYTES.items())
         and all(last[name] / first[name] <= growth for name in ("judge", "report", "html"))
     )
-    limits = f"{MAX_SECONDS} s, {MAX_MEMORY_BYTES / 1e9} GB, {MAX_HTML_BYTES / 1e6:.0f} MB, linear"
+    sizes = ", ".join(f"{form} {most / 1e6:.0f} MB" for form, most in MAX_BYTES.items())
+    limits = f"{MAX_SECONDS} s, {MAX_MEMORY_BYTES / 1e9} GB, {sizes}, linear"
     print(f"within {limits}: {'yes' if kept else 'no'}")
     if options.json:
         options.json.write_text(json.dumps(results, indent=1) + "\n")

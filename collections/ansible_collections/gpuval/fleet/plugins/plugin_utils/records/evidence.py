@@ -290,7 +290,12 @@ def _cleaned(value: Any) -> Any:
     if isinstance(value, list):
         return value if _BARE.issuperset(map(type, value)) else [_cleaned(item) for item in value]
     if isinstance(value, dict):
-        return {clean_text(key): _cleaned(item) for key, item in value.items()}
+        return {
+            _cleaned_word(key) if len(key) <= MAX_WORD else clean_text(key): item
+            if type(item) in _BARE
+            else _cleaned(item)
+            for key, item in value.items()
+        }
     return value
 
 

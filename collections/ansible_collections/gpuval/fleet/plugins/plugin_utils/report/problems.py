@@ -34,7 +34,7 @@ class Problem:
             return text.replace(_NODE, self.nodes[0])
         few = len(self.nodes) <= MAX_NAMES
         limit = ",".join(self.nodes) if few else f"@results/{run_id}/failed_nodes.txt"
-        return text.replace(f"--limit {_NODE}", f"--limit {limit}").replace(_NODE, "<node>")
+        return text.replace(f"--limit {_NODE}", f"--limit {limit}").replace(_NODE, "NODE")
 
 
 def problems(nodes: Iterable[Mapping[str, Any]]) -> list[Problem]:

@@ -41,7 +41,7 @@ class Failure:
 
     def own(self, text: str) -> str:
         """A text of the first node, for all of them."""
-        return text if len(self.names) == 1 else without(self.names[0], text).replace("{node}", "<node>")
+        return text if len(self.names) == 1 else without(self.names[0], text).replace("{node}", "NODE")
 
 
 def table(report: Mapping[str, Any]) -> NodeTable:
