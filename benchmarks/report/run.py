@@ -106,9 +106,9 @@ def main() -> int:
         print(json.dumps(used()))
         return 0
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:PROCESSORS])
-    print(
-        f"{'nodes':>6} {'evidence':>10} {'judge':>8} {'report':>8} {'CPU':>8} {'memory':>9} {'html':>9} {'json':>9} {'csv':>9}"
-    )
+    heads = "".join(f" {head:>8}" for head in ("judge", "report", "CPU"))
+    sizes = "".join(f" {head:>9}" for head in ("memory", "html", "json", "csv"))
+    print(f"{'nodes':>6} {'evidence':>10}{heads}{sizes}")
     results = []
     for nodes in map(int, options.nodes.split(",")):
         one = one_fleet(nodes, options.points, options.scratch)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-
-from ..records.documents import Record
+from collections.abc import Mapping
+from typing import Any
 
 FLAKY, OUT_OF_MEMORY, INTERRUPTED = "flaky", "out_of_memory", "interrupted"
 #: In what the runner and the controller write about a stage that the kernel killed for want of memory.
@@ -14,13 +14,13 @@ _ENDED_WITH_POD = "its container ended without a final record"
 _CUT_OFF = "cut off (last seen "
 
 
-def retried_for(record: Record) -> str | None:
+def retried_for(record: Mapping[str, Any]) -> str | None:
     """The worst cause of the record's earlier attempts; None without any that began."""
     causes = {_cause(attempt, record) for attempt in record["attempts"] if not attempt.get("unrelated")}
     return next((cause for cause in (FLAKY, OUT_OF_MEMORY, INTERRUPTED) if cause in causes), None)
 
 
-def _cause(attempt: Record, record: Record) -> str | None:
+def _cause(attempt: Mapping[str, Any], record: Mapping[str, Any]) -> str | None:
     message = str(attempt.get("message") or "")
     if attempt["state"] in ("pending", "skipped"):
         return None

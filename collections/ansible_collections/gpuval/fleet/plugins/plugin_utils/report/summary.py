@@ -106,7 +106,7 @@ def decisive(node: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def reasons(node: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], str, str]]:
     """The decisive checks, each with its parts and its remedy: parts with one reason, and a remedy, are said once."""
     parts: dict[tuple[str, str], list[str]] = {}
-    checks = {}
+    checks: dict[tuple[str, str], Mapping[str, Any]] = {}
     for check in decisive(node):
         key = (check["name"], check["reason"])
         checks.setdefault(key, check)
