@@ -1,4 +1,4 @@
-"""The nodes that are not accepted, equal ones together: a reason and a remedy are said once, with their nodes. Pure."""
+"""The nodes that are not accepted, equal ones together: a reason and a remedy are shown once, with their nodes. Pure."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def problems(nodes: Iterable[Mapping[str, Any]]) -> list[Problem]:
 
 def lines(listed: Sequence[Problem], run_id: str) -> list[str]:
     """``node-042 FAIL training: <what> (gpu:3, serial ..., 0000:9d:00.0): <remedy>``."""
-    told: dict[str, str] = {}
+    shown: dict[str, str] = {}
     found = []
     for problem in listed:
         where = f" {problem.where}" if problem.where else ""
@@ -62,10 +62,10 @@ def lines(listed: Sequence[Problem], run_id: str) -> list[str]:
         line += one_line(problem.named(problem.reason, run_id), 320)
         if problem.part:
             line += f" ({problem.part})"
-        if problem.remedy in told:
-            line += f": remedy as for {told[problem.remedy]}"
+        if problem.remedy in shown:
+            line += f": remedy as for {shown[problem.remedy]}"
         elif problem.remedy:
-            told[problem.remedy] = problem.nodes[0]
+            shown[problem.remedy] = problem.nodes[0]
             line += f": {one_line(problem.named(problem.remedy, run_id), MAX_REMEDY)}"
         found.append(line)
     return found

@@ -104,18 +104,18 @@ def decisive(node: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def reasons(node: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], str, str]]:
-    """The decisive checks, each with its parts and its remedy: parts with one reason, and a remedy, are said once."""
+    """The decisive checks, each with its parts and its remedy: parts with one reason, and a remedy, are shown once."""
     parts: dict[tuple[str, str], list[str]] = {}
     checks: dict[tuple[str, str], Mapping[str, Any]] = {}
     for check in decisive(node):
         key = (check["name"], check["reason"])
         checks.setdefault(key, check)
         parts.setdefault(key, []).append(problems.part_text(node, check["part"]))
-    told: set[str] = set()
+    shown: set[str] = set()
     found = []
     for key, check in checks.items():
-        remedy = "as above" if check["remedy"] in told else check["remedy"]
-        told.add(check["remedy"])
+        remedy = "as above" if check["remedy"] in shown else check["remedy"]
+        shown.add(check["remedy"])
         found.append((check, "; ".join(filter(None, parts[key])), remedy))
     return found
 

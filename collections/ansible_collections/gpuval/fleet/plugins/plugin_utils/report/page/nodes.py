@@ -74,12 +74,12 @@ def _hardware(node: Mapping[str, Any]) -> str:
 
 
 def failures(bad: Sequence[Mapping[str, Any]]) -> list[Failure]:
-    """Nodes whose decisive checks say the same, their own names aside, in the order of the first of them."""
+    """Nodes whose decisive checks are the same, their own names aside, in the order of the first of them."""
     found: dict[Any, Failure] = {}
     for node in bad:
         name = node["name"]
-        said = [
+        shown = [
             (check["name"], part_text(node, check["part"]), without(name, check["reason"])) for check in decisive(node)
         ]
-        found.setdefault((node["verdict"], *said), Failure(node, [])).names.append(name)
+        found.setdefault((node["verdict"], *shown), Failure(node, [])).names.append(name)
     return list(found.values())
