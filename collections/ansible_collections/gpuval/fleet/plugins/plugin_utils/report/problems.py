@@ -1,4 +1,4 @@
-"""The nodes that are not accepted, equal ones together: a reason and a remedy are shown once, with their nodes. Pure."""
+"""The nodes that are not accepted, equal ones together: reasons and remedies are shown once, with their nodes. Pure."""
 
 from __future__ import annotations
 
