@@ -17,6 +17,7 @@ from ..judge.identity import is_useless
 from ..judge.subject import FACTS
 from ..judge.versions import KINDS
 from ..records import environment
+from ..records.documents import Record
 
 MAX_GPUS = 64
 MAX_CHECKS = 64
@@ -39,7 +40,7 @@ def of_run(run: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def of_record(record: Mapping[str, Any], stamp: str) -> dict[str, Any]:
+def of_record(record: Record, stamp: str) -> dict[str, Any]:
     """One accepted record; ``stamp`` is that of its object."""
     line = {
         "node": record["node"],
