@@ -39,7 +39,8 @@ class OddS3:
             def do_PUT(self):
                 data = self.rfile.read(int(self.headers["Content-Length"]))
                 signed = "X-Amz-Signature" in parse_qs(urlsplit(self.path).query)
-                status = odd.upload_status if signed else 200
+                reader = "Credential=READER/" in self.headers.get("Authorization", "")
+                status = odd.upload_status if signed else 403 if reader else 200
                 if status == 200:
                     odd.objects[urlsplit(self.path).path] = data
                 self._answer(status)

@@ -41,6 +41,7 @@ def test_a_service_and_the_embedded_store_pass_and_keep_nothing_of_it(tmp_path):
             {"store": {"bucket": "gpuval", "endpoint": service.endpoint, "state_dir": str(tmp_path), **named}},
         )
         assert not done.failed, done.text
+        assert "gpuval_s3_read_access_key can write" in done.text, "both keys of this service may do all"
         assert not list(service.data.rglob("preflight-*"))
     assert not list(embedded.objects.rglob("preflight-*"))
 
@@ -59,6 +60,12 @@ def test_a_read_only_key_that_lists_and_cannot_read_is_found(odd, tmp_path):
     assert done.failed and "lists models/ and cannot read what is in it" in done.lines[-1]
     assert "s3:GetObject for gpuval_s3_read_access_key" in done.lines[-1]
     assert not serve(odd, tmp_path, read_access_key="", read_secret_key="").failed, "runs without loading need none"
+
+
+def test_objects_that_stay_although_they_were_deleted_are_found(odd, tmp_path, monkeypatch):
+    assert "can write" not in serve(odd, tmp_path).text
+    monkeypatch.setattr(preflight.Store, "delete", lambda *_: 1)  # a service answers 200 and names what it denied
+    assert "cannot delete objects: it is still there. Allow s3:DeleteObject" in serve(odd, tmp_path).text
 
 
 def test_all_findings_are_shown_at_once(odd, tmp_path, monkeypatch):

@@ -34,7 +34,8 @@ class ActionModule(ControllerAction):
             self._display.display(*(f"preflight: {finding}" for finding in found[1:]))
             raise StoreError(f"preflight: {found[0]}")
         self._display.display("preflight: the store takes uploads by signed URL and can be read")
-        for remark in (access.shortage(), preflight.clock(store)):
+        writes = "" if access.objects else preflight.writing_reader(access, store)
+        for remark in (access.shortage(), preflight.clock(store), writes):
             if remark:
                 self._display.warning(remark)
         if not credentials_outlive(store, options["deadline_seconds"]):

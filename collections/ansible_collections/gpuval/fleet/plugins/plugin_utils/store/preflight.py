@@ -41,8 +41,11 @@ def findings(access: StoreBackend, store: Store) -> list[str]:
         found.append(str(error))
     try:
         store.delete([key])
+        kept = "" if store.get_if_there(key, max_bytes=1) is None else "it is still there"
     except StoreError as error:
-        found.append(f"the key of gpuval_s3_access_key cannot delete objects: {error}. Allow s3:DeleteObject")
+        kept = str(error)
+    if kept:
+        found.append(f"the key of gpuval_s3_access_key cannot delete objects: {kept}. Allow s3:DeleteObject")
     return found
 
 
@@ -67,6 +70,17 @@ def _read(access: StoreBackend, store: Store, key: str) -> None:
             "the read-only key does not find an object that the other key has written: give gpuval_s3_read_access_key "
             "access to the same bucket of the same service"
         )
+
+
+def writing_reader(access: StoreBackend, store: Store) -> str:
+    """That the nodes' key of a service can write, with what to do; else nothing."""
+    key = f"models/preflight-{secrets.token_hex(8)}"
+    try:
+        Store(access.reader(), attempts=1).put(key, b"")
+    except StoreError:
+        return ""
+    store.delete([key])
+    return "gpuval_s3_read_access_key can write, and every node gets it: let it list and read models/ alone"
 
 
 def upload(store: Store, key: str) -> int:
