@@ -1,5 +1,7 @@
 """What an operator mistypes is found before anything starts, and named in words, with its place and what was meant."""
 
+import json
+
 import pytest
 from ansible import context
 from ansible.inventory.manager import InventoryManager
@@ -171,6 +173,35 @@ def test_an_extra_variable_without_a_value_is_named(checked):
     assert (
         checked("_raw_params: gpuval_profile quick").result["msg"].endswith("-e gpuval_profile quick: write NAME=VALUE")
     )
+
+
+@pytest.mark.parametrize(
+    "value",
+    [5, 0, -1.5, True, "x", "a,b", "{}", "[1]", [], ["x"], [5], [None], [{}], {}, {"a": 1}, {"a": [1]}, {"a": {}}],
+)
+def test_no_value_of_any_setting_ends_in_a_traceback(checked, value):
+    names = set(settings.declared().options) - {settings.OWN}
+    outcome = checked("\n".join(f"{name}: {json.dumps(value)}" for name in sorted(names)))
+    assert outcome.failed
+    assert outcome.result["msg"].startswith("nothing was started: ")
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("gpuval_sku: h20O", "all.yml:2: gpuval_sku h20O: not in the catalogue; is it h20"),
+        (
+            "gpuval_criteria: [site.yml]",
+            "check 'speed': no shipped check has the metric training_token_per_second; is it tr",
+        ),
+    ],
+)
+def test_what_may_be_meant_is_a_warning(checked, tmp_path, line, told):
+    (tmp_path / "site.yml").write_text(CRITERIA.replace("tokens_per", "token_per"))
+    outcome = checked(line)
+    assert not outcome.failed
+    assert len([text for text in outcome.lines if told in text]) == 1
+    assert checked("gpuval_sku: hgx-h200\ngpuval_criteria: []").lines == []
 
 
 def test_two_stores_are_refused_with_the_reason(checked):

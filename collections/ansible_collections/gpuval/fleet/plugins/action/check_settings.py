@@ -18,7 +18,7 @@ from ..plugin_utils.core.errors import GpuvalError
 from ..plugin_utils.core.host_values import place_of, set_by_operator, templar_of, values_of
 from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.core.text import some_of
-from ..plugin_utils.judge import baseline, criteria, versions
+from ..plugin_utils.judge import baseline, criteria, sku_catalogue, versions
 from ..plugin_utils.runs import folder, labels, node_ids, plans, settings
 from ..plugin_utils.store import access
 
@@ -54,6 +54,7 @@ class ActionModule(ControllerAction):
     def work(self, options, task_vars):
         known = settings.declared()
         self._files = options["fatal"]
+        self._remarks: set[str] = set()
         hosts = task_vars["ansible_play_hosts"]
         wrong: dict[str, list[str]] = {}
         placed: set[str] = set()
@@ -101,7 +102,7 @@ class ActionModule(ControllerAction):
                 return {"failed": True, "msg": f"nothing was started: {lines[0]}"}
             self._display.display("settings:", *(f"  {line}" for line in lines))
             return {"failed": True, "msg": f"nothing was started: correct the {len(lines)} settings above"}
-        for line in lines:
+        for line in [*lines, *sorted(self._remarks)]:
             self._display.warning(line)
         return {"changed": False, "msg": f"settings of {len(hosts)} node(s) checked"}
 
@@ -133,7 +134,7 @@ class ActionModule(ControllerAction):
         seconds = _search_round_seconds(templar, values) if "gpuval_gang_search_seconds" in templated else 0.0
         found += settings.problems(templated, known) + settings.gang_problems(templated, known, seconds)
         wrong = {_name(problem) for problem in found}
-        right = {name: value for name, value in templated.items() if name not in wrong}
+        right = settings.converted({name: value for name, value in templated.items() if name not in wrong}, known)
         return found + self._meaning(right, values, templar)
 
     def _meaning(self, right, values, templar):
@@ -153,8 +154,13 @@ class ActionModule(ControllerAction):
                     found.append(text if text.startswith(name) else f"{name}: {text}")
         if self._files:
             stages = settings.stages(values)
-            for path in right.get("gpuval_criteria", ()):
-                found += [f"gpuval_criteria: {problem}" for problem in criteria.problems_of(Path(path), stages)]
+            for path in map(Path, right.get("gpuval_criteria", ())):
+                wrong = criteria.problems_of(path, stages)
+                found += [f"gpuval_criteria: {problem}" for problem in wrong]
+                self._remarks.update([] if wrong else criteria.doubtful_metrics(path))
+            sku = right.get("gpuval_sku", "auto")
+            remark = sku_catalogue.remark(sku)
+            self._remarks.update([_placed(f"gpuval_sku {sku}: {remark}", values)] if remark else [])
         return found
 
 

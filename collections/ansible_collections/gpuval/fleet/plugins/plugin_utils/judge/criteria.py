@@ -12,7 +12,7 @@ import yaml
 
 from ..core import schemas
 from ..core.errors import GpuvalError
-from ..core.text import meant
+from ..core.text import meant, pattern_of
 from .check import Applies, Check, Informational
 from .kinds import KINDS
 
@@ -107,6 +107,18 @@ def problems_of(path: Path, stages: Sequence[str]) -> list[str]:
     except CriteriaError as error:
         found.append(f"{path}: {error}")
     return found
+
+
+def doubtful_metrics(path: Path) -> list[str]:
+    """Remarks on checks of a right file whose metric no shipped check has, and that is close to one that is there."""
+    shipped = load(shipped_files())
+    known = {check.metric for check in shipped} | {name for one in shipped.informational for name in one.metrics}
+    return [
+        f"{path}: check '{check.name}': no shipped check has the metric {check.metric}{near}"
+        for check in read_file(path)
+        for near in [meant(check.metric, known, 0.9)]
+        if near and not any(pattern_of(name).fullmatch(check.metric) for name in known)
+    ]
 
 
 def _lines(path: Path) -> list[int]:

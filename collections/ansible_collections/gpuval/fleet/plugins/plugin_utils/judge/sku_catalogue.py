@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..core.text import pattern_of
+from ..core.text import meant, pattern_of
+from ..core.vendors import GPU_VENDORS
 from . import criteria
 from .check import Check
 from .criteria import CriteriaError
@@ -103,6 +104,14 @@ def hinted(declared: str) -> Sku | None:
         if f" {piece} " in wanted and sku.name != CPU
     ]
     return max(found, key=lambda item: item[0], default=(0, None))[1]
+
+
+def remark(declared: str) -> str:
+    """What to know of a ``gpuval_sku`` that the catalogue has not; empty for any other."""
+    if declared in (AUTO, CPU, *GPU_VENDORS) or named(declared) or hinted(declared):
+        return ""
+    names = [sku.name for sku in shipped()]
+    return f"not in the catalogue{meant(declared, names)}; its limits do not hold. Known are {', '.join(names)}"
 
 
 def _words(text: str) -> list[str]:

@@ -138,6 +138,13 @@ def problems(values: Mapping[str, Any], known: Declared) -> list[str]:
     return found
 
 
+def converted(values: Mapping[str, Any], known: Declared) -> dict[str, Any]:
+    """Right values as their declared types, which text may stand for."""
+    spec = {name: known.options[name] for name in values}
+    checked = ArgumentSpecValidator(spec).validate(dict(values), validate_role_argument_spec=True)
+    return {name: checked.validated_parameters[name] for name in values}
+
+
 def _problem(name: str, value: Any, option: Mapping[str, Any]) -> str:
     """What is wrong with one value, in words; empty if it is right."""
     choices, kind = option.get("choices"), option.get("type", "str")
@@ -219,20 +226,18 @@ def unknown_stages(right: Mapping[str, Any], profiles: Any, values: Iterable[str
     """What is wrong with the profile, and with the stages of ``gpuval_stages`` and of profiles of one's own."""
     found, known = [], stages(values)
     profile = right.get("gpuval_profile")
-    if (
-        profile is not None
-        and "gpuval_stages" not in right
-        and isinstance(profiles, Mapping)
-        and profile not in profiles
-    ):
-        found.append(f"gpuval_profile {profile}: must be one of {', '.join(profiles)}{meant(profile, profiles)}")
-    lists = {
-        "gpuval_stages": [right.get("gpuval_stages", ())],
-        "gpuval_profiles": right.get("gpuval_profiles", {}).values(),
-        "gpuval_gang_stages": right.get("gpuval_gang_stages", {}).values(),
-    }
-    for name, given in lists.items():
-        for one in (one for part in given for one in (part.split(",") if isinstance(part, str) else part)):
+    named = profile is not None and "gpuval_stages" not in right
+    if named and isinstance(profiles, Mapping) and profile not in profiles:
+        names = [str(name) for name in profiles]
+        found.append(f"gpuval_profile {profile}: must be one of {', '.join(names)}{meant(profile, names)}")
+    lists = [("gpuval_stages", right.get("gpuval_stages", []))]
+    for name in ("gpuval_profiles", "gpuval_gang_stages"):
+        lists += [(name, given) for given in right.get(name, {}).values()]
+    for name, given in lists:
+        if not isinstance(given, list):
+            found.append(f"{name}: {_shown(given)} must be {TYPES['list']}")
+            continue
+        for one in map(str, given):
             if one not in known:
                 near = meant(one, known) or f"; stages are {', '.join(known)}; declare another one by {one}{_WORKLOAD}"
                 found.append(f"{name}: no stage {_shown(one)}{near}")
