@@ -131,7 +131,7 @@ def is_marked(node: Mapping[str, Any], runs: Collection[str] = ()) -> bool:
     """Whether a Node bears a mark, of one of these runs or of any."""
     labels = node["metadata"].get("labels") or {}
     if runs:
-        return labels.get(names.RUN_LABEL) in map(names.label_value, runs)
+        return labels.get(names.RUN_LABEL) in [names.label_value(run) for run in runs]
     tainted = any(taint.get("key") == FAILED_TAINT for taint in (node.get("spec") or {}).get("taints") or ())
     return tainted or any(key in labels for key in LABELS)
 
