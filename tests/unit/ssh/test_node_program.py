@@ -90,15 +90,18 @@ def test_a_plan_that_the_runner_refuses_is_the_nodes_failure(base):
     assert "the runner did not start: plan.runtime: 'elsewhere' is not one of" in told["msg"]
 
 
-def test_a_node_without_a_package_of_its_multi_node_stages_is_refused_before_it_works(base):
+def test_a_node_without_a_package_of_its_multi_node_stages_is_refused_before_it_works(base, tmp_path):
     command = node_program.command(sys.executable, [])
     here = {**PLAN, "python": sys.executable}
-    told = node_program.answer(*sent(command, stream(base, plan=here, packages=["json", "not_there"])))
+    asked = {"names": ["json", "not_there"], "environment": {}}
+    told = node_program.answer(*sent(command, stream(base, plan=here, packages=asked)))
     assert told["launch"]["state"] == "refused"
     assert told["launch"]["message"].count("not_there") == 3
     assert f"{sys.executable} -m pip install not_there" in told["launch"]["message"]
     assert not list(base.glob("*/*/plan.json"))
-    for plan_of, packages in ((here, ["json"]), ({**PLAN, "python": "/no/python"}, ["not_there"])):
+    (tmp_path / "not_there.py").write_text("")
+    in_environment = {**asked, "environment": {"PYTHONPATH": str(tmp_path)}}
+    for plan_of, packages in ((here, in_environment), ({**PLAN, "python": "/no/python"}, asked)):
         told = node_program.answer(*sent(command, stream(base, plan=plan_of, packages=packages)))
         assert told["launch"]["state"] in {"started", "finished"}, told
 

@@ -84,7 +84,7 @@ TRAINING = ["{python}", "-m", "gpuval_workloads.gang", "training", "--zero", 2]
     ("stages", "declared", "runtime", "needed"),
     [
         (["collective", "deepspeed"], {"command": TRAINING, "image": None}, "auto", True),
-        (["deepspeed"], {"command": TRAINING, "image": "training:1"}, "host", True),
+        (["deepspeed"], {"command": TRAINING, "image": "training:1", "environment": {"A": 1}}, "host", True),
         (["deepspeed"], {"command": TRAINING, "image": "training:1"}, "auto", False),  # the image brings it
         (["deepspeed"], {"command": ["sleep", 1]}, "host", False),
         (["collective"], {"command": TRAINING}, "host", False),
@@ -93,5 +93,7 @@ TRAINING = ["{python}", "-m", "gpuval_workloads.gang", "training", "--zero", 2]
 def test_deepspeed_is_needed_where_a_multi_node_stage_trains_on_the_host(stages, declared, runtime, needed):
     workloads = {"collective": {"command": [*TRAINING[:3], "collective"]}, "deepspeed": declared}
     expected = {"stages": ["facts"], "gang_stages": stages}
-    assert launching.packages(expected, workloads, runtime) == (["deepspeed"] if needed else [])
-    assert launching.packages({"stages": stages}, workloads, runtime) == []
+    environment = {"A": "1"} if "environment" in declared else {}
+    wanted = {"names": ["deepspeed"], "environment": environment} if needed else {}
+    assert launching.packages(expected, workloads, runtime) == wanted
+    assert launching.packages({"stages": stages}, workloads, runtime) == {}

@@ -136,12 +136,14 @@ def in_the_way(parameters):
 
 def lacking(parameters):
     """Packages for stages that follow the node's own and that its Python lacks, as part of the launch's outcome."""
-    python, names = parameters["plan"]["python"], parameters.get("packages") or []
-    if not names:
+    python, asked = parameters["plan"]["python"], parameters.get("packages") or {}
+    if not asked:
         return {}
+    command = [python, "-c", FIND_PACKAGES, *asked["names"]]
+    environment = {**os.environ, **asked["environment"]}
     try:
         done = subprocess.run(
-            [python, "-c", FIND_PACKAGES, *names], capture_output=True, text=True, timeout=PYTHON_SECONDS, check=False
+            command, env=environment, capture_output=True, text=True, timeout=PYTHON_SECONDS, check=False
         )
     except (OSError, subprocess.TimeoutExpired):  # the stages that need this Python say what is wrong with it
         return {}

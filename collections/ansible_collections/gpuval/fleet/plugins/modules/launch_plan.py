@@ -49,10 +49,11 @@ options:
     type: dict
     default: {}
   packages:
-    description: Python packages that multi-node stages on the host will need; the launch is refused without them.
-    type: list
-    elements: str
-    default: []
+    description:
+      - Python packages (C(names)) that multi-node stages on the host will need, in their C(environment).
+      - The launch is refused without them.
+    type: dict
+    default: {}
   runner:
     description: The runner, a zip application, as base64.
     type: str
@@ -128,7 +129,7 @@ def main():
             "ca": {"type": "str", "default": ""},
             "rclone_config": {"type": "str", "default": "", "no_log": True},
             "keys": {"type": "dict", "default": {}, "no_log": True},
-            "packages": {"type": "list", "elements": "str", "default": []},
+            "packages": {"type": "dict", "default": {}},
             "runner": {"type": "str", "required": True, "no_log": True},
             "workloads": {"type": "str", "required": True, "no_log": True},
             "force": {"type": "bool", "default": False},

@@ -153,11 +153,16 @@ def still_away(
     return away({"nodes": {node: finding.document()}}, node)
 
 
-def packages(expected: Mapping[str, Any], workloads: Mapping[str, Any], runtime: str) -> list[str]:
-    """Python packages that a node's multi-node stages need on the host, beyond those of its own stages."""
-    stages = [stage for stage in expected.get("gang_stages", ()) if stage in workloads]
-    on_host = [workloads[stage] for stage in stages if runtime == "host" or not workloads[stage].get("image")]
-    return ["deepspeed"] if any({GANG, "training"} <= {*map(str, one["command"])} for one in on_host) else []
+def packages(expected: Mapping[str, Any], workloads: Mapping[str, Any], runtime: str) -> dict[str, Any]:
+    """Python packages that a node's multi-node stages need on the host, beyond those of its own stages, and in which
+    environment; empty if there are none."""
+    declared = [workloads[stage] for stage in expected.get("gang_stages", ()) if stage in workloads]
+    for one in declared:
+        on_host = runtime == "host" or not one.get("image")
+        if on_host and {GANG, "training"} <= {*map(str, one["command"])}:
+            environment = {str(name): str(value) for name, value in (one.get("environment") or {}).items()}
+            return {"names": ["deepspeed"], "environment": environment}
+    return {}
 
 
 def remaining_seconds(run: Mapping[str, Any], begun_seconds_ago: float) -> float:
