@@ -35,10 +35,11 @@ def test_our_queue_answers_to_every_call_of_ansibles_own():
     assert calls <= set(vars(node_tasks._Answers))
 
 
-def test_an_action_that_is_loaded_before_the_fork_is_imported_once():
+def test_what_workers_need_is_imported_before_the_fork():
     source = inspect.getsource(node_tasks.NodeTasks._start)
-    assert source.index("action_loader.get(") < source.index("WorkerProcess(")
-    action = action_loader.get("gpuval.fleet.launch_plan", class_only=True)
+    assert source.index("_load(task.action)") < source.index("WorkerProcess(")
+    node_tasks._load("gpuval.fleet.launch_plan")
     module = sys.modules["ansible_collections.gpuval.fleet.plugins.action.launch_plan"]
-    assert action is module.ActionModule
-    assert action_loader.get("gpuval.fleet.launch_plan", class_only=True) is action
+    assert action_loader.get("gpuval.fleet.launch_plan", class_only=True) is module.ActionModule
+    for kind in ("filter", "test"):
+        assert any(name.startswith(f"ansible.plugins.{kind}.core_") for name in sys.modules)

@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from typing import Any
 from ansible.errors import AnsibleError
 from ansible.executor.process import worker as ansible_worker
 from ansible.playbook.task import Task
-from ansible.plugins.loader import action_loader
+from ansible.plugins.loader import action_loader, filter_loader, test_loader
 from ansible.utils.display import Display
 
 from ..core.parent_process import Parent
@@ -141,7 +142,7 @@ class NodeTasks:
             variable_manager=self._variables,
             loader=loader,
         )
-        action_loader.get(task.action, class_only=True)  # imported here once, not in each worker
+        _load(task.action)
         variables = self._variables.get_vars(
             play=self._task.get_play(), host=host, task=task, _hosts=self._hosts, _hosts_all=self._all_hosts
         )
@@ -198,6 +199,14 @@ class NodeTasks:
         return running.outcome or Outcome(
             node, running.kind, True, False, "the worker process of Ansible exited unexpectedly (out of memory?)"
         )
+
+
+@cache
+def _load(action: str) -> None:
+    """Import before the fork what each worker would import for itself: the action, Ansible's filters and tests."""
+    action_loader.get(action, class_only=True)
+    filter_loader.get("default")
+    test_loader.get("defined")
 
 
 def _end(process: Any) -> None:

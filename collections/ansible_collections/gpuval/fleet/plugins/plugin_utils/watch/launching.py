@@ -14,6 +14,7 @@ from typing import Any
 from ...module_utils.store import Connection, Store
 from ..artifacts import payload
 from ..core import schemas
+from ..core.argument_specs import argument_spec
 from ..runs import folder as run_folder
 from ..runs.folder import RunFolder
 from ..runs.plans import PlanError
@@ -107,6 +108,7 @@ def warm(connection: Connection) -> None:
     archives()
     client(connection).sign_put("warm", 60)  # opens no connection; the first signature costs as much as ten others
     warm_schemas()
+    argument_spec("launch_plan")
 
 
 def warm_schemas() -> None:
