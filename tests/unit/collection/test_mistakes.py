@@ -98,13 +98,12 @@ def checked(tmp_path, monkeypatch, defaults):
     """Check settings as a play does, given as the text of a file; a warning or failure is in the lines returned."""
     monkeypatch.chdir(tmp_path)
 
-    def check(text, **task_vars):
+    def check(text, hosts=("gpu-1", "gpu-2"), of_node=lambda _node: {}, **task_vars):
         file = tmp_path / "all.yml"
         file.write_text(f"---\n{text}\n")
-        hosts = ["gpu-1", "gpu-2"]
         given = DataLoader().load_from_file(str(file), trusted_as_template=True)
-        values = {**defaults, **given, "ansible_play_hosts_all": hosts}
-        monkeypatch.setattr(check_settings, "values_of", lambda _action, _node, _vars: values)
+        values = {**defaults, **given, "ansible_play_hosts_all": list(hosts)}
+        monkeypatch.setattr(check_settings, "values_of", lambda _action, node, _vars: {**values, **of_node(node)})
         monkeypatch.setattr(check_settings, "templar_of", lambda _action, v: Templar(loader=DataLoader(), variables=v))
         return run_action("check_settings", {}, task_vars={**vars_of({host: {} for host in hosts}), **task_vars})
 
@@ -202,6 +201,24 @@ def test_what_may_be_meant_is_a_warning(checked, tmp_path, line, told):
     assert not outcome.failed
     assert len([text for text in outcome.lines if told in text]) == 1
     assert checked("gpuval_sku: hgx-h200\ngpuval_criteria: []").lines == []
+
+
+def test_a_file_is_read_once_however_many_nodes_name_it(checked, tmp_path, monkeypatch):
+    (tmp_path / "site.yml").write_text(CRITERIA)
+    read = []
+    monkeypatch.setattr(check_settings.criteria, "problems_of", lambda path, _stages: read.append(path) or [])
+    hosts = [f"gpu-{number}" for number in range(50)]
+    outcome = checked("gpuval_criteria: [site.yml]", hosts, lambda node: {"gpuval_node_ids": {node: f"id-{node}"}})
+    assert not outcome.failed
+    assert len(read) == 1
+
+
+def test_a_mistake_of_every_node_does_not_flood_the_console(checked):
+    hosts = [f"gpu-{number}" for number in range(100)]
+    outcome = checked("mine: 1", hosts, lambda node: {"gpuval_node_ids": {node: "no id"}})
+    assert outcome.result["msg"] == "nothing was started: correct the 100 settings above"
+    assert len(outcome.lines) == check_settings.MOST_LINES + 2
+    assert outcome.lines[-1] == "  and 60 more"
 
 
 def test_two_stores_are_refused_with_the_reason(checked):

@@ -160,3 +160,13 @@ def test_the_example_is_what_it_says():
     assert all(variables["ansible_host"].startswith(("192.0.2.", "198.51.100.")) for variables in hosts.values())
     behind = [name for name, variables in hosts.items() if "ProxyJump" in str(variables.get("ansible_ssh_common_args"))]
     assert behind and all(hosts[name]["rack"] == "r2" for name in behind)
+
+
+def test_a_list_is_an_inventory_itself(tmp_path):
+    (tmp_path / "fleet.csv").write_text("name,address,rack\nn[1:2],192.0.2.[1:2],r1\n")
+    (tmp_path / "group_vars").mkdir()
+    (tmp_path / "group_vars" / "rack_r1.yml").write_text("gpuval_gpu_count: 8\n")
+    done = listed(tmp_path / "fleet.csv")
+    hosts = plainly(done.stdout)["_meta"]["hostvars"]
+    assert {name: values["ansible_host"] for name, values in hosts.items()} == {"n1": "192.0.2.1", "n2": "192.0.2.2"}
+    assert hosts["n1"]["gpuval_gpu_count"] == 8

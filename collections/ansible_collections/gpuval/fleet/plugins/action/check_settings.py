@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ansible.errors import AnsibleError, AnsibleUndefinedVariable, AnsibleValueOmittedError
 from ansible.module_utils.parsing.convert_bool import boolean
@@ -23,6 +24,7 @@ from ..plugin_utils.runs import folder, labels, node_ids, plans, settings
 from ..plugin_utils.store import access
 
 MOST_NAMED = 5
+MOST_LINES = 40
 #: What says which cluster, and where on it.
 CLUSTER = ("gpuval_kubeconfig", "gpuval_kube_context", "gpuval_namespace")
 TWO_STORES = "only the embedded store uses it, and gpuval_s3_endpoint names an S3 service: set one, the other empty"
@@ -55,6 +57,7 @@ class ActionModule(ControllerAction):
         known = settings.declared()
         self._files = options["fatal"]
         self._remarks: set[str] = set()
+        self._looked_at: dict[tuple[str, str], tuple[list[str], Any]] = {}
         hosts = task_vars["ansible_play_hosts"]
         wrong: dict[str, list[str]] = {}
         placed: set[str] = set()
@@ -100,9 +103,11 @@ class ActionModule(ControllerAction):
         if lines and options["fatal"]:
             if len(lines) == 1:
                 return {"failed": True, "msg": f"nothing was started: {lines[0]}"}
-            self._display.display("settings:", *(f"  {line}" for line in lines))
+            self._display.display("settings:", *(f"  {line}" for line in lines[:MOST_LINES]))
+            if len(lines) > MOST_LINES:
+                self._display.display(f"  and {len(lines) - MOST_LINES} more")
             return {"failed": True, "msg": f"nothing was started: correct the {len(lines)} settings above"}
-        for line in [*lines, *sorted(self._remarks)]:
+        for line in [*lines[:MOST_LINES], *sorted(self._remarks)]:
             self._display.warning(line)
         return {"changed": False, "msg": f"settings of {len(hosts)} node(s) checked"}
 
@@ -131,37 +136,49 @@ class ActionModule(ControllerAction):
                 continue
             if value is not None:
                 templated[name] = value
-        seconds = _search_round_seconds(templar, values) if "gpuval_gang_search_seconds" in templated else 0.0
-        found += settings.problems(templated, known) + settings.gang_problems(templated, known, seconds)
-        wrong = {_name(problem) for problem in found}
-        right = settings.converted({name: value for name, value in templated.items() if name not in wrong}, known)
-        return found + self._meaning(right, values, templar)
-
-    def _meaning(self, right, values, templar):
-        """What is wrong with values of the right type."""
-        found = settings.unknown_stages(right, _templated(templar, values, "gpuval_profiles"), values)
+        right = {}
+        for name, value in templated.items():
+            wrong, converted = self._look_at(name, value, values, known)
+            found += wrong
+            if not wrong:
+                right[name] = converted
+        seconds = _search_round_seconds(templar, values) if "gpuval_gang_search_seconds" in right else 0.0
+        found += settings.gang_problems(right, known, seconds)
+        found += settings.unknown_stages(right, _templated(templar, values, "gpuval_profiles"), values)
         if right.get("gpuval_store_address") and right.get("gpuval_s3_endpoint"):
             found.append(f"gpuval_store_address: {TWO_STORES}")
+        return found
+
+    def _look_at(self, name, value, values, known):
+        """What is wrong with a value, and the value as its type: once, however many nodes have it."""
+        key = (name, repr(value))
+        if key not in self._looked_at:
+            wrong, converted = settings.problems({name: value}, known), None
+            if not wrong:
+                converted = settings.converted({name: value}, known)[name]
+                wrong = self._meaning(name, converted, values) if converted else []
+            self._looked_at[key] = wrong, converted
+        return self._looked_at[key]
+
+    def _meaning(self, name, value, values):
+        """What is wrong with a value of the right type, which is not empty."""
+        if name == "gpuval_criteria":
+            stages = settings.stages(values)
+            wrong = [problem for path in value for problem in criteria.problems_of(Path(path), stages) if self._files]
+            if self._files and not wrong:
+                self._remarks.update(remark for path in value for remark in criteria.doubtful_metrics(Path(path)))
+            return [f"{name}: {problem}" for problem in wrong]
+        if name == "gpuval_sku" and sku_catalogue.remark(value):
+            self._remarks.add(_placed(f"{name} {value}: {sku_catalogue.remark(value)}", values))
         checks = {**CHECKS, **(FILES if self._files else {})}
         if LOADS_MODEL in values:
             checks["gpuval_model"] = model_source.check
-        for name, check in checks.items():
-            if right.get(name):
-                try:
-                    check(right[name])
-                except GpuvalError as error:
-                    text = str(error)
-                    found.append(text if text.startswith(name) else f"{name}: {text}")
-        if self._files:
-            stages = settings.stages(values)
-            for path in map(Path, right.get("gpuval_criteria", ())):
-                wrong = criteria.problems_of(path, stages)
-                found += [f"gpuval_criteria: {problem}" for problem in wrong]
-                self._remarks.update([] if wrong else criteria.doubtful_metrics(path))
-            sku = right.get("gpuval_sku", "auto")
-            remark = sku_catalogue.remark(sku)
-            self._remarks.update([_placed(f"gpuval_sku {sku}: {remark}", values)] if remark else [])
-        return found
+        try:
+            checks.get(name, bool)(value)
+        except GpuvalError as error:
+            text = str(error)
+            return [text if text.startswith(name) else f"{name}: {text}"]
+        return []
 
 
 def _templated(templar, values, name):
