@@ -9,6 +9,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import escape, s
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import Evidence, take_record
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import (
+    acceptance,
     final_block,
     json_text,
     junit_xml,
@@ -122,6 +123,25 @@ def test_the_block_ends_with_the_path_of_the_page(nodes):
     run = make_run(nodes)
     block = final_block(judge(run, healthy(run)), page="/srv/results/run-1/report.html")
     assert block.splitlines()[-2:] == ["- Report: /srv/results/run-1/report.html", "=" * 50]
+
+
+def test_commands_of_the_block_choose_the_inventory(mixed):
+    mixed["summary"].append("see that the store answers (`make prepare`), then `make status INVENTORY=x`")
+    block = final_block(mixed, inventory="inventories/my site")
+    assert "(`make prepare INVENTORY='inventories/my site'`), then `make status INVENTORY=x`" in block
+    assert "- Validate again what did not pass: `make rerun INVENTORY='inventories/my site'`" in block
+    assert "rerun" not in final_block(judge(make_run(), healthy(make_run())), inventory="inventories/site")
+
+
+def test_the_block_of_a_run_names_its_page_and_its_inventory(mixed, tmp_path):
+    folder = tmp_path / "results" / "run-1"
+    paths = write_report(mixed, folder)
+    inventory = tmp_path / "nodes.yml"
+    inventory.write_text("")
+    assert "rerun" not in acceptance(paths["report.json"]), "without run.json the inventory is unknown"
+    (folder / "run.json").write_text(json.dumps({"origin": {"inventory": ["../nodes.yml"]}}))
+    block = acceptance(paths["report.json"])
+    assert f"`make rerun INVENTORY={inventory}`\n- Report: {paths['report.html']}\n===" in block
 
 
 def test_console_block_of_a_pass_says_what_was_measured():

@@ -7,7 +7,7 @@ from ansible import constants
 
 from ..module_utils.store import StoreError
 from ..module_utils.upload import upload
-from ..plugin_utils.report import final_block, write_forms
+from ..plugin_utils.report import acceptance, write_forms
 from ..plugin_utils.runs import applied_criteria, publishing
 from ..plugin_utils.runs import folder as run_folder
 from ..plugin_utils.runs import state as run_state
@@ -56,8 +56,7 @@ class ActionModule(RunAction):
 
     def _announce(self, folder, report):
         if CALLBACK not in constants.config.get_config_value("CALLBACKS_ENABLED"):
-            block = final_block(report, page=str(folder.path / "report.html"))
-            self._display.display(*block.split("\n"))
+            self._display.display(*acceptance(folder.path / "report.json").split("\n"))
         verdict = report["verdict"]
         return {
             "changed": False,

@@ -23,8 +23,7 @@ from pathlib import Path
 
 from ansible.plugins.callback import CallbackBase
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.escape import one_line
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import final_block
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.report import acceptance
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.state import FAILED
 
@@ -63,6 +62,4 @@ class CallbackModule(CallbackBase):
         if self._run:
             self._run.advance(FAILED, self._failure or "its playbook ended early", os.getpid())
         if self._report:
-            path = Path(self._report)
-            block = final_block(next(report_file.walk(path)), page=str(path.with_name("report.html")))
-            self._display.display(block)
+            self._display.display(acceptance(Path(self._report)))

@@ -11,13 +11,15 @@ from typing import Any
 
 from ..core import files
 from ..records import report_file
+from ..runs import folder as run_folder
+from ..runs import origin
 from .html import html_report
 from .junit import junit_xml
 from .markdown import markdown_report
 from .perf import perf_csv
 from .summary import final_block
 
-__all__ = ["final_block", "json_text", "write_file", "write_forms"]
+__all__ = ["acceptance", "final_block", "json_text", "write_file", "write_forms"]
 
 
 def write_forms(report: Mapping[str, Any], directory: Path) -> dict[str, Path]:
@@ -36,6 +38,17 @@ def write_forms(report: Mapping[str, Any], directory: Path) -> dict[str, Path]:
     for name, text in forms.items():  # one at a time: for a thousand nodes they take hundreds of megabytes together
         write_file(directory / name, text())
     return {name: directory / name for name in forms}
+
+
+def acceptance(report_file_path: Path) -> str:
+    """The block that ends the console, from report.json and the run.json beside it."""
+    folder = report_file_path.parent
+    run = run_folder.read_object(folder / "run.json")
+    return final_block(
+        next(report_file.walk(report_file_path)),
+        page=str(folder / "report.html"),
+        inventory=origin.shown(origin.of(run, folder.parent)),
+    )
 
 
 def json_text(report: Mapping[str, Any]) -> str:

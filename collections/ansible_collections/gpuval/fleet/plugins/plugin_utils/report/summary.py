@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -23,6 +25,8 @@ RETRIED = {
 }
 MAX_NODE_LINES = 20
 MAX_LINE = 2000
+#: A command in a message; it works on the default inventory unless it names one.
+_MAKE = re.compile(r"`make [a-z-]+(?=[^`\n]*`)(?![^`]*INVENTORY=)")
 
 #: The main figures of each stage, with their texts.
 HEADLINES: Mapping[str, Mapping[str, str]] = {
@@ -203,12 +207,17 @@ def _hardware(node: Mapping[str, Any]) -> bool:
     return bool(found and found["value"])
 
 
-def final_block(report: Mapping[str, Any], width: int = 50, page: str = "") -> str:
+def final_block(report: Mapping[str, Any], width: int = 50, page: str = "", inventory: str = "") -> str:
     """The FINAL ACCEPTANCE block between two lines of ``width`` equals signs; no terminal escape can be in it.
 
-    ``page`` is the path of report.html.
+    ``page`` is the path of report.html, ``inventory`` what commands need to choose the run's nodes.
     """
     rule = "=" * width
-    lines = [f"- {console_line(one_line(line, MAX_LINE))}" for line in report["summary"]]
-    lines += [f"- Report: {console_line(page)}"] if page else []
+    chosen = f" INVENTORY={shlex.quote(inventory)}" if inventory else ""
+    lines = [*report["summary"]]
+    if chosen and report["verdict"] in ("FAIL", "INCOMPLETE"):
+        lines.append("Validate again what did not pass: `make rerun`")
+    lines += [f"Report: {page}"] if page else []
+    lines = [_MAKE.sub(rf"\g<0>{chosen}", line) for line in lines] if chosen else lines
+    lines = [f"- {console_line(one_line(line, MAX_LINE))}" for line in lines]
     return "\n".join([rule, f"FINAL ACCEPTANCE: {one_line(report['verdict'])}", *lines, rule])
