@@ -7,6 +7,7 @@ import functools
 import os
 from pathlib import Path
 
+from ansible.template import trust_as_template
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading.units import human_bytes
 
 from ..plugin_utils.core.escape import NODE_NAME
@@ -14,7 +15,7 @@ from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.gang import naming
 from ..plugin_utils.gang.forming import LEAST
 from ..plugin_utils.judge import baseline, criteria, setups, versions
-from ..plugin_utils.runs import applied_criteria, labels, node_ids, origin, plans
+from ..plugin_utils.runs import applied_criteria, labels, node_ids, origin, plans, shortened
 from ..plugin_utils.runs import folder as run_folder
 from ..plugin_utils.runs import state as run_state
 from ..plugin_utils.runs.action import RunAction
@@ -89,6 +90,8 @@ class ActionModule(RunAction):
             "setups": setups.of_stages(options["workloads"], [*options["profile_stages"], *options["gang_stages"]]),
             "nodes": nodes,
         }
+        less = shortened.of_stages([*stages, *gang_stages], task_vars, self._template)
+        wanted |= {"shortened": less} if less else {}
         if not together and options["gang_stages"]:
             wanted["gang_stages"] = select(options["gang_stages"])[1]
         if known is None or not any(node.get("gang_stages") for node in known["nodes"].values()):
@@ -125,6 +128,10 @@ class ActionModule(RunAction):
             "opened": "" if self.check_mode else str(folder.path),  # for the callback
             "msg": summary,
         }
+
+    def _template(self, text):
+        """The value of an expression of the collection's own roles."""
+        return self._templar.template(trust_as_template(text))
 
     def _opened(self, folder, run, options):
         """The run with its state and its origin, written."""

@@ -95,6 +95,7 @@ def judge(
             "finished_at": run["finished_at"],
             "judged_at": judged_at,
             "narrowed_by": sorted(set(run["narrowed_by"])),
+            **({"shortened": list(run["shortened"])} if run.get("shortened") else {}),
         },
         "verdict": run_verdict((node["verdict"] for node in nodes), narrowed=bool(run["narrowed_by"])),
         "counts": {

@@ -194,6 +194,9 @@ def _remarks(report: Mapping[str, Any]) -> list[str]:
     accepted = report["verdict"] in ("PASS", "PARTIAL")
     if accepted and len(nodes) > 1 and report["run"]["profile"] == "custom" and not report["fleet"].get("gangs"):
         lines.append("The nodes did not work together: gpuval_stages has no gangs, gpuval_profiles keeps a profile's")
+    if report["run"].get("shortened"):
+        profile = f" {report['run']['profile']}" if report["run"]["profile"] != "custom" else ""
+        lines.append(f"Shortened against the profile{profile}: {', '.join(report['run']['shortened'])}")
     if report["run"]["narrowed_by"]:
         named = {"stages": "stages that are no whole profile"}
         options = " and ".join(named.get(option, f"--{option}") for option in report["run"]["narrowed_by"])

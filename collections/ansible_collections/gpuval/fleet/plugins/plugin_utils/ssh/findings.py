@@ -65,6 +65,10 @@ class Finding:
         }
 
 
+#: Keys that ssh tries where none is configured.
+_DEFAULT_KEY = re.compile(r"(?:~|/[^ ]*)/\.ssh/id_(?:rsa|dsa|ecdsa|ecdsa_sk|ed25519|ed25519_sk|xmss)")
+
+
 @dataclass(frozen=True)
 class Where:
     """A node as ssh sees it: the effective settings of `ssh -G` behind Ansible's own."""
@@ -85,6 +89,16 @@ class Where:
     @property
     def address(self) -> str:
         return f"{self.host} port {self.port}"
+
+    def login(self, *options: str) -> str:
+        """The command that logs in as Ansible does: by its port, key and jump host."""
+        keys = [name for name in self.settings.get("identityfile", ()) if not _DEFAULT_KEY.fullmatch(name)]
+        words = ["ssh", *options, "-p", str(self.port)]
+        words += ["-i", keys[0]] if keys else []
+        words += ["-J", jump] if (jump := self.settings.get("proxyjump", ("none",))[0]) != "none" else []
+        return " ".join(
+            word if word.startswith("~/") else shlex.quote(word) for word in [*words, f"{self.user}@{self.host}"]
+        )
 
 
 def effective(text: str) -> dict[str, tuple[str, ...]]:
@@ -204,7 +218,7 @@ def trust(shown: HostKey, policy: Policy, at: Where) -> Finding:
         "unknown_host_key",
         f"{at.address} presents the unknown host key {shown.fingerprint} ({shown.kind})",
         f"compare the fingerprint on the node ({SHOW_KEY}) and declare it as "
-        f"gpuval_host_keys of {at.node}, or log in once by hand (ssh {at.host}), or allow first contact with "
+        f"gpuval_host_keys of {at.node}, or log in once by hand ({at.login()}), or allow first contact with "
         "-e gpuval_accept_new_host_keys=true",
         fingerprint=shown.fingerprint,
     )
@@ -284,7 +298,7 @@ def denied(at: Where, detail: str) -> Finding:
         "login_denied",
         f"{at.user}@{at.address}: {detail}",
         "check ansible_user, that the key (ansible_ssh_private_key_file, or one of your agent) is in the node's "
-        f"authorized_keys, and that the account may log in: ssh -p {at.port} {at.user}@{at.host}",
+        f"authorized_keys, and that the account may log in: {at.login()}",
     )
 
 
@@ -319,7 +333,7 @@ def of_ssh_output(stderr: str, at: Where, seconds: float) -> Finding:
         return replace(denied(at, last), message=f"{at.user}@{at.address}{through}: {last}")
     message = f"{at.address}{through}: {last}"
     if known == "ssh_error":
-        return Finding(known, message, f"try it by hand: ssh -v -p {at.port} {at.user}@{at.host}")
+        return Finding(known, message, f"try it by hand: {at.login('-v')}")
     return _finding(known, message)
 
 
