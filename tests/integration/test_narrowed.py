@@ -32,6 +32,9 @@ def test_tags_run_a_stage_and_what_it_needs(fleet):
     assert done.code == 0, done
     assert "FINAL ACCEPTANCE: PARTIAL" in done.output
     assert "Narrowed by --limit and --tags" in done.output
+    assert f"- Report: {fleet.run_folder / 'report.html'}\n" in done.output
+    assert "Shortened against the profile" in done.output
+    assert "training_seconds 1 of " in done.output
     assert fleet.read_run()["narrowed_by"] == ["limit", "tags"]
     assert list(fleet.report()["nodes"][0]["metrics"]) == ["facts", "training"]
     fleet.assert_evidence("node-1", {"facts": "success", "training": "success"})

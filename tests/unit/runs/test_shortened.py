@@ -22,7 +22,10 @@ def found(**settings):
         ({"training_seconds": 300, "diagnostics_seconds": 60}, []),
         ({"training_seconds": 301}, []),
         ({"training_seconds": 0, "training_steps": 10}, ["training_steps 10"]),
-        ({"training_seconds": "20", "inference_seconds": 30.5}, ["training_seconds 20 of 300", "inference_seconds 30.5 of 180"]),
+        (
+            {"training_seconds": "20", "inference_seconds": 30.5},
+            ["training_seconds 20 of 300", "inference_seconds 30.5 of 180"],
+        ),
         ({"gpuval_profile": "quick", "training_seconds": 20}, []),
         ({"gpuval_profile": "quick", "diagnostics_seconds": 1}, ["diagnostics_seconds 1 of 15"]),
         ({"training_seconds": "soon", "inference_requests": 2}, ["inference_requests 2"]),

@@ -2,6 +2,7 @@
 
 import errno
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,27 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.ssh.known_hosts impor
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAINJJw9zF6wJaUKPrt0/ZLCJlAGwDCVN59/46FWV1gT0p"
 OTHER = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
 AT = Where("node-1", "192.0.2.11", 2222, "ubuntu")
+
+
+@pytest.mark.parametrize(
+    ("settings", "command"),
+    [
+        ({}, "ssh -v -p 2222 ubuntu@192.0.2.11"),
+        ({"identityfile": ("~/.ssh/id_rsa", "~/.ssh/id_ed25519")}, "ssh -v -p 2222 ubuntu@192.0.2.11"),
+        ({"identityfile": ("~/.ssh/site",)}, "ssh -v -p 2222 -i ~/.ssh/site ubuntu@192.0.2.11"),
+        ({"identityfile": ("~/my keys/a",)}, "ssh -v -p 2222 -i ~/'my keys/a' ubuntu@192.0.2.11"),
+        ({"identityfile": ("/srv/key",), "proxyjump": ("ops@jump",)},
+         "ssh -v -p 2222 -i /srv/key -J ops@jump ubuntu@192.0.2.11"),
+        ({"proxyjump": ("none",)}, "ssh -v -p 2222 ubuntu@192.0.2.11"),
+    ],
+)  # fmt: skip
+def test_a_command_to_try_by_hand_has_the_key_and_the_jump_host(settings, command):
+    at = replace(AT, settings=settings)
+    assert at.login("-v") == command
+    finding = ssh_findings.of_ssh_output("kex_exchange: strange\n", at, 4)
+    assert command in finding.remedy or at.login() in finding.remedy
+
+
 SHOWN = parse_key(KEY)
 
 

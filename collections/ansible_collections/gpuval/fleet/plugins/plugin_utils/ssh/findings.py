@@ -66,7 +66,7 @@ class Finding:
 
 
 #: Keys that ssh tries where none is configured.
-_DEFAULT_KEY = re.compile(r"(?:~|/[^ ]*)/\.ssh/id_(?:rsa|dsa|ecdsa|ecdsa_sk|ed25519|ed25519_sk|xmss)")
+_DEFAULT_KEY = re.compile(r"~/\.ssh/id_(?:rsa|dsa|ecdsa|ecdsa_sk|ed25519|ed25519_sk|xmss)")
 
 
 @dataclass(frozen=True)
@@ -96,9 +96,8 @@ class Where:
         words = ["ssh", *options, "-p", str(self.port)]
         words += ["-i", keys[0]] if keys else []
         words += ["-J", jump] if (jump := self.settings.get("proxyjump", ("none",))[0]) != "none" else []
-        return " ".join(
-            word if word.startswith("~/") else shlex.quote(word) for word in [*words, f"{self.user}@{self.host}"]
-        )
+        quoted = (shlex.quote(word) for word in [*words, f"{self.user}@{self.host}"])
+        return " ".join(f"~/'{word[3:]}" if word.startswith("'~/") else word for word in quoted)  # ~ needs no quotes
 
 
 def effective(text: str) -> dict[str, tuple[str, ...]]:
