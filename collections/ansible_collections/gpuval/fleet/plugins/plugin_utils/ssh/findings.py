@@ -96,8 +96,12 @@ class Where:
         words = ["ssh", *options, "-p", str(self.port)]
         words += ["-i", keys[0]] if keys else []
         words += ["-J", jump] if (jump := self.settings.get("proxyjump", ("none",))[0]) != "none" else []
-        quoted = (shlex.quote(word) for word in [*words, f"{self.user}@{self.host}"])
-        return " ".join(f"~/'{word[3:]}" if word.startswith("'~/") else word for word in quoted)  # ~ needs no quotes
+        return " ".join(_quoted(word) for word in [*words, f"{self.user}@{self.host}"])
+
+
+def _quoted(word: str) -> str:
+    """A word for the shell, which knows the home only without quotes."""
+    return f"~/{shlex.quote(word[2:])}" if word.startswith("~/") else shlex.quote(word)
 
 
 def effective(text: str) -> dict[str, tuple[str, ...]]:
