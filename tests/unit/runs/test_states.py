@@ -165,11 +165,20 @@ def test_a_run_of_another_inventory_is_named_not_used(results):
     started(results, "r2", "b")
     done = find_run(results, "a", "r2")
     assert done.failed and "run r2 is one of INVENTORY=" in done.text
-    with pytest.raises(run_folder.RunError, match=r"there are runs of INVENTORY=.*b: r2"):
+    with pytest.raises(run_folder.RunError, match=r"no run of .*a in .*; give one of these, .*INVENTORY=.*b: r2"):
         run_folder.resolve(results, "", [str(results.parent / "a")])
     assert "INVENTORY=" in open_run(results, "r2", "a").text
     (results.parent / "b").unlink()
     run_folder.ensure_of(results, "r2", [str(results.parent / "a")])  # its inventory was renamed
+
+
+def test_status_and_report_of_an_inventory_without_runs_name_those_of_others(results):
+    started(results, "r2", "b")
+    store = {"bucket": "b", "state_dir": str(results.parent / "state")}
+    options = {"results_dir": str(results), "store": store}
+    asked = run_action("show_status", options, task_vars=variables(results, "a"))
+    for done in (asked, find_run(results, "a")):
+        assert done.failed and f"INVENTORY={results.parent / 'b'}: r2" in done.text
 
 
 def test_a_report_in_the_middle_of_a_run_is_refused(results):

@@ -23,7 +23,7 @@ class ActionModule(RunAction):
             self._ensure_over(own, options["store"])
             return self._found(own)
         if not (options["run_id"] or options["folder"]) and run_folder.known_run_ids(results):
-            self.folder(options)  # its runs are of other inventories, or none began; says so
+            self.folder(options)  # the runs here are of other inventories, or none began; says so
         access = open_store(options["store"])
         if not access.known():
             self.folder(options).read_run()  # says what to do

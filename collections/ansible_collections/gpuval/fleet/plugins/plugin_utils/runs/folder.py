@@ -402,7 +402,8 @@ def resolve(results: Path, run_id: str, inventory: Sequence[str] = (), *, opened
             raise RunError(f"no run started yet: run {tried} is {RunFolder(results / tried).seen().line()}")
         others = origin.others_line(of_others(results, inventory))
         raise RunError(
-            f"there is no run of {origin.shown(inventory)} in {results}; there are runs of {others}"
+            f"there is no run of {origin.shown(inventory)} in {results}; give one of these, or -e gpuval_run_id=: "
+            f"{others}"
             if others
             else f"there is no run in {results} yet: run `make validate` first, or give -e gpuval_run_id="
         )
