@@ -95,8 +95,8 @@ def _watch_line(status: Status) -> str:
     if status.heartbeat_age is None:
         return "no heartbeat of the controller yet: no node was launched, or it is of an earlier version"
     if status.watched:
-        who = f" {one_line(controller.who(), 200)}" if controller and controller.workers else ""
-        return f"its controller{who} watches it (last heartbeat {clock(status.heartbeat_age)} ago)"
+        who = f": {one_line(controller.who(), 200)}" if controller and controller.workers else ""
+        return f"its controller watches it (last heartbeat {clock(status.heartbeat_age)} ago){who}"
     if status.at_gangs:
         return f"its controller runs its gangs (last heartbeat {clock(status.gangs_age or 0.0)} ago)"
     if status.known.watch and status.known.watch["state"] == "ended":
