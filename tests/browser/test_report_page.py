@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, verdict
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.judging import read_evidence
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.records import report_file
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.html import html_report
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as runs_folder
 
@@ -220,7 +221,7 @@ def test_colours_follow_the_button_and_print_is_light(browser, results):
 
 
 def test_hostile_texts_stay_texts(browser, results, tmp_path):
-    report = copy.deepcopy(json.loads((results / "report.json").read_text()))
+    report = report_file.unpacked(report_file.read(results / "report.json"))
     hostile = "</script><img src=x onerror=alert(1)><script>alert(2)</script>"
     for number, node in enumerate(report["nodes"]):
         node["name"] = f"{hostile}{number}"
@@ -238,6 +239,30 @@ def test_hostile_texts_stay_texts(browser, results, tmp_path):
         assert opened.page.locator("img").count() == 0
         assert opened.said == []
         assert len(opened.asked) == 1
+
+
+def test_the_page_of_a_large_fleet_folds(browser, results, tmp_path):
+    """Three hundred nodes, a hundred of which failed in ways of their own."""
+    report = report_file.unpacked(report_file.read(results / "report.json"))
+    bad = next(node for node in report["nodes"] if node["verdict"] == "FAIL")
+    for number in range(300):
+        node = copy.deepcopy(bad if number % 3 == 0 else next(n for n in report["nodes"] if n["verdict"] == "PASS"))
+        node["name"] = f"more-{number}"
+        for check in node["checks"]:
+            check["reason"] += f" ({number})"
+        report["nodes"].append(node)
+    page_file = tmp_path / "report.html"
+    page_file.write_text(html_report(report, tmp_path))
+    with Opened(browser, page_file, viewport=DESKTOP) as opened:
+        cards = opened.page.locator("details.bad")
+        assert sum(card.is_visible() for card in cards.all()) == 24
+        assert opened.page.evaluate("document.documentElement.scrollHeight") < 16_000
+        assert opened.page.locator("table.nodes tbody tr").count() == len(report["nodes"])
+        opened.page.locator("details.fold > summary").first.click()
+        assert cards.last.is_visible()
+        opened.page.locator("table.nodes a").nth(30).click()
+        assert opened.page.locator("#node-panel .node-head strong").inner_text() == "more-6"
+        assert opened.said == []
 
 
 def test_screenshots_for_the_docs(browser, results, view, tmp_path):
