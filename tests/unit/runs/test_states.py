@@ -141,6 +141,20 @@ def test_a_controller_killed_before_its_report_goes_on_there(results, finished):
     assert open_run(results).result["run"]["run_id"] != "r1", "what was judged is over"
 
 
+def test_a_report_by_another_command_concludes_a_run_whose_controller_is_gone(results):
+    folder = started(results, "r1")
+    folder.advance("collecting")
+    folder.write_run({**folder.read_run(), "finished_at": run_folder.now()})
+    workers = [run_state.this_process(os.getpid(), "x")]  # another command's
+    run = folder.read_run()
+    folder.write_run({**run, "state": {**run["state"], "workers": workers}})
+    assert folder.conclude()["state"]["name"] == "collecting", "its controller reports it"
+    killed(folder)
+    assert "its controller is gone, `make validate` resumes it" in folder.seen().line()
+    assert folder.conclude()["state"]["name"] == "judged"
+    assert open_run(results).result["run"]["run_id"] != "r1"
+
+
 def test_the_watch_of_a_run_that_is_to_be_reported_is_over(results):
     folder = started(results, "r1")
     folder.advance("collecting")

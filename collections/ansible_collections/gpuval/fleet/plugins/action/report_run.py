@@ -10,7 +10,6 @@ from ..module_utils.upload import upload
 from ..plugin_utils.report import acceptance, write_forms
 from ..plugin_utils.runs import applied_criteria, publishing
 from ..plugin_utils.runs import folder as run_folder
-from ..plugin_utils.runs import state as run_state
 from ..plugin_utils.runs.action import RunAction
 from ..plugin_utils.store.access import open_store, put_run
 
@@ -27,7 +26,7 @@ class ActionModule(RunAction):
         if options["state"] == "announced":
             return self._announce(folder, report)
         paths = [*write_forms(report, folder.path).values(), folder.path / "report.json"]
-        run = folder.advance(run_state.JUDGED) or folder.read_run()
+        run = folder.read_run() if folder.is_copy else folder.conclude()
         if options["store"] is not None and not folder.is_copy:
             if run_folder.goes_on(folder, run):
                 self._display.warning(

@@ -19,8 +19,9 @@ class ActionModule(RunAction):
         if self.check_mode:
             return {"changed": False, "skipped": True}
         folder, access = self.folder(options), open_store(options["store"])
-        if run_folder.is_unreported(folder.read_run()):
-            return {"changed": False, **session.summary(document.read(folder))}
+        known = document.read(folder)
+        if known and known["ended_at"] and run_folder.is_unreported(folder.read_run()):
+            return {"changed": False, **session.summary(known)}
         folder.advance(run_state.WORKING)
         limits = Limits.of({**options, **session.LIMITS})
         checks = criteria.load([*criteria.shipped_files(), *options["criteria"]])

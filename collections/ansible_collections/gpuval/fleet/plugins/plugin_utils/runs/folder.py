@@ -157,6 +157,14 @@ class RunFolder:
         self.write_run(run)
         return run
 
+    def conclude(self) -> dict[str, Any]:
+        """The run's report is written, by its controller, or by a command after that was gone. Returns the run."""
+        run = self.advance(run_state.JUDGED) or self.read_run()
+        if is_unreported(run) and self.seen().attended is False:
+            run = {**run, "state": {**run["state"], "name": run_state.JUDGED, "since": now()}}
+            self.write_run(run)
+        return run
+
     def mark_cleaned(self) -> None:
         """Nothing is left of the run on nodes or a cluster."""
         try:

@@ -133,6 +133,8 @@ def seen(run: Mapping[str, Any], sign_age: float | None) -> Seen:
         name, reason = FAILED, f"its controller ended while it was {state['name']}"
     if run["finished_at"] is not None and name == WORKING and attended is False:
         name, reason = FAILED, "it was ended without a verdict"
+    if name in (WORKING, COLLECTING) and attended is False:
+        reason = "its controller is gone, `make validate` resumes it"
     return Seen(name, reason, state["since"], attended, workers, bool(state.get("started_at")))
 
 
