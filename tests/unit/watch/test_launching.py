@@ -62,19 +62,25 @@ def node_store(read_keys=(), reachable=True):
 
 
 def test_a_node_that_loads_no_model_needs_no_key_to_read_models():
-    given = node_store().given("n1", ["facts", "training"])
+    given = node_store().given("n1", ["facts", "training"], 60)
     assert (given["rclone_config"], given["ca"]) == ("", "")
     kinds = ("records", "logs", "series")
     assert set(given["store"]["put"]) == {f"{kind}/{stage}" for kind in kinds for stage in ("facts", "training")}
     with pytest.raises(StoreError, match="read-only key"):
-        node_store().given("n1", ["facts", "loading"])
-    assert "read-secret" in node_store(("read", "read-secret")).given("n1", ["loading"])["rclone_config"]
+        node_store().given("n1", ["facts", "loading"], 60)
+    assert "read-secret" in node_store(("read", "read-secret")).given("n1", ["loading"], 60)["rclone_config"]
+
+
+def test_the_urls_of_a_node_launched_late_end_with_those_of_the_others():
+    (early, late) = (node_store().given("n1", ["facts"], left)["store"]["put"]["records/facts"] for left in (60, 10))
+    assert f"X-Amz-Expires={launching.SIGNED_SLACK_SECONDS + 60}&" in early
+    assert f"X-Amz-Expires={launching.SIGNED_SLACK_SECONDS + 10}&" in late
 
 
 def test_a_store_out_of_reach_gives_no_url_and_no_model():
-    assert node_store(reachable=False).given("n1", ["facts"])["store"]["put"] == {}
+    assert node_store(reachable=False).given("n1", ["facts"], 60)["store"]["put"] == {}
     with pytest.raises(PlanError, match="gpuval_store_address"):
-        node_store(reachable=False).given("n1", ["loading"])
+        node_store(reachable=False).given("n1", ["loading"], 60)
 
 
 TRAINING = ["{python}", "-m", "gpuval_workloads.gang", "training", "--zero", 2]

@@ -184,9 +184,12 @@ class ActionModule(RunAction):
         names = [stage["name"] for stage in folder.read_plan(node)["stages"]]
         try:
             store = launching.NodeStore.of(options["store"], run, self._connection.transport)
-            given = store.given(node, names)
+            left = options["deadline_seconds"] or float(run["deadline_seconds"])
+            given = store.given(node, names, left)
             if store.reachable and images.archives(plan.get("images", {})):
-                given["store"]["downloads"] = images.signed_downloads(store.client, plan["images"], store.valid_seconds)
+                given["store"]["downloads"] = images.signed_downloads(
+                    store.client, plan["images"], left + launching.SIGNED_SLACK_SECONDS
+                )
             if options["attempt"] == 1:  # a later attempt is a part of it
                 store.client.put(
                     f"{run['folder']}/plans/{node}.json", json.dumps(plans.kept(plan)).encode(), "application/json"

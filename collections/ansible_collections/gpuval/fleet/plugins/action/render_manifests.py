@@ -61,5 +61,5 @@ class ActionModule(RunAction):
             known.get("machine_id", ""),
             manifests.whole_numbers(known["allocatable"]) if "allocatable" in known else None,
         )
-        given = store.given(name, [stage["name"] for stage in plan["stages"]]) if store else {}
+        given = store.given(name, [stage["name"] for stage in plan["stages"]], run["deadline_seconds"]) if store else {}
         return manifests.Placement(target, order.settings, plan, order.sku, **given)

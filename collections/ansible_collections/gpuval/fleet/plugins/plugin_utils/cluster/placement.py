@@ -306,7 +306,7 @@ class ClusterPlacement(Placement):
             self._put_plans([plan])
         stages = [stage["name"] for stage in plan["stages"]]
         try:
-            given = self._store.given(name, stages)
+            given = self._store.given(name, stages, seconds)
         except plans.PlanError as error:
             return {**launch, "state": "refused", "message": str(error)}
         if not self._store.reachable:

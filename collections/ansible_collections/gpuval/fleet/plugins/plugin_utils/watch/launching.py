@@ -82,22 +82,18 @@ class NodeStore:
         access = open_store(options)
         return cls(access, client(access.connection()), run, access.reachable_from_nodes(transport))
 
-    @property
-    def valid_seconds(self) -> float:
-        """How long signed URLs are valid."""
-        return float(self.run["deadline_seconds"]) + SIGNED_SLACK_SECONDS
-
-    def given(self, node: str, stages: Sequence[str]) -> dict[str, Any]:
+    def given(self, node: str, stages: Sequence[str], seconds: float) -> dict[str, Any]:
         """What a node gets: its signed URLs, the models' read key where it loads one, the certificate authority.
 
-        Raises StoreError, and PlanError for a node that cannot load its model.
+        `seconds`: what is left of the run's time, after which the URLs end. Raises StoreError, and PlanError for a node
+        that cannot load its model.
         """
         loads = "loading" in stages
         if loads and not self.reachable:
             raise PlanError(NO_MODEL)
         writable = list(stages) if self.reachable else []
         return {
-            "store": signed_urls(self.client, self.run["folder"], node, writable, self.valid_seconds),
+            "store": signed_urls(self.client, self.run["folder"], node, writable, seconds + SIGNED_SLACK_SECONDS),
             "rclone_config": rclone_config(self.access.reader()) if loads else "",
             "ca": self.access.ca(),
         }
