@@ -74,17 +74,22 @@ class Fleet:
     skus: dict[str, str]
     defects: dict[str, Defect]
     nominal: dict[tuple[str, str], float] = field(default_factory=dict)
+    #: What the slowest of cores, memory, PCIe and links of a drawn node really makes, of 1, without noise and defects.
+    speeds: dict[str, float] = field(default_factory=dict)
 
 
 class Noise:
     """Draws the figures of one fleet."""
 
-    def __init__(self, seed: str, node_cv: float, repeat: float, gpu_cv: float = 0.0, tails: int = 0) -> None:
+    def __init__(
+        self, seed: str, node_cv: float, repeat: float, gpu_cv: float = 0.0, tails: int = 0, disturbed: float = 0.0
+    ) -> None:
         self.draw = random.Random(seed)  # noqa: S311  (the same fleet again, no secret)
         self.node_cv = node_cv
         self.repeat = repeat
         self.gpu_cv = gpu_cv
         self.tails = tails
+        self.disturbed = disturbed
 
     def node(self) -> dict[str, float]:
         return {kind: self._differing(self.node_cv) for kind in ("cores", "memory", "pcie", "links")}
@@ -93,11 +98,16 @@ class Noise:
         """What one part differs by from the others of its node; without such a spread nothing is drawn."""
         return self._differing(self.gpu_cv) if self.gpu_cv else 1.0
 
-    def _differing(self, scale: float) -> float:
+    def measurement(self) -> float:
+        """What one measurement of a node is off by, in all parts alike, and another one is not: Student's t(3)."""
+        return self._differing(self.disturbed, 3) if self.disturbed else 1.0
+
+    def _differing(self, scale: float, tails: int | None = None) -> float:
         """Normal with that deviation; with ``tails`` Student's t of so many degrees with that scale."""
+        tails = self.tails if tails is None else tails
         drawn = self.draw.gauss(0, 1)
-        if self.tails:
-            drawn /= math.sqrt(self.draw.gammavariate(self.tails / 2, 2) / self.tails)
+        if tails:
+            drawn /= math.sqrt(self.draw.gammavariate(tails / 2, 2) / tails)
         return max(0.5, 1 + scale * drawn)
 
     def rate(self) -> tuple[float, float]:
@@ -128,13 +138,16 @@ def drawn(
     skus: Sequence[str] = ("h200", "h200", "h200", "b200", "b200"),
     gpu_cv: float = 0.0,
     tails: int = 0,
+    disturbed: float = 0.0,
 ) -> Fleet:
     """Two SKUs, three fifths and two fifths, of 8 GPUs a node, in racks of 8; ``each`` nodes with every defect.
 
     With ``planted`` there are these defects and no others; ``skus`` are those of equal shares of the fleet. ``gpu_cv``
-    is what parts of a node differ by; with ``tails`` both are Student's t of so many degrees.
+    is what parts of a node differ by; with ``tails`` both are Student's t of so many degrees. ``disturbed`` is the
+    scale
+    of what each measurement of a node is off by.
     """
-    noise = Noise(f"drawn {nodes} {node_cv} {repeat} {seed}", node_cv, repeat, gpu_cv, tails)
+    noise = Noise(f"drawn {nodes} {node_cv} {repeat} {seed}", node_cv, repeat, gpu_cv, tails, disturbed)
     names = [f"node-{number:04}" for number in range(nodes)]
     if nodes < 8 * RACK:
         skus = skus[:1]  # of two there would be too few of each to compare
@@ -143,8 +156,11 @@ def drawn(
     defects = _plant(noise.draw, of_node, each, gpus=8, racks=nodes >= 1000) if planted is None else planted
     evidence = Evidence(launches={name: {"state": "finished", "message": ""} for name in names})
     perfect = records()
+    speeds = {}
     for number, name in enumerate(names):
-        evidence.records[name] = _node(name, number, of_node[name], perfect, noise, defects.get(name))
+        node = noise.node()
+        speeds[name] = min(node.values())
+        evidence.records[name] = _node(name, number, of_node[name], perfect, noise, node, defects.get(name))
         run["nodes"][name] |= {"versions": {"driver": [DRIVER]}, "labels": {"rack": rack_of(number)}}
     nominal = {
         (sku, one["name"]): _nominal(one["name"], one["value"], factor)
@@ -152,7 +168,7 @@ def drawn(
         for record in _without_noise(perfect).values()
         for one in record
     }
-    return Fleet(run, evidence, of_node, defects, nominal)
+    return Fleet(run, evidence, of_node, defects, nominal, speeds)
 
 
 def _without_noise(perfect: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
@@ -174,7 +190,13 @@ def _nominal(name: str, value: float, factor: float) -> float:
 
 
 def _node(
-    name: str, number: int, sku: str, perfect: dict[str, Any], noise: Noise, defect: Defect | None
+    name: str,
+    number: int,
+    sku: str,
+    perfect: dict[str, Any],
+    noise: Noise,
+    node: dict[str, float],
+    defect: Defect | None,
 ) -> dict[str, dict[str, Any]]:
     model, factor = SKUS[sku]
     base = {
@@ -182,8 +204,8 @@ def _node(
         for its in _without_noise(perfect).values()
         for one in its
     }
-    node = noise.node()
     parts: dict[tuple[str, str], float] = defaultdict(noise.part)
+    measured: dict[str, float] = defaultdict(noise.measurement)
     by_stage = {}
     speeds: dict[str, float] = {}
     for stage, record in perfect.items():
@@ -193,13 +215,14 @@ def _node(
             if metric in DEPENDS:
                 middle, spread = noise.rate()
                 spreads[_spread_of(metric), part] = spread
-                value = base[metric] * node[DEPENDS[metric]] * middle * _factor(defect, metric, part)
+                value = base[metric] * node[DEPENDS[metric]] * middle * measured[metric] * _factor(defect, metric, part)
                 if part != "node":
                     value *= parts[DEPENDS[metric], part]
                 figures.append({**one, "value": value})
             elif metric == COMPUTE:
                 middle, _ = noise.rate()
-                speeds[part] = node["cores"] * parts["cores", part] * middle * _factor(defect, COMPUTE, part)
+                left = measured[metric] * _factor(defect, COMPUTE, part)
+                speeds[part] = node["cores"] * parts["cores", part] * middle * left
                 figures.append({**one, "value": base[COMPUTE] / speeds[part]})
             elif metric != TRAINING and not metric.endswith("_spread_ratio") and metric != "training_compute_ratio":
                 figures.append({**one, "value": one["value"] * 1.3} if metric == "gpu_memory_bytes" else one)

@@ -1,11 +1,14 @@
 """Fleets that are not one normal population: a slow batch, long tails, few nodes; and one failure for one cause."""
 
+import json
+import math
 import random
 import statistics
 
 import fleets
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria, populations, verdict
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.peer_groups import PeerHistory
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.problems import part_text
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import summary_lines
 
@@ -19,8 +22,8 @@ def drawn(nodes, *, planted=None, seed=1, cv=0.005, **fields):
     return fleets.drawn(nodes, cv, 0.003, seed, each=0, planted=planted or {}, skus=("h200",), **fields)
 
 
-def judged(fleet, checks=COMPARING):
-    report = verdict.judge(fleet.run, fleet.evidence, checks, judged_at=TIME)
+def judged(fleet, checks=COMPARING, history=None):
+    report = verdict.judge(fleet.run, fleet.evidence, checks, judged_at=TIME, history=history)
     return {node["name"]: node for node in report["nodes"]}, report["fleet"]["checks"]
 
 
@@ -60,15 +63,33 @@ def test_modes_without_any_noise():
 
 
 def test_tails_of_normal_noise_reach_nowhere_and_long_ones_do():
-    def reach(tails, seed):
+    def tails(degrees, seed):
         found = populations.Tails()
-        found.add(enumerate(levels(400, 0, seed, tails=tails)), 0.03, 4.5, 1)
-        return found.reach(100)
+        found.add(enumerate(levels(400, 0, seed, tails=degrees)), 0.03, 4.5, 1)
+        return found
 
-    normal, long = ([reach(tails, seed) for seed in range(40)] for tails in (0, 3))
-    assert sum(one == 0 for one in normal) >= 28
-    assert sum(one > 12 for one in long) >= 36  # deviations; checks ask for 4.5
+    normal, long = ([tails(degrees, seed) for seed in range(40)] for degrees in (0, 3))
+    assert sum(one.reach(100) == 0 for one in normal) >= 36
+    assert not any(one.are_long(populations.CERTAIN) for one in normal)
+    assert sum(one.are_long(populations.CERTAIN) for one in long) >= 38
+    assert sum(one.reach(100) > 12 for one in long) >= 36  # deviations; checks ask for 4.5
     assert populations.Tails().reach(8) == 0
+
+
+def test_no_single_node_makes_long_tails():
+    found = populations.Tails()
+    for seed in range(6):
+        found.add(enumerate([*levels(40, 0, seed), 1.029]), 0.03, 4.5, 1)
+    assert not found.are_long(populations.CERTAIN)
+
+
+@pytest.mark.parametrize(("nodes", "slow"), [(8, 1), (12, 2), (16, 2), (32, 6)])
+def test_normal_noise_explains_no_slow_node_and_each_healthy_one(nodes, slow):
+    for seed in range(20):
+        found = levels(nodes, slow, seed, scale=0.004)
+        middle, limit = populations.normal_limit(found, 0.03)
+        assert max(found[:slow]) < middle - limit < min(found[slow:])
+    assert populations.normal_limit([0.9, 1.0, 1.1, 1.2, 1.3], 0.03)[1] == math.inf
 
 
 def test_one_node_that_is_too_good_to_be_true_widens_no_limit():
@@ -144,6 +165,50 @@ def test_a_node_too_far_off_for_few_nodes_to_tell_is_a_warning_that_names_it():
         for seed in range(12)
     ]
     assert all("node" in named(node, "warn", "fail") for node in found)
+
+
+@pytest.mark.parametrize("nodes", [10, 16, 32])
+def test_a_slow_node_among_few_fails_where_two_stages_agree(nodes):
+    for seed in range(3):
+        fleet = drawn(nodes, planted=fleets.planted("slow node", 0.05, nodes, 1, seed), seed=seed)
+        found, _ = judged(fleet)
+        assert {name for name, node in found.items() if node["verdict"] != "PASS"} == {"node-0000"}
+        assert named(found["node-0000"], "fail") == {"node"}
+
+
+@pytest.mark.parametrize(("lost", "verdict_"), [((), "FAIL"), (("training",), "PASS"), (("diagnostics",), "PASS")])
+def test_a_tail_of_one_measurement_is_a_warning(lost, verdict_):
+    """One stage shows 5 % less, the other does not: a disturbance of one stage does not come again in another."""
+    fleet = drawn(8, planted=fleets.planted("slow node", 0.05, 8, 1, 2), seed=2)
+    for stage in lost:
+        others = {(one["name"], one["scope"]): one for one in fleet.evidence.records["node-0001"][stage]["metrics"]}
+        for one in fleet.evidence.records["node-0000"][stage]["metrics"]:
+            if one["name"] in (*fleets.DEPENDS, fleets.TRAINING, fleets.COMPUTE):
+                one["value"] = others[one["name"], one["scope"]]["value"] * 1.0001
+    node = judged(fleet)[0]["node-0000"]
+    assert node["verdict"] == verdict_
+    agreeing = "; the node is behind in diagnostics and training" in json.dumps(node["checks"])
+    assert ("node" in named(node, "fail"), "node" in named(node, "warn"), agreeing) == (not lost, bool(lost), not lost)
+
+
+def test_measurements_with_long_tails_fail_no_node():
+    failed = [
+        name
+        for seed in range(4)
+        for name, node in judged(drawn(16, seed=seed, disturbed=0.005))[0].items()
+        if node["verdict"] != "PASS"
+    ]
+    assert failed == []
+
+
+@pytest.mark.parametrize(("measured", "verdict_"), [("node-0000", "FAIL"), ("node-0005", "PASS")])
+def test_a_node_that_two_stages_show_to_be_slow_is_not_excused_by_being_measured_alone(measured, verdict_):
+    fleet, history = drawn(12, planted=fleets.planted("slow node", 0.05, 12, 1, 1)), PeerHistory()
+    judged(fleet, history=history)
+    fleet.run["nodes"] = {measured: fleet.run["nodes"][measured]}
+    fleet.evidence.records = {measured: fleet.evidence.records[measured]}
+    again, _ = judged(fleet, history=PeerHistory.of(json.loads(json.dumps(history.documents()))))
+    assert again[measured]["verdict"] == verdict_
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 7])

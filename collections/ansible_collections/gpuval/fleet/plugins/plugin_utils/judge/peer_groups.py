@@ -27,8 +27,9 @@ GroupKey = tuple[str, ...]
 ALL_PARTS = ""
 #: Check, metric, unit, relative_to and same_part: figures of another meaning are not compared.
 _Meaning = tuple[str, str, str, str, bool]
-#: How far chance reaches among these nodes, relative, beside what repeats explain; 0 where tails are normal noise.
-Reach = Callable[[Sequence["PeerSample"], float], float]
+#: How far chance reaches among these nodes, relative: beside what repeats explain (0 where tails are normal noise), and
+#: of whole nodes, by normal noise alone (0 where that is not known).
+Reach = Callable[[Sequence["PeerSample"], float], tuple[float, float]]
 #: Meaning, group, and software; None is all software.
 _Key = tuple[_Meaning, GroupKey, "GroupKey | None"]
 
@@ -48,7 +49,8 @@ class PeerGroup:
 
     ``parts`` has those of all under ALL_PARTS; with ``same_part`` those of each part under its name. ``repeats``: the
     deviation that repeats of one measurement explain; ``reach``: that beyond which a figure is no chance in a fleet
-    with long tails; both relative. ``modes``: where the nodes are two populations; if that is certain, statistics are
+    with long tails; ``normal``: that beyond which normal noise explains no whole node, 0 where it is not known; all
+    relative. ``modes``: where the nodes are two populations; if that is certain, statistics are
     those of the larger one, of two that are equal those of the better. ``earlier``: the group is that of an earlier
     judgement.
     """
@@ -58,6 +60,7 @@ class PeerGroup:
     parts: Mapping[str, Peers | None]
     repeats: float = 0.0
     reach: float = 0.0
+    normal: float = 0.0
     modes: Modes | None = None
     earlier: bool = False
 
@@ -70,7 +73,8 @@ class PeerGroup:
         main = samples
         if modes is not None and modes.certain:
             main = modes.worse if len(modes.worse) > len(modes.better) else modes.better
-        group = cls(len(samples), " ".join(kind.split()), {}, floor, reach(main, floor) if reach else 0.0, modes)
+        far, normal = reach(main, floor) if reach else (0.0, 0.0)
+        group = cls(len(samples), " ".join(kind.split()), {}, floor, far, normal, modes)
         values = values_of(check, main)
         # Of a few healthy nodes the widest would be left out; of more, a third that is bad must be.
         few = 0 < group.nodes < peer_statistics.FEW_TO_LEAVE_OUT
@@ -169,7 +173,13 @@ class PeerHistory:
             alike = None if one["alike"] is None else tuple(one["alike"])
             parts = {part: Peers(*figures) for part, figures in one["parts"].items()}
             found.groups[meaning, tuple(one["group"]), alike] = PeerGroup(
-                one["nodes"], one["kind"], parts, one.get("repeats", 0.0), one.get("reach", 0.0), earlier=True
+                one["nodes"],
+                one["kind"],
+                parts,
+                one.get("repeats", 0.0),
+                one.get("reach", 0.0),
+                one.get("normal", 0.0),
+                earlier=True,
             )
         return found
 
@@ -178,13 +188,18 @@ class PeerHistory:
             {
                 "check": check, "metric": metric, "unit": unit, "relative_to": relative_to, "same_part": same_part,
                 "group": list(key), "alike": None if alike is None else list(alike), "nodes": group.nodes,
-                "kind": group.kind, "repeats": group.repeats, "reach": group.reach,
+                "kind": group.kind, "repeats": group.repeats, "reach": group.reach, "normal": group.normal,
                 "parts": {
                     part: [one.median, one.deviation, one.count] for part, one in group.parts.items() if one is not None
                 },
             }
             for ((check, metric, unit, relative_to, same_part), key, alike), group in self.groups.items()
         ]  # fmt: skip
+
+    def larger(self, check: Check, key: GroupKey, nodes: int) -> PeerGroup | None:
+        """The earlier group of more nodes, whatever their software."""
+        before = self.groups.get((_meaning(check), key, None))
+        return before if before is not None and before.nodes > nodes else None
 
     def largest(self, check: Check, key: GroupKey, alike: GroupKey | None, now: PeerGroup) -> PeerGroup:
         """The group of now, or an earlier one that had more nodes; the result is kept."""

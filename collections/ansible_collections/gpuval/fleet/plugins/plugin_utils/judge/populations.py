@@ -23,46 +23,92 @@ MODE_NODES, CERTAIN_NODES, MODE_SHARE = 2, 3, 0.15
 APART, APART_OF_FEW = 5.0, 400.0
 #: The gap between the two is this many of the deviations.
 GAP = 1.5
-#: Two values of normal noise lie beyond the bound where so many are expected in 1 of 6 fleets.
-USUAL_COUNT = 0.7
+#: The mean deviation of normal noise over the standard one (Geary 1935); of Student's t with 3 degrees it is 0.64.
+GEARY = math.sqrt(2 / math.pi)
+#: Of n values that ratio is smaller by this over the root of n in about 1 of 20, and 1 of 100, fleets of normal noise.
+LIKELY, CERTAIN = 0.4, 0.6
 #: More deviations than this are no tail, but a deviation that is narrow by chance.
 MOST_DEVIATIONS = 6.0
 #: Of n nodes the limit is the cube root of this over n times as far as the second furthest node: where tails fall as
 #: those of Student's t with 3 degrees, about 1 of 1,000 healthy nodes lies beyond. Never less than ``LEAST_TIMES``.
 TAIL, LEAST_TIMES = 3000.0, 2.0
 
+#: Normal noise of n nodes explains so many deviations, times 1 + ``FEW``/(n - 4), and never fewer than ``MOST_NORMAL``.
+NORMAL, FEW, MOST_NORMAL = 3.5, 2.0, 5.5
+
 
 @dataclass
 class Tails:
-    """How far the good figures of each node lie from the median, in deviations of their own.
+    """How the figures of nodes scatter: whether as normal noise, and how far the good ones lie from the median.
 
-    The second furthest counts: a single node that reports a figure too good to be true widens nothing.
+    A single node that reports figures too good to be true makes no long tails, and widens nothing.
     """
 
-    count: int = 0
+    #: By figure, of each node: how many values within the margin, the sums of their deviations and of the squares.
+    figures: list[dict[str, tuple[int, float, float]]] = field(default_factory=list)
+    #: How far the best figure of a node lies from the median, in deviations of its own.
     nodes: dict[str, float] = field(default_factory=dict)
 
     def add(self, values: Iterable[tuple[str, float]], margin: float, deviations: float, sign: int) -> None:
         """All values of a figure, by node; ``sign`` is 1 where the greater is the better, else -1.
 
-        Values beyond margin and deviations are no part of the centre: bad nodes would move it.
+        Values beyond margin and deviations are no part of the centre: bad nodes would move it. Those beyond the margin
+        alone may be faults, and show no tails.
         """
         known = list(values)
         peers = Peers.without_the_far([value for _, value in known], margin, deviations)
         if peers is None or not peers.deviation:
             return
-        self.count += len(known)
+        near: dict[str, tuple[int, float, float]] = {}
         for node, value in known:
-            self.nodes[node] = max(self.nodes.get(node, 0.0), sign * (value - peers.median) / peers.deviation)
+            off = value - peers.median
+            self.nodes[node] = max(self.nodes.get(node, 0.0), sign * off / peers.deviation)
+            if abs(off) <= max(margin * abs(peers.median), deviations * peers.deviation):
+                count, total, squares = near.get(node, (0, 0.0, 0.0))
+                near[node] = count + 1, total + abs(off), squares + off**2
+        self.figures.append(near)
+
+    def are_long(self, error: float) -> bool:
+        """Whether tails are longer than those of normal noise, with and without any one of the nodes.
+
+        ``error``: how much smaller Geary's ratio of one value is by chance.
+        """
+        all_nodes = [
+            (near, [math.fsum(column) for column in zip(*near.values(), strict=True)]) for near in self.figures
+        ]
+        for node in (None, *self.nodes):
+            count, pooled = 0.0, 0.0
+            for near, sums in all_nodes:
+                own = near.get(node, (0, 0.0, 0.0)) if node is not None else (0, 0.0, 0.0)
+                values, total, squares = (one - its for one, its in zip(sums, own, strict=True))
+                if values and squares > 1e-9 * sums[2]:  # else what is left is rounding
+                    count, pooled = count + values, pooled + total / math.sqrt(squares / values)
+            if not count or pooled / count >= GEARY - error / math.sqrt(count):
+                return False
+        return True
 
     def reach(self, nodes: int) -> float:
         """Beyond how many deviations a figure is no chance; 0 where the tails are those of normal noise."""
-        if len(self.nodes) < CERTAIN_NODES:
+        if len(self.nodes) < CERTAIN_NODES or not self.are_long(LIKELY):
             return 0.0
-        usual = statistics.NormalDist().inv_cdf(1 - USUAL_COUNT / self.count) * (1 + 1.5 / nodes)
         _, second = heapq.nlargest(2, self.nodes.values())
-        times = max(LEAST_TIMES, (TAIL / nodes) ** (1 / 3))
-        return min(second, MOST_DEVIATIONS) * times if second > usual else 0.0
+        return min(second, MOST_DEVIATIONS) * max(LEAST_TIMES, math.pow(TAIL / nodes, 1 / 3))
+
+
+def normal_limit(levels: Sequence[float], least: float) -> tuple[float, float]:
+    """The middle of nodes' levels, and the distance beyond which normal noise explains none of them.
+
+    ``least``: the distance, relative to the middle, that matters; levels beyond it are left out. The distance is
+    infinite where too few are left.
+    """
+    middle, near = statistics.median(levels), levels
+    for _ in range(3):
+        near = [level for level in levels if abs(level - middle) <= least * abs(middle)]
+        if len(near) <= max(4, len(levels) // 2):
+            return middle, math.inf
+        middle = statistics.median(near)
+    deviations = max(MOST_NORMAL, NORMAL * (1 + FEW / (len(near) - 4)))
+    return middle, max(least * abs(middle), deviations * statistics.stdev(near))
 
 
 def two_modes(levels: Sequence[float], least: float) -> tuple[list[int], list[int], bool] | None:

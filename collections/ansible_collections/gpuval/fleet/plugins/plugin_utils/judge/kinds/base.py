@@ -48,6 +48,8 @@ class Context:
     #: What nodes report of each check, until they are compared; by SKU the tails of whole nodes, and of their parts.
     samples: dict[str, dict[GroupKey, list[PeerSample]]] = field(default_factory=lambda: defaultdict(dict))
     tails: dict[str, tuple[Tails, Tails]] = field(default_factory=lambda: defaultdict(lambda: (Tails(), Tails())))
+    #: By node the checks by which it is behind as a whole, by stage: two stages are two measurements.
+    behind: dict[str, dict[str, set[str]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(set)))
     nodes: dict[str, dict[str, list[Entry]]] = field(default_factory=lambda: defaultdict(dict))
 
 

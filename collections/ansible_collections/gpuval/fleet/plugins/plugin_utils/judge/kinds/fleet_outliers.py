@@ -28,7 +28,7 @@ from ..entries import Entry, PartResult, entries_of, entry_of, excused, lacking
 from ..peer_groups import ALL_PARTS, GroupKey, PeerGroup, PeerHistory, least_margin, levels_of, modes_of, values_of
 from ..peer_samples import PeerSample, figures_of, sample_of
 from ..peer_statistics import FEW_PARTS, MEDIAN_ERROR, MIN_PARTS, Peers, majority, widened
-from ..populations import shared
+from ..populations import CERTAIN, normal_limit, shared
 from ..subject import Subject
 from .base import Context, deviation_text, earlier_failures
 
@@ -51,16 +51,43 @@ def survey(check: Check, subjects: Iterable[Subject], expected: str, context: Co
         else:
             context.nodes[subject.name][check.name] = found
     for key, samples in groups.items():
+        for name in _behind(check, samples, context.history.larger(check, key, len(samples))):
+            context.behind[name][check.stage].add(check.name)
         if len(samples) <= check.min_peers:
             continue
         levels, within = context.tails[key[0]]
-        sign = 1 if check.max_below is not None else -1
         if check.relative_to:
-            within.add(_ratios(check, samples), least_margin(check), check.deviations, sign)
+            within.add(_ratios(check, samples), least_margin(check), check.deviations, _sign(check))
         else:
             modes = modes_of(check, samples)
             known = _levels(check, modes.better if modes else samples)
-            levels.add(known, least_margin(check), check.deviations, sign)
+            levels.add(known, least_margin(check), check.deviations, _sign(check))
+
+
+def _sign(check: Check) -> int:
+    return 1 if check.max_below is not None else -1
+
+
+def _behind(check: Check, samples: Samples, before: PeerGroup | None) -> list[str]:
+    """The nodes that are worse as a whole than normal noise explains, beside these nodes or those of before."""
+    if check.relative_to:
+        return []
+    if before is not None:
+        levels = [(one.subject.name, level) for one in samples if (level := _level(check, one, before)) is not None]
+        middle, limit = 1.0, before.normal or math.inf
+    elif len(samples) > check.min_peers:
+        levels = _levels(check, samples)
+        middle, limit = normal_limit([level for _, level in levels], least_margin(check))
+    else:
+        return []
+    return [name for name, level in levels if _sign(check) * (middle - level) > limit]
+
+
+def _level(check: Check, sample: PeerSample, group: PeerGroup) -> float | None:
+    """How fast the node is as a whole, of 1, beside the group."""
+    pairs = ((value, group.peers_of(part)) for part, _, value in sample.compared(check))
+    ratios = [value / peers.median for value, peers in pairs if peers is not None]
+    return statistics.median(ratios) if ratios else None
 
 
 def _levels(check: Check, samples: Samples) -> list[tuple[str, float]]:
@@ -138,8 +165,9 @@ class _Comparison:
             else:
                 self._compare(members, whole, doubt=self._software_doubt(alike, by_software, whole))
 
-    def _reach(self, samples: Samples, repeats: float) -> float:
-        """How far chance reaches among these nodes, relative to their median, where the fleet has long tails.
+    def _reach(self, samples: Samples, repeats: float) -> tuple[float, float]:
+        """How far chance reaches among these nodes, relative to their median: of parts where the fleet has long tails,
+        and of whole nodes where it has none.
 
         ``repeats``: the deviation of parts that repeats of one measurement explain, which is normal noise.
         """
@@ -154,7 +182,10 @@ class _Comparison:
                 known_noise = repeats if tails is within else 0.0
                 rest = math.sqrt(max(0.0, peers.deviation**2 - known_noise**2)) if peers else 0.0
                 found = max(found, deviations * rest)
-        return found
+        if check.relative_to or nodes <= check.min_peers or levels.are_long(CERTAIN):
+            return found, 0.0
+        middle, limit = normal_limit([level for _, level in _levels(check, samples)], least_margin(check))
+        return found, limit / middle if math.isfinite(limit) else 0.0
 
     def with_usual_part_count(self, samples: Samples) -> list[PeerSample]:
         """Those with as many parts as most: nodes of one kind have equally many links, and each part has a vote."""
@@ -182,10 +213,9 @@ class _Comparison:
         """By software how fast each node is, relative to all; empty where figures are relative to the node anyway."""
         levels: dict[GroupKey, list[float]] = defaultdict(list)
         for sample in samples if self.check.relative_to is None else ():
-            pairs = ((value, whole.peers_of(part)) for part, _, value in sample.compared(self.check))
-            ratios = [value / peers.median for value, peers in pairs if peers is not None]
-            if ratios:
-                levels[sample.alike].append(statistics.median(ratios))
+            level = _level(self.check, sample, whole)
+            if level is not None:
+                levels[sample.alike].append(level)
         return levels
 
     def _software_deficit(self, alike: GroupKey, levels: Mapping[GroupKey, Sequence[float]]) -> str:
@@ -393,6 +423,7 @@ class _Comparison:
         failed: list[PartResult] = []
         doubtful: list[PartResult] = []
         worst, nearest = None, float("-inf")
+        stages = self._agreeing_stages(sample) if group.normal else ()
         for part, value, ratio in compared:
             peers = group.peers_of(part)
             if peers is None:
@@ -404,19 +435,31 @@ class _Comparison:
             if peers.is_beyond(ratio, *sides, group.limit(check, peers)):
                 failed.append(PartResult(part, False, value, unit, reason))
                 continue
-            if peers.is_beyond(ratio, *sides, group.limit_to_warn(check, peers)):
-                why = f"{reason()}: so far off that chance is not excluded ({self._limit(group, peers)}); measure again"
-                doubtful.append(PartResult(part, False, value, unit, why))
+            far = peers.is_beyond(ratio, *sides, group.limit_to_warn(check, peers))
+            if far and stages:
+                agreeing = f"{reason()}; the node is behind in {' and '.join(stages)}"
+                failed.append(PartResult(part, False, value, unit, agreeing))
+                continue
+            if far:
+                doubt = f": so far off that chance is not excluded ({self._limit(group, peers)}); measure again"
+                doubtful.append(PartResult(part, False, value, unit, f"{reason()}{doubt}"))
             badness = peers.badness(ratio, check.max_below, check.max_above)
             if badness > nearest:
                 worst, nearest = PartResult(part, True, value, unit, reason, -badness), badness
-        failed, doubtful = (self._whole_node(sample, found) for found in (failed, doubtful))
+        failed, doubtful = (self._whole_node(sample, found, surely=bool(stages)) for found in (failed, doubtful))
         return [*failed, *([worst] if worst is not None else [])], doubtful
 
-    def _whole_node(self, sample: PeerSample, found: list[PartResult]) -> list[PartResult]:
-        """Most parts of a node alike: the node is the part to look at."""
+    def _agreeing_stages(self, sample: PeerSample) -> Sequence[str]:
+        """The stages in which the node is behind as a whole, if they are several: a tail of one measurement does not
+        come again in another one."""
+        stages = self.context.behind.get(sample.subject.name, {})
+        alike = len(stages) > 1 and self.check.name in stages.get(self.check.stage, ())
+        return sorted(stages) if alike else ()
+
+    def _whole_node(self, sample: PeerSample, found: list[PartResult], *, surely: bool) -> list[PartResult]:
+        """Most parts of a node alike, or a node that is behind as a whole: it is the part to look at."""
         far = [one for one in found if one.passed is False]
-        if self.check.relative_to or len(far) < 2 or 2 * len(far) <= len(sample.figures):
+        if self.check.relative_to or not far or not (surely or (len(far) > 1 and 2 * len(far) > len(sample.figures))):
             return found
         middle = statistics.median(value for _, value in sample.figures)
         parts = f"{len(far)} of {len(sample.figures)} {self.check.scope}s alike ({far[0].part}: {far[0].text})"
