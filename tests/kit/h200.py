@@ -78,6 +78,7 @@ def diagnostics(gpus=8):
                 figures.append(metric("diagnostics_peer_error_count", 0, "count", link))
     for name, rate in COLLECTIVES.items():
         figures.append(metric(f"diagnostics_{name}_bus_bytes_per_second", rate * 1e9, "bytes/s"))
+        figures.append(metric(f"diagnostics_{name}_spread_ratio", 0.002, "ratio"))
         figures.append(metric(f"diagnostics_{name}_latency_seconds", 34e-6, "seconds"))
     figures.append(metric("diagnostics_collective_largest_bytes", 2**33, "bytes"))
     figures.append(metric("diagnostics_collective_error_count", 0))

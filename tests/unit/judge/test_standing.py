@@ -183,7 +183,7 @@ def test_another_workload_is_another_fleet():
 
 @pytest.mark.parametrize(("most", "verdict"), [(8, "missing"), (4, "skipped")])
 def test_those_with_the_same_setup_are_compared_and_who_works_another_way_is_not_excused(most, verdict):
-    values = rates(most) + rates(3, centre=300.0)
+    values = rates(most) + rates(3, centre=900.0)
     run, evidence = fleet(values)
     for number in range(most + 1, most + 4):
         evidence.records[f"node-{number}"]["diagnostics"]["fingerprints"]["setup"] = "b"

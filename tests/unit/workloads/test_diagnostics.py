@@ -89,6 +89,7 @@ def test_collectives_have_latency_bandwidth_and_a_curve(diagnosed):
         assert seconds["x_unit"] == "bytes" and len(seconds["x"]) == len(collectives.CPU_SIZES)
         assert diagnosed.metric(f"diagnostics_{name}_latency_seconds") == seconds["y"][0]
         assert diagnosed.metric(f"diagnostics_{name}_bus_bytes_per_second") == rates["y"][-1]
+        assert 0 <= diagnosed.metric(f"diagnostics_{name}_spread_ratio") < 1
     # nccl-tests, doc/PERFORMANCE.md: an all-reduce puts 2 (n-1)/n of its size on the bus, a gather (n-1)/n
     size, n = series["diagnostics_all_reduce_seconds"]["x"][-1], 3
     for name, factor in (("all_reduce", 2 * (n - 1) / n), ("all_gather", (n - 1) / n), ("broadcast", 1)):

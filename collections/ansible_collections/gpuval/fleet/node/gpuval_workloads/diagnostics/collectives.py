@@ -90,6 +90,7 @@ def collectives(
             run()
             count(wrong())
             meter.report()
+            spread = timing.spread_ratio
             del renew, run, wrong
             x.append(elements * 4)
             times.append(_mean(ranks, timing.seconds))
@@ -99,6 +100,7 @@ def collectives(
         found.curves.append((f"{name}_seconds", "seconds", x, times))
         if ranks.world_size > 1:
             found.add(f"{name}_bus_bytes_per_second", rates[-1], "bytes/s", "node")
+            found.add(f"{name}_spread_ratio", _mean(ranks, spread), "ratio", "node")
             found.curves.append((f"{name}_bus_bytes_per_second", "bytes/s", x, rates))
     found.add(f"{prefix}_collective_largest_bytes", x[-1], "bytes", "node")
     found.add(f"{prefix}_collective_error_count", errors, "count", "node")

@@ -26,7 +26,7 @@ GAP = 1.5
 #: The mean deviation of normal noise over the standard one (Geary 1935); of Student's t with 3 degrees it is 0.64.
 GEARY = math.sqrt(2 / math.pi)
 #: Of n values that ratio is smaller by this over the root of n in about 1 of 20, and 1 of 100, fleets of normal noise.
-LIKELY, CERTAIN = 0.4, 0.6
+LIKELY, CERTAIN = 0.28, 0.48
 #: More deviations than this are no tail, but a deviation that is narrow by chance.
 MOST_DEVIATIONS = 6.0
 #: Of n nodes the limit is the cube root of this over n times as far as the second furthest node: where tails fall as
@@ -44,7 +44,7 @@ class Tails:
     A single node that reports figures too good to be true makes no long tails, and widens nothing.
     """
 
-    #: By figure, of each node: how many values within the margin, the sums of their deviations and of the squares.
+    #: By figure, of each node: how many values show tails, the sums of their deviations and of the squares.
     figures: list[dict[str, tuple[int, float, float]]] = field(default_factory=list)
     #: How far the best figure of a node lies from the median, in deviations of its own.
     nodes: dict[str, float] = field(default_factory=dict)
@@ -52,20 +52,26 @@ class Tails:
     def add(self, values: Iterable[tuple[str, float]], margin: float, deviations: float, sign: int) -> None:
         """All values of a figure, by node; ``sign`` is 1 where the greater is the better, else -1.
 
-        Values beyond margin and deviations are no part of the centre: bad nodes would move it. Those beyond the margin
-        alone may be faults, and show no tails.
+        Values beyond margin and deviations are no part of the centre: bad nodes would move it. Bad values show tails
+        only as far as the good ones of two nodes reach: those beyond may be faults.
         """
         known = list(values)
         peers = Peers.without_the_far([value for _, value in known], margin, deviations)
         if peers is None or not peers.deviation:
             return
+        most = max(margin * abs(peers.median), deviations * peers.deviation)
+        better = [(node, sign * (value - peers.median)) for node, value in known]
+        bests: dict[str, float] = {}
+        for node, by in better:
+            if by <= most:
+                bests[node] = max(bests.get(node, 0.0), by)
+        *_, second = 0.0, *heapq.nlargest(2, bests.values())
         near: dict[str, tuple[int, float, float]] = {}
-        for node, value in known:
-            off = value - peers.median
-            self.nodes[node] = max(self.nodes.get(node, 0.0), sign * off / peers.deviation)
-            if abs(off) <= max(margin * abs(peers.median), deviations * peers.deviation):
+        for node, by in better:
+            self.nodes[node] = max(self.nodes.get(node, 0.0), by / peers.deviation)
+            if -second <= by <= most:
                 count, total, squares = near.get(node, (0, 0.0, 0.0))
-                near[node] = count + 1, total + abs(off), squares + off**2
+                near[node] = count + 1, total + abs(by), squares + by**2
         self.figures.append(near)
 
     def are_long(self, error: float) -> bool:

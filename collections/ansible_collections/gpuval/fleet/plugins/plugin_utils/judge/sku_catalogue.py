@@ -34,6 +34,7 @@ class Sku:
     gpu: dict[str, Any] = field(default_factory=dict, hash=False)
     links: dict[str, Any] = field(default_factory=dict, hash=False)
     part_spreads: dict[str, float] = field(default_factory=dict, hash=False)
+    measured: dict[str, float] = field(default_factory=dict, hash=False)
     checks: tuple[Check, ...] = ()
 
     def is_model(self, model: str) -> bool:
@@ -61,6 +62,7 @@ def read(path: Path) -> Sku:
         gpu=document.get("gpu", {}),
         links=document.get("links", {}),
         part_spreads=document.get("part_spreads", {}),
+        measured=document.get("measured", {}),
         checks=tuple(checks),
     )
 

@@ -29,6 +29,8 @@ class Subject:
     properties: Mapping[str, str] = field(default_factory=dict)
     #: By metric how much healthy parts of one node of its SKU differ, relative; where it was measured.
     known_spreads: Mapping[str, float] = field(default_factory=dict)
+    #: By metric what healthy nodes of the SKU made.
+    measured: Mapping[str, float] = field(default_factory=dict)
     #: What nodes must share to be compared: the catalogue's SKU, else the models of the GPUs.
     kind: str = ""
     #: By stage the workload of its plan, which decides which checks hold; the record's own does not.

@@ -40,6 +40,7 @@ def subject_of(run: Mapping[str, Any], name: str, evidence: Evidence) -> Subject
         catalogue_sku=found,
         properties=of_node(expected.get("labels", {}), facts),
         known_spreads=sku.part_spreads if sku else {},
+        measured=sku.measured if sku else {},
         kind=found or ", ".join(sorted(set(models))) or expected["sku"],
         workloads=run.get("workloads", {}),
         setups=setups.for_sku(run.get("setups", {}), sku.name if sku else None),

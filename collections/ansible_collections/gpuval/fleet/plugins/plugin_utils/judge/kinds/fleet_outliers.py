@@ -375,17 +375,19 @@ class _Comparison:
         return [*(entries_of(check, failed, None, self.expected) if failed else []), *self._warnings(doubtful)]
 
     def _beside_the_best(self, sample: PeerSample, samples: Samples) -> list[Entry]:
-        """The node as a whole beside the better half of a few."""
+        """The node as a whole beside the better half of a few, else beside what was measured for the SKU."""
         check = self.check
         levels = dict(zip((one.subject.name for one in samples), levels_of(check, samples), strict=True))
         known = sorted(level for level in levels.values() if level is not None)
         own = levels[sample.subject.name]
-        if own is None or len(known) < 2:
+        if own is None:
             return []
+        if len(known) < 2:
+            return self._beside_the_measured(sample)
         best = known[len(known) // 2] if check.max_below is not None else known[(len(known) - 1) // 2]
         peers = Peers(best, 0.0, len(known))
         if not peers.is_beyond(own, check.max_below, check.max_above, 0.0):
-            return []
+            return self._beside_the_measured(sample)
         middle = statistics.median(value for _, value in sample.figures)
         figure = f"{check.metric} {units.human(middle, check.unit or '')}, {deviation_text(peers.change(own))}"
         reason = (
@@ -393,6 +395,20 @@ class _Comparison:
             f"{check.min_peers + 1} nodes"
         )
         return self._warnings([PartResult("node", False, middle, check.unit or "", reason)])
+
+    def _beside_the_measured(self, sample: PeerSample) -> list[Entry]:
+        """The node as a whole beside the least that healthy ones of its SKU made; all of a few may be slow."""
+        check, unit = self.check, self.check.unit or ""
+        usual = sample.subject.measured.get(check.metric)
+        middle = statistics.median(value for _, value in sample.figures)
+        if usual is None or not Peers(usual, 0.0, 1).is_beyond(middle, check.max_below, check.max_above, 0.0):
+            return []
+        change = deviation_text((middle - usual) / usual)
+        reason = (
+            f"{check.metric} {units.human(middle, unit)}, {change} the {units.human(usual, unit)} that healthy nodes "
+            f"of its SKU made: measure again, or set a floor or a baseline; a verdict needs {check.min_peers + 1} nodes"
+        )
+        return self._warnings([PartResult("node", False, middle, unit, reason)])
 
     def _warnings(self, doubtful: Sequence[PartResult]) -> list[Entry]:
         """Entries that name parts, and decide nothing."""
@@ -423,7 +439,7 @@ class _Comparison:
         failed: list[PartResult] = []
         doubtful: list[PartResult] = []
         worst, nearest = None, float("-inf")
-        stages = self._agreeing_stages(sample) if group.normal else ()
+        stages = self._stages_behind(sample) if group.normal else ()
         for part, value, ratio in compared:
             peers = group.peers_of(part)
             if peers is None:
@@ -435,8 +451,11 @@ class _Comparison:
             if peers.is_beyond(ratio, *sides, group.limit(check, peers)):
                 failed.append(PartResult(part, False, value, unit, reason))
                 continue
-            far = peers.is_beyond(ratio, *sides, group.limit_to_warn(check, peers))
-            if far and stages:
+            to_warn = group.limit_to_warn(check, peers)
+            if stages:
+                to_warn = min(to_warn, group.normal * abs(peers.median))
+            far = peers.is_beyond(ratio, *sides, to_warn)
+            if far and len(stages) > 1:
                 agreeing = f"{reason()}; the node is behind in {' and '.join(stages)}"
                 failed.append(PartResult(part, False, value, unit, agreeing))
                 continue
@@ -446,20 +465,20 @@ class _Comparison:
             badness = peers.badness(ratio, check.max_below, check.max_above)
             if badness > nearest:
                 worst, nearest = PartResult(part, True, value, unit, reason, -badness), badness
-        failed, doubtful = (self._whole_node(sample, found, surely=bool(stages)) for found in (failed, doubtful))
+        failed, doubtful = (self._whole_node(sample, found, behind=bool(stages)) for found in (failed, doubtful))
         return [*failed, *([worst] if worst is not None else [])], doubtful
 
-    def _agreeing_stages(self, sample: PeerSample) -> Sequence[str]:
-        """The stages in which the node is behind as a whole, if they are several: a tail of one measurement does not
-        come again in another one."""
+    def _stages_behind(self, sample: PeerSample) -> Sequence[str]:
+        """The stages in which the node is behind as a whole, if it is so by this check: a tail of one measurement does
+        not come again in another stage."""
         stages = self.context.behind.get(sample.subject.name, {})
-        alike = len(stages) > 1 and self.check.name in stages.get(self.check.stage, ())
-        return sorted(stages) if alike else ()
+        return sorted(stages) if self.check.name in stages.get(self.check.stage, ()) else ()
 
-    def _whole_node(self, sample: PeerSample, found: list[PartResult], *, surely: bool) -> list[PartResult]:
-        """Most parts of a node alike, or a node that is behind as a whole: it is the part to look at."""
+    def _whole_node(self, sample: PeerSample, found: list[PartResult], *, behind: bool) -> list[PartResult]:
+        """Most parts of a node alike, or half of one that is ``behind`` as a whole: the node is the part to look at."""
         far = [one for one in found if one.passed is False]
-        if self.check.relative_to or not far or not (surely or (len(far) > 1 and 2 * len(far) > len(sample.figures))):
+        most = 2 * len(far) >= len(sample.figures) if behind else 2 * len(far) > len(sample.figures)
+        if self.check.relative_to or len(far) < 2 or not most:
             return found
         middle = statistics.median(value for _, value in sample.figures)
         parts = f"{len(far)} of {len(sample.figures)} {self.check.scope}s alike ({far[0].part}: {far[0].text})"
