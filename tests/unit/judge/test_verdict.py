@@ -695,6 +695,7 @@ def test_summary_is_bounded_and_puts_failures_first():
     evidence = healthy(run)
     for index in range(30):
         del evidence.records[f"node-{index}"]
+        evidence.launches[f"node-{index}"] = {"state": "unreachable", "message": f"reason {index}"}
     evidence.records["node-40"]["training"]["state"] = "timeout"
     lines = judge(run, evidence)["summary"]
     assert lines[0] == "Nodes: 60 expected, 29 PASS, 1 FAIL, 30 INCOMPLETE"
