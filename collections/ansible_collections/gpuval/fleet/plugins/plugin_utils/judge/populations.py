@@ -27,6 +27,8 @@ GAP = 1.5
 GEARY = math.sqrt(2 / math.pi)
 #: Of n values that ratio is smaller by this over the root of n in about 1 of 20, and 1 of 100, fleets of normal noise.
 LIKELY, CERTAIN = 0.28, 0.48
+#: Two values of normal noise lie beyond the bound where so many are expected in 1 of 6 fleets.
+USUAL_COUNT = 0.7
 #: More deviations than this are no tail, but a deviation that is narrow by chance.
 MOST_DEVIATIONS = 6.0
 #: Of n nodes the limit is the cube root of this over n times as far as the second furthest node: where tails fall as
@@ -48,6 +50,7 @@ class Tails:
     figures: list[dict[str, tuple[int, float, float]]] = field(default_factory=list)
     #: How far the best figure of a node lies from the median, in deviations of its own.
     nodes: dict[str, float] = field(default_factory=dict)
+    count: int = 0
 
     def add(self, values: Iterable[tuple[str, float]], margin: float, deviations: float, sign: int) -> None:
         """All values of a figure, by node; ``sign`` is 1 where the greater is the better, else -1.
@@ -59,6 +62,7 @@ class Tails:
         peers = Peers.without_the_far([value for _, value in known], margin, deviations)
         if peers is None or not peers.deviation:
             return
+        self.count += len(known)
         most = max(margin * abs(peers.median), deviations * peers.deviation)
         better = [(node, sign * (value - peers.median)) for node, value in known]
         bests: dict[str, float] = {}
@@ -95,9 +99,12 @@ class Tails:
 
     def reach(self, nodes: int) -> float:
         """Beyond how many deviations a figure is no chance; 0 where the tails are those of normal noise."""
-        if len(self.nodes) < CERTAIN_NODES or not self.are_long(LIKELY):
+        if len(self.nodes) < CERTAIN_NODES:
             return 0.0
+        usual = statistics.NormalDist().inv_cdf(1 - USUAL_COUNT / self.count) * (1 + 1.5 / nodes)
         _, second = heapq.nlargest(2, self.nodes.values())
+        if second <= usual and not self.are_long(LIKELY):
+            return 0.0
         return min(second, MOST_DEVIATIONS) * max(LEAST_TIMES, math.pow(TAIL / nodes, 1 / 3))
 
 
