@@ -115,7 +115,17 @@ def measured(nodes: Nodes, folder: Path, options: argparse.Namespace) -> Result:
     inventory.write_text(json.dumps({"all": {"hosts": hosts(nodes, sleeps), "vars": variables(nodes, folder)}}))
 
     def play(playbook: str, *words: str) -> Cost:
-        command = [str(PLAYBOOK), f"gpuval.fleet.{playbook}", "-i", str(inventory), "-f", str(options.forks), *words]
+        recap = ["-v"]  # it has the tasks of each node
+        command = [
+            str(PLAYBOOK),
+            f"gpuval.fleet.{playbook}",
+            *recap,
+            "-i",
+            str(inventory),
+            "-f",
+            str(options.forks),
+            *words,
+        ]
         log = folder / f"{playbook}{''.join(words)}.txt"
         return measure(command, log, controller_environment(PLAYBOOK, ROOT, folder), ROOT, PLAYBOOK_SECONDS)
 
@@ -222,7 +232,9 @@ def tasks(log: Path, node: str) -> int:
     """Tasks that Ansible ran for a node, by its recap, which leaves out a node that none ran for."""
     if not log.exists():
         return 0
-    recap = log.read_text(errors="replace").rpartition("PLAY RECAP")[2]
+    _, found, recap = log.read_text(errors="replace").rpartition("PLAY RECAP")
+    if not found:
+        raise SystemExit(f"{log} has no recap")
     counts = [line for line in recap.splitlines() if line.startswith(f"{node} ")]
     words = dict(word.split("=") for word in counts[-1].partition(":")[2].split()) if counts else {}
     return sum(int(words.get(name, 0)) for name in ("ok", "failed", "unreachable"))
