@@ -213,7 +213,7 @@ def test_nodes_that_an_analysis_names_are_named_by_ids_whatever_they_are_called(
         "findings": [{"names": ["2", "gpu"], "value": "2", "text": "2 of 7"}],
     }
     report = {
-        "schema": "gpuval.report/2",
+        "schema": "gpuval.report/1",
         "run": {"run_id": "r", "folder": "r", "bucket": "b", "narrowed_by": []},
         "verdict": "PASS",
         "counts": {"expected": 0, "PASS": 0, "FAIL": 0, "INCOMPLETE": 0, "flaky": 0},

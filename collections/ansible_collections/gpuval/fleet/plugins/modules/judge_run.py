@@ -10,7 +10,7 @@ module: judge_run
 short_description: Hold the evidence of a run against the criteria
 version_added: 0.1.0
 description:
-  - Writes C(report.json) (gpuval.report/2).
+  - Writes C(report.json) (gpuval.report/1).
 extends_documentation_fragment:
   - gpuval.fleet.common
   - gpuval.fleet.run

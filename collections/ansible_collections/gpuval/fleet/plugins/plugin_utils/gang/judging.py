@@ -30,7 +30,7 @@ def report_on(
     judged: Mapping[str, Any] | None = None,
     frozen: bool = False,
 ) -> dict[str, Any]:
-    """The report (gpuval.report/2), without its summary; ``gangs`` is gangs.json of the run, None without gangs.
+    """The report (gpuval.report/1), without its summary; ``gangs`` is gangs.json of the run, None without gangs.
 
     Without ``with_gangs`` nodes are judged by their own stages alone. ``judged`` is the last verdict on the run
     (gpuval.verdict/1): what has changed since does not count, nor what came since if it is ``frozen``.

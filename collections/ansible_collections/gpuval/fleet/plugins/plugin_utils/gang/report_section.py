@@ -16,7 +16,7 @@ MAX_REASON = 300
 
 
 def of_document(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The report's part (``gangs`` of ``fleet`` in gpuval.report/2), from gangs.json.
+    """The report's part (``gangs`` of ``fleet`` in gpuval.report/1), from gangs.json.
 
     Nodes are values of ``node`` and ``names``, never keys: a delivery replaces them by ids.
     """

@@ -61,7 +61,7 @@ def judge(
     baseline: Baseline | None = None,
     history: PeerHistory | None = None,
 ) -> dict[str, Any]:
-    """The report (``gpuval.report/2``) on ``run``, a document of ``gpuval.run/1``; ``judged_at`` is RFC 3339 UTC.
+    """The report (``gpuval.report/1``) on ``run``, a document of ``gpuval.run/1``; ``judged_at`` is RFC 3339 UTC.
 
     ``baseline`` is for the checks of that kind. ``history`` are the groups of nodes of an earlier judgement; those of
     now are added.
@@ -85,7 +85,7 @@ def judge(
     ]
     counted = Counter(node["verdict"] for node in nodes)
     report: dict[str, Any] = {
-        "schema": "gpuval.report/2",
+        "schema": "gpuval.report/1",
         "run": {
             "run_id": run["run_id"],
             "folder": run["folder"],

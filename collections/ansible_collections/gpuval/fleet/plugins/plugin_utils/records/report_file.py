@@ -1,6 +1,7 @@
 """report.json as a file: a line for each node, and what nodes have in common once.
 
-A thousand nodes of eight GPUs have 200,000 checks and 2,000,000 figures. So the file has two tables before its nodes:
+A thousand nodes of eight GPUs have 200,000 checks and 2,000,000 figures. So the file of more than 32 nodes has two
+tables before its nodes:
 
 * ``criteria``: by ``stage/name`` of a check its most common texts. A check of a node leaves out those that are the
   same; one that fails, or lacks required evidence, leaves out none.
@@ -20,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 NODES = '"nodes": ['
+#: A report of more nodes has tables.
+MAX_WHOLE_NODES = 32
 _dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 _dump_node = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 #: Of a check: what may be left out.
@@ -53,8 +56,8 @@ def read(path: Path) -> Any:
 
 
 def packed(report: Mapping[str, Any]) -> dict[str, Any]:
-    """The document of the file; a report that is packed already stays as it is."""
-    if "criteria" in report:
+    """The document of the file; one of few nodes is the report itself, as is one that is packed already."""
+    if "criteria" in report or len(report["nodes"]) <= MAX_WHOLE_NODES:
         return dict(report)
     criteria = _criteria(report["nodes"])
     figures: dict[_Form, tuple[int, list[_Row]]] = {}

@@ -67,7 +67,7 @@ class Samples:
 
 
 def samples(nodes: Sequence[Mapping[str, Any]]) -> Samples:
-    """Every figure that the nodes of a report (``nodes`` of gpuval.report/2) contain."""
+    """Every figure that the nodes of a report (``nodes`` of gpuval.report/1) contain."""
     kinds = kinds_of(nodes)
     scopes: dict[str, str] = {}
     of_stage: dict[tuple[str, str], dict[tuple[str, str, str], Sample]] = defaultdict(lambda: defaultdict(Sample))

@@ -21,7 +21,7 @@ Nodes = Sequence[Mapping[str, Any]]
 
 
 def analyse(nodes: Nodes, properties: Sequence[Mapping[str, str]]) -> dict[str, Any] | None:
-    """The document of ``nodes`` (those of gpuval.report/2), each with its properties; None below three nodes."""
+    """The document of ``nodes`` (those of gpuval.report/1), each with its properties; None below three nodes."""
     if len(nodes) < MIN_NODES:
         return None
     reported = samples(nodes)
