@@ -129,7 +129,7 @@ def test_a_report_in_the_middle_is_of_what_there_is(fleet, seen):
     assert done.code != 0
     assert "FINAL ACCEPTANCE: FAIL" in done.output, str(done)
     assert "2 FAIL, 1 INCOMPLETE" in done.output
-    assert "node-1 FAIL training" in done.output, "held against the criteria of the run's own controller"
+    assert "node-1, node-2 FAIL training" in done.output, "held against the criteria of the run's own controller"
 
 
 def test_a_watch_tells_what_is_new_and_how_it_ended(fleet, seen):
