@@ -77,7 +77,7 @@ def test_labels_of_the_inventory_are_in_run_and_report(fleet):
     assert fleet.verdict("single")["labels"] == expected
     done = fleet.play(nodes={"single": {**fleet.nodes["single"], "gpuval_labels": {"row": True}}})
     assert done.code != 0
-    assert "single: gpuval_labels: row is True to YAML, not a text: write it in quotes" in done.told
+    assert ": gpuval_labels: row is True to YAML, not a text: write it in quotes" in done.told
     fleet.play("gpuval.fleet.clean", nodes=nodes)
 
 
