@@ -56,7 +56,7 @@ def test_limit_leaves_the_other_node_alone(fleet):
     assert [node["name"] for node in fleet.report()["nodes"]] == ["node-2"]
     assert fleet.read_run()["narrowed_by"] == ["limit"]
     assert not fleet.node_directory("node-1").exists()
-    assert not (fleet.folder_in_store / "report").exists()
+    assert not (fleet.folder_in_store / "report/report.json").exists()
 
 
 def test_limit_to_nothing_is_an_error(fleet):
