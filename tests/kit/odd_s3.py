@@ -1,18 +1,20 @@
-"""An S3 service that fails as it is asked to: the status of uploads by signed URL, who may read, and its clock."""
+"""An S3 service that fails as it is asked to: status of uploads by signed URL, who may read and delete, its clock."""
 
 import http.server
+import re
 import threading
 import time
 from email.utils import formatdate
 from urllib.parse import parse_qs, urlsplit
 
+KEY = re.compile("<Key>([^<]*)</Key>")
 LISTING = b'<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><IsTruncated>false</IsTruncated></ListBucketResult>'
 
 
 class OddS3:
     def __init__(self):
         self.upload_status, self.readers_denied, self.seconds_ahead = 200, (), 0.0
-        self.objects = {}
+        self.objects, self.undeletable = {}, False
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
@@ -57,7 +59,11 @@ class OddS3:
                     self._answer(404)
 
             def do_POST(self):
-                self.rfile.read(int(self.headers["Content-Length"]))
+                asked = self.rfile.read(int(self.headers["Content-Length"])).decode()
+                if odd.undeletable:
+                    errors = (f"<Error><Key>{key}</Key><Code>AccessDenied</Code></Error>" for key in KEY.findall(asked))
+                    self._answer(200, f"<DeleteResult>{''.join(errors)}</DeleteResult>".encode())
+                    return
                 odd.objects.clear()
                 self._answer(200, b"<DeleteResult/>")
 

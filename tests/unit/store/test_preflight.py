@@ -62,10 +62,12 @@ def test_a_read_only_key_that_lists_and_cannot_read_is_found(odd, tmp_path):
     assert not serve(odd, tmp_path, read_access_key="", read_secret_key="").failed, "runs without loading need none"
 
 
-def test_objects_that_stay_although_they_were_deleted_are_found(odd, tmp_path, monkeypatch):
+def test_objects_that_stay_although_the_service_answers_200_are_found(odd, tmp_path):
     assert "can write" not in serve(odd, tmp_path).text
-    monkeypatch.setattr(preflight.Store, "delete", lambda *_: 1)  # a service answers 200 and names what it denied
-    assert "cannot delete objects: it is still there. Allow s3:DeleteObject" in serve(odd, tmp_path).text
+    odd.undeletable = True
+    text = serve(odd, tmp_path).text
+    assert "cannot delete objects: the store keeps 1 of 1 objects that were to be deleted: models/preflight-" in text
+    assert "AccessDenied. Allow s3:DeleteObject" in text
 
 
 def test_all_findings_are_shown_at_once(odd, tmp_path, monkeypatch):

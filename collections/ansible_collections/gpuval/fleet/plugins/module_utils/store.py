@@ -235,11 +235,18 @@ class Store:
 
     @_as_store_error()
     def delete(self, keys: Iterable[str]) -> int:
-        """Delete objects by their keys. Returns how many."""
-        keys = list(keys)
+        """Delete objects by their keys. Returns how many. Raises StoreError for those that the service keeps."""
+        keys, kept = list(keys), []
         for start in range(0, len(keys), 1000):
             chunk = [{"Key": key} for key in keys[start : start + 1000]]
-            self.client.delete_objects(Bucket=self.connection.bucket, Delete={"Objects": chunk, "Quiet": True})
+            answer = self.client.delete_objects(Bucket=self.connection.bucket, Delete={"Objects": chunk, "Quiet": True})
+            kept += answer.get("Errors", ())  # the answer is HTTP 200 all the same
+        if kept:
+            first = kept[0]
+            raise StoreError(
+                f"the store keeps {len(kept)} of {len(keys)} objects that were to be deleted: {first.get('Key')}: "
+                f"{first.get('Message') or first.get('Code')}"
+            )
         return len(keys)
 
     def sign_put(self, key: str, seconds: int) -> str:
