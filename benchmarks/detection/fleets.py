@@ -74,7 +74,7 @@ class Fleet:
     skus: dict[str, str]
     defects: dict[str, Defect]
     nominal: dict[tuple[str, str], float] = field(default_factory=dict)
-    #: What the slowest of cores, memory, PCIe and links of a drawn node really makes, of 1, without noise and defects.
+    #: What the slowest part of a drawn node really makes (cores, memory, PCIe, links), of 1, without noise and defects.
     speeds: dict[str, float] = field(default_factory=dict)
 
 
@@ -159,8 +159,9 @@ def drawn(
     speeds = {}
     for number, name in enumerate(names):
         node = noise.node()
-        speeds[name] = min(node.values())
-        evidence.records[name] = _node(name, number, of_node[name], perfect, noise, node, defects.get(name))
+        parts: dict[tuple[str, str], float] = defaultdict(noise.part)
+        evidence.records[name] = _node(name, number, of_node[name], perfect, noise, node, parts, defects.get(name))
+        speeds[name] = min([*node.values(), *(node[kind] * part for (kind, _), part in parts.items())])
         run["nodes"][name] |= {"versions": {"driver": [DRIVER]}, "labels": {"rack": rack_of(number)}}
     nominal = {
         (sku, one["name"]): _nominal(one["name"], one["value"], factor)
@@ -196,6 +197,7 @@ def _node(
     perfect: dict[str, Any],
     noise: Noise,
     node: dict[str, float],
+    parts: dict[tuple[str, str], float],
     defect: Defect | None,
 ) -> dict[str, dict[str, Any]]:
     model, factor = SKUS[sku]
@@ -204,7 +206,6 @@ def _node(
         for its in _without_noise(perfect).values()
         for one in its
     }
-    parts: dict[tuple[str, str], float] = defaultdict(noise.part)
     measured: dict[str, float] = defaultdict(noise.measurement)
     by_stage = {}
     speeds: dict[str, float] = {}
