@@ -10,7 +10,7 @@ from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
 
-from tests.kit.fleet import ANSIBLE_PLAYBOOK, ROOT
+from tests.kit.fleet import ANSIBLE_PLAYBOOK
 from tests.kit.history import Run
 from tests.kit.project import Project
 
@@ -107,17 +107,3 @@ def test_without_duckdb_a_remedy_is_given(project, tmp_path):
     )
     assert done.returncode != 0
     assert "the history needs DuckDB on the controller" in " ".join(done.stdout.split())
-
-
-def test_make_passes_every_question_on():
-    names = {"NODE": "n", "SERIAL": "s", "SKU": "k", "METRIC": "m*", "SINCE": "2026-11-01", "OUTPUT": "o.json"}
-    arguments = [f"{name}={value}" for name, value in names.items()]
-    done = subprocess.run(
-        ["make", "-n", "history", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
-    )
-    command = next(line for line in done.stdout.replace("\\\n", "").splitlines() if "gpuval.fleet.history" in line)
-    told = json.loads(command.split("-e '")[1].split("'")[0])
-    assert told == {
-        "history_node": "n", "history_serial": "s", "history_sku": "k", "history_metric": "m*",
-        "history_since": "2026-11-01", "history_output": str(ROOT / "o.json"),
-    }  # fmt: skip

@@ -64,7 +64,7 @@ class Site(Fleet):
             timeout=180,
             check=False,
         )
-        document = json.loads(told.stdout[told.stdout.index("{\n") :])
+        document, _ = json.JSONDecoder().raw_decode(told.stdout, told.stdout.index("{\n"))
         (task,) = [task for task in document["plays"][0]["tasks"] if task["task"]["name"].endswith("Probe the nodes")]
         (result,) = [host for host in task["hosts"].values() if "nodes" in host]
         return result

@@ -157,6 +157,9 @@ def test_clean_leaves_nothing_and_the_second_time_changes_nothing(boxed):
     assert (box.processes(), box.ports(), box.temporary_files(), left_in(fleet)) == before
     results = files_of_the_run(fleet)
     assert set(json.loads(results.pop(".state/cleaned.json"))) == {"node-1"}, "clean notes whom it cleaned"
+    run = json.loads(results.pop("run.json"))
+    assert run["state"].pop("cleaned_at"), "and when"
+    assert run == json.loads(kept.pop("run.json"))
     assert results == kept
     assert not (fleet.root / "state/store/store.json").exists(), "the keys are gone"
     assert list((fleet.store_data / "models").iterdir()), "models are kept"

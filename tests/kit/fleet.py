@@ -57,7 +57,7 @@ class Done:
 
     def recap(self, host="localhost"):
         """Ansible's counts for a host."""
-        (line,) = re.findall(rf"^{re.escape(host)} +: (ok=.*)$", self.output, re.MULTILINE)
+        *_, line = re.findall(rf"^{re.escape(host)} +: (ok=.*)$", self.output, re.MULTILINE)  # with -v Ansible's, too
         return {name: int(count) for name, count in (pair.split("=") for pair in line.split())}
 
 
