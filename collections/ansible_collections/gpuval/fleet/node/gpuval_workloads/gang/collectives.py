@@ -64,7 +64,9 @@ def complete(result: Result, config: CollectivesConfig, accelerator: Accelerator
     networks = _tell_transport(result, accelerator)
     result.fingerprints["gang_shape"] = f"{nodes}x{slots}"
     complaint = _complain(result, config, accelerator, networks) if nodes > 1 else ""
-    errors = int(result.metric(ERRORS) or 0)
+    count = result.metric(ERRORS)
+    assert count is not None  # a count that is missing is not none
+    errors = int(count)
     if errors or complaint:
         nccl_log.print_logs(os.environ)
     _judge(result, errors, nodes, complaint)
