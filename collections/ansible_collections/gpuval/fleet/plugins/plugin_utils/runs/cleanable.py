@@ -55,8 +55,7 @@ def find(results: Path, inventory: Sequence[str], namespace: str, store: str) ->
             if open_ended:
                 found.elsewhere.setdefault(its["namespace"], []).append(run_id)
         else:
-            kept = run.get("state") or {}
-            times.append((kept.get("opened_at") or run.get("created_at") or "", run_id))
+            times.append((state.opened_at(run), run_id))
             found.all.append(run_id)
             if open_ended:
                 found.left.append(run_id)

@@ -292,7 +292,7 @@ def latest_run_id(results: Path, inventory: Sequence[str] = (), *, opened: bool 
         run = read_object(results / run_id / "run.json")
         kept = run.get("state") or {}
         if origin.is_same(origin.of(run, results), inventory) and (opened or not kept or kept.get("started_at")):
-            times.append((kept.get("opened_at") or run.get("created_at") or "", run_id != linked, run_id))
+            times.append((run_state.opened_at(run), run_id != linked, run_id))
     if times:
         return max(times)[-1]
     return linked if linked and _belongs(results, linked, inventory) else None

@@ -30,7 +30,7 @@ def rows(results: Path, inventory: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _row(folder: run_folder.RunFolder, run: Mapping[str, Any], verdict: Mapping[str, Any]) -> dict[str, Any]:
-    seen, opened_at = folder.seen(), state.of(run)["opened_at"]
+    seen, opened_at = folder.seen(), state.opened_at(run)
     return {
         "run_id": run["run_id"],
         "state": seen.name,

@@ -79,6 +79,11 @@ def of(run: Mapping[str, Any]) -> dict[str, Any]:
     return run.get("state") or {"name": name, "since": at, "opened_at": at, "started_at": at, "workers": []}
 
 
+def opened_at(run: Mapping[str, Any]) -> str:
+    """When a controller opened it last; empty for a run.json that cannot be read."""
+    return (run.get("state") or {}).get("opened_at") or run.get("created_at") or ""
+
+
 def opened(run: Mapping[str, Any], worker: Mapping[str, Any], at: str) -> dict[str, Any]:
     """The state of a run that a controller opens, resumes or attaches to: what works, or is collected, still does."""
     before = run.get("state") or {"name": OPENED, "since": at}
