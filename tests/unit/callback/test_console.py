@@ -25,10 +25,10 @@ PLAY = """
     - name: Finds no run
       gpuval.fleet.find_run: {run_id: absent, results_dir: /nowhere}
       run_once: true
-      ignore_errors: true
+      ignore_errors: true  # an ignored failure is shown, too
     - name: Refuses
       ansible.builtin.fail: {msg: "line one\\nFINAL line two"}
-      ignore_errors: true
+      ignore_errors: true  # so that the play comes to the failure that is not
     - name: Breaks
       ansible.builtin.command: sh -c 'echo why-it-broke >&2; exit 3'
 """
