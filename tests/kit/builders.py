@@ -12,6 +12,17 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.report.summary import
 RUN_ID = "run-1"
 TIME = "2026-11-02T10:00:00Z"
 STAGES = ["facts", "training", "loading", "inference"]
+#: A check as a file of criteria has it.
+SPEED = """\
+- name: speed
+  stage: training
+  metric: training_tokens_per_second
+  kind: min
+  severity: required
+  value: 10
+  source: measured
+  remedy: look
+"""
 
 
 def make_run(nodes=("node-1",), *, stages=STAGES, sku="auto", gpu_count=None, **fields):

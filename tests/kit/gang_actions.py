@@ -3,6 +3,7 @@
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import RunFolder
 
 from tests.kit.actions import run_action, vars_of
+from tests.kit.options import run_options
 
 
 def hosts_of(names):
@@ -11,18 +12,13 @@ def hosts_of(names):
 
 def open_run(results, run_id, hosts, *, alone, **options):
     """Open a run of one stage of a node and one of gangs; returns the outcome, and the run where there is one."""
-    options = {
-        "run_id": run_id,
-        "results_dir": str(results),
-        "bucket": "b",
-        "profile": "custom",
-        "profile_stages": ["facts"],
+    of_gangs = {
         "gang_stages": ["fabric"],
         "gangs_alone": alone,
         "workloads": {"facts": {"command": ["true"]}, "fabric": {"command": ["true"], "needs": ["facts"]}},
         "deadline_seconds": 60,
-        **options,
     }
+    options = run_options(results, run_id, **{**of_gangs, **options})
     done = run_action("open_run", options, task_vars=hosts_of(hosts))
     return done, None if done.failed else RunFolder(results / run_id).read_run()
 

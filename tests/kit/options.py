@@ -7,5 +7,19 @@ def documented(*fragments):
     return {name: option for fragment in fragments for name, option in fragment_options(fragment).items()}
 
 
+def run_options(results, run_id, **options):
+    """Of `open_run`: a run of one stage, with what is given in place of it."""
+    return {
+        "run_id": run_id,
+        "results_dir": str(results),
+        "bucket": "b",
+        "profile": "custom",
+        "profile_stages": ["facts"],
+        "workloads": {"facts": {"command": ["true"]}},
+        "deadline_seconds": 600,
+        **options,
+    }
+
+
 def gang_defaults():
     return {name: option["default"] for name, option in documented("gangs", "gang_members").items()}

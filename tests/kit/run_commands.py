@@ -6,6 +6,7 @@ import sys
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 
 from tests.kit.actions import run_action, vars_of
+from tests.kit.options import run_options
 
 
 def lay_out(tmp_path):
@@ -20,17 +21,7 @@ def variables(results, inventory):
 
 
 def open_run(results, run_id="", inventory="a", **options):
-    options = {
-        "run_id": run_id,
-        "results_dir": str(results),
-        "bucket": "b",
-        "profile": "custom",
-        "profile_stages": ["facts"],
-        "workloads": {"facts": {"command": ["true"]}},
-        "deadline_seconds": 600,
-        "state_dir": str(results.parent / "state"),
-        **options,
-    }
+    options = run_options(results, run_id, **{"state_dir": str(results.parent / "state"), **options})
     return run_action("open_run", options, task_vars=variables(results, inventory))
 
 

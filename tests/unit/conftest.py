@@ -14,6 +14,15 @@ def served(tmp_path_factory):
 
 
 @pytest.fixture
+def embedded(tmp_path):
+    """A store of the test's own."""
+    embedded = EmbeddedStore(tmp_path / "store", "gpuval")
+    embedded.start()
+    yield embedded
+    embedded.stop()
+
+
+@pytest.fixture
 def store(served):
     """A client of its own, of an empty bucket; `requests` are the operations that it sent."""
     store = Store(served.connection())

@@ -7,7 +7,6 @@ from ansible.errors import AnsibleConnectionFailure
 from ansible_collections.gpuval.fleet.plugins.action import build_image
 from ansible_collections.gpuval.fleet.plugins.module_utils import image_archive
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import images
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
 
 from tests.kit.actions import run_action
 from tests.kit.host_image import write_archive
@@ -28,14 +27,6 @@ def made(state, *, check_mode=False, given=None, **options):
     declared = {"reference": REFERENCE, "archive": given} if given else {"reference": REFERENCE, "copy": True}
     options = {"images": [{"given": declared}], "store": {"bucket": "gpuval", "state_dir": str(state)}, **options}
     return run_action("build_image", options, check_mode=check_mode)
-
-
-@pytest.fixture
-def embedded(tmp_path):
-    embedded = EmbeddedStore(tmp_path / "state/store", "gpuval")
-    embedded.start()
-    yield embedded
-    embedded.stop()
 
 
 def test_an_archive_is_put_into_the_store_once_and_again_when_it_is_lost(embedded, given):

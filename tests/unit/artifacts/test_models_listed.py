@@ -2,18 +2,7 @@
 
 import hashlib
 
-import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
-
 from tests.kit.actions import run_action
-
-
-@pytest.fixture
-def embedded(tmp_path):
-    store = EmbeddedStore(tmp_path / "store", "gpuval")
-    store.start()
-    yield store
-    store.stop()
 
 
 def test_the_models_of_the_bucket_with_size_and_digest(embedded, tmp_path):

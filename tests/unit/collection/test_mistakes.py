@@ -1,6 +1,7 @@
 """What an operator mistypes is found before anything starts, and named in words, with its place and what was meant."""
 
 import json
+import textwrap
 
 import pytest
 from ansible import context
@@ -12,17 +13,9 @@ from ansible_collections.gpuval.fleet.plugins.action import check_settings
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import settings
 
 from tests.kit.actions import run_action, vars_of
+from tests.kit.builders import SPEED
 
-CHECK = """\
-  - name: speed
-    stage: training
-    metric: training_tokens_per_second
-    kind: min
-    severity: required
-    value: 10
-    source: measured
-    remedy: look
-"""
+CHECK = textwrap.indent(SPEED, "  ")
 CRITERIA = f"schema: gpuval.criteria/1\nchecks:\n{CHECK}"
 
 #: A line of group_vars/all.yml, and what is printed of it behind its file and line.

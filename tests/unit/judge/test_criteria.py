@@ -6,17 +6,9 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.baseline import SETUPS
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge.criteria import CriteriaError
 
+from tests.kit.builders import SPEED
+
 HEAD = "schema: gpuval.criteria/1\nchecks:\n"
-SPEED = """\
-- name: speed
-  stage: training
-  metric: training_tokens_per_second
-  kind: min
-  severity: required
-  value: 10
-  source: measured
-  remedy: look
-"""
 
 
 def write(tmp_path, text, name="criteria.yml"):

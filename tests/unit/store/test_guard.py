@@ -5,12 +5,10 @@ import time
 from types import SimpleNamespace
 from urllib.parse import urlsplit
 
-import pytest
 from ansible_collections.gpuval.fleet.plugins.module_utils.store import Store
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.records.evidence import MAX_BYTES, MAX_NODE_BYTES
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import embedded as embedded_store
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store import guard
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.embedded import EmbeddedStore
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch.poller import StorePoller
 
 from tests.kit.actions import run_action
@@ -86,14 +84,6 @@ def test_sizes_are_read_when_the_disk_fills_or_time_has_passed(tmp_path):
 def test_the_reserve_of_a_small_disk_is_a_part_of_it():
     assert guard.reserve_bytes(10 * GB) == 10 * GB // guard.RESERVE_PART
     assert guard.reserve_bytes(1000 * GB) == guard.RESERVE_BYTES
-
-
-@pytest.fixture
-def embedded(tmp_path):
-    store = EmbeddedStore(tmp_path / "store", "gpuval")
-    store.start()
-    yield store
-    store.stop()
 
 
 def test_an_upload_under_way_takes_no_more_space_than_it_may(embedded):
