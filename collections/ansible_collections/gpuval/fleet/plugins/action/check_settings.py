@@ -212,10 +212,5 @@ def _name(problem):
     return re.match(r"\w*", problem)[0]
 
 
-def _name(problem):
-    """The setting with whose name a problem begins."""
-    return re.match(r"\w*", problem)[0]
-
-
 def _of_nodes(nodes, hosts):
     return "" if len(nodes) == len(hosts) else f" ({some_of(nodes, MOST_NAMED)})"
