@@ -20,6 +20,10 @@ def changed(**changes):
     return {**plan(stage("a")), **changes}
 
 
+def reading(**changes):
+    return changed(stages=[stage("a", output=[{"name": "n", **changes}])])
+
+
 @pytest.mark.parametrize(
     ("document", "said"),
     [
@@ -42,6 +46,10 @@ def changed(**changes):
         (changed(stages=[stage("a", timeout_seconds=-1)]), "timeout_seconds"),
         (changed(stages=[stage("a", patterns=[{"pattern": "("}])]), "not a regular expression"),
         (changed(stages=[stage("a", patterns=[{"pattern": "x"}])]), r"(?P<value>...)"),
+        (reading(values=[{"labels": ["x"], "unit": "s"}]), "output[0].values[0].figures is missing"),
+        (reading(values=[{"labels": ["x"], "unit": "s", "figures": {"a": "mean"}}]), "first, last, median"),
+        (reading(values=[{"labels": "x", "unit": "s", "figures": {}}]), "labels is not a list"),
+        (reading(values=[], step={"labels": ["x"], "regex": "y"}), "unknown fields: regex"),
     ],
 )
 def test_what_is_wrong_with_a_plan_is_named(document, said):

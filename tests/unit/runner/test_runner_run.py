@@ -551,3 +551,40 @@ def test_why_a_runner_is_gone_is_known_at_once(node, tmp_path, by_kernel):
     assert node.call("run", environment=environment).returncode == 0
     assert (f"interrupted by the end of its runner ({killed})" in node.record("a")["message"]) is by_kernel
     assert ended() == ""
+
+
+def test_the_log_of_a_known_program_becomes_metrics_and_curves(node):
+    reader = {
+        "name": "megatron",
+        "step": {"labels": ["iteration"]},
+        "values": [
+            {"labels": ["time (ms)"], "unit": "ms", "figures": {"step_seconds": "median"}},
+            {"labels": ["lm loss"], "unit": "loss", "curve": "loss", "figures": {"loss_last": "last"}},
+        ],
+    }
+    lines = 'for n in 1 2 3 4; do echo " iteration $n/ 4 | time (ms): 50$n | lm loss: $((9 - n)).5E+00 |"; done; '
+    own = '{"state":"success","series":[{"name":"own_loss","unit":"loss","x":[1],"y":[7]}]}'
+    node.put_plan(
+        stage("pretrain", lines, output=[reader]),
+        stage("died", lines + "exit 3", output=[reader]),
+        stage("own", lines + f"echo '{own}' > $GPUVAL_RESULT_FILE", output=[reader]),
+        stage("other", "echo iteration done", output=[reader]),
+    )
+    node.call("run")
+    assert node.states() == {"pretrain": "success", "died": "crash", "own": "success", "other": "crash"}
+    metrics = {m["name"]: (m["value"], m["unit"]) for m in node.record("pretrain")["metrics"]}
+    assert metrics == {
+        "pretrain_step_seconds": (0.503, "seconds"),
+        "pretrain_loss_last": (5.5, "loss"),
+        "pretrain_steps_count": (4, "count"),
+    }
+    series = json.loads(node.files.series("pretrain").read_text())
+    SERIES_SCHEMA.validate(series)
+    assert [(c["name"], c["x"], c["y"]) for c in series["series"]] == [
+        ("pretrain_loss", [1, 2, 3, 4], [8.5, 7.5, 6.5, 5.5])
+    ]
+    assert {m["name"] for m in node.record("died")["metrics"]} >= {"died_step_seconds", "died_loss_last"}
+    # Its own curve of the name counts, and no second one is there.
+    curves = json.loads(node.files.series("own").read_text())["series"]
+    assert [(c["name"], c["y"]) for c in curves] == [("own_loss", [7])]
+    assert "(patterns, output)" in node.record("other")["message"]

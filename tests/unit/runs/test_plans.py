@@ -82,11 +82,36 @@ def test_accelerator(sku, count, expected):
     [
         ({"command": ["x"], "timeout": 3}, "unknown keys timeout"),
         ({}, "no command"),
+        ({"command": ["x"], "output": "megatorn"}, "no reader is called 'megatorn'; is it megatron?"),
+        ({"command": ["x"], "output": ["vllm", 3]}, "no reader is called 3; there are megatron"),
+        ({"command": ["x"], "output": {"name": "vllm"}}, "no reader is called {'name'"),
+        ({"command": ["x"], "output": ["vllm"] * 9}, "9 programs"),
     ],
 )
 def test_a_wrong_declaration_is_refused_by_name(declaration, problem):
-    with pytest.raises(plans.PlanError, match=f"soak_workload: {problem}"):
+    with pytest.raises(plans.PlanError) as caught:
         plans.stage("soak", declaration, ["soak"])
+    assert str(caught.value).startswith("soak_workload")
+    assert problem in str(caught.value)
+
+
+def test_a_reader_that_does_not_exist_ends_the_run_at_its_opening():
+    declarations = {**DECLARATIONS, "training": {"command": ["x"], "output": ["deepspeed", "hugging_face"]}}
+    with pytest.raises(plans.PlanError, match=r"training_workload\.output: no reader is called 'hugging_face'"):
+        plans.select_stages(PROFILE, declarations, [], [])
+    assert plans.select_stages(PROFILE, declarations, ["loading"], []) == ["facts", "loading"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "names"),
+    [(None, []), ("", []), ("vllm", ["vllm"]), (["vllm", "deepspeed", "vllm"], ["vllm", "deepspeed"])],
+)
+def test_a_plan_holds_the_readers_that_its_stage_asks_for(asked, names):
+    declarations = {**DECLARATIONS, "training": {"command": ["x"], "output": asked}}
+    plan = plans.build(SETTINGS, PROFILE, declarations)
+    schemas.validate("plan", plan, what="plan")
+    assert [one["name"] for one in plan["stages"][1]["output"]] == names
+    assert plan["stages"][0]["output"] == []
 
 
 def test_another_attempt_holds_only_the_stages_asked_for():

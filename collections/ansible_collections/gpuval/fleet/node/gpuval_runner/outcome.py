@@ -25,8 +25,8 @@ class Evidence:
     """All that is known of a stage that has ended.
 
     `signal` is the name of the signal that ended the main process, `oom` what the kernel says about memory (empty:
-    nothing), `matched` and `patterns` how many metrics the declared patterns found and how many were declared, `stuck`
-    whether processes of the stage outlived KILL.
+    nothing), `matched` and `patterns` how many metrics the declared patterns and readers found and how many of these
+    there are, `stuck` whether processes of the stage outlived KILL.
     """
 
     exit_code: Optional[int] = None
@@ -66,7 +66,7 @@ def judge(evidence: Evidence) -> tuple[str, str]:
             return "failure", _sentence("it reported success but left processes that KILL did not end", message)
         return "success", message
     if evidence.patterns:
-        what = "ended without a result: none of its declared patterns matched its output"
+        what = "ended without a result: none of its declared patterns (patterns, output) matched its output"
     elif result:
         what = "ended without a result: its result file never became final"
     else:

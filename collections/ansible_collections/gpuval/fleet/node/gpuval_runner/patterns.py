@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Optional
+from typing import Optional, Protocol
 
-from gpuval_runner.documents import Metric
+from gpuval_runner.documents import Curve, Metric
 from gpuval_runner.plan import OutputPattern
 from gpuval_runner.result import METRIC_NAME
 
@@ -94,34 +94,53 @@ CASED_UNITS = {
 }
 
 
+class LineReader(Protocol):
+    """Reads output line by line; a line that is not `complete` was cut."""
+
+    def take(self, line: str, complete: bool) -> None: ...
+
+    def metrics(self) -> list[Metric]: ...
+
+    def curves(self) -> list[Curve]: ...
+
+
 class PatternReader:
     """Feeds on output and keeps the last value of every metric. Memory is bounded whatever comes in."""
 
-    def __init__(self, patterns: Iterable[OutputPattern], stage: str) -> None:
+    def __init__(self, patterns: Iterable[OutputPattern], stage: str, logs: Sequence[LineReader] = ()) -> None:
+        """`logs` read the same lines; of two metrics of a name, the one of a pattern counts."""
         self._patterns = [(pattern, re.compile(pattern.pattern)) for pattern in patterns]
         self._stage = stage
+        self._logs = logs
         self._rest = b""
         self._found: dict[str, Metric] = {}
 
     def feed(self, data: bytes) -> None:
         """Read the next piece of output."""
-        if not self._patterns:
+        if not self._patterns and not self._logs:
             return
         *lines, rest = _LINE_END.split(self._rest + data)
         self._rest = rest[:MAX_LINE]
         for line in lines:
-            self._line(line)
+            self._line(line, complete=len(line) < MAX_LINE)
 
     def finish(self) -> None:
         """Read what is left as the last line."""
-        self._line(self._rest)
+        self._line(self._rest, complete=False)
         self._rest = b""
 
     def metrics(self) -> list[Metric]:
         """Return what was found so far, the last match of each name."""
-        return list(self._found.values())
+        found = {(metric["name"], metric["scope"]): metric for log in reversed(self._logs) for metric in log.metrics()}
+        found.update({(metric["name"], metric["scope"]): metric for metric in self._found.values()})
+        return list(found.values())
 
-    def _line(self, line: bytes) -> None:
+    def curves(self) -> list[Curve]:
+        """Return the series that the logs hold."""
+        found = {(curve["name"], curve["scope"]): curve for log in reversed(self._logs) for curve in log.curves()}
+        return list(found.values())
+
+    def _line(self, line: bytes, complete: bool) -> None:
         if not line:
             return
         text = _ESCAPE.sub("", line[:MAX_LINE].decode("utf-8", "replace"))
@@ -130,6 +149,8 @@ class PatternReader:
             metric = match and _metric(match, pattern, self._stage)
             if metric and (metric["name"] in self._found or len(self._found) < MAX_NAMES):
                 self._found[metric["name"]] = metric
+        for log in self._logs:
+            log.take(text, complete)
 
 
 def read_number(text: str) -> Optional[float]:

@@ -63,6 +63,42 @@ class OutputPattern:
 
 
 @dataclass(frozen=True)
+class OutputStep:
+    """By which labels a program's log says which step a line is about."""
+
+    labels: tuple[str, ...]
+    contains: str = ""
+    without: str = ""
+
+
+@dataclass(frozen=True)
+class OutputValue:
+    """A number of a program's log: the labels that stand before it, its unit, its curve and its figures.
+
+    `figures` says by the metric's name, without the stage, what it is of the values. Only a line with `contains`
+    and not `without` is read. With `positive` the median leaves out what is not above zero: time without work.
+    """
+
+    labels: tuple[str, ...]
+    figures: Annotated[Mapping[str, str], _one_of("first", "last", "median", "max", "sum", "nonfinite")]
+    unit: str
+    curve: str = ""
+    contains: str = ""
+    without: str = ""
+    positive: bool = False
+
+
+@dataclass(frozen=True)
+class OutputReader:
+    """How to read the log of one program."""
+
+    name: str
+    values: tuple[OutputValue, ...]
+    step: Optional[OutputStep] = None
+    x_unit: Annotated[str, _one_of("step", "seconds")] = "step"
+
+
+@dataclass(frozen=True)
 class Container:
     """What a stage asks of its container; the engine's defaults apply to the rest."""
 
@@ -121,6 +157,8 @@ class Stage:
     log_max_bytes: Annotated[int, Limits(least=1024)]
     image: Optional[str] = None
     container: Container = field(default_factory=Container)
+    #: Programs whose logs are read.
+    output: tuple[OutputReader, ...] = ()
 
 
 @dataclass(frozen=True)

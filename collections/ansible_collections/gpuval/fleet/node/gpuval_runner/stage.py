@@ -11,13 +11,14 @@ from gpuval_runner import clock, oom, result, scratch
 from gpuval_runner.containers import command
 from gpuval_runner.containers.stage import CHILDREN_SECONDS, ContainerRun, Containers, reap
 from gpuval_runner.descendants import stage_marker
-from gpuval_runner.documents import Metric
+from gpuval_runner.documents import Curve, Metric
 from gpuval_runner.environment import Places, build, placeholders
 from gpuval_runner.layout import NodeDirectory
 from gpuval_runner.log import CappedLog
 from gpuval_runner.outcome import Evidence, Stop, judge
 from gpuval_runner.patterns import PatternReader
 from gpuval_runner.plan import Accelerator, Plan, Stage, expand
+from gpuval_runner.program_log import ProgramLog
 from gpuval_runner.publish import Note, Publisher, note
 from gpuval_runner.record import MAX_WORD, Record
 from gpuval_runner.result import Result
@@ -94,7 +95,8 @@ class StageRun:
         present = time.monotonic()
         self._progress = _Progress(begun=present, beat=present, log_sent=present, notes=list(notes))
         self._log = CappedLog(context.directory.log(stage.name), stage.log_max_bytes)
-        self._patterns = PatternReader(stage.patterns, stage.name)
+        logs = [ProgramLog(reader, stage.name) for reader in stage.output]
+        self._patterns = PatternReader(stage.patterns, stage.name, logs)
         self._output = Output(self._log, self._patterns, context.tee)
         self._contained = context.plan.in_container(stage) and context.plan.runtime != "pod"
         self._memory = ""
@@ -233,7 +235,7 @@ class StageRun:
                 start_error=ended.start_error,
                 stop=ended.stop,
                 result=found,
-                patterns=len(self._stage.patterns),
+                patterns=len(self._stage.patterns) + len(self._stage.output),
                 matched=len(metrics),
                 last_line=self._output.last_line(),
                 oom=memory,
@@ -248,7 +250,7 @@ class StageRun:
             self._log.line(f"kernel: {line}")
         if self._telemetry.problem:
             self._progress.notes.append(self._telemetry.problem)
-        curves = [*(found.series if found else []), *self._telemetry.summary.curves()]
+        curves = [*self._curves(found), *self._telemetry.summary.curves()]
         self._log.line(
             f"{record.finished_at} {self._stage.name} attempt {record.attempt} ended: {state} after "
             f"{seconds(record.duration_seconds)}{_curves(len(curves))}"
@@ -259,6 +261,12 @@ class StageRun:
         context.publisher.record(record)
         context.publisher.series(self._stage, curves)
         return record
+
+    def _curves(self, found: Optional[Result]) -> list[Curve]:
+        """The workload's own curves, and those of its output that have other names."""
+        own = found.series if found else []
+        names = {(curve["name"], curve["scope"]) for curve in own}
+        return [*own, *(curve for curve in self._patterns.curves() if (curve["name"], curve["scope"]) not in names)]
 
     def _close_log(self) -> None:
         if self._log.lost_bytes:

@@ -11,6 +11,7 @@ from ..core.errors import GpuvalError
 from ..core.text import meant
 from ..core.vendors import GPU_VENDORS
 from ..records import nonces
+from . import outputs
 
 #: What a declaration may leave out.
 STAGE_DEFAULTS: dict[str, Any] = {
@@ -24,6 +25,7 @@ STAGE_DEFAULTS: dict[str, Any] = {
     "needs": [],
     "retry": ["crash", "timeout", "slow"],
     "patterns": [],
+    "output": [],
     "log_max_bytes": 10_000_000,
     "expected_seconds": None,
     "tags": [],
@@ -74,7 +76,7 @@ def select_stages(
 ) -> list[str]:
     """The profile's stages that the tags choose, with the facts and the stages those need, in the profile's order.
 
-    Raises PlanError when the profile names an undeclared stage or nothing is left.
+    Raises PlanError when the profile names an undeclared stage, a stage an unknown reader, or nothing is left.
     """
     undeclared = [name for name in profile if name not in declarations]
     if undeclared:
@@ -97,6 +99,8 @@ def select_stages(
             f"the tags leave no stage to run; the profile has: {', '.join(profile)} (--tags {','.join(sorted(wanted))}"
             + (f" --skip-tags {','.join(sorted(unwanted))})" if unwanted else ")")
         )
+    for name in chosen:
+        _readers(name, declarations[name])  # a name that is mistyped ends the run before a node works
     return [name for name in profile if name in chosen]
 
 
@@ -207,8 +211,16 @@ def stage(
     merged["needs"] = [needed for needed in merged["needs"] if needed in chosen]
     merged["tags"] = sorted({name, *merged["tags"]})
     merged["image"] = str(merged["image"]) if merged["image"] else None
+    merged["output"] = _readers(name, declaration)
     merged["container"] = checked_container(name, {**(container or {}), **(merged["container"] or {})})
     return merged
+
+
+def _readers(name: str, declaration: Mapping[str, Any]) -> list[dict[str, Any]]:
+    try:
+        return outputs.readers(declaration.get("output"))
+    except outputs.OutputError as error:
+        raise PlanError(f"{name}_workload.output: {error}") from error
 
 
 def checked_container(name: str, asked: Mapping[str, Any]) -> dict[str, Any] | None:
