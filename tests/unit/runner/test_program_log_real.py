@@ -1,4 +1,4 @@
-"""The reader of Hugging Face's log against the Trainer itself: what is read is what the Trainer says it measured."""
+"""The readers of Hugging Face's and DeepSpeed's logs against these programs: what is read is what they measured."""
 
 import json
 from pathlib import Path
@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import outputs
 
-from tests.kit.needs import ROOT, lacking
+from tests.kit.needs import ROOT, lacking, needs_deepspeed
 from tests.kit.runner import stage
 
 PYTHON = ROOT / ".venv-node" / "bin" / "python"
-PROGRAM = """
+TRAINER = """
 import json, sys, torch
 from transformers import Trainer, TrainingArguments
 
@@ -32,13 +32,29 @@ trainer.log_metrics("train", trainer.train().metrics)
 json.dump(trainer.state.log_history, open(sys.argv[1], "w"))
 """
 
+TIMER = """
+import json, sys, time
+from types import SimpleNamespace
+from deepspeed.utils.logging import logger, set_log_level_from_string
+from deepspeed.utils.timer import ThroughputTimer
+
+set_log_level_from_string("info")
+config = SimpleNamespace(enabled=True, synchronized=False)
+timer = ThroughputTimer(config, batch_size=8, start_step=2, steps_per_output=2, logging_fn=logger.info)
+for _ in range(20):
+    timer.start()
+    time.sleep(0.02)
+    timer.stop(global_step=True)
+json.dump(timer.avg_samples_per_sec(), open(sys.argv[1], "w"))
+"""
+
 
 @pytest.mark.slow  # imports PyTorch and transformers
 def test_the_log_of_a_real_trainer(node, tmp_path):
     if not [*ROOT.glob(".venv-node/lib/python3*/site-packages/transformers")]:
         lacking("needs transformers in .venv-node (make setup)")
     history_file: Path = tmp_path / "history.json"
-    command = [str(PYTHON), "-c", PROGRAM, str(history_file)]
+    command = [str(PYTHON), "-c", TRAINER, str(history_file)]
     node.put_plan(
         stage("tune", command, output=outputs.readers("huggingface"), timeout_seconds=300), deadline_seconds=300
     )
@@ -54,3 +70,23 @@ def test_the_log_of_a_real_trainer(node, tmp_path):
     assert found["tune_loss_mean"] == pytest.approx(summary["train_loss"], rel=1e-3)
     assert found["tune_samples_per_second"] == pytest.approx(summary["train_samples_per_second"], rel=1e-2)
     assert found["tune_loss_nonfinite_count"] == 0
+
+
+@pytest.mark.slow  # imports PyTorch and DeepSpeed
+def test_the_log_of_deepspeeds_own_timer(node, tmp_path):
+    needs_deepspeed()
+    mean_file = tmp_path / "mean.json"
+    command = [str(PYTHON), "-c", TIMER, str(mean_file)]
+    node.put_plan(
+        stage("zero", command, output=outputs.readers("deepspeed"), timeout_seconds=300), deadline_seconds=300
+    )
+    node.call("run")
+    record = node.record("zero")
+    assert record["state"] == "success", record["message"]
+    found = {metric["name"]: metric["value"] for metric in record["metrics"]}
+    (curve,) = json.loads(node.files.series("zero").read_text())["series"]
+    assert (curve["name"], curve["x"]) == ("zero_samples_per_second", [4, 6, 8, 10, 12, 14, 16, 18, 20])
+    # Its mean is over all steps, the figure is the median of the printed ones: alike within what a busy machine adds.
+    assert found["zero_samples_per_second"] == pytest.approx(json.loads(mean_file.read_text()), rel=0.5)
+    assert min(curve["y"]) <= found["zero_samples_per_second"] <= max(curve["y"])
+    assert found["zero_steps_count"] == 20
