@@ -544,3 +544,22 @@ def test_taints_that_keep_a_pod_away(taint, covered):
     assert any(pod_settings.covers(item, taint) for item in tolerated) == covered
     assert pod_settings.covers({"operator": "Exists"}, taint)
     assert pod_settings.covers({"key": taint["key"], "value": taint.get("value", "")}, taint)
+
+
+@pytest.mark.parametrize(("cache", "below"), [({"host_path": "/models"}, ""), ({"claim": "models"}, "node-1/")])
+def test_a_stage_has_its_datasets_read_only_and_the_one_that_loads_them_writes(cache, below):
+    declared = {"training": {**DECLARATIONS["training"], "datasets": ["texts"]}}
+    loads = {"dataset_texts": {"command": ["{python}", "-m", "load", "--dataset", "texts"]}}
+    item = placement({"model_cache": cache}, stages=["facts", "dataset_texts", "training"], **declared, **loads)
+    spec = of("Job", made(item))[0]["spec"]["template"]["spec"]
+    kubernetes_validate.validate(of("Job", made(item))[0], VERSIONS[-1], strict=True)
+    mounts = {one["name"]: [m for m in one["volumeMounts"] if "subPath" in m and m["name"] == "models"]
+              for one in containers(spec)}  # fmt: skip
+    folder = f"{below}datasets--gpuval--texts"
+    assert mounts.pop("training") == [
+        {"name": "models", "mountPath": place, "subPath": folder, "readOnly": True}
+        for place in ("/opt/gpuval/datasets/texts", f"/var/lib/gpuval/models/{folder}")
+    ]
+    assert not any(mounts.values())
+    assert item.plan["stages"][-1]["needs"] == ["facts", "dataset_texts"]
+    assert node_plan.parse(item.plan).stage("training").datasets == ("texts",)

@@ -752,6 +752,29 @@ def test_an_image_that_could_not_be_delivered_is_no_fault_of_the_node(stage, sta
     assert check["remedy"].endswith("--limit node-1") or node == "FAIL"
 
 
+@pytest.mark.parametrize(
+    ("state", "fault", "message", "verdict", "word", "remedy"),
+    [
+        ("failure", None, "dataset cifar10: wrong checksum: a/b.bin did not match SHA256SUMS", "FAIL", "wrong_digest",
+         "if other nodes name the same file, upload the dataset anew (-e model_preload_force=true)"),
+        ("failure", None, "disk is odd", "FAIL", "dataset_cifar10_failure", "read nodes/node-1/dataset_cifar10.log"),
+        ("crash", "store_away", "the store refuses the read-only key", "INCOMPLETE", "store_away", "correct gpuval_s3"),
+    ],
+)  # fmt: skip
+def test_a_dataset_that_cannot_be_loaded_has_a_class_and_a_remedy(state, fault, message, verdict, word, remedy):
+    run = make_run(stages=["facts", "dataset_cifar10"])
+    evidence = healthy(run)
+    evidence.records["node-1"]["dataset_cifar10"] = make_record(
+        stage="dataset_cifar10", state=state, message=message, environment={"fault": fault} if fault else {}
+    )
+    found = judge(run, evidence)["nodes"][0]
+    assert (found["verdict"], found["class"]) == (verdict, word)
+    (check,) = [one for one in found["checks"] if one["name"] == "dataset_cifar10_state"]
+    assert message in check["reason"]
+    assert check["remedy"].startswith(remedy)
+    assert "node-1" in check["remedy"]
+
+
 def test_a_refused_key_of_the_store_is_named_as_the_stores():
     run = make_run(stages=["facts", "loading"])
     evidence = healthy(run)

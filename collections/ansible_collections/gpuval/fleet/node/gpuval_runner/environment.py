@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from gpuval_runner.descendants import MARKER_VARIABLE, stage_marker
+from gpuval_runner.layout import DATASET_FOLDER, DATASETS_INSIDE
 from gpuval_runner.plan import Accelerator, Plan, Stage, expand
 
 #: What a stage inherits from the environment of the runner.
@@ -45,6 +46,10 @@ class Places:
     @property
     def result(self) -> Path:
         return self.work / "result.json"
+
+    def dataset(self, name: str) -> Path:
+        """Return a dataset's folder in the model cache."""
+        return self.models / f"{DATASET_FOLDER}{name}"
 
 
 def inherited(environment: Mapping[str, str]) -> dict[str, str]:
@@ -130,6 +135,9 @@ def build(
         "MAD_SYSTEM_GPU_ARCHITECTURE": accelerator.architecture,
         "MAD_MODEL_NAME": stage.workload,
     }
+    for name in stage.datasets:
+        place = DATASETS_INSIDE / name if plan.in_container(stage) else places.dataset(name)
+        values[f"GPUVAL_DATASET_{name.upper()}"] = str(place)
     if plan.gang:
         values |= {"GPUVAL_GANG_FILE": str(places.work / GANG_FILE), "GPUVAL_GANG_KEYS": str(places.run / SSH_KEYS)}
     names = placeholders(plan, places, python)

@@ -10,6 +10,10 @@ STAGE_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 KINDS = {"records": ".json", "logs": ".log", "series": ".json"}
 #: In a model cache that was made here: only such a cache is removed.
 CACHE_MARK = ".gpuval-cache"
+#: In front of a dataset's name: its folder in the model cache.
+DATASET_FOLDER = "datasets--gpuval--"
+#: Where containers and pods have the datasets that their stage names, read-only.
+DATASETS_INSIDE = Path("/opt/gpuval/datasets")
 
 
 class NodeDirectory:

@@ -50,6 +50,7 @@ _SHA256 = Limits("[0-9a-f]{64}", "a SHA-256 in hexadecimal")
 _IMAGE_ID = Limits(f"sha256:{_SHA256.pattern}", "the id of an image")
 _ULIMIT = Limits(r"-?\d+(:-?\d+)?", "soft:hard in whole numbers (-1: unlimited)")
 _VOLUME = Limits("[^:]+:/[^:]*(:[^:]*)?", "host:inside or host:inside:ro")
+_DATASET = Limits("[a-z][a-z0-9_]{0,22}", "the name of a dataset")
 _ANY, _POSITIVE = Limits(), Limits(least=1e-6)
 
 
@@ -159,6 +160,7 @@ class Stage:
     container: Container = field(default_factory=Container)
     #: Programs whose logs are read.
     output: tuple[OutputReader, ...] = ()
+    datasets: Annotated[tuple[str, ...], _DATASET] = ()
 
 
 @dataclass(frozen=True)

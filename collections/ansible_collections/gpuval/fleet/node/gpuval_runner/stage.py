@@ -128,6 +128,12 @@ class StageRun:
 
     def _supervise(self, argv: list[str]) -> Ended:
         context, stage = self._context, self._stage
+        absent = [name for name in stage.datasets if not context.places.dataset(name).is_dir()]
+        if absent:
+            return Ended(
+                start_error=f"dataset {', '.join(absent)} is not on this node: run the stage dataset_{absent[0]} "
+                f"(--tags dataset_{absent[0]})"
+            )
         hooks = Hooks(
             output=self._output.take,
             tick=self._tick,

@@ -12,7 +12,7 @@ from typing import Any
 from ansible.errors import AnsibleError, AnsibleUndefinedVariable, AnsibleValueOmittedError
 from ansible.module_utils.parsing.convert_bool import boolean
 
-from ..plugin_utils.artifacts import images, model_source
+from ..plugin_utils.artifacts import dataset_source, images, model_source
 from ..plugin_utils.cluster import pod_settings
 from ..plugin_utils.core.action import ControllerAction, injected_settings
 from ..plugin_utils.core.errors import GpuvalError
@@ -20,7 +20,7 @@ from ..plugin_utils.core.host_values import place_of, set_by_operator, templar_o
 from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.core.text import some_of
 from ..plugin_utils.judge import baseline, criteria, sku_catalogue, versions
-from ..plugin_utils.runs import folder, labels, node_ids, plans, settings
+from ..plugin_utils.runs import datasets, folder, labels, node_ids, plans, settings
 from ..plugin_utils.store import access
 
 MOST_NAMED = 5
@@ -34,6 +34,7 @@ LOADS_MODEL = "model_preload_transfers"
 CHECKS = {
     "gpuval_bucket": partial(settings.check_form, "gpuval_bucket", settings.BUCKET),
     "gpuval_container": partial(plans.checked_container, "gpuval"),
+    "gpuval_datasets": datasets.parse,
     "gpuval_folder": folder.check_folder,
     "gpuval_images": images.parse,
     "gpuval_labels": labels.declared,
@@ -172,7 +173,7 @@ class ActionModule(ControllerAction):
             self._remarks.add(_placed(f"{name} {value}: {sku_catalogue.remark(value)}", values))
         checks = {**CHECKS, **(FILES if self._files else {})}
         if LOADS_MODEL in values:
-            checks["gpuval_model"] = model_source.check
+            checks |= {"gpuval_model": model_source.check, "gpuval_datasets": dataset_source.check}
         try:
             checks.get(name, bool)(value)
         except GpuvalError as error:

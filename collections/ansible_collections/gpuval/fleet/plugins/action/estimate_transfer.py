@@ -8,6 +8,7 @@ import json
 from ..module_utils.store import StoreError
 from ..plugin_utils.artifacts import model_source
 from ..plugin_utils.core.action import ControllerAction
+from ..plugin_utils.runs import datasets
 from ..plugin_utils.store import transfer_estimate
 from ..plugin_utils.store.access import open_store
 
@@ -26,7 +27,9 @@ class ActionModule(ControllerAction):
 
     def _compare(self, access, options):
         store = access.store()
-        model = self._model(store, options["model"]) if options["model"] else []
+        folders = [model_source.folder_name(options["model"])] if options["model"] else []
+        folders += [one.folder for one in datasets.parse(options["datasets"])]
+        model = [(entry.key, entry.size) for folder in folders for entry in store.list(f"models/{folder}/")]
         wanted = sum(size for _key, size in model) + self._images(store, options["images"])
         planned = transfer_estimate.Transfer(options["nodes"], wanted, options["deadline_seconds"])
         bandwidth = None if planned.is_trivial else self._bandwidth(access, store, model, options)
@@ -48,11 +51,6 @@ class ActionModule(ControllerAction):
         given = options["bits_per_second"]
         measured = None if given > 0 else transfer_estimate.measure(store, model)
         return transfer_estimate.choose(given, measured, access.link_bits_per_second())
-
-    @staticmethod
-    def _model(store, model):
-        prefix = f"models/{model_source.folder_name(model)}/"
-        return [(entry.key, entry.size) for entry in store.list(prefix)]
 
     @staticmethod
     def _images(store, references):

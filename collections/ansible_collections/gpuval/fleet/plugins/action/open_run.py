@@ -39,9 +39,16 @@ class ActionModule(RunAction):
         together = options["gang_stages"] if len(hosts) >= LEAST else []
         # A fleet of one node has no gangs; one that was chosen among others misses what they would have shown.
         left_alone = bool(options["limit"] and options["gang_stages"] and not together)
+        profile = plans.with_datasets(options["profile_stages"], together, options["workloads"])
+        of_gangs = [stage for stage in together if options["workloads"].get(stage, {}).get("datasets")]
+        if of_gangs and options["namespace"]:
+            raise run_folder.RunError(
+                f"{of_gangs[0]}_workload.datasets: pods of multi-node stages have no datasets: mount a volume of the "
+                "nodes there (container.volumes)"
+            )
         select = functools.partial(
             plans.select,
-            options["profile_stages"],
+            profile,
             declarations=options["workloads"],
             run_tags=options["run_tags"],
             skip_tags=options["skip_tags"],
@@ -54,7 +61,7 @@ class ActionModule(RunAction):
             for reason, applies in (
                 ("limit", bool(options["limit"])),
                 ("stages", options["gangs_alone"] or left_alone),
-                ("tags", [*stages, *gang_stages] != [*options["profile_stages"], *together]),
+                ("tags", [*stages, *gang_stages] != [*profile, *together]),
             )
             if applies
         ]
@@ -84,10 +91,10 @@ class ActionModule(RunAction):
             "narrowed_by": narrowed,
             "workloads": {
                 stage: str(options["workloads"][stage].get("workload", stage))
-                for stage in [*options["profile_stages"], *options["gang_stages"]]
+                for stage in [*profile, *options["gang_stages"]]
                 if stage in options["workloads"]
             },
-            "setups": setups.of_stages(options["workloads"], [*options["profile_stages"], *options["gang_stages"]]),
+            "setups": setups.of_stages(options["workloads"], [*profile, *options["gang_stages"]]),
             "nodes": nodes,
         }
         less = shortened.of_stages([*stages, *gang_stages], task_vars, self._template)

@@ -1,8 +1,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""See that the model is in the store, whole, before a hundred nodes ask for it."""
+"""See that model and datasets are in the store, whole, before a hundred nodes ask for them."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import shutil
@@ -13,20 +14,26 @@ from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading import manif
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading.units import human_bytes
 
 from ..module_utils.store import StoreError
-from ..plugin_utils.artifacts import model_source
+from ..plugin_utils.artifacts import dataset_source, model_source
 from ..plugin_utils.artifacts.round_trip import RoundTrip
 from ..plugin_utils.core.action import ControllerAction
 from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.core.text import some_of
+from ..plugin_utils.runs import datasets, plans
 from ..plugin_utils.store.access import open_store
 
 
 class ActionModule(ControllerAction):
     def work(self, options, task_vars):
-        folder = model_source.folder_name(options["model"])
+        model, wanted = options["model"], datasets.parse(options["datasets"])
+        if options["stages"]:
+            model = model if plans.LOADING in options["stages"] else ""
+            wanted = [one for one in wanted if one.stage in options["stages"]]
+        folders = [*([model_source.folder_name(model)] if model else []), *(one.folder for one in wanted)]
         access = open_store(options["store"])
         if self.check_mode and not access.running():
-            return {"changed": True, "folder": folder, "msg": "check mode: the embedded store does not run"}
+            first = {"folder": folders[0]} if folders else {}
+            return {"changed": True, **first, "msg": "check mode: the embedded store does not run"}
         store = access.store()
         if options["list"]:
             return self._list(store)
@@ -34,30 +41,45 @@ class ActionModule(ControllerAction):
             access.reader()
         except StoreError as error:
             self._display.warning(str(error))
-        prefix = f"models/{folder}/"
+        done = []
+        if model:
+            named = {"source": model, "revision": options["revision"]}
+            resolve = functools.partial(
+                model_source.resolve, model, revision=options["revision"], token=options["token"]
+            )
+            done.append(self._ensure(access, f"model {folders[0]}", folders[0], named, resolve, options))
+        for one in wanted:
+            named = {"source": one.source, "revision": one.sha256}
+            resolve = functools.partial(dataset_source.resolve, one, connection=access.connection())
+            own = {**options, "round_trip": False}
+            done.append(self._ensure(access, f"dataset {one.name}", one.folder, named, resolve, own))
+        changed = any(one["changed"] for one in done)
+        return {**(done[0] if done else {}), "changed": changed, "msg": "; ".join(one["msg"] for one in done)}
+
+    def _ensure(self, access, what, folder, wanted, resolve, options):
+        """See that the store has a folder whole. `wanted`: its source and revision; `resolve` brings it to the
+        controller, into the folder that it is given if need be."""
+        store, prefix = access.store(), f"models/{folder}/"
         listed = _listed(store, prefix)
-        wanted = {"source": options["model"], "revision": options["revision"]}
         again = options["round_trip"] or options["force"]
         if not again and self._whole(store, prefix, listed, wanted):
-            return self._ready(folder, listed, changed=False)
+            return self._ready(what, folder, listed, changed=False)
         if self.check_mode:
             return {"changed": True, "folder": folder, "msg": f"check mode: {folder} would be uploaded"}
         # inside the store's own folder, and one for each controller: it is removed with all that is in it
         place = project_path(options["store"]["state_dir"]) / "store"
         place.mkdir(parents=True, exist_ok=True, mode=0o700)
         scratch = Path(tempfile.mkdtemp(prefix="download-", dir=place))
-        self._display.display(f"model {folder}: uploading to the store from {options['model']}")
+        self._display.display(f"{what}: uploading to the store from {wanted['source']}")
         try:
-            model = model_source.resolve(
-                options["model"], scratch, revision=options["revision"], token=options["token"]
-            )
+            model = resolve(scratch)
             if options["force"] or _recorded(store, prefix) != wanted:
                 store.delete_prefix(prefix)  # nothing of another revision, and nothing damaged, stays behind
             move = self._round_trip if options["round_trip"] else self._upload
-            move(store, access, prefix, model, options)
+            move(store, access, prefix, model, wanted, options)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
-        return self._ready(folder, _listed(store, prefix), changed=True, origin=model.origin)
+        return self._ready(what, folder, _listed(store, prefix), changed=True, origin=model.origin)
 
     def _list(self, store):
         models = {}
@@ -74,28 +96,31 @@ class ActionModule(ControllerAction):
         for folder, one in models.items():
             whole = f"lacks {some_of(one['missing'])}" if one["missing"] else f"sha256 {one['sha256']}"
             source = f", from {one['source']}" if one["source"] else ""
-            self._display.display(f"{folder}: {one['files']} files, {human_bytes(one['bytes'])}, {whole}{source}")
-        message = f"{len(models)} model(s) in bucket {store.connection.bucket}"
+            name = f"dataset {folder.removeprefix(datasets.FOLDER)}" if folder.startswith(datasets.FOLDER) else folder
+            self._display.display(f"{name}: {one['files']} files, {human_bytes(one['bytes'])}, {whole}{source}")
+        sets = sum(folder.startswith(datasets.FOLDER) for folder in models)
+        also = f" and {sets} dataset(s)" if sets else ""
+        message = f"{len(models) - sets} model(s){also} in bucket {store.connection.bucket}"
         self._display.display(message)
         return {"changed": False, "models": models, "msg": message}
 
-    def _ready(self, folder, listed, **result):
+    def _ready(self, what, folder, listed, **result):
         size = _size(listed)
-        message = f"model {folder}: in the store, {size['files']} files, {human_bytes(size['bytes'])}"
+        message = f"{what}: in the store, {size['files']} files, {human_bytes(size['bytes'])}"
         self._display.display(message)
         return {"folder": folder, **size, **result, "msg": message}
 
-    def _round_trip(self, store, access, prefix, model, options):
+    def _round_trip(self, store, access, prefix, model, wanted, options):
         trip = RoundTrip(options["python"], model, access, say=self._display.display)
         try:
             trip.before()
-            self._upload(store, access, prefix, model, options)
+            self._upload(store, access, prefix, model, wanted, options)
             trip.after()
         finally:
             trip.close()
 
     @staticmethod
-    def _upload(store, access, prefix, model, options):
+    def _upload(store, access, prefix, model, wanted, options):
         sums = model_source.make_manifest(model)
         store.delete_prefix(f"{prefix}{manifest.NAME}")  # from here until the end the model does not count as whole
         model_source.upload(model, access.connection(), transfers=options["transfers"])
@@ -104,7 +129,7 @@ class ActionModule(ControllerAction):
         lost = model_source.missing(sizes, listed, sizes)
         if lost:
             raise model_source.ModelError(f"the upload is not whole: {some_of(lost)}; run again")
-        record = {"source": options["model"], "revision": options["revision"], "origin": model.origin}
+        record = {**wanted, "origin": model.origin}
         store.put(_record_key(prefix), json.dumps(record).encode(), "application/json")
         store.put(f"{prefix}{manifest.NAME}", sums.encode(), "text/plain; charset=utf-8")
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts.model_source import folder_name
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import networks
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import datasets
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import usual_search_seconds
 
 
@@ -25,9 +27,18 @@ def network_names(name: str) -> list[str]:
         raise AnsibleFilterError(str(error)) from error
 
 
+def dataset_workloads(declared: list, loading: dict) -> dict[str, dict]:
+    """Declarations of the stages that load datasets, by stage; `loading` is what they have in common."""
+    try:
+        return datasets.workloads(declared, loading)
+    except GpuvalError as error:
+        raise AnsibleFilterError(str(error)) from error
+
+
 class FilterModule:
     def filters(self):
         return {
+            "dataset_workloads": dataset_workloads,
             "model_folder": folder_name,
             "network_environment": network_environment,
             "network_names": network_names,

@@ -20,6 +20,11 @@ options:
     description: The model as O(gpuval.fleet.preload_model#module:model) takes it; empty is none.
     type: str
     default: ''
+  datasets:
+    description: Datasets as O(gpuval.fleet.preload_model#module:datasets) takes them.
+    type: list
+    elements: dict
+    default: []
   images:
     description: References of the images that nodes get from the store.
     type: list

@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: preload_model
-short_description: See that a model is in the store, whole
+short_description: See that model and datasets are in the store, whole
 version_added: 0.1.0
 description:
   - Makes the tiny model, downloads a hub repository or takes a folder.
@@ -18,9 +18,21 @@ extends_documentation_fragment:
   - gpuval.fleet.store
 options:
   model:
-    description: V(tiny), a hub repository C(org/name), or a folder on the controller.
+    description: V(tiny), a hub repository C(org/name), or a folder on the controller; empty is none.
     type: str
     default: tiny
+  datasets:
+    description:
+      - Datasets that are brought there as well, each with C(name), C(source) and C(sha256).
+      - A source is a folder or an archive (tar, zip) on the controller, or C(store:FOLDER) of the bucket.
+    type: list
+    elements: dict
+    default: []
+  stages:
+    description: Stages of the run, of which only those that load bring something; empty brings all.
+    type: list
+    elements: str
+    default: []
   revision:
     description: Revision of the repository.
     type: str
@@ -42,7 +54,7 @@ options:
     type: bool
     default: false
   list:
-    description: List the bucket's models with size and the SHA-256 of their C(SHA256SUMS), and upload nothing.
+    description: List the bucket's models and datasets with size and digest of C(SHA256SUMS), and upload nothing.
     type: bool
     default: false
   python:

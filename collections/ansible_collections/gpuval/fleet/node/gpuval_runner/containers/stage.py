@@ -33,7 +33,7 @@ from gpuval_runner.containers.devices import access
 from gpuval_runner.containers.engine import Ending, Engine, EngineError, LocalImage, labels, select
 from gpuval_runner.descendants import stage_marker
 from gpuval_runner.environment import SSH_KEYS, Places, build
-from gpuval_runner.layout import NodeDirectory
+from gpuval_runner.layout import DATASET_FOLDER, DATASETS_INSIDE, NodeDirectory
 from gpuval_runner.outcome import Stop
 from gpuval_runner.plan import Accelerator, Plan, Stage
 from gpuval_runner.state import ContainerMark
@@ -164,6 +164,9 @@ class ContainerRun:
         """Return what the container sees of the node; the store's signed URLs are not among it."""
         own = self.places
         mounts = [(own.work, PLACES.work, False), (own.models, PLACES.models, False)]
+        for name in self.stage.datasets:  # the cache may be written, and so the dataset is mounted over it, too
+            inside = (DATASETS_INSIDE / name, PLACES.dataset(name))
+            mounts += [(own.dataset(name), place, True) for place in inside]
         certificate = own.rclone_config.with_name("ca.pem")
         single = (
             (own.runner, PLACES.runner),
@@ -191,7 +194,7 @@ class ContainerRun:
             for path in inside:
                 path.chmod(0o777)
             for source, _inside, read_only in self._mounts():
-                if read_only:
+                if read_only and DATASET_FOLDER not in source.name:  # datasets can be read by all users already
                     for path in (source, *source.iterdir()) if source.is_dir() else (source,):
                         path.chmod(0o755 if path.is_dir() else 0o644)
 

@@ -1,8 +1,9 @@
-"""Load one model: look, plan, check the room, transfer (timed), verify."""
+"""Load one model or dataset: look, plan, check the room, transfer (timed), verify."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import sys
@@ -29,6 +30,8 @@ from .units import human_bytes, human_rate, human_seconds
 EXIT_TRANSPORT = 3
 #: The `fault` in the environment of a record that is no evidence about the node.
 STORE_AWAY = "store_away"
+#: In front of a dataset's name: its folder in the store and in the node's cache.
+DATASET_FOLDER = "datasets--gpuval--"
 NAMED_FILES = 5
 PRELOAD = "run `make validate` again, which preloads it, or the model_preload role"
 
@@ -43,6 +46,11 @@ class Options:
     transfers: int = 8
     streams: int = 4
     chunk_size: str = "16M"
+    dataset: str = ""
+
+    @property
+    def what(self) -> str:
+        return f"dataset {self.dataset}" if self.dataset else "model"
 
 
 @dataclass(frozen=True)
@@ -51,6 +59,12 @@ class Places:
 
     source: str
     folder: Path
+    what: str = "model"
+
+    @property
+    def blamed(self) -> str:
+        """What a message about wrong files begins with."""
+        return "" if self.what == Places.what else f"{self.what}: "
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -60,17 +74,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
     parser = argparse.ArgumentParser(prog="python -m gpuval_workloads.loading", description=__doc__)
-    parser.add_argument("--model-folder", required=True, help="folder name below models, like models--org--name")
+    loaded = parser.add_mutually_exclusive_group(required=True)
+    loaded.add_argument("--model-folder", help="folder name below models, like models--org--name")
+    loaded.add_argument("--dataset", default="", help="name of a dataset, which is made read-only")
     parser.add_argument("--overwrite", action="store_true", help="transfer what is already there, too")
     parser.add_argument("--transfers", type=positive_int, default=8, help="files at the same time (default 8)")
     parser.add_argument("--multi-thread-streams", type=positive_int, default=4, help="streams of a large file")
     parser.add_argument("--chunk-size", default="16M", help="size of a stream's request, in rclone's notation")
     given = parser.parse_args(arguments)
-    return Options(given.model_folder, given.overwrite, given.transfers, given.multi_thread_streams, given.chunk_size)
+    folder = f"{DATASET_FOLDER}{given.dataset}" if given.dataset else given.model_folder
+    limits = given.transfers, given.multi_thread_streams, given.chunk_size
+    return Options(folder, given.overwrite, *limits, given.dataset)
 
 
 def load_or_exit(options: Options, environ: Mapping[str, str], result: Result) -> None:
-    """Load the model. A store that cannot be read ends the program with code 3 and no final result: no verdict."""
+    """Load the model or dataset. A store that cannot be read ends the program with code 3 and no verdict."""
     try:
         load(options, environ, result)
     except TransportError as error:
@@ -82,7 +100,7 @@ def load_or_exit(options: Options, environ: Mapping[str, str], result: Result) -
 
 
 def load(options: Options, environ: Mapping[str, str], result: Result) -> None:
-    """Load the model and fill `result`.
+    """Load the model or dataset and fill `result`.
 
     Raises ``WorkloadFailure`` for a source that is empty or not whole, a full disk and wrong checksums,
     ``TransportError`` when the store cannot be read.
@@ -100,14 +118,21 @@ def load(options: Options, environ: Mapping[str, str], result: Result) -> None:
     digests = _manifest(rclone, places, listing, options.model_folder)
     result.add_metric("loading_files_count", len(digests), "count")
 
-    _make_folder(places.folder)
+    _make_folder(places)
+    if options.dataset:
+        _allow_writing(places.folder, allowed=True)
     _remove_partials(places.folder, digests)
     local = _local_sizes(places.folder)
-    _warn("on the node but not in SHA256SUMS, left alone", local.keys() - digests.keys() - {manifest.NAME})
+    others = local.keys() - digests.keys() - {manifest.NAME}
+    if options.dataset:  # a program that reads the whole folder would read them
+        for path in others:
+            (places.folder / path).unlink()
+    else:
+        _warn("on the node but not in SHA256SUMS, left alone", others)
 
     sizes = {path: listing[path] for path in sorted(digests)}
     candidates = [] if options.overwrite else [path for path, size in sizes.items() if local.get(path) == size]
-    verify_seconds, actual = _hash(places.folder, candidates, result)
+    verify_seconds, actual = _hash(places, candidates, result)
     present = {path: sizes[path] for path in candidates if actual.get(path) == digests[path]}
     todo = {path: size for path, size in sizes.items() if path not in present}
     for path in todo:
@@ -116,7 +141,7 @@ def load(options: Options, environ: Mapping[str, str], result: Result) -> None:
     seconds = 0.0
     if todo:
         seconds = _transfer(rclone, places, todo, options, result)
-        more_seconds, actual = _hash(places.folder, list(todo), result)
+        more_seconds, actual = _hash(places, list(todo), result)
         verify_seconds += more_seconds
     else:
         result.add_metric("loading_bytes", sum(present.values()), "bytes")
@@ -125,6 +150,8 @@ def load(options: Options, environ: Mapping[str, str], result: Result) -> None:
     result.add_metric("loading_checksum_errors_count", len(bad), "count")
     if bad:
         _reject(places, bad)
+    if options.dataset:
+        _allow_writing(places.folder, allowed=False)
     result.message = _summary(todo, present, seconds, result.environment.get("transfer_retries", 0))
     print(result.message, flush=True)
 
@@ -136,12 +163,12 @@ def _places(options: Options, environ: Mapping[str, str]) -> Places:
         )
     prefix = _required(environ, "GPUVAL_MODELS_PREFIX").strip("/")
     folder = Path(_required(environ, "GPUVAL_MODELS_DIR")) / options.model_folder
-    return Places(f"{REMOTE}:{prefix}/{options.model_folder}", folder)
+    return Places(f"{REMOTE}:{prefix}/{options.model_folder}", folder, options.what)
 
 
 def _manifest(rclone: Rclone, places: Places, listing: Mapping[str, int], name: str) -> Mapping[str, str]:
     if not listing:
-        raise WorkloadFailure(f"the store has no model under {places.source}: {PRELOAD}")
+        raise WorkloadFailure(f"the store has no {places.what} under {places.source}: {PRELOAD}")
     if manifest.NAME not in listing:
         raise WorkloadFailure(
             f"{name} in the store has {len(listing)} files but no {manifest.NAME}, so its upload never ended: {PRELOAD}"
@@ -195,17 +222,18 @@ def _transfer(rclone: Rclone, places: Places, todo: Mapping[str, int], options: 
     return seconds
 
 
-def _hash(folder: Path, paths: Sequence[str], result: Result) -> tuple[float, dict[str, str]]:
+def _hash(places: Places, paths: Sequence[str], result: Result) -> tuple[float, dict[str, str]]:
     if not paths:
         return 0.0, {}
+    folder = places.folder
     result.report(f"verifying {len(paths)} files in {folder}")
     started = time.monotonic()
     try:
         digests = hashing.hash_files(folder, paths, lambda count: result.report(f"verified {human_bytes(count)}"))
     except OSError as error:
         raise WorkloadFailure(
-            f"a file of the model cannot be read back from {folder} ({error.strerror or error}): look at the node's "
-            "disk and its kernel log, then validate it again"
+            f"a file of the {places.what} cannot be read back from {folder} ({error.strerror or error}): look at the "
+            "node's disk and its kernel log, then validate it again"
         ) from error
     return time.monotonic() - started, digests
 
@@ -214,16 +242,16 @@ def _reject(places: Places, bad: Sequence[str]) -> None:
     for path in bad:
         (places.folder / path).unlink(missing_ok=True)
     raise WorkloadFailure(
-        f"wrong checksum: {_named(bad)} did not match {manifest.NAME} after the transfer and was deleted from the "
-        "node. If other nodes report the same file, the copy in the store is damaged: validate again with "
-        "-e model_preload_force=true. If only this node does, suspect its memory, disk or network"
+        f"{places.blamed}wrong checksum: {_named(bad)} did not match {manifest.NAME} after the transfer and was "
+        "deleted from the node. If other nodes report the same file, the copy in the store is damaged: validate again "
+        "with -e model_preload_force=true. If only this node does, suspect its memory, disk or network"
     )
 
 
 def _full_disk(places: Places, needed: int, free: int) -> WorkloadFailure:
     return WorkloadFailure(
-        f"disk full: the model needs {human_bytes(needed)} in {places.folder} and {human_bytes(free)} is free there: "
-        "remove what is not needed, or set gpuval_models_dir to a folder on a larger file system"
+        f"disk full: the {places.what} needs {human_bytes(needed)} in {places.folder} and {human_bytes(free)} is free "
+        "there: remove what is not needed, or set gpuval_models_dir to a folder on a larger file system"
     )
 
 
@@ -238,7 +266,8 @@ def _summary(todo: Mapping[str, int], present: Mapping[str, int], seconds: float
     return f"{loaded}; {verified}" if present else loaded
 
 
-def _make_folder(folder: Path) -> None:
+def _make_folder(places: Places) -> None:
+    folder = places.folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -246,6 +275,22 @@ def _make_folder(folder: Path) -> None:
             f"the model cache {folder} cannot be made ({error.strerror}): set gpuval_models_dir to a folder that the "
             "node's user may write"
         ) from error
+
+
+def _allow_writing(folder: Path, *, allowed: bool) -> None:
+    """Make a dataset read-only for all users but root, or let its owner write again. Links, which no dataset has, go.
+
+    A file system that knows no modes, or files of another user, stay as they are.
+    """
+    for where, folders, names in os.walk(folder):
+        with contextlib.suppress(OSError):
+            Path(where).chmod(0o755 if allowed else 0o555)
+        for path in (Path(where, name) for name in (*folders, *names)):
+            with contextlib.suppress(OSError):
+                if path.is_symlink():
+                    path.unlink()
+                elif not path.is_dir():
+                    path.chmod(0o644 if allowed else 0o444)
 
 
 def _local_sizes(folder: Path) -> dict[str, int]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -178,24 +178,33 @@ def _download(repository: str, revision: str | None, token: str | None, root: Pa
     return _model(folder, root, f"hub {repository}, revision {commit}")
 
 
-def _model(folder: str, root: Path, origin: str) -> Model:
+def files_below(root: Path, wanted: Callable[[str], bool], skipped: Collection[str] = ()) -> dict[str, Path]:
+    """The path of each file by its name below `root`, links followed; without folders of the names `skipped`, and with
+    the names that are `wanted`. Raises ``ModelError`` for what is no file, and for names that no manifest can have.
+    """
     files: dict[str, Path] = {}
-    left_out: list[str] = []
     for where, folders, names in os.walk(root, followlinks=True):
-        folders[:] = sorted(name for name in folders if name not in _SKIPPED_FOLDERS)
-        for name in sorted(names):
-            path = Path(where, name)
-            if name == manifest.NAME or name.endswith(_SKIPPED_SUFFIXES):
-                continue
-            if name.lower().endswith(RUNS_CODE):
-                left_out.append(name)
+        folders[:] = sorted(name for name in folders if name not in skipped)
+        for path in (Path(where, name) for name in sorted(names)):
+            relative = path.relative_to(root).as_posix()
+            if not wanted(relative):
                 continue
             if not path.is_file():
-                raise ModelError(f"{path} is a link that leads nowhere: complete the model's folder")
-            relative = path.relative_to(root).as_posix()
+                raise ModelError(f"{path} is a link that leads nowhere, or no file: complete the folder")
             if not relative.isprintable() or "\\" in relative:
-                raise ModelError(f"{relative!r}: a model file's name must be printable and have no backslash")
+                raise ModelError(f"{relative!r}: the name of a file must be printable and have no backslash")
             files[relative] = path
+    return files
+
+
+def _model(folder: str, root: Path, origin: str) -> Model:
+    files = files_below(
+        root,
+        lambda name: Path(name).name != manifest.NAME and not name.endswith(_SKIPPED_SUFFIXES),
+        _SKIPPED_FOLDERS,
+    )
+    left_out = [Path(name).name for name in files if name.lower().endswith(RUNS_CODE)]
+    files = {name: path for name, path in files.items() if not name.lower().endswith(RUNS_CODE)}
     if "config.json" not in files:
         raise ModelError(f"{root} has no config.json, so it is no model in Hugging Face format")
     if left_out and not any(name.endswith(WEIGHTS) for name in files):

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from ..runs import plans
+from ..runs import datasets, plans
 from . import gangs, names
 from .pod_settings import ANNOTATIONS, LABELS, REQUESTS, ManifestError, PodSettings, for_gang, resource_of, tolerations
 
@@ -24,6 +24,8 @@ Owner = TypeVar("Owner")
 GIVEN = "/opt/gpuval"
 STATE = "/var/lib/gpuval/state"
 MODELS = "/var/lib/gpuval/models"
+#: The same place as in containers of SSH hosts.
+DATASETS = "/opt/gpuval/datasets"
 SHM = "/dev/shm"  # noqa: S108 - the pod's own
 MACHINE_ID = "machine-id"
 #: Beside the plan, as the runner has it: the members of its gang.
@@ -385,7 +387,13 @@ def _pod_spec(run: Run, settings: PodSettings, item: Placement, place: PlanPlace
     volumes, inside = _host_volumes(plan["stages"])
     containers = [
         _container(
-            settings, stage, resource if gpus else "", gpus, inside[stage["name"]], last=stage is plan["stages"][-1]
+            settings,
+            stage,
+            resource if gpus else "",
+            gpus,
+            inside[stage["name"]],
+            plan["models_dir"],
+            last=stage is plan["stages"][-1],
         )
         for stage in plan["stages"]
     ]
@@ -431,6 +439,7 @@ def _container(
     resource: str,
     gpus: int,
     inside: Sequence[Mapping[str, Any]],
+    models_dir: str,
     *,
     last: bool,
 ) -> dict[str, Any]:
@@ -453,11 +462,23 @@ def _container(
             {"name": "given", "mountPath": "/etc/machine-id", "subPath": MACHINE_ID, "readOnly": True},
             {"name": "state", "mountPath": STATE},
             {"name": "models", "mountPath": MODELS},
+            *_dataset_mounts(stage, models_dir),
             {"name": "shm", "mountPath": SHM},
             *inside,
         ],
     }
     return {**made, "imagePullPolicy": settings.image_pull_policy} if settings.image_pull_policy else made
+
+
+def _dataset_mounts(stage: Mapping[str, Any], models_dir: str) -> list[dict[str, Any]]:
+    """The datasets of a stage, of the volume of models; that may be written, and so they are mounted over it, too."""
+    below = models_dir.removeprefix(MODELS).strip("/")
+    folders = {name: f"{below}/{datasets.FOLDER}{name}".lstrip("/") for name in stage.get("datasets", ())}
+    return [
+        {"name": "models", "mountPath": place, "subPath": folder, "readOnly": True}
+        for name, folder in folders.items()
+        for place in (f"{DATASETS}/{name}", f"{MODELS}/{folder}")
+    ]
 
 
 def _resources(settings: PodSettings, asked: Mapping[str, Any], resource: str, gpus: int) -> dict[str, Any]:

@@ -13,12 +13,14 @@ from ..core.vendors import GPU_VENDORS
 from ..records import launch_errors
 from ..records.documents import Problem, Record
 from ..records.states import FAILED_STATES, LAUNCHED, RUN_ENDED
+from ..runs import datasets, plans
 from .entries import Entry, gang_of, own_entry
 from .identity import SAME, Twins, identity_values, repeated_gpus
 from .subject import FACTS, Subject
 from .subjects import count_of
 
 IMAGE = "image"
+WRONG_DIGEST = "wrong_digest"
 #: No last record came of these, so that a lost contact with the node explains them.
 _OPEN_STATES = ("missing", "pending", "running")
 
@@ -111,13 +113,17 @@ def state_check(
         reason = message if state == "success" else f"{state}: {message}" if message else state
     verdict = "pass" if state == "success" else "fail" if state in FAILED_STATES else "missing"
     remedy = "" if verdict == "pass" else _STATE_REMEDY["cancelled" if ended else state].format(node=name, stage=stage)
+    if state == "failure" and stage.startswith(datasets.STAGE):
+        known = launch_errors.classify("", reason)
+        remedy = known.remedy.format(node=name) if known.name == WRONG_DIGEST else remedy
     if record and verdict == "fail" and of_gang:  # the first to fail is often healthy
         verdict, reason = "missing", f"{gang_of(record) or 'a gang'}: {reason}"
     if verdict == "missing" and of_gang:
         remedy = _OF_GANG
     fault = str(record["environment"].get("fault")) if record and state == "crash" else ""
-    if (stage, fault) in _BLAMELESS:
-        verdict, remedy = "missing", _BLAMELESS[stage, fault].format(node=name)  # no evidence about the node
+    kind = plans.LOADING if stage.startswith(datasets.STAGE) else stage
+    if (kind, fault) in _BLAMELESS:
+        verdict, remedy = "missing", _BLAMELESS[kind, fault].format(node=name)  # no evidence about the node
     if contact and explains(contact, state):
         why = "its pod ended" if contact.get("pod") else "the node was unreachable"
         why = "its runner ended" if str(contact["class"]).startswith("runner_") else why

@@ -31,6 +31,7 @@ from .entries import Entry
 from .identity import Twins, find_twins, identity_of, models_of
 from .kinds import KINDS, Context
 from .own_checks import (
+    WRONG_DIGEST,
     accelerator_check,
     changed_check,
     exempt_check,
@@ -45,7 +46,7 @@ from .subject import FACTS, Subject
 from .subjects import subject_of, subjects_of
 
 #: Faults of the node that are more specific than the stage that met them first.
-_STAGE_CLASSES = frozenset({"no_engine", "disk_full", "read_only"})
+_STAGE_CLASSES = frozenset({"no_engine", "disk_full", "read_only", WRONG_DIGEST})
 #: Faults of the store that a stage met.
 _STORE_CLASSES = frozenset({"store_away"})
 #: Checks of what a search found of one node.

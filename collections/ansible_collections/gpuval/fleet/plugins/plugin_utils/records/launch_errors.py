@@ -51,6 +51,12 @@ CLASSES = (
         r"the store refuses the read-only key",
     ),
     known_class(
+        "wrong_digest",
+        "if other nodes name the same file, upload the dataset anew (-e model_preload_force=true); if this node alone "
+        "does, check its memory, disk and network",
+        r"\Afailure: dataset \S+: wrong checksum",
+    ),
+    known_class(
         "wrong_host_key",
         "find out why the host key changed (a reinstalled node, another machine at this address) and accept the new "
         "one only if you know why: remove the node's line from the known_hosts file",

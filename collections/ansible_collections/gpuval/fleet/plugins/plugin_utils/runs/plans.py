@@ -11,7 +11,7 @@ from ..core.errors import GpuvalError
 from ..core.text import meant
 from ..core.vendors import GPU_VENDORS
 from ..records import nonces
-from . import outputs
+from . import datasets, outputs
 
 #: What a declaration may leave out.
 STAGE_DEFAULTS: dict[str, Any] = {
@@ -23,6 +23,7 @@ STAGE_DEFAULTS: dict[str, Any] = {
     "grace_seconds": 10,
     "on_failure": "continue",
     "needs": [],
+    "datasets": [],
     "retry": ["crash", "timeout", "slow"],
     "patterns": [],
     "output": [],
@@ -31,7 +32,7 @@ STAGE_DEFAULTS: dict[str, Any] = {
     "tags": [],
 }
 
-FACTS, IMAGE = "facts", "image"
+FACTS, IMAGE, LOADING = "facts", "image", "loading"
 CONTAINER_NUMBERS = {"shm_bytes": int, "memory_bytes": int, "cpus": float}
 CONTAINER_KEYS = {
     *CONTAINER_NUMBERS,
@@ -66,6 +67,46 @@ class Settings:
     telemetry_seconds: float = 1.0
     gang: Mapping[str, Any] | None = None
     nonce: str = field(default_factory=lambda: secrets.token_hex(16))
+
+
+def with_datasets(
+    profile: Sequence[str], gang_stages: Iterable[str], declarations: Mapping[str, Mapping[str, Any]]
+) -> list[str]:
+    """The profile, with the stages that load datasets: each before the first stage that names its dataset, and those of
+    gang stages at the end. Raises PlanError for a dataset that is not declared.
+    """
+    found: list[str] = []
+    together = list(gang_stages)
+    for name in [*profile, *together]:
+        asked = _datasets(name, declarations.get(name, {}))
+        unknown = [one for one in asked if datasets.STAGE + one not in declarations]
+        if unknown:
+            known = [one.removeprefix(datasets.STAGE) for one in declarations if one.startswith(datasets.STAGE)]
+            raise PlanError(
+                f"{name}_workload.datasets: no dataset {unknown[0]}{meant(unknown[0], known)}; gpuval_datasets "
+                f"declares {', '.join(sorted(known)) or 'none'}"
+            )
+        wanted = (datasets.STAGE + one for one in asked)
+        found += [one for one in wanted if one not in found]
+        found += [name] if name not in together else []
+    return found
+
+
+def loads(stages: Iterable[str]) -> bool:
+    """Whether one of the stages reads ``models/`` of the store."""
+    return any(name == LOADING or name.startswith(datasets.STAGE) for name in stages)
+
+
+def _datasets(name: str, declaration: Mapping[str, Any]) -> list[str]:
+    asked = declaration.get("datasets") or []
+    if not isinstance(asked, (list, tuple)) or not all(isinstance(one, str) for one in asked):
+        raise PlanError(f"{name}_workload.datasets: {asked!r} is no list of names: write [{asked}]")
+    return list(dict.fromkeys(asked))
+
+
+def _needs(declaration: Mapping[str, Any]) -> list[str]:
+    """The stages that one needs, with those that load its datasets."""
+    return [*declaration.get("needs", []), *(datasets.STAGE + one for one in declaration.get("datasets") or [])]
 
 
 def select_stages(
@@ -124,7 +165,7 @@ def _with_needed(
             if name not in profile or _tags(name, declarations) & unwanted:
                 continue
             found.add(name)
-        todo += [other for other in declarations[name].get("needs", []) if other not in found]
+        todo += [other for other in _needs(declarations[name]) if other not in found]
     return [name for name in profile if name in found]
 
 
@@ -177,7 +218,7 @@ def select(
         if not chosen:
             raise
         own = [name for name in profile if name == FACTS and not _tags(FACTS, declarations) & set(skip_tags)]
-    needed = [name for stage in chosen for name in declarations[stage].get("needs", [])]
+    needed = [name for stage in chosen for name in _needs(declarations[stage])]
     return _with_needed(own, needed, profile, declarations, set(skip_tags)), chosen
 
 
@@ -208,7 +249,8 @@ def stage(
     merged = {**STAGE_DEFAULTS, "workload": name, **declaration, "name": name}
     merged["command"] = [str(word) for word in merged["command"]]
     merged["environment"] = {str(key): str(value) for key, value in merged["environment"].items()}
-    merged["needs"] = [needed for needed in merged["needs"] if needed in chosen]
+    merged["datasets"] = _datasets(name, merged)
+    merged["needs"] = [needed for needed in dict.fromkeys(_needs(merged)) if needed in chosen]
     merged["tags"] = sorted({name, *merged["tags"]})
     merged["image"] = str(merged["image"]) if merged["image"] else None
     merged["output"] = _readers(name, declaration)

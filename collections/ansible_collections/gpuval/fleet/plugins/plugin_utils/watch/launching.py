@@ -16,8 +16,8 @@ from ..artifacts import payload
 from ..core import schemas
 from ..core.argument_specs import argument_spec
 from ..runs import folder as run_folder
+from ..runs import plans
 from ..runs.folder import RunFolder
-from ..runs.plans import PlanError
 from ..ssh import target
 from ..ssh.known_hosts import HostKeyError
 from ..store.access import open_store, signed_urls
@@ -35,8 +35,8 @@ GANG = "gpuval_workloads.gang"
 
 #: Message for a node that cannot load a model for want of a reachable store.
 NO_MODEL = (
-    "the embedded store listens on the controller's loopback only, so this node cannot load the model: set "
-    "gpuval_store_address to the address by which the nodes reach this controller, or gpuval_s3_endpoint to an S3 "
+    "the embedded store listens on the controller's loopback only, so this node cannot load the model or a dataset: "
+    "set gpuval_store_address to the address by which the nodes reach this controller, or gpuval_s3_endpoint to an S3 "
     "service that both reach, or skip loading and inference with --skip-tags"
 )
 
@@ -88,9 +88,9 @@ class NodeStore:
         `seconds`: what is left of the run's time, after which the URLs end. Raises StoreError, and PlanError for a node
         that cannot load its model.
         """
-        loads = "loading" in stages
+        loads = plans.loads(stages)
         if loads and not self.reachable:
-            raise PlanError(NO_MODEL)
+            raise plans.PlanError(NO_MODEL)
         writable = list(stages) if self.reachable else []
         return {
             "store": signed_urls(self.client, self.run["folder"], node, writable, seconds + SIGNED_SLACK_SECONDS),

@@ -1,0 +1,84 @@
+"""`gpuval_datasets`: which datasets there are, where each is kept, and the stage that loads it. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.errors import GpuvalError
+from ..core.text import meant
+
+#: Beside the models, for nodes have a key that reads ``models/`` alone. Node caches have the same names.
+FOLDER = "datasets--gpuval--"
+#: In front of a dataset's name: the stage that loads it.
+STAGE = "dataset_"
+#: In front of a folder of the bucket, as a source.
+BUCKET = "store:"
+KEYS = {"name", "source", "sha256"}
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,22}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+class DatasetError(GpuvalError):
+    """A dataset cannot be declared, fetched or unpacked so; the message names it and says what to change."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One entry of `gpuval_datasets`. `sha256` is that of the archive, else of the folder's SHA256SUMS; empty: any."""
+
+    name: str
+    source: str
+    sha256: str = ""
+
+    @property
+    def folder(self) -> str:
+        """Its folder below ``models/`` in the bucket, and below the model cache of a node."""
+        return FOLDER + self.name
+
+    @property
+    def stage(self) -> str:
+        return STAGE + self.name
+
+
+def parse(declared: Iterable[Any]) -> list[Wanted]:
+    """Return the entries of `gpuval_datasets`. Raises ``DatasetError``."""
+    found: list[Wanted] = []
+    for number, entry in enumerate(declared or ()):
+        wanted = _wanted(f"gpuval_datasets[{number}]", entry)
+        if wanted.name in (one.name for one in found):
+            raise DatasetError(f"gpuval_datasets: two datasets have the name {wanted.name}: rename one")
+        found.append(wanted)
+    return found
+
+
+def _wanted(place: str, entry: Any) -> Wanted:
+    if not isinstance(entry, Mapping):
+        raise DatasetError(f"{place}: {entry!r} is no dataset: write {{name: ..., source: ...}}")
+    unknown = sorted(map(str, set(entry) - KEYS))
+    if unknown:
+        near = meant(unknown[0], KEYS)
+        raise DatasetError(f"{place}: unknown keys {', '.join(unknown)}{near}; known are {', '.join(sorted(KEYS))}")
+    name, source = str(entry.get("name") or ""), str(entry.get("source") or "")
+    sha256 = str(entry.get("sha256") or "").lower()
+    if not _NAME.fullmatch(name):
+        raise DatasetError(f"{place}.name: {name!r} must be 1 to 23 small letters, digits and _, a letter first")
+    if not source or "\0" in source:
+        raise DatasetError(f"{place} ({name}): no source: give a folder, an archive, or {BUCKET}FOLDER of the bucket")
+    parts = source.removeprefix(BUCKET).strip("/").split("/")
+    if source.startswith(BUCKET) and (set(parts) & {"", ".", ".."} or parts == ["models", FOLDER + name]):
+        raise DatasetError(f"{place} ({name}): {source!r} is no source: write {BUCKET} and a folder of the bucket")
+    if sha256 and not _SHA256.fullmatch(sha256):
+        raise DatasetError(f"{place} ({name}): sha256 {sha256[:80]!r} must be 64 hexadecimal digits")
+    return Wanted(name, source, sha256)
+
+
+def workloads(declared: Iterable[Any], loading: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The declarations of the stages that load datasets, by their names; `loading` is what they have in common."""
+    return {
+        one.stage: {**loading, "command": [*loading["command"], "--dataset", one.name], "tags": ["datasets"]}
+        for one in parse(declared)
+    }
