@@ -99,7 +99,7 @@ build: $(VENV)/.ready ### Build the container images and put them into the store
 load: $(VENV)/.ready ### Load the container images onto the nodes
 	$(PLAY) gpuval.fleet.load $(ARGS)
 
-models: $(VENV)/.ready ### Put the model into the store, with its checksums (LIST=1: list the models that the store has)
+models: $(VENV)/.ready ### Put model and datasets into the store, with their checksums (LIST=1: list those that the store has)
 	$(PLAY) gpuval.fleet.models $(if $(filter 1 true yes,$(LIST)),-e model_preload_list=true) $(ARGS)
 
 keys: $(VENV)/.ready ### Make the SSH keys of the run's multi-node work and place them on the nodes

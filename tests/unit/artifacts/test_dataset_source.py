@@ -171,14 +171,14 @@ def test_a_folder_is_taken_as_it_is_and_its_digest_is_that_of_its_sums(tmp_path,
     with pytest.raises(DatasetError, match=f"dataset x: wrong digest: SHA256SUMS of folder .* has sha256 {right}"):
         dataset_source.resolve(Wanted("x", str(root), "0" * 64), scratch, None)
     (root / "gone").symlink_to(root / "nowhere")
-    with pytest.raises(DatasetError, match="dataset x: .*gone is a link that leads nowhere"):
+    with pytest.raises(DatasetError, match=r"dataset x: .*gone is a link that leads nowhere"):
         dataset_source.resolve(Wanted("x", str(root)), scratch, None)
 
 
 def test_an_archive_with_another_digest_is_not_opened(tmp_path, scratch):
     path = good_tar(tmp_path / "data.tar")
     with pytest.raises(
-        DatasetError, match="dataset x: wrong digest: .*data.tar has sha256 .*, gpuval_datasets says 00"
+        DatasetError, match=r"dataset x: wrong digest: .*data.tar has sha256 .*, gpuval_datasets says 00"
     ):
         dataset_source.resolve(Wanted("x", str(path), "0" * 64), scratch, None)
     assert not list(scratch.iterdir())
