@@ -53,6 +53,10 @@ SETTINGS = [
     ("gpuval_retries: '{{ none_such }}'", "gpuval_retries: its template fails, 'none_such' is undefined"),
     # what values mean
     ("gpuval_model: tniy", "gpuval_model: the model folder tniy does not exist on the controller"),
+    ("gpuval_dataset: []", "gpuval_dataset: no such setting; is it gpuval_datasets?"),
+    ("gpuval_datasets: cifar10", "gpuval_datasets cifar10: must be a list"),
+    ("gpuval_datasets: [{name: a, sourc: /x}]", "gpuval_datasets[0]: unknown keys sourc; is it source?"),
+    ("gpuval_datasets: [{name: a, source: /nowhere}]", "gpuval_datasets: a: /nowhere does not exist on the controller"),
     ("gpuval_bucket: My_Bucket", "gpuval_bucket My_Bucket: must be 3 to 63 small letters"),
     ("gpuval_namespace: GPU val", "gpuval_namespace GPU val: must be up to 63 small letters"),
     ("gpuval_s3_endpoint: s3.example.org", "gpuval_s3_endpoint 's3.example.org' is no URL of an S3 service: write"),

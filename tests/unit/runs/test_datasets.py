@@ -73,6 +73,14 @@ def test_each_dataset_is_loaded_before_the_first_stage_that_names_it():
     assert plans.with_datasets(["facts", "image"], [], DECLARATIONS) == ["facts", "image"]
 
 
+def test_multi_node_stages_in_pods_have_no_datasets_and_that_is_found_first():
+    with pytest.raises(
+        plans.PlanError, match=r"together_workload\.datasets: pods of multi-node stages have no datasets"
+    ):
+        plans.with_datasets(PROFILE, ["together"], DECLARATIONS, in_pods=True)
+    assert "dataset_texts" in plans.with_datasets(PROFILE, [], DECLARATIONS, in_pods=True)
+
+
 @pytest.mark.parametrize(
     ("asked", "problem"),
     [

@@ -39,13 +39,9 @@ class ActionModule(RunAction):
         together = options["gang_stages"] if len(hosts) >= LEAST else []
         # A fleet of one node has no gangs; one that was chosen among others misses what they would have shown.
         left_alone = bool(options["limit"] and options["gang_stages"] and not together)
-        profile = plans.with_datasets(options["profile_stages"], together, options["workloads"])
-        of_gangs = [stage for stage in together if options["workloads"].get(stage, {}).get("datasets")]
-        if of_gangs and options["namespace"]:
-            raise run_folder.RunError(
-                f"{of_gangs[0]}_workload.datasets: pods of multi-node stages have no datasets: mount a volume of the "
-                "nodes there (container.volumes)"
-            )
+        profile = plans.with_datasets(
+            options["profile_stages"], together, options["workloads"], in_pods=bool(options["namespace"])
+        )
         select = functools.partial(
             plans.select,
             profile,

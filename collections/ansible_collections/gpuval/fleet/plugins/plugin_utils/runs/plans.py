@@ -70,10 +70,14 @@ class Settings:
 
 
 def with_datasets(
-    profile: Sequence[str], gang_stages: Iterable[str], declarations: Mapping[str, Mapping[str, Any]]
+    profile: Sequence[str],
+    gang_stages: Iterable[str],
+    declarations: Mapping[str, Mapping[str, Any]],
+    *,
+    in_pods: bool = False,
 ) -> list[str]:
     """The profile, with the stages that load datasets: each before the first stage that names its dataset, and those of
-    gang stages at the end. Raises PlanError for a dataset that is not declared.
+    gang stages at the end. Raises PlanError for a dataset that is not declared, or that a gang's pods cannot have.
     """
     found: list[str] = []
     together = list(gang_stages)
@@ -85,6 +89,11 @@ def with_datasets(
             raise PlanError(
                 f"{name}_workload.datasets: no dataset {unknown[0]}{meant(unknown[0], known)}; gpuval_datasets "
                 f"declares {', '.join(sorted(known)) or 'none'}"
+            )
+        if asked and in_pods and name in together:
+            raise PlanError(
+                f"{name}_workload.datasets: pods of multi-node stages have no datasets: name a folder of the nodes in "
+                "container.volumes"
             )
         wanted = (datasets.STAGE + one for one in asked)
         found += [one for one in wanted if one not in found]
