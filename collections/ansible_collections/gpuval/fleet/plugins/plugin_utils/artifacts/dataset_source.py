@@ -15,10 +15,10 @@ import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import closing
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading import manifest
 from ansible_collections.gpuval.fleet.node.gpuval_workloads.loading.units import human_bytes
@@ -129,7 +129,7 @@ def unpack(name: str, archive: Path, root: Path, most_bytes: int) -> None:
 _Member = tuple[str, str, int, "IO[bytes] | None"]
 
 
-def _members(archive: Path) -> Iterator[_Member]:
+def _members(archive: Path) -> Generator[_Member, None, None]:
     with archive.open("rb") as start:
         first = start.read(8)
     if first.startswith(b"PK"):
@@ -137,7 +137,7 @@ def _members(archive: Path) -> Iterator[_Member]:
     return _of_tar(archive, next((opened for magic, opened in _MAGIC if first.startswith(magic)), open))
 
 
-def _of_zip(archive: Path) -> Iterator[_Member]:
+def _of_zip(archive: Path) -> Generator[_Member, None, None]:
     with zipfile.ZipFile(archive) as packed:
         for info in packed.infolist():
             kind = stat.S_IFMT(info.external_attr >> 16)
@@ -150,13 +150,13 @@ def _of_zip(archive: Path) -> Iterator[_Member]:
                 yield info.filename, "", info.file_size, stream
 
 
-def _of_tar(archive: Path, opened: Callable[..., Any]) -> Iterator[_Member]:
-    with opened(archive, "rb") as raw, tarfile.open(fileobj=_SmallReads(raw), mode="r:") as packed:
+def _of_tar(archive: Path, opened: Callable[..., Any]) -> Generator[_Member, None, None]:
+    with opened(archive, "rb") as raw, tarfile.open(fileobj=cast("IO[bytes]", _SmallReads(raw)), mode="r:") as packed:
         for info in packed:
             plain = (info.isreg() and not info.issparse()) or info.isdir()
             wrong = "" if plain else "a link" if info.issym() or info.islnk() else "a device, a pipe or sparse"
             yield info.name, wrong, info.size if info.isreg() else 0, packed.extractfile(info) if info.isreg() else None
-            packed.members.clear()  # else it keeps all of them
+            packed.members.clear()  # type: ignore[attr-defined]  # else it keeps all of them
 
 
 class _SmallReads:
