@@ -33,10 +33,12 @@ MAX_SHOWN = 80
 
 
 class Invalid(GpuvalError, ValueError):  # noqa: N818  (what the document is)
-    """A document that breaks its schema; ``path`` holds the keys that lead to the place."""
+    """A document that breaks its schema; ``path`` holds the keys that lead to the place, ``key`` one that it may not
+    have there."""
 
-    def __init__(self, what: str, path: tuple[str | int, ...], problem: str) -> None:
+    def __init__(self, what: str, path: tuple[str | int, ...], problem: str, key: str = "") -> None:
         self.path = path
+        self.key = key
         self.problem = problem
         place = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path).lstrip(".")
         super().__init__(f"{what}: {place}: {problem}" if place else f"{what}: {problem}")
@@ -55,31 +57,59 @@ def validator(name: str) -> jsonschema_rs.Draft202012Validator:
 
 def validate(name: str, document: Any, *, what: str) -> None:
     """Raise Invalid, with the place and the reason, unless ``document`` follows the schema ``name``."""
+    errors = _found(name, document, what)
+    if errors:
+        raise _invalid(name, document, what, min(errors, key=_rank))[0]
+
+
+def problems(name: str, document: Any, *, what: str) -> list[Invalid]:
+    """All that is wrong with the document: one problem for each place, and for each unknown key."""
     try:
-        errors = _errors(name, document)
+        errors = _found(name, document, what)
+    except Invalid as error:
+        return [error]
+    kinds = jsonschema_rs.ValidationErrorKind
+    best: dict[tuple[Any, ...], Any] = {}
+    for one in sorted(errors, key=_rank):
+        several = isinstance(one.kind, kinds.AdditionalProperties | kinds.Required)
+        best.setdefault((*one.instance_path, one.message if several else ""), one)
+    return [problem for one in best.values() for problem in _invalid(name, document, what, one)]
+
+
+def _found(name: str, document: Any, what: str) -> list[jsonschema_rs.ValidationError]:
+    try:
+        return _errors(name, document)
     except ValueError:  # values of Ansible's own types, or what JSON does not have: a number as key, a date of YAML
         try:
-            errors = _errors(name, plain(document))
+            return _errors(name, plain(document))
         except ValueError as error:
             raise Invalid(what, (), str(error)) from error
-    if not errors:
-        return
-    best = min(errors, key=lambda one: (len(one.instance_path), one.schema_path[-1] in _ALTERNATIVES))
+
+
+def _rank(error: jsonschema_rs.ValidationError) -> tuple[int, bool]:
+    return len(error.instance_path), error.schema_path[-1] in _ALTERNATIVES
+
+
+def _invalid(name: str, document: Any, what: str, best: jsonschema_rs.ValidationError) -> list[Invalid]:
+    """What one error means, in words; of unknown keys one for each."""
     path, value = tuple(best.instance_path), document
     for key in path:  # a key of digits comes as a number
         value = value[str(key)] if isinstance(value, Mapping) else value[key]
     if isinstance(value, float) and not math.isfinite(value):  # JSON has no such number
-        raise Invalid(what, path, "a number must be finite")
+        return [Invalid(what, path, "a number must be finite")]
     if isinstance(best.kind, jsonschema_rs.ValidationErrorKind.Pattern):  # whose message repeats the whole value
-        raise Invalid(what, path, f"{value[:MAX_SHOWN]!r} does not have the form {best.kind.pattern}")
+        return [Invalid(what, path, f"{value[:MAX_SHOWN]!r} does not have the form {best.kind.pattern}")]
     kinds, declared = jsonschema_rs.ValidationErrorKind, _at(name, best.schema_path[:-1])
     if isinstance(best.kind, kinds.AdditionalProperties) and declared.get("properties"):
-        unexpected, known = best.kind.unexpected[0], declared["properties"]
-        raise Invalid(what, path, f"unknown key {unexpected[:MAX_SHOWN]!r}{meant(unexpected, known)}")
+        known = declared["properties"]
+        return [
+            Invalid(what, path, f"unknown key {unexpected[:MAX_SHOWN]!r}{meant(unexpected, known)}", unexpected)
+            for unexpected in best.kind.unexpected
+        ]
     if isinstance(best.kind, kinds.Enum):
         shown = [str(one) for one in declared["enum"]]
-        raise Invalid(what, path, f"{str(value)[:MAX_SHOWN]!r} is none of {', '.join(shown)}{meant(value, shown)}")
-    raise Invalid(what, path, _shortened(best.message))
+        return [Invalid(what, path, f"{str(value)[:MAX_SHOWN]!r} is none of {', '.join(shown)}{meant(value, shown)}")]
+    return [Invalid(what, path, _shortened(best.message))]
 
 
 def _at(name: str, path: Iterable[str | int]) -> Any:

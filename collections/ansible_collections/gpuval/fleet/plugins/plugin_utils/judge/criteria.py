@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from ..core import schemas
+from ..core import schemas, yaml_file
 from ..core.errors import GpuvalError
 from ..core.text import meant, pattern_of
 from .check import Applies, Check, Informational
@@ -123,7 +123,7 @@ def doubtful_metrics(path: Path) -> list[str]:
 
 def _lines(path: Path) -> list[int]:
     """The line of each check."""
-    root: Any = yaml.compose(path.read_text(encoding="utf-8"), Loader=_SafeLoader)
+    root: Any = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml_file.SafeLoader)
     (checks,) = (value for key, value in root.value if key.value == "checks")
     return [entry.start_mark.line + 1 for entry in checks.value]
 
@@ -131,14 +131,9 @@ def _lines(path: Path) -> list[int]:
 def read_document(path: Path) -> Any:
     """What a YAML file holds, in which no key may stand twice. Raises CriteriaError."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CriteriaError(f"{path}: cannot be read: {error}") from error
-    try:
-        return yaml.load(text, Loader=_StrictLoader)  # noqa: S506  (a safe loader that also refuses duplicate keys)
-    except yaml.YAMLError as error:
-        line = error.problem_mark.line + 1 if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark else 1
-        raise CriteriaError(f"{path}:{line}: not YAML: {getattr(error, 'problem', error)}") from error
+        return yaml_file.parse(path, yaml_file.read(path))
+    except yaml_file.YamlError as error:
+        raise CriteriaError(str(error)) from error
 
 
 def parse(document: Any) -> list[Check]:
@@ -296,21 +291,3 @@ def _explained(document: Any, error: schemas.Invalid) -> str:
         place = ".".join(str(key) for key in path[2:])
         return f"check '{name}': {place + ': ' if place else ''}{error.problem}"
     return str(error)
-
-
-#: libyaml's takes a tenth of the time.
-_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-class _StrictLoader(_SafeLoader):
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key_node, _ in node.value:
-            if isinstance(key_node, yaml.ScalarNode) and key_node.value in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key '{key_node.value}' stands twice", key_node.start_mark
-                )
-            if isinstance(key_node, yaml.ScalarNode):
-                seen.add(key_node.value)
-        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
-        return mapping

@@ -1,0 +1,69 @@
+"""YAML files that people write: no key twice, and the line of each part for messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from .errors import GpuvalError
+
+#: libyaml's takes a tenth of the time.
+SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class YamlError(GpuvalError, ValueError):
+    """A file that cannot be read as YAML; the message names the file and the line."""
+
+
+class StrictLoader(SafeLoader):
+    """A safe loader that also refuses duplicate keys."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key_node, _ in node.value:
+            if isinstance(key_node, yaml.ScalarNode) and key_node.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key '{key_node.value}' stands twice", key_node.start_mark
+                )
+            if isinstance(key_node, yaml.ScalarNode):
+                seen.add(key_node.value)
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
+
+
+def read(path: Path) -> str:
+    """The text of a file. Raises YamlError."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise YamlError(f"{path}: cannot be read: {error}") from error
+
+
+def parse(path: Path, text: str) -> Any:
+    """What the text of a file holds, in which no key may stand twice. Raises YamlError."""
+    try:
+        return yaml.load(text, Loader=StrictLoader)  # noqa: S506  (a safe loader that also refuses duplicate keys)
+    except yaml.YAMLError as error:
+        line = error.problem_mark.line + 1 if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark else 1
+        raise YamlError(f"{path}:{line}: not YAML: {getattr(error, 'problem', error)}") from error
+
+
+def line_of(text: str, path: Iterable[str | int], key: str = "") -> int:
+    """The line of the part that keys and indices lead to, or of a key in it; that of the part around one that is
+    absent."""
+    node: Any = yaml.compose(text, Loader=SafeLoader)
+    line = node.start_mark.line if node else 0
+    for step in [*path, *([key] if key else [])]:
+        if isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+            node = node.value[step]
+            line = node.start_mark.line
+            continue
+        entries = node.value if isinstance(node, yaml.MappingNode) else []
+        found = next(((name, value) for name, value in entries if name.value == str(step)), None)
+        if found is None:
+            break
+        line, node = found[0].start_mark.line, found[1]
+    return int(line) + 1
