@@ -43,7 +43,7 @@ list = printf 'Usage: make TARGET [INVENTORY=inventories/local] [ARGS="--limit n
 	$(MAKEFILE_LIST)
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all setup inventory keys probe network build load models prepare validate rerun status runs report baseline baseline-diff history window shell follow logs deliver hostfile deepspeed fabric clean bundle \
+.PHONY: help help-all setup inventory keys probe network build load models prepare validate job rerun status runs report baseline baseline-diff history window shell follow logs deliver hostfile deepspeed fabric clean bundle \
 	test test-all molecule lint reference locks build-collection distclean
 
 # Targets with `## ` are in `make help`, those with `### ` in `make help-all` only.
@@ -73,6 +73,10 @@ prepare: $(VENV)/.ready ## Check the nodes, start the store and put the model in
 
 validate: $(VENV)/.ready $(LOCAL_NODE) ## Validate every node of INVENTORY and print FINAL ACCEPTANCE
 	$(PLAY) gpuval.fleet.validate $(ARGS)
+
+job: $(VENV)/.ready $(LOCAL_NODE) ### Run work of your own on every node, after the facts (JOB=jobs/shell.yml)
+	$(call need,JOB,a file of gpuval.job/1)
+	$(PLAY) gpuval.fleet.job -e '{"gpuval_jobs": ["$(abspath $(JOB))"]}' $(ARGS)
 
 rerun: $(VENV)/.ready $(LOCAL_NODE) ### Validate the nodes again that did not pass in the latest run of INVENTORY
 	@way=$$(mktemp -d) && trap 'rm -rf "$$way"' EXIT && $(PLAY) gpuval.fleet.runs -e runs_rerun=$$way $(ARGS) && \

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.jobs import document as job_document
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.judge import criteria
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
 
@@ -141,6 +142,16 @@ def test_the_example_of_a_workload_is_valid():
     assert [stage["needs"] for stage in plan["stages"]] == [[], ["facts"]]
     (check,) = criteria.parse(yaml.safe_load(speed))
     assert (check.stage, check.metric) == ("stream", "stream_samples_per_second")
+
+
+def test_the_examples_of_jobs_are_valid(tmp_path):
+    (tmp_path / "train.py").touch()
+    examples = blocks(DOCS / "own_work.md", "yaml")
+    assert len(examples) == 2
+    for number, text in enumerate(examples):
+        path = tmp_path / f"{number}.yml"
+        path.write_text(text)
+        assert job_document.examine(path)[1] == []
 
 
 def test_the_examples_of_criteria_and_skus_are_valid():

@@ -35,7 +35,7 @@ GIVEN = {
     "NODE": "gpu-1", "STAGE": "training", "WATCH": "1", "ALL": "1", "LINES": "1", "NAME": "site", "BEFORE": "b",
     "AFTER": "a", "IDS": "i", "FILE": "f", "N": "20", "TRANSFERS": "8", "SERIAL": "S 1", "SKU": "h200",
     "METRIC": "training_*,loading_*", "SINCE": "2026-01-01", "OUTPUT": "o.csv", "NODES": "gpu[01-16],x",
-    "SSH_USER": "me", "KEY": "k", "GPUS": "8",
+    "SSH_USER": "me", "KEY": "k", "GPUS": "8", "JOB": "jobs/shell.yml",
 }  # fmt: skip
 
 
@@ -93,7 +93,8 @@ def test_help_shows_the_main_targets_in_four_groups():
 @pytest.mark.parametrize("given", [{}, GIVEN], ids=["alone", "with variables"])
 @pytest.mark.parametrize("target", ALL)
 def test_a_target_runs_as_the_makefile_has_it(project, target, given):
-    needs = {"window": ("N",), "baseline-diff": ("BEFORE", "AFTER"), "shell": ("NODE",), "follow": ("NODE",)}
+    needs = {"window": ("N",), "baseline-diff": ("BEFORE", "AFTER"), "shell": ("NODE",), "follow": ("NODE",),
+             "job": ("JOB",)}  # fmt: skip
     given = given or {name: GIVEN[name] for name in needs.get(target, ())}
     make(
         target, f"PYTHON={project}/.venv/bin/python", *(f"{name}={value}" for name, value in given.items()), cwd=project

@@ -70,6 +70,9 @@ SETTINGS = [
     ("gpuval_container: {shm_byte: 1}", "unknown keys shm_byte; is it shm_bytes?"),
     ("gpuval_pods: {imge: a:1}", "gpuval_pods: unknown key 'imge'; is it image?"),
     ("gpuval_gang_size: 1", "gpuval_gang_size 1: a gang has two nodes or more"),
+    ("gpuval_jobs: [none.yml]", "none.yml: cannot be read: No such file or directory"),
+    ("gpuval_jobs: {a: 1}", "gpuval_jobs {'a': 1}: must be a list"),
+    ("gpuval_job_skip: [clone]", "gpuval_job_skip: no job has a step clone"),
 ]  # fmt: skip
 
 #: A line of a file of criteria, what it becomes, and what is printed of it behind the file and the line of the check.
@@ -157,6 +160,32 @@ def test_all_problems_are_reported_together(checked, tmp_path):
         "--tags trainng",
     ):
         assert sum(told in line for line in outcome.lines) == 1, outcome.lines
+
+
+JOB = "schema: gpuval.job/1\nname: mine\nsteps:\n  - {name: clone, run: 'true'}\n"
+
+
+def test_mistakes_in_jobs_are_named_with_the_setting_and_with_their_own_lines(checked, tmp_path):
+    job = tmp_path / "mine.yml"
+    job.write_text(JOB.replace("name: mine", "nmae: mine").replace("run:", "rnu:"))
+    outcome = checked(f"gpuval_jobs: [{job}]")
+    assert outcome.result["msg"] == "nothing was started: correct the 4 settings above"
+    for told in (f"{job}:2: unknown key 'nmae'; is it name?", f"{job}:4: steps[0]: unknown key 'rnu'; is it run?"):
+        assert sum(f"all.yml:2: gpuval_jobs: {told}" in line for line in outcome.lines) == 1, outcome.lines
+    job.write_text(JOB)
+    message = checked(f"gpuval_job_skip: [clnoe]\ngpuval_jobs: [{job}]").result["msg"]
+    assert "all.yml:2: gpuval_job_skip: no job has a step clnoe; is it clone?" in message
+    message = checked(f"gpuval_jobs: [{job}]\nmine_workload: {{command: [a]}}").result["msg"]
+    assert "gpuval_jobs: mine is declared by mine_workload, too: rename one" in message
+
+
+def test_a_job_is_a_stage_for_criteria_and_lists_of_stages(checked, tmp_path):
+    job = tmp_path / "mine.yml"
+    job.write_text(JOB)
+    (tmp_path / "site.yml").write_text(CRITERIA.replace("stage: training", "stage: mine").replace("training_t", "t"))
+    given = f"gpuval_criteria: [site.yml]\ngpuval_jobs: [{job}]\ngpuval_stages: [facts, mine]"
+    assert not checked(given).failed
+    assert "no stage mine" in checked("gpuval_criteria: [site.yml]").result["msg"]
 
 
 def test_a_folder_that_cannot_be_written_is_named(checked, tmp_path, monkeypatch):

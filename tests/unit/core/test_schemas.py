@@ -107,3 +107,18 @@ def test_a_key_of_digits_leads_to_its_place():
     answer = {"node": "a", "peers": {}, "endpoints": {}, "interfaces": {}, "not_listening": {"22": 1}}
     with pytest.raises(schemas.Invalid, match="22"):
         schemas.validate("network_answer", answer, what="it")
+
+
+def test_all_problems_of_a_document_are_named_once_each():
+    step = {"name": "a", "rnu": "true", "tiemout_seconds": 5}
+    wrong = {"schema": "gpuval.job/1", "name": "A b", "steps": [step], "retry": ["crahs"], "sku": 1}
+    found = schemas.problems("job", wrong, what="job")
+    places = [(one.path, one.key) for one in found]
+    assert len(places) == len(found) == 6
+    assert set(places) == {
+        ((), "sku"), (("name",), ""), (("steps", 0), "rnu"), (("steps", 0), "tiemout_seconds"), (("steps", 0), ""),
+        (("retry", 0), ""),
+    }  # fmt: skip
+    assert schemas.problems("job", {**wrong, "when": datetime.date(2026, 1, 1)}, what="job")
+    good = {"schema": "gpuval.job/1", "name": "a", "steps": [{"name": "a", "run": "true"}]}
+    assert schemas.problems("job", good, what="job") == []

@@ -19,6 +19,7 @@ from ..plugin_utils.core.errors import GpuvalError
 from ..plugin_utils.core.host_values import place_of, set_by_operator, templar_of, values_of
 from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.core.text import some_of
+from ..plugin_utils.jobs import stages as job_stages
 from ..plugin_utils.judge import baseline, criteria, sku_catalogue, versions
 from ..plugin_utils.runs import datasets, folder, labels, node_ids, plans, settings
 from ..plugin_utils.store import access
@@ -145,10 +146,27 @@ class ActionModule(ControllerAction):
                 right[name] = converted
         seconds = _search_round_seconds(templar, values) if "gpuval_gang_search_seconds" in right else 0.0
         found += settings.gang_problems(right, known, seconds)
-        found += settings.unknown_stages(right, _templated(templar, values, "gpuval_profiles"), values)
+        jobs = job_stages.names(self._jobs(values))
+        found += settings.unknown_stages(right, _templated(templar, values, "gpuval_profiles"), values, jobs)
+        found += self._job_problems(templar, values, right)
         if right.get("gpuval_store_address") and right.get("gpuval_s3_endpoint"):
             found.append(f"gpuval_store_address: {TWO_STORES}")
         return found
+
+    def _jobs(self, values):
+        """The files of jobs; what is no list of texts is a problem of that setting."""
+        files = _templated(templar_of(self, values), values, "gpuval_jobs")
+        known = isinstance(files, (list, tuple)) and all(isinstance(one, str) for one in files)
+        return [project_path(one) for one in files] if known and self._files else []
+
+    def _job_problems(self, templar, values, right):
+        chosen = [right.get(name) or [] for name in ("gpuval_job_skip", "gpuval_job_force")]
+        files = self._jobs(values)
+        images = _templated(templar, values, "gpuval_images")
+        problems = job_stages.problems(files, *chosen, images if isinstance(images, Mapping) else {})
+        known = settings.stages(values)
+        twice = [name for name in job_stages.names(files) if name in known and f"{name}_workload" in values]
+        return [*problems, *(f"gpuval_jobs: {name} is declared by {name}_workload, too: rename one" for name in twice)]
 
     def _look_at(self, name, value, values, known):
         """What is wrong with a value, and the value as its type: once, however many nodes have it."""
@@ -164,7 +182,7 @@ class ActionModule(ControllerAction):
     def _meaning(self, name, value, values):
         """What is wrong with a value of the right type, which is not empty."""
         if name == "gpuval_criteria":
-            stages = settings.stages(values)
+            stages = settings.stages(values, job_stages.names(self._jobs(values)))
             wrong = [problem for path in value for problem in criteria.problems_of(Path(path), stages) if self._files]
             if self._files and not wrong:
                 self._remarks.update(remark for path in value for remark in criteria.doubtful_metrics(Path(path)))

@@ -6,7 +6,9 @@ from __future__ import annotations
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts.model_source import folder_name
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.errors import GpuvalError
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core.paths import project_path
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import networks
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.jobs import stages
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import datasets
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.folder import usual_search_seconds
 
@@ -35,10 +37,19 @@ def dataset_workloads(declared: list, loading: dict) -> dict[str, dict]:
         raise AnsibleFilterError(str(error)) from error
 
 
+def job_workloads(files: list, skip: list, force: list, images: dict, environment: dict) -> dict[str, dict]:
+    """Declarations of the stages of jobs, by name."""
+    try:
+        return stages.workloads([project_path(str(file)) for file in files], skip, force, images, environment)
+    except stages.JobError as error:
+        raise AnsibleFilterError(str(error)) from error
+
+
 class FilterModule:
     def filters(self):
         return {
             "dataset_workloads": dataset_workloads,
+            "job_workloads": job_workloads,
             "model_folder": folder_name,
             "network_environment": network_environment,
             "network_names": network_names,

@@ -217,14 +217,18 @@ def unknown(names: Iterable[str], known: Declared, own: Iterable[str] = ()) -> d
     return found
 
 
-def stages(values: Iterable[str]) -> list[str]:
-    """Stages that are declared, by the shipped roles or by variables of the play."""
-    return sorted({*SHIPPED_STAGES, *(name.removesuffix(_WORKLOAD) for name in values if name.endswith(_WORKLOAD))})
+def stages(values: Iterable[str], jobs: Iterable[str] = ()) -> list[str]:
+    """Stages that are declared, by the shipped roles, by variables of the play or by jobs."""
+    return sorted(
+        {*SHIPPED_STAGES, *jobs, *(name.removesuffix(_WORKLOAD) for name in values if name.endswith(_WORKLOAD))}
+    )
 
 
-def unknown_stages(right: Mapping[str, Any], profiles: Any, values: Iterable[str]) -> list[str]:
+def unknown_stages(
+    right: Mapping[str, Any], profiles: Any, values: Iterable[str], jobs: Iterable[str] = ()
+) -> list[str]:
     """What is wrong with the profile, and with the stages of ``gpuval_stages`` and of profiles of one's own."""
-    found, known = [], stages(values)
+    found, known = [], stages(values, jobs)
     profile = right.get("gpuval_profile")
     named = profile is not None and "gpuval_stages" not in right
     if named and isinstance(profiles, Mapping) and profile not in profiles:

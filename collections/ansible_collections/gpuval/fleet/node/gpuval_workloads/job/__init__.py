@@ -1,0 +1,1 @@
+"""The steps of a job on one node. Needs the standard library only, in whatever image."""

@@ -1,0 +1,220 @@
+"""Run the steps of a job one after the other. Their output is the stage's; the first that fails ends it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Optional
+
+from ..common.result import EXIT_CRASH, EXIT_FAILURE, EXIT_SUCCESS, RESULT_FILE_VARIABLE, write_atomically
+from . import csv_file
+from .steps import VARIABLE, Job, Step, environment, unpack
+
+MAX_RESULT_BYTES = 4 << 20
+#: Between TERM and KILL of a step that exceeds its limit.
+GRACE_SECONDS = 10.0
+EXIT_TIMEOUT = 124
+#: Of a result: what steps hand over one after the other is one list, the later of equal names counts.
+LISTS = ("metrics", "series", "artifacts")
+MAPPINGS = ("fingerprints", "environment")
+
+
+def main() -> int:
+    """Run the job of this process' environment; returns the exit code of the stage."""
+    try:
+        job = unpack(os.environ[VARIABLE])
+    except (KeyError, TypeError, ValueError) as error:
+        print(f"crash: {VARIABLE} holds no job: {error}", file=sys.stderr, flush=True)
+        return EXIT_CRASH
+    folder = Path(os.environ.get("GPUVAL_WORK_DIR", ".")) / "job"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in job.files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+        (folder / name).chmod(0o755)
+    return JobRun(job, folder, Path(os.environ[RESULT_FILE_VARIABLE])).run()
+
+
+class JobRun:
+    """One job on this node."""
+
+    def __init__(self, job: Job, folder: Path, result: Path) -> None:
+        self._job, self._folder, self._file = job, folder, result
+        self._variables = environment(job, os.environ, str(folder))
+        self._process: Optional[subprocess.Popen[bytes]] = None
+        self._collected: dict[str, Any] = {**{key: [] for key in LISTS}, **{key: {} for key in MAPPINGS}}
+        self._handed_over = False
+
+    def run(self) -> int:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._end)
+        skipped = []
+        for index, step in enumerate(self._job.steps, start=1):
+            reason = self._why_not(step)
+            if reason:
+                skipped.append(step.name)
+                print(f"== step {step.name} skipped: {reason}", flush=True)
+                continue
+            code = self._step(step, f"step {step.name} ({index} of {len(self._job.steps)})")
+            if code:
+                return code
+        return self._finish(skipped)
+
+    def _why_not(self, step: Step) -> str:
+        if step.skip:
+            return "chosen by gpuval_job_skip or a SKIP_ variable"
+        if step.creates and not step.force and (self._folder / step.creates).exists():
+            return f"{step.creates} exists; gpuval_job_force runs it all the same"
+        return ""
+
+    def _step(self, step: Step, what: str) -> int:
+        """Run one step; returns the exit code of the stage that it means, 0 to go on."""
+        print(f"== {what}", flush=True)
+        self._write("running", what)
+        before = self._stamp()
+        code, late = self._wait(step)
+        theirs = self._read() if self._stamp() != before else {}
+        if theirs is None:
+            return self._fail(f"{what}: its result file is not JSON")
+        self._collect(theirs)
+        state, message = theirs.get("state"), theirs.get("message")
+        message = f"{what}: {message}" if isinstance(message, str) and message else what
+        if late:
+            self._write("running", f"{what} exceeded its limit of {step.timeout_seconds:g} s")
+            return EXIT_TIMEOUT
+        if state == "failure":
+            return self._fail(message)
+        if code:
+            self._write("running", message)
+            return code
+        if state == "running":
+            return self._fail(f"{what}: its result file never became final")
+        self._handed_over = self._handed_over or state == "success"
+        return 0
+
+    def _wait(self, step: Step) -> tuple[int, bool]:
+        """Returns the exit code as a shell has it, and whether the step exceeded its limit."""
+        variables = {**self._variables, "GPUVAL_STEP": step.name, **step.environment}
+        if step.force:
+            variables["GPUVAL_JOB_FORCE"] = "1"
+        try:
+            process = subprocess.Popen(
+                step.command, cwd=self._folder, env=variables, stdin=subprocess.DEVNULL, start_new_session=True
+            )
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            print(f"{step.command[0]}: {reason}: does the image have it?", file=sys.stderr, flush=True)
+            return 127, False
+        self._process = process
+        late = False
+        try:
+            process.wait(step.timeout_seconds or None)
+        except subprocess.TimeoutExpired:
+            late = True
+            _stop(process)
+        self._process = None
+        _signal(process.pid, signal.SIGKILL)  # what it left running
+        code = process.returncode
+        return (128 - code if code < 0 else code), late
+
+    def _end(self, number: int, _frame: object) -> None:
+        """The stage is ended: so is the step, and the runner waits for both."""
+        if self._process is not None:
+            pid = self._process.pid
+            _signal(pid, signal.SIGTERM)
+            deadline = time.monotonic() + GRACE_SECONDS
+            while time.monotonic() < deadline and _lives(pid):
+                time.sleep(0.1)
+            _signal(pid, signal.SIGKILL)
+        os._exit(128 + number)
+
+    def _finish(self, skipped: list[str]) -> int:
+        job = self._job
+        message = f"{len(job.steps) - len(skipped)} of {len(job.steps)} steps"
+        message += f"; skipped: {', '.join(skipped)}" if skipped else ""
+        if job.csv:
+            try:
+                figures = csv_file.read(self._folder / job.csv)
+            except csv_file.CsvError as error:
+                return self._fail(f"{error}: write model,performance,metric")
+            for name, value, unit in figures:
+                print(f"gpuval figure {name}: {value} {unit}", flush=True)
+        # Figures in the output are the runner's: without them the stage is no success.
+        needs_output = job.figures and not self._handed_over and not job.csv
+        self._write("running" if needs_output else "success", message)
+        return EXIT_SUCCESS
+
+    def _fail(self, message: str) -> int:
+        self._write("failure", message)
+        print(f"failure: {message}", file=sys.stderr, flush=True)
+        return EXIT_FAILURE
+
+    def _write(self, state: str, message: str) -> None:
+        write_atomically(self._file, json.dumps({**self._collected, "state": state, "message": message}) + "\n")
+
+    def _stamp(self) -> tuple[int, ...]:
+        try:
+            status = self._file.stat()
+        except OSError:
+            return ()
+        return status.st_mtime_ns, status.st_size, status.st_ino
+
+    def _read(self) -> Optional[dict[str, Any]]:
+        """What the step handed over; None for what is no result."""
+        try:
+            if self._file.stat().st_size > MAX_RESULT_BYTES:
+                return None
+            found = json.loads(self._file.read_text(encoding="utf-8", errors="replace"))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, RecursionError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    def _collect(self, theirs: dict[str, Any]) -> None:
+        """Keep what a step handed over; the runner checks its form."""
+        for key in LISTS:
+            given = theirs.get(key)
+            if isinstance(given, list):
+                new = {_identity(one) for one in given}
+                self._collected[key] = [one for one in self._collected[key] if _identity(one) not in new] + given
+        for key in MAPPINGS:
+            if isinstance(theirs.get(key), dict):
+                self._collected[key].update(theirs[key])
+
+
+def _identity(item: Any) -> str:
+    if isinstance(item, dict):
+        return json.dumps([item.get("name"), item.get("scope", "node")])
+    return json.dumps(item)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End a step by TERM, then by KILL."""
+    _signal(process.pid, signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(GRACE_SECONDS)
+        return
+    _signal(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _signal(group: int, number: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+def _lives(pid: int) -> bool:
+    """Whether a process of the step's group is left."""
+    with suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
+    try:
+        os.killpg(pid, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True

@@ -1,0 +1,76 @@
+"""What a job is, as the controller packed it, and the environment of its steps."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+import time
+import uuid
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+VARIABLE = "GPUVAL_JOB"
+MAX_BYTES = 4 << 20
+MASTER_PORT = "6002"
+
+
+@dataclass(frozen=True)
+class Step:
+    name: str
+    command: tuple[str, ...]
+    timeout_seconds: float
+    environment: Mapping[str, str]
+    creates: str
+    skip: bool
+    force: bool
+
+
+@dataclass(frozen=True)
+class Job:
+    """``figures``: whether its output must have some; ``csv``: the file that must."""
+
+    name: str
+    files: Mapping[str, str]
+    steps: tuple[Step, ...]
+    figures: bool
+    csv: str
+
+
+def unpack(text: str) -> Job:
+    """Read a packed job. Raises ``ValueError``, ``KeyError`` or ``TypeError`` for anything else."""
+    reader = zlib.decompressobj()
+    try:
+        data = reader.decompress(base64.b64decode(text), MAX_BYTES)
+    except zlib.error as error:
+        raise ValueError(str(error)) from error
+    if not reader.eof:
+        raise ValueError("it is cut off, or larger than 4 MiB")
+    document = json.loads(data)
+    steps = tuple(Step(**{**step, "command": tuple(step["command"])}) for step in document.pop("steps"))
+    return Job(steps=steps, **document)
+
+
+def environment(job: Job, given: Mapping[str, str], folder: str) -> dict[str, str]:
+    """The environment of all steps on a node by itself: names that scripts for many nodes read mean this node alone."""
+    gpus = given.get("GPUVAL_GPU_COUNT", "")
+    processes = gpus if gpus.isdigit() and int(gpus) > 0 else "1"
+    node = given.get("GPUVAL_NODE", "localhost")
+    identifier = f"{given.get('GPUVAL_RUN_ID', 'run')}-{job.name}"
+    alone = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": MASTER_PORT,
+        "WORLD_SIZE": processes,
+        "NNODES": "1",
+        "NODE_RANK": "0",
+        "GPUS_PER_NODE": processes,
+        "JOB_COMPLETION_INDEX": "0",
+        "JOB_IDENTIFIER": identifier,
+        "JOB_UUID": str(uuid.uuid5(uuid.NAMESPACE_URL, f"{identifier}/{node}")),
+        "JOB_TIMESTAMP": str(int(time.time())),
+        "HOSTNAME_PREFIX": node,
+        "RANK_0_FQDN": "127.0.0.1",
+    }
+    kept = {name: value for name, value in given.items() if name != VARIABLE}
+    return {**alone, **kept, "GPUVAL_PYTHON": sys.executable, "GPUVAL_JOB_NAME": job.name, "GPUVAL_JOB_DIR": folder}

@@ -1,0 +1,208 @@
+"""Jobs (gpuval.job/1): YAML files that describe work of a user's own, read into dataclasses. All mistakes of a file are
+found at once, each with its line."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..core import schemas, yaml_file
+from ..core.errors import GpuvalError
+from ..core.text import meant
+from ..runs import plans, settings
+
+MAX_FILE_BYTES = 256 << 10
+#: Of the files that a job copies to its nodes, together: they travel in the plan.
+MAX_COPIED_BYTES = 512 << 10
+#: Values in a document. Aliases of YAML make few lines into many.
+MAX_VALUES = 20_000
+#: Set by the runner or the steps' program.
+OWN_VARIABLES = ("GPUVAL_", "PYTHONPATH")
+
+
+class JobError(GpuvalError, ValueError):
+    """A job that cannot be used; the message has all its problems, each with file and line."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command of a job. ``timeout_seconds`` 0 is no limit of its own."""
+
+    name: str
+    command: tuple[str, ...]
+    timeout_seconds: float = 0.0
+    environment: Mapping[str, str] = field(default_factory=dict)
+    creates: str = ""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One file. ``files`` has the texts of those beside it by name, ``stage`` the keys that a stage has, too."""
+
+    path: Path
+    name: str
+    steps: tuple[Step, ...]
+    image: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    patterns: tuple[Mapping[str, str], ...] = ()
+    csv: str = ""
+    stage: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read(path: Path) -> Job:
+    """The job of a file. Raises JobError."""
+    job, problems = examine(path)
+    if job is None:
+        raise JobError("; ".join(problems))
+    return job
+
+
+def examine(path: Path) -> tuple[Job | None, list[str]]:
+    """The job of a file, or all that is wrong with it, each as ``FILE:LINE: ...``."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        return None, [f"{path}: cannot be read: {error.strerror}"]
+    return _examined(path, status.st_mtime_ns, status.st_size)
+
+
+@functools.lru_cache(maxsize=512)
+def _examined(path: Path, _changed: int, size: int) -> tuple[Job | None, list[str]]:
+    """Files are read once, however many nodes have them, until they change."""
+    if size > MAX_FILE_BYTES:
+        return None, [f"{path}: {size} bytes, and a job has at most {MAX_FILE_BYTES}"]
+    try:
+        text = yaml_file.read(path)
+        document = yaml_file.parse(path, text)
+    except yaml_file.YamlError as error:
+        return None, [str(error)]
+    if not _is_small(document):
+        return None, [f"{path}: more than {MAX_VALUES} values: remove aliases"]
+    found = schemas.problems("job", document, what="job")
+    lines = [_placed(path, text, one.path, one.problem, one.key) for one in found]
+    if found:
+        return None, sorted(lines, key=_line)
+    files, problems = _files(path, document.get("files", ()))
+    lines += [_placed(path, text, ("files", *place), problem) for place, problem in problems]
+    lines += [_placed(path, text, place, problem) for place, problem in _doubts(document)]
+    if lines:
+        return None, sorted(lines, key=_line)
+    return _job(path, document, files), []
+
+
+def _is_small(document: Any) -> bool:
+    waiting, count = [document], 0
+    while waiting and count <= MAX_VALUES:
+        value = waiting.pop()
+        count += 1
+        if isinstance(value, Mapping):
+            waiting += [*value, *value.values()]
+        elif isinstance(value, list):
+            waiting += value
+    return count <= MAX_VALUES
+
+
+def _placed(path: Path, text: str, place: Sequence[str | int], problem: str, key: str = "") -> str:
+    where = "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in place).lstrip(".")
+    return f"{path}:{yaml_file.line_of(text, place, key)}: {where + ': ' if where else ''}{problem}"
+
+
+def _line(problem: str) -> int:
+    found = re.search(r":(\d+): ", problem)
+    return int(found[1]) if found else 0
+
+
+Problem = tuple[tuple[str | int, ...], str]
+
+
+def _doubts(document: Mapping[str, Any]) -> Iterable[Problem]:
+    """What the schema cannot see, each with its place."""
+    if document["name"] in settings.SHIPPED_STAGES:
+        yield ("name",), f"{document['name']} is a stage of gpuval: choose another name"
+    names = Counter(step["name"] for step in document["steps"])
+    for index, step in enumerate(document["steps"]):
+        if names[step["name"]] > 1:
+            yield ("steps", index, "name"), f"two steps are called {step['name']}"
+        if not str(step["run"] if isinstance(step["run"], str) else step["run"][0]).strip():
+            yield ("steps", index, "run"), "it is empty"
+    places: list[tuple[tuple[str | int, ...], Mapping[str, Any]]] = [((), document)]
+    places += [(("steps", index), step) for index, step in enumerate(document["steps"])]
+    for place, part in places:
+        for name in part.get("environment", {}):
+            if name.startswith(OWN_VARIABLES):
+                yield (*place, "environment", name), "gpuval sets it itself: choose another name"
+    try:
+        plans.checked_container(document["name"], document.get("container", {}))
+    except plans.PlanError as error:
+        yield ("container",), str(error).partition(": ")[2]
+    for index, one in enumerate(document.get("results", {}).get("patterns", ())):
+        try:
+            groups = re.compile(one["pattern"]).groupindex
+        except re.error as error:
+            yield ("results", "patterns", index, "pattern"), f"is not a regular expression: {error}"
+            continue
+        if "value" not in groups:
+            yield (
+                ("results", "patterns", index, "pattern"),
+                "has no group 'value': write (?P<value>...) around the number",
+            )
+
+
+def _files(path: Path, names: Sequence[str]) -> tuple[dict[str, str], list[tuple[tuple[int, ...], str]]]:
+    texts: dict[str, str] = {}
+    problems: list[tuple[tuple[int, ...], str]] = []
+    total = 0
+    for index, name in enumerate(names):
+        file = path.parent / name
+        try:
+            total += file.stat().st_size
+            if total <= MAX_COPIED_BYTES:
+                texts[name] = file.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            beside = (one.name for one in path.parent.iterdir() if one.is_file())
+            problems.append(((index,), f"there is no file {file}{meant(name, beside)}"))
+        except (OSError, UnicodeDecodeError) as error:
+            problems.append(((index,), f"{file} cannot be read as text: {error}"))
+    if total > MAX_COPIED_BYTES:
+        problems.append(((), f"{total} bytes, and a job copies at most {MAX_COPIED_BYTES}: put them into its image"))
+    return texts, problems
+
+
+def _job(path: Path, document: Mapping[str, Any], files: Mapping[str, str]) -> Job:
+    results = document.get("results", {})
+    own = ("container", "needs", "on_failure", "retry", "log_max_bytes", "tags", "expected_seconds")
+    times = ("timeout_seconds", "inactivity_seconds", "grace_seconds")
+    return Job(
+        path=path,
+        name=document["name"],
+        steps=tuple(_step(step) for step in document["steps"]),
+        image=document.get("image", ""),
+        environment=_texts(document.get("environment", {})),
+        files=files,
+        patterns=tuple(results.get("patterns", ())),
+        csv=results.get("csv", ""),
+        stage={key: document[key] for key in (*own, *times) if key in document},
+    )
+
+
+def _step(step: Mapping[str, Any]) -> Step:
+    run = step["run"]
+    command = ["bash", "-e", "-o", "pipefail", "-c", run] if isinstance(run, str) else [str(word) for word in run]
+    return Step(
+        name=step["name"],
+        command=tuple(command),
+        timeout_seconds=float(step.get("timeout_seconds", 0)),
+        environment=_texts(step.get("environment", {})),
+        creates=step.get("creates", ""),
+    )
+
+
+def _texts(variables: Mapping[str, Any]) -> dict[str, str]:
+    """Values of variables as a shell has them: true is ``true``."""
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in variables.items()}

@@ -1,0 +1,138 @@
+"""From jobs to the stages of a node's plan. Pure, but for the files of the jobs."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..core.text import meant
+from . import document
+from .document import Job, JobError
+
+#: What the steps' program reads.
+VARIABLE = "GPUVAL_JOB"
+#: Linux limits a variable to 128 KiB.
+MAX_VARIABLE = 120 << 10
+#: By a variable of multi-node test beds the step that it skips, or that it forces.
+SKIP_VARIABLES = {
+    "SKIP_ENV_SETUP": "environment",
+    "SKIP_CLONE_REPO": "clone",
+    "SKIP_DOWNLOAD_DATA": "download",
+    "SKIP_CHECKPOINT_CONVERSION": "convert",
+    "SKIP_TRAINING": "train",
+}
+FORCE_VARIABLES = {"FORCE_CONVERSION": "convert"}
+NO = ("", "0", "false", "no", "off")
+#: Which line of the output has a figure: what model repositories print, and what the program prints of a CSV file.
+PERFORMANCE = r"performance:\s*(?P<value>[^\s/]+)(?P<per>/s(?:ec(?:ond)?)?)?\s+(?P<unit>\S+)"
+OF_CSV = r"^gpuval figure (?P<name>\S+): (?P<value>\S+) (?P<unit>\S+)$"
+
+
+def workloads(
+    paths: Sequence[str | Path],
+    skip: Iterable[str] = (),
+    force: Iterable[str] = (),
+    images: Mapping[str, Any] | None = None,
+    environment: Mapping[str, Any] | None = None,
+) -> dict[str, dict[str, Any]]:
+    """By the jobs' names the declarations of their stages. ``environment`` is that of all stages, below the jobs' own.
+
+    Raises JobError.
+    """
+    found = problems(paths, skip, force, images)
+    if found:
+        raise JobError("; ".join(found))
+    jobs = [document.read(Path(path)) for path in paths]
+    return {job.name: declaration(job, skip, force, images or {}, environment or {}) for job in jobs}
+
+
+def names(paths: Iterable[str | Path]) -> list[str]:
+    """The names of the jobs that can be read."""
+    jobs = (document.examine(Path(path))[0] for path in paths)
+    return [job.name for job in jobs if job]
+
+
+def problems(
+    paths: Sequence[str | Path],
+    skip: Iterable[str] = (),
+    force: Iterable[str] = (),
+    images: Mapping[str, Any] | None = None,
+) -> list[str]:
+    """All that is wrong with the jobs and with what was chosen of them; each begins with its setting."""
+    examined = [document.examine(Path(path)) for path in paths]
+    found = [f"gpuval_jobs: {problem}" for _job, problems in examined for problem in problems]
+    jobs = [job for job, _problems in examined if job]
+    by_name: dict[str, Job] = {}
+    for job in jobs:
+        other = by_name.setdefault(job.name, job)
+        if other is not job:
+            found.append(f"gpuval_jobs: {job.path} and {other.path} have the same name {job.name}")
+        if images and job.image and job.image not in images:
+            near = meant(job.image, images) or f"; declared are {', '.join(map(str, images))}"
+            found.append(f"gpuval_jobs: {job.path}: no image {job.image} in gpuval_images{near}")
+        if len(_packed(job, (), ())) > MAX_VARIABLE:
+            found.append(f"gpuval_jobs: {job.path}: steps and files are too large for a plan: put files into its image")
+    if len(jobs) < len(examined):
+        return found  # steps of the others are not known
+    steps = {step.name for job in jobs for step in job.steps}
+    for setting, chosen in (("gpuval_job_skip", skip), ("gpuval_job_force", force)):
+        for name in chosen:
+            if name not in steps:
+                near = meant(name, steps) or (f"; steps are {', '.join(sorted(steps))}" if steps else "")
+                found.append(f"{setting}: no job has a step {name}{near}")
+    return found
+
+
+def declaration(
+    job: Job, skip: Iterable[str], force: Iterable[str], images: Mapping[str, Any], environment: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A job as a stage declares its work."""
+    variables = {**{str(name): str(value) for name, value in environment.items()}, **job.environment}
+    skipped = {*skip, *_asked(variables, SKIP_VARIABLES)}
+    forced = {*force, *_asked(variables, FORCE_VARIABLES)}
+    figures = [] if job.steps[-1].name in skipped else [dict(one) for one in job.patterns]
+    return {
+        "needs": ["facts", "image"],
+        **job.stage,
+        "workload": job.name,
+        "command": ["{python}", "-m", "gpuval_workloads.job"],
+        "image": (images.get(job.image) or {}).get("reference") if job.image else None,
+        "environment": {**variables, VARIABLE: _packed(job, skipped, forced)},
+        "patterns": [*figures, {"pattern": PERFORMANCE, "name": job.name}, {"pattern": OF_CSV}],
+    }
+
+
+def _asked(variables: Mapping[str, str], known: Mapping[str, str]) -> list[str]:
+    return [step for name, step in known.items() if variables.get(name, "").strip().lower() not in NO]
+
+
+def _packed(job: Job, skip: Iterable[str], force: Iterable[str]) -> str:
+    """What the steps' program gets, as base64: in a plan, braces stand for places."""
+    skip, force = set(skip), set(force)
+    result_of_all = job.steps[-1].name not in skip
+    text = json.dumps(
+        {
+            "name": job.name,
+            "files": dict(job.files),
+            "figures": bool(job.patterns) and result_of_all,
+            "csv": job.csv if result_of_all else "",
+            "steps": [
+                {
+                    "name": step.name,
+                    "command": list(step.command),
+                    "timeout_seconds": step.timeout_seconds,
+                    "environment": dict(step.environment),
+                    "creates": step.creates,
+                    "skip": step.name in skip,
+                    "force": step.name in force,
+                }
+                for step in job.steps
+            ],
+        },
+        sort_keys=True,
+    )
+    return base64.b64encode(zlib.compress(text.encode(), 9)).decode("ascii")

@@ -1,0 +1,39 @@
+"""Jobs for tests: written as files, and run by the runner as a stage of a plan."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import yaml
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.artifacts import payload
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.jobs import stages
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
+
+from tests.kit.runner import Node
+
+SHIPPED = Path(__file__).resolve().parents[2] / "jobs"
+
+
+def write(folder: Path, **changes) -> Path:
+    """A job file, with one step unless said otherwise."""
+    document = {"schema": "gpuval.job/1", "name": "mine", "steps": [{"name": "work", "run": "true"}], **changes}
+    path = folder / f"{document['name']}.yml"
+    path.write_text(yaml.safe_dump(document, sort_keys=False))
+    return path
+
+
+def write_text(folder: Path, text: str, name: str = "mine.yml") -> Path:
+    path = folder / name
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+def run(node: Node, path: Path, seconds: float = 60, **chosen) -> tuple[dict, str]:
+    """Run a job as the only stage of a plan; its final record and its log."""
+    declared = stages.workloads([path], **chosen)
+    ((name, declaration),) = declared.items()
+    node.files.workloads.write_bytes(payload.workloads_zip())
+    node.put_plan(plans.stage(name, declaration, [name]), deadline_seconds=seconds)
+    node.call("run", seconds=seconds + 30)
+    return node.record(name), node.files.log(name).read_text()

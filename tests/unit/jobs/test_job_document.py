@@ -1,0 +1,126 @@
+"""A job file is read whole, or all its mistakes are named with their lines."""
+
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.jobs import document
+
+from tests.kit import jobs
+
+GOOD = """\
+schema: gpuval.job/1
+name: mine
+image: training
+environment:
+  STEPS: 5
+steps:
+  - name: clone
+    run: git clone https://example.org/x
+    creates: x
+  - name: train
+    run: [python3, x/train.py, 3]
+    timeout_seconds: 60
+results:
+  patterns:
+    - pattern: 'loss=(?P<value>\\S+)'
+      name: loss
+timeout_seconds: 600
+"""
+
+#: What is mistyped, how, and what is printed of it behind the file.
+MISTAKES = [
+    ("name: mine", "nmae: mine", "2: unknown key 'nmae'; is it name?"),
+    ("name: mine", "nmae: mine", "1: \"name\" is a required property"),
+    ("name: mine", "name: My job", "2: name: 'My job' does not have the form"),
+    ("name: mine", "name: training", "2: name: training is a stage of gpuval: choose another name"),
+    ("image: training", "image: a/b:c", "3: image: 'a/b:c' does not have the form"),
+    ("image: training", "nodes: gnag", "3: nodes: "),
+    ("  STEPS: 5", "  STEPS: [5]", "5: environment.STEPS: "),
+    ("  STEPS: 5", "  GPUVAL_NODE: 5", "5: environment.GPUVAL_NODE: gpuval sets it itself"),
+    ("    creates: x", "    create: x", "9: steps[0]: unknown key 'create'; is it creates?"),
+    ("  - name: train", "  - name: clone", "10: steps[1].name: two steps are called clone"),
+    ("    run: [python3, x/train.py, 3]\n", "", "10: steps[1]: \"run\" is a required property"),
+    ("    run: [python3, x/train.py, 3]", "    run: ''", "11: steps[1].run: "),
+    ("timeout_seconds: 60\n", "timeout_seconds: 1 min\n", "12: steps[1].timeout_seconds: "),
+    ("(?P<value>", "(?P<valeu>", "15: results.patterns[0].pattern: has no group 'value'"),
+    ("(?P<value>", "((?P<value>", "15: results.patterns[0].pattern: is not a regular expression"),
+    ("timeout_seconds: 600", "timeout_seconds: -1", "17: timeout_seconds: "),
+    ("timeout_seconds: 600", "retry: [crahs]", "17: retry[0]: 'crahs' is none of crash, timeout, failure, slow; is it"),
+    ("timeout_seconds: 600", "files: [train.py]", "17: files[0]: there is no file "),
+    ("timeout_seconds: 600", "files: [../train.py]", "17: files[0]: '../train.py' does not have the form"),
+    ("timeout_seconds: 600", "container: {shm_byte: 1}", "17: container: unknown keys shm_byte; is it shm_bytes?"),
+    ("timeout_seconds: 600", "name: twice", "17: not YAML: the key 'name' stands twice"),
+    ("steps:", "steps: [", "7: not YAML: "),
+    ("schema: gpuval.job/1", "schema: gpuval.jobs/1", "1: schema: "),
+]  # fmt: skip
+
+
+def test_a_job_is_read_with_its_defaults(tmp_path):
+    job = document.read(jobs.write_text(tmp_path, GOOD))
+    clone, train = job.steps
+    assert (job.name, job.image, job.environment) == ("mine", "training", {"STEPS": "5"})
+    assert clone.command == ("bash", "-e", "-o", "pipefail", "-c", "git clone https://example.org/x")
+    assert (clone.creates, clone.timeout_seconds) == ("x", 0)
+    assert (train.command, train.timeout_seconds) == (("python3", "x/train.py", "3"), 60)
+    assert job.stage == {"timeout_seconds": 600}
+
+
+@pytest.mark.parametrize(("right", "wrong", "told"), MISTAKES)
+def test_a_mistake_is_named_with_file_and_line(tmp_path, right, wrong, told):
+    assert right in GOOD
+    path = jobs.write_text(tmp_path, GOOD.replace(right, wrong, 1))
+    job, problems = document.examine(path)
+    assert job is None
+    assert any(problem.startswith(f"{path}:{told}") for problem in problems), problems
+
+
+def test_all_mistakes_are_named_at_once_in_the_order_of_their_lines(tmp_path):
+    text = GOOD.replace("image:", "imge:").replace("creates: x", "creates: 5").replace(": 600", ": soon")
+    path = jobs.write_text(tmp_path, text)
+    _job, problems = document.examine(path)
+    assert [problem.removeprefix(f"{path}:").partition(":")[0] for problem in problems] == ["3", "9", "17"]
+    with pytest.raises(document.JobError, match=r":3: .*; .*:9: .*; .*:17: "):
+        document.read(path)
+
+
+def test_files_beside_it_are_read_and_a_mistyped_one_is_guessed(tmp_path):
+    (tmp_path / "train.py").write_text("print('{node}')\n")
+    assert document.read(jobs.write(tmp_path, files=["train.py"])).files == {"train.py": "print('{node}')\n"}
+    _job, (problem,) = document.examine(jobs.write(tmp_path, name="other", files=["trian.py"]))
+    assert problem.endswith("; is it train.py?")
+
+
+def test_what_is_too_large_is_refused(tmp_path):
+    large = tmp_path / "large.yml"
+    large.write_text("#" * (document.MAX_FILE_BYTES + 1))
+    assert "a job has at most" in document.examine(large)[1][0]
+    (tmp_path / "data.txt").write_text("x" * (document.MAX_COPIED_BYTES + 1))
+    assert "a job copies at most" in document.examine(jobs.write(tmp_path, files=["data.txt"]))[1][0]
+    bomb = "a0: &a0 [1]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
+    assert "remove aliases" in document.examine(jobs.write_text(tmp_path, bomb))[1][0]
+
+
+@pytest.mark.parametrize("text", ["", "5", "[]", "a", "{}", "null", "1: 2", "schema: 2026-01-01", "steps: {a: b}"])
+def test_no_document_ends_in_a_traceback(tmp_path, text):
+    job, problems = document.examine(jobs.write_text(tmp_path, text))
+    assert job is None
+    assert problems
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    assert document.examine(tmp_path / "none.yml") == (
+        None,
+        [f"{tmp_path}/none.yml: cannot be read: No such file or directory"],
+    )
+
+
+def test_a_changed_file_is_read_again(tmp_path):
+    assert document.read(jobs.write(tmp_path)).csv == ""
+    assert document.read(jobs.write(tmp_path, results={"csv": "perf.csv"})).csv == "perf.csv"
+
+
+@pytest.mark.parametrize("path", sorted(jobs.SHIPPED.glob("*.yml")), ids=lambda path: path.name)
+def test_the_shipped_jobs_are_valid_and_say_where_they_ran(path):
+    assert document.read(path).name == path.stem
+    header = [line for line in Path(path).read_text().splitlines() if line.startswith("#")]
+    assert any("run on" in line.lower() for line in header)

@@ -1,0 +1,96 @@
+"""Jobs become stages of a plan; what is chosen of them is held against what they have."""
+
+import pytest
+from ansible_collections.gpuval.fleet.node.gpuval_workloads.job import steps
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.core import schemas
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.jobs import stages
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import plans
+from gpuval_runner.patterns import PERFORMANCE
+
+from tests.kit import jobs
+
+STEPS = [{"name": name, "run": "true"} for name in ("clone", "convert", "train")]
+FACTS = {"facts": {"command": ["{runner}", "facts"]}}
+
+
+def packed(declaration):
+    return steps.unpack(declaration["environment"][stages.VARIABLE])
+
+
+def chosen(job, kind):
+    return [step.name for step in job.steps if getattr(step, kind)]
+
+
+def test_a_job_is_a_stage_of_the_plan(tmp_path):
+    job = jobs.write(tmp_path, steps=STEPS, timeout_seconds=90, container={"shm_bytes": 1 << 30}, image="training")
+    declared = stages.workloads([job], images={"training": {"reference": "r/x:1"}}, environment={"A": 1})
+    settings = plans.Settings(
+        "run-1", "node-1", "2026-11-20T20:00:00Z", 60, 10, "docker", "auto", None, "python3", None
+    )
+    plan = plans.build(settings, ["facts", "mine"], {**FACTS, **declared})
+    schemas.validate("plan", plan, what="plan")
+    stage = plan["stages"][1]
+    assert (stage["needs"], stage["timeout_seconds"], stage["image"]) == (["facts"], 90, "r/x:1")
+    assert stage["container"] == {"shm_bytes": 1 << 30}
+    assert stage["environment"]["A"] == "1"
+    assert [step.name for step in packed(declared["mine"]).steps] == ["clone", "convert", "train"]
+
+
+def test_the_pattern_of_performance_is_that_of_the_runner():
+    assert PERFORMANCE.pattern == stages.PERFORMANCE
+
+
+def test_what_looks_like_a_place_of_a_plan_reaches_the_node_as_it_was_written(tmp_path):
+    (tmp_path / "a.py").write_text("print(f'{node} {work_dir}')\n")
+    job = jobs.write(tmp_path, files=["a.py"], steps=[{"name": "one", "run": "echo {run_id}"}])
+    (declared,) = stages.workloads([job]).values()
+    assert not any("{" in text for text in declared["environment"].values())
+    assert packed(declared).files == {"a.py": "print(f'{node} {work_dir}')\n"}
+
+
+def test_steps_are_skipped_and_forced_by_settings_and_by_the_names_of_test_beds(tmp_path):
+    job = jobs.write(tmp_path, steps=STEPS, environment={"SKIP_CLONE_REPO": True, "SKIP_TRAINING": "false"})
+    (declared,) = stages.workloads([job], skip=["convert"]).values()
+    assert chosen(packed(declared), "skip") == ["clone", "convert"]
+    (declared,) = stages.workloads([job], force=["train"], environment={"FORCE_CONVERSION": "1"}).values()
+    assert chosen(packed(declared), "force") == ["convert", "train"]
+
+
+def test_a_job_whose_last_step_is_skipped_owes_no_figures(tmp_path):
+    results = {"patterns": [{"pattern": "x (?P<value>.*)"}], "csv": "perf.csv"}
+    job = jobs.write(tmp_path, steps=STEPS, results=results)
+    (declared,) = stages.workloads([job]).values()
+    assert (packed(declared).figures, packed(declared).csv) == (True, "perf.csv")
+    (declared,) = stages.workloads([job], skip=["train"]).values()
+    assert (packed(declared).figures, packed(declared).csv) == (False, "")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"skip": ["clnoe"]}, "gpuval_job_skip: no job has a step clnoe; is it clone?"),
+        ({"force": ["x"]}, "gpuval_job_force: no job has a step x; steps are clone, convert, train"),
+        ({"images": {"trainings": {}}}, "no image training in gpuval_images; is it trainings?"),
+    ],
+)
+def test_what_no_job_has_is_named(tmp_path, given, told):
+    job = jobs.write(tmp_path, steps=STEPS, image="training")
+    (problem,) = stages.problems([job], **given)
+    assert told in problem
+    with pytest.raises(stages.JobError, match=r"^gpuval_job"):
+        stages.workloads([job], **given)
+
+
+def test_two_jobs_of_one_name_are_refused(tmp_path):
+    (tmp_path / "a").mkdir()
+    both = [jobs.write(tmp_path), jobs.write(tmp_path / "a")]
+    (problem,) = stages.problems(both)
+    assert "have the same name mine" in problem
+
+
+def test_a_job_too_large_for_a_plan_is_refused(tmp_path):
+    import random
+
+    (tmp_path / "noise.txt").write_text("".join(random.Random(1).choices("0123456789abcdef", k=400_000)))
+    (problem,) = stages.problems([jobs.write(tmp_path, files=["noise.txt"])])
+    assert "too large for a plan" in problem
