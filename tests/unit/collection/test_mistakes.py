@@ -175,6 +175,7 @@ def test_mistakes_in_jobs_are_named_with_the_setting_and_with_their_own_lines(ch
     job.write_text(JOB)
     message = checked(f"gpuval_job_skip: [clnoe]\ngpuval_jobs: [{job}]").result["msg"]
     assert "all.yml:2: gpuval_job_skip: no job has a step clnoe; is it clone?" in message
+    assert not checked(f"gpuval_job_force: clone\ngpuval_jobs: {job}").failed
     message = checked(f"gpuval_jobs: [{job}]\nmine_workload: {{command: [a]}}").result["msg"]
     assert "gpuval_jobs: mine is declared by mine_workload, too: rename one" in message
 

@@ -70,6 +70,7 @@ def test_a_job_whose_last_step_is_skipped_owes_no_figures(tmp_path):
     [
         ({"skip": ["clnoe"]}, "gpuval_job_skip: no job has a step clnoe; is it clone?"),
         ({"force": ["x"]}, "gpuval_job_force: no job has a step x; steps are clone, convert, train"),
+        ({"skip": ["clone", "convert"], "environment": {"SKIP_TRAINING": "1"}}, "every step of "),
         ({"images": {"trainings": {}}}, "no image training in gpuval_images; is it trainings?"),
     ],
 )
@@ -79,6 +80,13 @@ def test_what_no_job_has_is_named(tmp_path, given, told):
     assert told in problem
     with pytest.raises(stages.JobError, match=r"^gpuval_job"):
         stages.workloads([job], **given)
+
+
+@pytest.mark.parametrize(
+    ("value", "listed"), [("a.yml, b.yml", ["a.yml", "b.yml"]), (["a"], ["a"]), ("", []), (None, []), (5, []), ({}, [])]
+)
+def test_text_with_commas_stands_for_a_list(value, listed):
+    assert stages.listed(value) == listed
 
 
 def test_two_jobs_of_one_name_are_refused(tmp_path):

@@ -154,16 +154,15 @@ class ActionModule(ControllerAction):
         return found
 
     def _jobs(self, values):
-        """The files of jobs; what is no list of texts is a problem of that setting."""
-        files = _templated(templar_of(self, values), values, "gpuval_jobs")
-        known = isinstance(files, (list, tuple)) and all(isinstance(one, str) for one in files)
-        return [project_path(one) for one in files] if known and self._files else []
+        """The files of jobs; what is no list is a problem of that setting."""
+        files = job_stages.listed(_templated(templar_of(self, values), values, "gpuval_jobs"))
+        return [project_path(one) for one in files] if self._files else []
 
     def _job_problems(self, templar, values, right):
         chosen = [right.get(name) or [] for name in ("gpuval_job_skip", "gpuval_job_force")]
         files = self._jobs(values)
-        images = _templated(templar, values, "gpuval_images")
-        problems = job_stages.problems(files, *chosen, images if isinstance(images, Mapping) else {})
+        others = [_templated(templar, values, name) for name in ("gpuval_images", "gpuval_environment")]
+        problems = job_stages.problems(files, *chosen, *(one if isinstance(one, Mapping) else {} for one in others))
         known = settings.stages(values)
         twice = [name for name in job_stages.names(files) if name in known and f"{name}_workload" in values]
         return [*problems, *(f"gpuval_jobs: {name} is declared by {name}_workload, too: rename one" for name in twice)]

@@ -37,10 +37,11 @@ def dataset_workloads(declared: list, loading: dict) -> dict[str, dict]:
         raise AnsibleFilterError(str(error)) from error
 
 
-def job_workloads(files: list, skip: list, force: list, images: dict, environment: dict) -> dict[str, dict]:
+def job_workloads(files, skip, force, images: dict, environment: dict) -> dict[str, dict]:
     """Declarations of the stages of jobs, by name."""
+    paths = [project_path(file) for file in stages.listed(files)]
     try:
-        return stages.workloads([project_path(str(file)) for file in files], skip, force, images, environment)
+        return stages.workloads(paths, stages.listed(skip), stages.listed(force), images, environment)
     except stages.JobError as error:
         raise AnsibleFilterError(str(error)) from error
 

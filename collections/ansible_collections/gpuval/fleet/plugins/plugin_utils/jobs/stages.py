@@ -43,7 +43,7 @@ def workloads(
 
     Raises JobError.
     """
-    found = problems(paths, skip, force, images)
+    found = problems(paths, skip, force, images, environment)
     if found:
         raise JobError("; ".join(found))
     jobs = [document.read(Path(path)) for path in paths]
@@ -61,6 +61,7 @@ def problems(
     skip: Iterable[str] = (),
     force: Iterable[str] = (),
     images: Mapping[str, Any] | None = None,
+    environment: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """All that is wrong with the jobs and with what was chosen of them; each begins with its setting."""
     examined = [document.examine(Path(path)) for path in paths]
@@ -74,6 +75,8 @@ def problems(
         if images and job.image and job.image not in images:
             near = meant(job.image, images) or f"; declared are {', '.join(map(str, images))}"
             found.append(f"gpuval_jobs: {job.path}: no image {job.image} in gpuval_images{near}")
+        if {step.name for step in job.steps} <= _skipped(job, skip, environment or {}):
+            found.append(f"gpuval_job_skip: every step of {job.path} is skipped: leave the job out of gpuval_jobs")
         if len(_packed(job, (), ())) > MAX_VARIABLE:
             found.append(f"gpuval_jobs: {job.path}: steps and files are too large for a plan: put files into its image")
     if len(jobs) < len(examined):
@@ -91,8 +94,8 @@ def declaration(
     job: Job, skip: Iterable[str], force: Iterable[str], images: Mapping[str, Any], environment: Mapping[str, Any]
 ) -> dict[str, Any]:
     """A job as a stage declares its work."""
-    variables = {**{str(name): str(value) for name, value in environment.items()}, **job.environment}
-    skipped = {*skip, *_asked(variables, SKIP_VARIABLES)}
+    variables = _variables(job, environment)
+    skipped = _skipped(job, skip, environment)
     forced = {*force, *_asked(variables, FORCE_VARIABLES)}
     figures = [] if job.steps[-1].name in skipped else [dict(one) for one in job.patterns]
     return {
@@ -104,6 +107,20 @@ def declaration(
         "environment": {**variables, VARIABLE: _packed(job, skipped, forced)},
         "patterns": [*figures, {"pattern": PERFORMANCE, "name": job.name}, {"pattern": OF_CSV}],
     }
+
+
+def listed(value: Any) -> list[str]:
+    """A setting that is a list, which text with commas may stand for, as ``-e`` gives it."""
+    parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else ()
+    return [str(part).strip() for part in parts if str(part).strip()]
+
+
+def _variables(job: Job, environment: Mapping[str, Any]) -> dict[str, str]:
+    return {**{str(name): str(value) for name, value in environment.items()}, **job.environment}
+
+
+def _skipped(job: Job, skip: Iterable[str], environment: Mapping[str, Any]) -> set[str]:
+    return {*skip, *_asked(_variables(job, environment), SKIP_VARIABLES)}
 
 
 def _asked(variables: Mapping[str, str], known: Mapping[str, str]) -> list[str]:
