@@ -14,6 +14,15 @@ def test_a_wrong_setting_of_one_node_is_named_with_it_and_nothing_is_started(tmp
     assert not fleet.results.exists()
 
 
+@pytest.mark.quick
+@pytest.mark.parametrize("arguments", [["-e", "gpuval_hosts=gpus"], ["-e", "gpuval_hosts=node-1", "--limit", "node-2"]])
+def test_a_pattern_that_matches_no_host_is_an_error_that_names_the_hosts(tmp_path, arguments):
+    done = Fleet(tmp_path, nodes={"node-1": {}, "node-2": {}}).play("gpuval.fleet.prepare", *arguments)
+    assert done.code != 0
+    assert f"no host for the pattern {arguments[1].partition('=')[2]}" in done.told
+    assert "Hosts of the inventory: node-1, node-2." in done.told
+
+
 def test_what_stands_on_facts_or_on_other_roles_is_left_to_them(tmp_path):
     node = {
         "training_timeout_seconds": "{{ loading_timeout_seconds | int * 4 }}",

@@ -120,6 +120,14 @@ def test_every_play_imports_the_settings_before_other_roles(path):
         assert roles[:1] in ([], ["gpuval.fleet.gpuval"]), play["name"]
 
 
+@pytest.mark.parametrize("path", sorted((FLEET / "playbooks").glob("*.yml")), ids=lambda path: path.name)
+def test_every_playbook_first_sees_that_there_are_hosts(path):
+    """A play that no host matches is skipped by Ansible, which then exits with 0."""
+    if path.name != "hosts.yml":
+        imported = {entry.get("ansible.builtin.import_playbook") for entry in yaml.safe_load(path.read_text())}
+        assert imported & {"gpuval.fleet.hosts", "gpuval.fleet.validate"}
+
+
 @pytest.mark.parametrize("path", sorted((FLEET / "roles").glob("*/meta/main.yml")), ids=lambda path: path.parts[-3])
 def test_no_role_depends_on_another(path):
     """Each dependency is a task more for every node, and its defaults are merged once more for every task."""
