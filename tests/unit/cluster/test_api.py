@@ -317,21 +317,38 @@ class TestRefusals:
     def test_an_api_server_that_has_just_started_denies_everything(self, kit, cluster, monkeypatch, verb):
         monkeypatch.setattr(api, "DENIED_SECONDS", 8.0)
         kit.deny(verb, "batch", "jobs", times=3)
-        cluster.create(job())
-        cluster.list("Job")
+        cluster.create(job()) if verb == "create" else cluster.list("Job")
         assert kit.counts()[Asked(verb, "batch", "jobs")] == 4
 
-    def test_a_denial_is_waited_out_once(self, kit, monkeypatch):
+    def test_denials_are_waited_out_once_for_all_kinds_of_requests(self, kit, monkeypatch):
         monkeypatch.setattr(api, "DENIED_SECONDS", 0.5)
-        kit.deny("create", "batch", "jobs")
+        kinds = ("jobs", "pods", "events")
+        for resource, group in zip(kinds, ("batch", "", "")):
+            kit.deny("list", group, resource)
         with Cluster(Access(str(kit.kubeconfig))) as cluster:
-            counts = []
-            for _time in range(2):
+            for kind in ("Job", "Pod", "Event"):
                 with pytest.raises(Forbidden):
-                    cluster.create(job())
-                counts.append(kit.counts()[Asked("create", "batch", "jobs")])
-        assert 2 <= counts[0] <= 5
-        assert counts[1] == counts[0] + 1
+                    cluster.list(kind)
+        first, *others = (sum(n for asked, n in kit.counts().items() if asked.resource == kind) for kind in kinds)
+        assert 2 <= first <= 5
+        assert others == [1, 1]
+
+    def test_a_denial_is_final_where_the_cluster_has_allowed_anything(self, kit, cluster, monkeypatch):
+        monkeypatch.setattr(api, "DENIED_SECONDS", 60.0)
+        cluster.list("Pod")
+        kit.deny("list", "batch", "jobs")
+        with pytest.raises(Forbidden):
+            cluster.list("Job")
+        assert kit.counts()[Asked("list", "batch", "jobs")] == 1
+
+    def test_a_cluster_that_was_unreachable_may_have_just_started(self, kit, monkeypatch):
+        monkeypatch.setattr(api, "DENIED_SECONDS", 8.0)
+        with Cluster(Access(str(kit.kubeconfig))) as cluster:
+            cluster.list("Pod")
+            kit.deny("list", "batch", "jobs", times=2)
+            kit.down(0.3)
+            cluster.list("Job")
+        assert kit.counts()[Asked("list", "batch", "jobs")] == 3
 
     def test_all_missing_rules_at_once(self, kit, cluster):
         needed = sorted(permissions.granted(permissions.documents("gpuval")))
@@ -349,7 +366,7 @@ class TestRefusals:
         kit.allow_only(lambda asked: tuple(asked) in granted)
         cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpuval"}})
         cluster.create(config_map())
-        cluster.create(manifests.trial_pod("gpuval", PodSettings()), dry_run=True)
+        cluster.create(manifests.trial_pod("gpuval", PodSettings(), ["all:1"]), dry_run=True)
         cluster.create({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "labels": LABELS}})
         cluster.create(job())
         pod = kit.wait(lambda: cluster.list("Pod")[0])[0]["metadata"]["name"]

@@ -106,6 +106,7 @@ class Preparation:
 
     def __init__(self, kit):
         self.kit, self.told, self.pods = kit, [], {}
+        self.images = {}
         self.role_file = kit.directory / "state" / "role.yml"
 
     def _tell(self, *lines):
@@ -123,6 +124,7 @@ class Preparation:
             "marks": False,
             "volumes": False,
             "pods": self.pods,
+            "images": self.images,
             "role_file": str(self.role_file),
         }
         self.told.clear()
@@ -209,3 +211,28 @@ class TestPreparation:
         assert prepare()["changed"]
         (warned,) = [told for told in prepare.told if "quota" in told]
         assert warned.startswith("namespace gpuval: pods refused: exceeded quota: gpus: raise or free the quota")
+
+    @pytest.mark.parametrize(
+        ("own", "references", "warned"),
+        [
+            ("", [], ""),  # a run without an image is refused for that
+            ("registry.example.org/all:1", [], ""),
+            ("registry.example.org/all:1", ["registry.example.org/training:1"], ""),
+            ("registry.example.org/all:1", ["elsewhere.example.org/training:1"], "elsewhere.example.org/training:1"),
+            ("elsewhere.example.org/all:1", ["registry.example.org/training:1"], "elsewhere.example.org/all:1"),
+        ],
+    )
+    def test_a_policy_for_images_sees_those_of_the_run(self, prepare, own, references, warned):
+        def allowed(resource, manifest):
+            spec = manifest.get("spec", {}) if resource.kind == "Pod" else {}
+            for container in [*spec.get("initContainers", ()), *spec.get("containers", ())]:
+                if not container["image"].startswith("registry.example.org/"):
+                    raise Problem(403, "Forbidden", f"image {container['image']} is not of an allowed registry")
+
+        prepare.kit.server.admit = allowed
+        prepare.pods = {"image": own}
+        prepare.images = {f"image-{number}": {"reference": one} for number, one in enumerate(references)}
+        assert prepare()["changed"]
+        found = [told for told in prepare.told if "allowed registry" in told]
+        assert bool(found) == bool(warned)
+        assert all(warned in told for told in found)

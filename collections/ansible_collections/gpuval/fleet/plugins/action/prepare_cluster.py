@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import re
+
 from ansible.errors import AnsibleActionFail
 
+from ..plugin_utils.artifacts import images
 from ..plugin_utils.cluster import classes, manifests, names, permissions, pod_classes, pod_settings
 from ..plugin_utils.cluster.api import Access, Cluster, ClusterError, Forbidden, Missing, Refused
 from ..plugin_utils.core import files
@@ -13,6 +16,8 @@ from ..plugin_utils.core.paths import project_path
 
 #: Of a webhook that answers to no dry run.
 NO_DRY_RUN = "does not support dry run"
+#: A refusal that may concern the image.
+ABOUT_IMAGES = re.compile(r"image|registr", re.IGNORECASE)
 
 
 class ActionModule(ControllerAction):
@@ -60,20 +65,23 @@ class ActionModule(ControllerAction):
             _try_namespace(cluster)
         if not made:
             settings = pod_settings.parse(options["pods"])
+            references = [image.reference for image in images.parse(options["images"])]
+            named = [*dict.fromkeys(filter(None, [settings.image, *references]))]
             for each in [settings, pod_settings.for_gang(settings)] if settings.gang else [settings]:
-                self._try_pod(cluster, each)
+                self._try_pod(cluster, each, named)
         return made
 
-    def _try_pod(self, cluster, settings):
-        """A dry run of a pod: Pod Security is final, a quota or the image in its place may be another by then."""
+    def _try_pod(self, cluster, settings, named):
+        """A dry run of a pod: Pod Security is final, a quota may be another by then. Without the images of the run
+        (`named`) nothing is known of what is refused for its image."""
         try:
-            cluster.create(manifests.trial_pod(cluster.namespace, settings), dry_run=True)
+            cluster.create(manifests.trial_pod(cluster.namespace, settings, named or ["none"]), dry_run=True)
         except Refused as error:
             why, text = classes.of_error(error), pod_classes.without_pod_name(str(error))
             text = f"namespace {cluster.namespace}: {text}: {classes.remedy_of(why.name)}"
             if why.name == "pod_security":
                 raise Refused(text, error.code) from None
-            if NO_DRY_RUN not in text:
+            if NO_DRY_RUN not in text and (named or not ABOUT_IMAGES.search(str(error))):
                 self._display.warning(text)
 
     def _show(self, path, role):

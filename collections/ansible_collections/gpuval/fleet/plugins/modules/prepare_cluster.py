@@ -43,6 +43,10 @@ options:
       - What Pod Security refuses fails; what a quota or a policy refuses is a warning.
     type: dict
     default: {}
+  images:
+    description: The images of the run, C(gpuval_images). A trial pod has them, since policies may refuse a registry.
+    type: dict
+    default: {}
   role_file:
     description: Where the Role is written.
     type: path

@@ -54,8 +54,8 @@ MAX_STATUS_BYTES = 1 << 16
 RETRIED = frozenset({429, 500, 502, 503, 504})
 #: For logs the other codes mean that the node's kubelet does not answer: a retry does not help.
 LOG_RETRIED = frozenset({429})
-#: How long a request is retried that access control denies: an API server that has just started denies everything
-#: until it has read its Roles. Each kind of request has this time once.
+#: How long requests are retried that access control denies, all together: an API server that has just started denies
+#: everything until it has read its Roles. Denials of one that has allowed anything are final.
 DENIED_SECONDS, DENIED_WAIT_SECONDS = 8.0, 2.0
 #: How often credentials that expired (exec plugins, files) are read again in one call.
 MAX_LOGINS = 2
@@ -207,8 +207,9 @@ class Cluster:
         self._sleep = sleep
         self._lock = threading.Lock()
         self.asked: Counter[Asked] = Counter()
-        #: Since when access control denies a request.
-        self._denied_at: dict[Asked, float] = {}
+        #: Whether the API server allowed a request since it was last unreachable, and since when it denies all.
+        self._allowed = False
+        self._denied_at: float | None = None
         # Keys and certificates of a kubeconfig are written here. The library removes its own at the interpreter's exit,
         # which the forked workers of Ansible skip.
         self._folder = tempfile.mkdtemp(prefix=_FOLDER_PREFIX)
@@ -402,14 +403,14 @@ class Cluster:
                     raise problem from None
             else:
                 if answer.status < 300:
-                    self._denied_at.pop(request.asked, None)
+                    self._allowed = True
                     return answer
                 problem = self._error(request.asked, answer)
                 if answer.status == 401 and logins < MAX_LOGINS:
                     logins += 1
                     self._log_in_again(known)
                     wait = 0.0 if logins == 1 else wait
-                elif isinstance(problem, Forbidden) and self._is_new_denial(request.asked):
+                elif isinstance(problem, Forbidden) and self._may_have_just_started():
                     wait = min(wait, DENIED_WAIT_SECONDS)
                 elif answer.status not in retried:
                     raise problem
@@ -420,10 +421,11 @@ class Cluster:
             if wait:
                 self._sleep(wait)
 
-    def _is_new_denial(self, asked: Asked) -> bool:
+    def _may_have_just_started(self) -> bool:
         """Whether the API server that denies a request may only have started just now."""
         now = time.monotonic()
-        return now - self._denied_at.setdefault(asked, now) < DENIED_SECONDS
+        self._denied_at = now if self._denied_at is None else self._denied_at
+        return not self._allowed and now - self._denied_at < DENIED_SECONDS
 
     def _once(self, request: Request, read_seconds: float, *, stream: bool = False) -> Any:
         with self._lock:  # an expired login is renewed once, not by each thread
@@ -474,6 +476,7 @@ class Cluster:
 
     def _unreachable(self, error: Exception) -> ClusterError:
         host = self._client.configuration.host
+        self._allowed, self._denied_at = False, None  # it may be about to start
         return Unreachable(
             f"{host} does not answer: {_plain(error)}: check the kubeconfig, its context, and the network"
         )

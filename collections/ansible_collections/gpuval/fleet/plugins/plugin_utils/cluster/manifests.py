@@ -305,11 +305,14 @@ def job_of(run: Run, item: Placement, place: PlanPlace) -> Manifest:
     return gangs.queued(job, settings.queue) if gang else job
 
 
-def trial_pod(namespace_name: str, settings: PodSettings) -> Manifest:
+def trial_pod(namespace_name: str, settings: PodSettings, images: Sequence[str]) -> Manifest:
     """A pod of these settings as a run makes it, for a dry run: the namespace's policies answer to it."""
     name = "gpuval-prepare"
-    stage = {"name": "trial", "image": settings.image or "trial", "container": {"python": settings.python}}
-    plan = {"node": name, "attempt": 1, "stages": [{**stage, "grace_seconds": 1}]}
+    stages = [
+        {"name": f"trial-{number}", "image": image, "container": {"python": settings.python}, "grace_seconds": 1}
+        for number, image in enumerate(images, 1)
+    ]
+    plan = {"node": name, "attempt": 1, "stages": stages}
     item = Placement(Target(name), replace(settings, resource=""), plan)
     metadata = {
         "name": name,
