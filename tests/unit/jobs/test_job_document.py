@@ -49,6 +49,8 @@ MISTAKES = [
     ("timeout_seconds: 600", "files: [train.py]", "17: files[0]: there is no file "),
     ("timeout_seconds: 600", "files: [../train.py]", "17: files[0]: '../train.py' does not have the form"),
     ("timeout_seconds: 600", "container: {shm_byte: 1}", "17: container: unknown keys shm_byte; is it shm_bytes?"),
+    ("timeout_seconds: 600", "datasets: [Pixels]", "17: datasets[0]: 'Pixels' does not have the form"),
+    ("  patterns:", "  output: [megatorn]\n  patterns:", "14: results.output: no reader is called 'megatorn'; is it "),
     ("timeout_seconds: 600", "name: twice", "17: not YAML: the key 'name' stands twice"),
     ("steps:", "steps: [", "7: not YAML: "),
     ("schema: gpuval.job/1", "schema: gpuval.jobs/1", "1: schema: "),

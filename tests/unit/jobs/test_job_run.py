@@ -99,11 +99,18 @@ def test_figures_that_were_declared_must_come(node, tmp_path):
     assert (record["state"], values(record)["loss"]) == ("success", 0.5)
 
 
+def test_the_log_of_a_known_program_gives_figures(node, tmp_path):
+    line = "iteration 1/ 2 | elapsed time per iteration (ms): 250.0 | lm loss: 2.5E+00 |"
+    steps = [step("work", f"echo '{line}'")]
+    record, _log = jobs.run(node, jobs.write(tmp_path, results={"output": ["megatron"]}, steps=steps))
+    assert (record["state"], values(record)["mine_step_seconds"]) == ("success", 0.25)
+
+
 def test_without_declared_figures_the_job_is_no_success(node, tmp_path):
     results = {"patterns": [{"pattern": r"loss=(?P<value>\S+)", "name": "loss"}]}
     record, _log = jobs.run(node, jobs.write(tmp_path, results=results, steps=[step("work", "echo done")]))
     assert record["state"] == "crash"
-    assert "none of its declared patterns" in record["message"]
+    assert "its output has no declared figure" in record["message"]
 
 
 def test_a_csv_file_gives_figures(node, tmp_path):

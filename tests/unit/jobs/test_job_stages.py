@@ -22,7 +22,8 @@ def chosen(job, kind):
 
 
 def test_a_job_is_a_stage_of_the_plan(tmp_path):
-    job = jobs.write(tmp_path, steps=STEPS, timeout_seconds=90, container={"shm_bytes": 1 << 30}, image="training")
+    job = jobs.write(tmp_path, steps=STEPS, timeout_seconds=90, container={"shm_bytes": 1 << 30}, image="training",
+                     datasets=["pixels"], results={"output": ["megatron"]})  # fmt: skip
     declared = stages.workloads([job], images={"training": {"reference": "r/x:1"}}, environment={"A": 1})
     settings = plans.Settings(
         "run-1", "node-1", "2026-11-20T20:00:00Z", 60, 10, "docker", "auto", None, "python3", None
@@ -33,6 +34,7 @@ def test_a_job_is_a_stage_of_the_plan(tmp_path):
     assert (stage["needs"], stage["timeout_seconds"], stage["image"]) == (["facts"], 90, "r/x:1")
     assert stage["container"] == {"shm_bytes": 1 << 30}
     assert stage["environment"]["A"] == "1"
+    assert (stage["datasets"], [reader["name"] for reader in stage["output"]]) == (["pixels"], ["megatron"])
     assert [step.name for step in packed(declared["mine"]).steps] == ["clone", "convert", "train"]
 
 
@@ -57,12 +59,12 @@ def test_steps_are_skipped_and_forced_by_settings_and_by_the_names_of_test_beds(
 
 
 def test_a_job_whose_last_step_is_skipped_owes_no_figures(tmp_path):
-    results = {"patterns": [{"pattern": "x (?P<value>.*)"}], "csv": "perf.csv"}
+    results = {"output": ["deepspeed"], "csv": "perf.csv"}
     job = jobs.write(tmp_path, steps=STEPS, results=results)
     (declared,) = stages.workloads([job]).values()
     assert (packed(declared).figures, packed(declared).csv) == (True, "perf.csv")
     (declared,) = stages.workloads([job], skip=["train"]).values()
-    assert (packed(declared).figures, packed(declared).csv) == (False, "")
+    assert (packed(declared).figures, packed(declared).csv, declared["output"]) == (False, "", [])
 
 
 @pytest.mark.parametrize(

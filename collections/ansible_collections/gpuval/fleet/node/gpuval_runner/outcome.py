@@ -66,7 +66,7 @@ def judge(evidence: Evidence) -> tuple[str, str]:
             return "failure", _sentence("it reported success but left processes that KILL did not end", message)
         return "success", message
     if evidence.patterns:
-        what = "ended without a result: none of its declared patterns (patterns, output) matched its output"
+        what = "ended without a result: its output has no declared figure; compare `patterns` and `output` with its log"
     elif result:
         what = "ended without a result: its result file never became final"
     else:

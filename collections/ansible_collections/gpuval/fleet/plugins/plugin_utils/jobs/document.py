@@ -14,7 +14,7 @@ from typing import Any
 from ..core import schemas, yaml_file
 from ..core.errors import GpuvalError
 from ..core.text import meant
-from ..runs import plans, settings
+from ..runs import outputs, plans, settings
 
 MAX_FILE_BYTES = 256 << 10
 #: Of the files that a job copies to its nodes, together: they travel in the plan.
@@ -51,6 +51,7 @@ class Job:
     environment: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
     patterns: tuple[Mapping[str, str], ...] = ()
+    output: tuple[str, ...] = ()
     csv: str = ""
     stage: Mapping[str, Any] = field(default_factory=dict)
 
@@ -141,7 +142,12 @@ def _doubts(document: Mapping[str, Any]) -> Iterable[Problem]:
         plans.checked_container(document["name"], document.get("container", {}))
     except plans.PlanError as error:
         yield ("container",), str(error).partition(": ")[2]
-    for index, one in enumerate(document.get("results", {}).get("patterns", ())):
+    results = document.get("results", {})
+    try:
+        outputs.readers(results.get("output"))
+    except outputs.OutputError as error:
+        yield ("results", "output"), str(error)
+    for index, one in enumerate(results.get("patterns", ())):
         try:
             groups = re.compile(one["pattern"]).groupindex
         except re.error as error:
@@ -176,7 +182,7 @@ def _files(path: Path, names: Sequence[str]) -> tuple[dict[str, str], list[tuple
 
 def _job(path: Path, document: Mapping[str, Any], files: Mapping[str, str]) -> Job:
     results = document.get("results", {})
-    own = ("container", "needs", "on_failure", "retry", "log_max_bytes", "tags", "expected_seconds")
+    own = ("container", "datasets", "needs", "on_failure", "retry", "log_max_bytes", "tags", "expected_seconds")
     times = ("timeout_seconds", "inactivity_seconds", "grace_seconds")
     return Job(
         path=path,
@@ -186,6 +192,7 @@ def _job(path: Path, document: Mapping[str, Any], files: Mapping[str, str]) -> J
         environment=_texts(document.get("environment", {})),
         files=files,
         patterns=tuple(results.get("patterns", ())),
+        output=tuple(results.get("output", ())),
         csv=results.get("csv", ""),
         stage={key: document[key] for key in (*own, *times) if key in document},
     )

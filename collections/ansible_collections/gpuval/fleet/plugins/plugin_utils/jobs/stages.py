@@ -97,7 +97,7 @@ def declaration(
     variables = _variables(job, environment)
     skipped = _skipped(job, skip, environment)
     forced = {*force, *_asked(variables, FORCE_VARIABLES)}
-    figures = [] if job.steps[-1].name in skipped else [dict(one) for one in job.patterns]
+    owed = job.steps[-1].name not in skipped
     return {
         "needs": ["facts", "image"],
         **job.stage,
@@ -105,7 +105,8 @@ def declaration(
         "command": ["{python}", "-m", "gpuval_workloads.job"],
         "image": (images.get(job.image) or {}).get("reference") if job.image else None,
         "environment": {**variables, VARIABLE: _packed(job, skipped, forced)},
-        "patterns": [*figures, {"pattern": PERFORMANCE, "name": job.name}, {"pattern": OF_CSV}],
+        "patterns": [*(job.patterns if owed else ()), {"pattern": PERFORMANCE, "name": job.name}, {"pattern": OF_CSV}],
+        "output": list(job.output) if owed else [],
     }
 
 
@@ -135,7 +136,7 @@ def _packed(job: Job, skip: Iterable[str], force: Iterable[str]) -> str:
         {
             "name": job.name,
             "files": dict(job.files),
-            "figures": bool(job.patterns) and result_of_all,
+            "figures": bool(job.patterns or job.output) and result_of_all,
             "csv": job.csv if result_of_all else "",
             "steps": [
                 {
