@@ -162,6 +162,16 @@ def test_before_the_first_start_the_message_says_what_to_do(tmp_path):
         EmbeddedStore(tmp_path, "gpuval").connection()
 
 
+def test_an_outgoing_connection_never_takes_a_port_of_the_store(tmp_path):
+    store = EmbeddedStore(tmp_path, "gpuval")
+    store.start()
+    try:
+        lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+        assert max(store.ports()) < min(lowest, 32768)
+    finally:
+        store.stop()
+
+
 def test_a_port_in_use_is_reported_with_what_to_do(tmp_path):
     import socket
 

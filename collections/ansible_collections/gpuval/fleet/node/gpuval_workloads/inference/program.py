@@ -7,6 +7,7 @@ import hashlib
 import http.client
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -15,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -362,9 +363,12 @@ def _check_gone(left: Sequence[int], endpoint: Endpoint) -> None:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return probe.getsockname()[1]
+    """One below those that Linux gives to outgoing connections, which may take it before the server listens."""
+    for port in random.sample(range(20000, 29000), 50):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((HOST, port))
+            return port
+    raise WorkloadFailure(f"no port is free on {HOST}")
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import random
 import secrets
 import shutil
 import socket
@@ -47,6 +48,8 @@ from .rclone import find_rclone
 
 START_SECONDS = 15.0
 STOP_SECONDS = 10.0
+#: Below those that Linux gives to outgoing connections, any of which may take a port before the store starts again.
+OWN_PORTS = range(20000, 32768)
 #: Folder of each bucket that the read-only server shows.
 READ_ONLY = ("--read-only", "--include", "/*/models/**")
 #: Each refused handshake is a line.
@@ -393,15 +396,12 @@ class EmbeddedStore(StoreBackend):
 
 def _free_port(hosts: list[str]) -> int:
     """A port that is free on every one of these addresses."""
-    for _attempt in range(50):
+    for port in random.sample(OWN_PORTS, 50):
         with ExitStack() as held:
-            port = 0
             try:
                 for host in hosts:
                     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-                    probe = held.enter_context(socket.socket(family))
-                    probe.bind((host, port))
-                    port = probe.getsockname()[1]
+                    held.enter_context(socket.socket(family)).bind((host, port))
             except OSError as error:
                 if error.errno != errno.EADDRINUSE:
                     raise StoreError(f"the embedded store cannot listen on {host}: {error.strerror}") from error
