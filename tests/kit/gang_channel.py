@@ -34,11 +34,11 @@ def gang(port, index, count=3):
 class Party:
     """A member: its line, what it was told to stop for, and its heartbeats."""
 
-    def __init__(self, port, index, limits, count=3, token=TOKEN):
+    def __init__(self, port, index, limits, count=3, token=TOKEN, find_ended=lambda _nodes: None):
         self.stops, self.ticks, self.index = [], 0, index
         self.is_still = False
         self.line = ControlChannel(
-            gang(port, index, count), token, limits, self.beats, self.stops.append, {"brings": index}
+            gang(port, index, count), token, limits, self.beats, self.stops.append, {"brings": index}, find_ended
         )
 
     def beats(self):

@@ -1,6 +1,7 @@
 """What the launches of a run share."""
 
 import base64
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.plans import Pla
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.store.service import S3Service
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.watch import launching
 
-RUN = {"folder": "r1", "deadline_seconds": 60}
+RUN = {"folder": "r1", "deadline_seconds": 60, "nodes": {"n1": {}}}
 
 
 def test_the_archives_are_those_of_the_payload():
@@ -75,6 +76,21 @@ def test_the_urls_of_a_node_launched_late_end_with_those_of_the_others():
     (early, late) = (node_store().given("n1", ["facts"], left)["store"]["put"]["records/facts"] for left in (60, 10))
     assert f"X-Amz-Expires={launching.SIGNED_SLACK_SECONDS + 60}&" in early
     assert f"X-Amz-Expires={launching.SIGNED_SLACK_SECONDS + 10}&" in late
+
+
+@pytest.mark.parametrize(
+    ("node", "reachable", "read"), [("n1", True, ["n2", "n3"]), ("n2", True, []), ("n1", False, [])]
+)
+def test_the_leader_of_a_gang_may_read_the_records_of_its_members(node, reachable, read, monkeypatch):
+    members = [{"node": name, "address": name, "slots": 1} for name in ("n1", "n2", "n3")]
+    nodes = {one["node"]: {"gang": {"name": "all", "index": index}} for index, one in enumerate(members)}
+    run = {**RUN, "nodes": nodes, "gangs": {"all": {"members": members, "port": 29500, "ssh_port": 3022}}}
+    store = dataclasses.replace(node_store(reachable=reachable), run=run)
+    given = store.given(node, ["collective"], 60)["store"]
+    assert list(given.get("members", {})) == [f"collective/{name}" for name in read]
+    assert all(f"/r1/records/collective/{name}.json?" in given["members"][f"collective/{name}"] for name in read)
+    monkeypatch.setattr(launching, "MAX_MEMBER_URLS", 1)
+    assert "members" not in store.given(node, ["collective"], 60)["store"]
 
 
 def test_a_store_out_of_reach_gives_no_url_and_no_model():

@@ -93,6 +93,27 @@ def test_a_leader_that_cannot_be_reached_is_named_long_before_the_last_member_ma
     assert time.monotonic() - began < 30
 
 
+def test_a_member_that_has_ended_is_not_waited_for(parties, monkeypatch):
+    """It cannot join any more, and the leader reads so in its record."""
+    monkeypatch.setattr(control_channel, "LOOK_SECONDS", 0.2)
+    limits, asked = Limits(join_seconds=60, silence_seconds=3), []
+
+    def find_ended(nodes):
+        asked.append(nodes)
+        return ("node-2", "the leader is unreachable") if nodes == ["node-2"] else None
+
+    made = [parties(0, limits, find_ended=find_ended), parties(2, limits)]
+    began = time.monotonic()
+    for party in made:
+        with pytest.raises(
+            StoppedError, match=r"^node-2 .* ended before it joined: the leader is unreachable$"
+        ) as raised:
+            party.line.join()
+        assert raised.value.stop.node == "node-2"
+    assert time.monotonic() - began < 30
+    assert asked[-1] == ["node-2"]
+
+
 def test_who_is_waited_for_is_printed(parties, monkeypatch, capfd):
     monkeypatch.setattr(control_channel, "WAITING_SECONDS", 0.3)
     parties(0, Limits(join_seconds=60, silence_seconds=3))

@@ -26,6 +26,7 @@ ENGINE_VARIABLES = (
 )
 #: In the stage's scratch directory: the gang that the node is part of.
 GANG_FILE = "gang.json"
+GANG_RECORDS_FILE = "gang_records.json"
 #: Folder of the run's directory with the keys of a gang.
 SSH_KEYS = "ssh"
 MAD_VENDORS = {"nvidia": "NVIDIA", "amd": "AMD", "gaudi": "GAUDI", "cpu": "CPU"}

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Optional
 
-from gpuval_runner.environment import GANG_FILE
+from gpuval_runner.environment import GANG_FILE, GANG_RECORDS_FILE
+from gpuval_runner.files import read_object
 from gpuval_runner.layout import CACHE_MARK
+from gpuval_runner.store import MAX_STORE_BYTES
 
 #: Sockets made below TMPDIR (as by multiprocessing) need about 35 more bytes and have 107 in all (unix(7)).
 LONGEST_TEMPORARY = 68
@@ -36,11 +39,19 @@ def make(work: Path) -> Path:
     return temporary
 
 
-def write_gang(work: Path, document: str) -> None:
-    """Write the gang's document where its variable points, into the scratch directory. Raises ``OSError``."""
-    if document:
-        path = work / GANG_FILE
-        path.write_text(document, encoding="utf-8")
+def write_gang(work: Path, document: str, given: Path) -> None:
+    """Write the gang's document where its variable points, into the scratch directory, and for its leader the URLs of
+    the members' records, from the store file in the folder `given`. Raises ``OSError``."""
+    if not document:
+        return
+    files = {GANG_FILE: document}
+    store = read_object((given / "store.json").resolve(), MAX_STORE_BYTES)
+    if isinstance(store.get("members"), dict):
+        authority = (given / store["ca_file"]).read_text(encoding="utf-8") if store.get("ca_file") else ""
+        files[GANG_RECORDS_FILE] = json.dumps({"urls": store["members"], "ca": authority})
+    for name, text in files.items():
+        path = work / name
+        path.write_text(text, encoding="utf-8")
         path.chmod(0o644)  # the directory's own mode limits access
 
 

@@ -159,7 +159,7 @@ class StageRun:
             return outcome.ended
         try:
             scratch.make(context.places.work)
-            scratch.write_gang(context.places.work, context.plan.gang)
+            scratch.write_gang(context.places.work, context.plan.gang, context.places.run)
             scratch.make_cache(context.places.models)
         except OSError as error:
             return Ended(start_error=f"{error.filename}: {error.strerror}: make room or correct the path")

@@ -185,7 +185,7 @@ class ContainerRun:
         if scratch.remove(work):  # files of another user, left by a container whose runner was killed
             chown_to_runner(engine, mark, work)
         scratch.make(work)
-        scratch.write_gang(work, self.plan.gang)
+        scratch.write_gang(work, self.plan.gang, self.places.run)
         scratch.make_cache(self.places.models)
         inside = [work, work / "cache", *(work / name for name in (PLACES.temporary.name, HOME.name))]
         for path in inside:

@@ -37,6 +37,7 @@ from ..common.result import EXIT_CRASH, Result, WorkloadCrash, WorkloadFailure, 
 from ..common.stall import GONE, stall_seconds
 from ..diagnostics import nccl_log
 from . import collectives, mpi, processes, wrong
+from .absent import MemberRecords
 from .collectives import NODES_VARIABLE
 from .config import RANKS, CollectivesConfig, Config, parse_arguments
 from .control_channel import CAUSE, SHARED, ControlChannel, Limits, StoppedError
@@ -186,7 +187,9 @@ def _take_part(
         stopper = Stopper(work.stop)
         token = _token(os.environ)
         channel = stack.enter_context(
-            ControlChannel(gang, token, limits, lambda: beats_of(folder, gang), stopper, bring)
+            ControlChannel(
+                gang, token, limits, lambda: beats_of(folder, gang), stopper, bring, MemberRecords.of().ended
+            )
         )
         signal.signal(signal.SIGTERM, _end_by_signal)  # else this member would count as lost
         try:

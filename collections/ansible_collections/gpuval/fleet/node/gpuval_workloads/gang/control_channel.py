@@ -37,6 +37,8 @@ QUIET_BEATS = 4
 RETRY_SECONDS = 1.0
 #: For one attempt to connect to the leader. A host that is up answers or refuses within this time.
 CONNECT_SECONDS = 10.0
+#: How often the leader looks for an ended stage of members that have not joined.
+LOOK_SECONDS = 10.0
 #: How often a member prints what it waits for.
 WAITING_SECONDS = 30.0
 CLOSED_ERRORS = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
@@ -54,6 +56,8 @@ OTHER_FILES = 256
 
 #: The beats of a member's ranks and the state of their processes, by place on the node.
 Beats = Callable[[], Mapping[int, tuple[Beat, str]]]
+#: Of these nodes one whose stage has ended without success, with its message; may take seconds.
+FindEnded = Callable[[Sequence[str]], "tuple[str, str] | None"]
 
 
 @dataclass(frozen=True)
@@ -101,10 +105,17 @@ class ControlChannel:
     """
 
     def __init__(
-        self, gang: Gang, token: str, limits: Limits, beats: Beats, on_stop: Callable[[Stop], None], bring: Any = None
+        self,
+        gang: Gang,
+        token: str,
+        limits: Limits,
+        beats: Beats,
+        on_stop: Callable[[Stop], None],
+        bring: Any = None,
+        find_ended: FindEnded = lambda _nodes: None,
     ) -> None:
         self._gang, self._token, self._limits = gang, token.encode(), limits
-        self._beats, self._on_stop, self._bring = beats, on_stop, bring
+        self._beats, self._on_stop, self._bring, self._find_ended = beats, on_stop, bring, find_ended
         self._stop: Stop | None = None
         self._ended: dict[int, dict[str, Any]] = {}
         self._broken: list[tuple[int, float, Stop]] = []
@@ -173,12 +184,13 @@ class ControlChannel:
             self._end_with(Stop(self._gang.own.node, f"port {port} of {address} cannot be used: {error.strerror}"))
             return
         async with server:
-            waiting = _Waiting()
+            waiting, looking = _Waiting(), self._loop.create_task(self._look_for_ended())
             while len(self._brought) < len(self._gang.members) and not self._stop and not self._broken:
                 if time.monotonic() - begun > self._limits.join_seconds:
                     self._end_with(self._absent())
                 waiting.say(f"waiting for {_names(self._missing())} to join")
                 await asyncio.sleep(0.1)
+            looking.cancel()
             if not self._stop and not self._broken:
                 brought = [self._brought[index] for index in range(len(self._gang.members))]
                 await self._send_all({"kind": "go", "brought": _packed(brought)})
@@ -187,6 +199,15 @@ class ControlChannel:
 
     def _missing(self) -> list[Member]:
         return [member for index, member in enumerate(self._gang.members) if index not in self._brought]
+
+    async def _look_for_ended(self) -> None:
+        """End the gang when a member that has not joined cannot do so any more."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            found = await self._loop.run_in_executor(None, self._find_ended, [one.node for one in self._missing()])
+            for member in self._missing():
+                if found and member.node == found[0]:
+                    self._end_with(_stop_for([member], f" ended before it joined: {found[1]}"))
 
     def _absent(self) -> Stop:
         return _stop_for(

@@ -20,7 +20,7 @@ from ..runs import plans
 from ..runs.folder import RunFolder
 from ..ssh import target
 from ..ssh.known_hosts import HostKeyError
-from ..store.access import open_store, signed_urls
+from ..store.access import object_key, open_store, signed_urls
 from ..store.backend import StoreBackend
 from ..store.rclone import rclone_config
 
@@ -29,6 +29,9 @@ PROBE_FILE = "probe.json"
 REACHABLE = "reachable"
 #: URLs stay valid this long after the run's deadline: records of cancelled stages are evidence too.
 SIGNED_SLACK_SECONDS = 3600
+
+#: A leader of more members gets no URLs of their records: a Secret holds 1 MiB.
+MAX_MEMBER_URLS = 256
 
 #: The program of multi-node stages; its `training` uses DeepSpeed.
 GANG = "gpuval_workloads.gang"
@@ -92,11 +95,26 @@ class NodeStore:
         if loads and not self.reachable:
             raise plans.PlanError(NO_MODEL)
         writable = list(stages) if self.reachable else []
+        store = signed_urls(self.client, self.run["folder"], node, writable, seconds + SIGNED_SLACK_SECONDS)
+        members = self._members_of(node)
+        if self.reachable and 0 < len(members) * len(stages) <= MAX_MEMBER_URLS:
+            store["members"] = {
+                f"{stage}/{member}": self.client.sign_get(
+                    object_key(self.run["folder"], "records", stage, member), int(seconds)
+                )
+                for stage in stages
+                for member in members
+            }
         return {
-            "store": signed_urls(self.client, self.run["folder"], node, writable, seconds + SIGNED_SLACK_SECONDS),
+            "store": store,
             "rclone_config": rclone_config(self.access.reader()) if loads else "",
             "ca": self.access.ca(),
         }
+
+    def _members_of(self, node: str) -> list[str]:
+        """The other members of the gang that the node leads: it reads their records while it waits for them."""
+        gang = plans.gang_of(self.run, node)
+        return [member["node"] for member in gang["members"][1:]] if gang and gang["index"] == 0 else []
 
 
 def warm(connection: Connection) -> None:

@@ -1,0 +1,69 @@
+"""What the leader reads of members that have not joined, over real HTTP."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from gpuval_workloads.gang.absent import FILE, MemberRecords
+
+
+@pytest.fixture
+def serve():
+    found = {}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            body = found.get(self.path)
+            self.send_response(404 if body is None else 200)
+            self.end_headers()
+            self.wfile.write(body or b"")
+
+        def log_message(self, *_):
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    yield found, f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def records(serve, tmp_path):
+    _, url = serve
+    urls = {
+        f"{stage}/n{number}": f"{url}/{stage}/n{number}" for stage in ("collective", "deepspeed") for number in (2, 3)
+    }
+    (tmp_path / FILE).write_text(json.dumps({"urls": urls, "ca": ""}))
+    return MemberRecords.of({"GPUVAL_GANG_FILE": str(tmp_path / "gang.json"), "GPUVAL_STAGE": "collective"})
+
+
+@pytest.mark.parametrize("state", ["failure", "crash", "timeout"])
+def test_the_first_member_that_has_ended_is_found(serve, records, state):
+    found, _ = serve
+    found["/collective/n3"] = json.dumps(
+        {"state": state, "message": "the leader\nis unreachable " + 1000 * "x"}
+    ).encode()
+    node, message = records.ended(["n2", "n3"])
+    assert node == "n3"
+    assert message.startswith("the leader is unreachable xx") and len(message) == 500
+    assert records.ended(["n2"]) is None
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[1]", b'"crash"', b"\xff", b'{"state": "running"}', b'{"state": "success"}', b"{}"]
+)
+def test_no_member_has_ended_where_its_record_does_not_say_so(serve, records, body):
+    found, _ = serve
+    found["/collective/n2"] = body
+    found["/deepspeed/n3"] = b'{"state": "crash", "message": ""}'
+    assert records.ended(["n2", "n3", "n4"]) is None
+
+
+def test_without_urls_or_a_store_nothing_is_known(tmp_path):
+    assert (
+        MemberRecords.of({"GPUVAL_GANG_FILE": str(tmp_path / "gang.json"), "GPUVAL_STAGE": "x"}).ended(["n2"]) is None
+    )
+    assert MemberRecords.of({}).ended(["n2"]) is None
+    assert MemberRecords({"n2": "http://127.0.0.1:9/x"}).ended(["n2"]) is None
