@@ -14,7 +14,7 @@ from gpuval_runner.errors import PlanError
 from gpuval_runner.record import Record
 from gpuval_runner.result import MAX_ENVIRONMENT, MAX_METRICS, Result
 from gpuval_runner.telemetry import child, kernel_log
-from gpuval_runner.telemetry.monitor import END_SECONDS, Handover, Telemetry
+from gpuval_runner.telemetry.monitor import END_SECONDS, PROCESS, Handover, Telemetry
 from gpuval_runner.telemetry.summary import Summary
 
 from tests.kit.runner import SERIES_SCHEMA, SUCCEED, plan, stage, until
@@ -60,6 +60,14 @@ def gpus(library, tmp_path):
     said = tmp_path / "said"
     said.mkdir()
     return {"LD_LIBRARY_PATH": str(library.parent), "NVIDIA_STAND_IN": str(said)}, said
+
+
+@pytest.fixture(autouse=True)
+def own_helper():
+    """A test's helper has the test's environment."""
+    PROCESS.close()
+    yield
+    PROCESS.close()
 
 
 def metrics(record, scope="node"):
@@ -232,6 +240,48 @@ def test_a_runner_that_is_killed_leaves_no_helper(node, gpus):
     until(lambda: not mine & set(helpers()), what="the helper's end")
 
 
+def test_the_stages_of_a_run_share_a_helper_that_no_stage_can_end(node, gpus):
+    """Not even one that is stopped with all that it started; a helper that is killed is replaced."""
+    of_runner = "for p in $(cat /proc/$PPID/task/*/children); do [ $p = $$ ] || echo $p; done"
+    names = ("first", "stopped", "third", "killer", "last")
+    commands = {
+        "first": f"sleep 0.5; {of_runner} > {node.base}/first; {SUCCEED}",
+        "stopped": "sleep 60",
+        "third": f"sleep 0.5; {of_runner} > {node.base}/third; {SUCCEED}",
+        "killer": f"sleep 0.5; kill -9 `{of_runner}`; {SUCCEED}",
+        "last": f"sleep 0.5; {of_runner} > {node.base}/last; {SUCCEED}",
+    }
+    stages = [stage(name, commands[name], **({"timeout_seconds": 0.5} if name == "stopped" else {})) for name in names]
+    before = set(helpers())
+    node.put_plan(*stages, **GPUS)
+    assert node.call("run", environment=gpus[0]).returncode == 1
+    pids = {name: (node.base / name).read_text().split() for name in ("first", "third", "last")}
+    assert len(pids["first"]) == 1 and pids["third"] == pids["first"] and len(pids["last"]) == 1
+    assert pids["last"] != pids["first"]
+    assert [node.states()[name] for name in names] == ["success", "timeout", "success", "success", "success"]
+    for name in ("first", "stopped", "third", "last"):
+        assert "outlived" not in node.record(name)["message"] and "telemetry" not in node.record(name)["message"]
+        assert metrics(node.record(name))["gpu_lost_count"] == 0, name
+        cost = node.record(name)["environment"]["telemetry"]["cpu_seconds"]
+        assert cost < sum(node.record(each)["duration_seconds"] for each in names)
+    assert "telemetry ended before the stage did" in node.record("killer")["message"]
+    assert not set(helpers()) - before
+
+
+def test_a_helper_whose_source_failed_does_not_serve_the_next_stage(monkeypatch, tmp_path):
+    """What a driver's library holds after an error is not known."""
+    carried, served = Handover(), []
+    for vendor in ("cpu", "cpu", "nvidia", "nvidia"):
+        monkeypatch.setenv("PATH", str(tmp_path))
+        telemetry = Telemetry(0.1, vendor, carried=carried)
+        served.append(carried.helper.process.pid)
+        until(lambda held=telemetry: held.tick() or held.summary._host_samples, what="a sample")
+        telemetry.end()
+        assert (carried.helper is not None) == (vendor == "cpu")
+    carried.close()
+    assert served[0] == served[1] == served[2] != served[3]
+
+
 def test_a_driver_that_hangs_stops_nothing_but_itself(gpus, monkeypatch, tmp_path):
     environment, said = gpus
     for name in ("journalctl", "dmesg"):
@@ -274,7 +324,7 @@ def test_a_driver_that_hangs_stops_nothing_but_itself(gpus, monkeypatch, tmp_pat
 def test_a_helper_that_is_killed_is_reported(monkeypatch):
     telemetry = Telemetry(0.1, "cpu")
     until(lambda: telemetry.tick() or telemetry.summary._host_samples, what="a sample")
-    telemetry._process.kill()
+    telemetry._helper.process.kill()
     telemetry.end()
     assert telemetry.problem == "telemetry ended before the stage did"
 

@@ -16,6 +16,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 _MAX_ENVIRON = 1 << 20
 KILL_SECONDS = 15.0
 FIRST_PAUSE_SECONDS = 0.05
+#: Children of the runner that serve one stage after the other, and so belong to none: the helper of the telemetry.
+LASTING: set[int] = set()
 
 
 @dataclass(frozen=True)
@@ -105,9 +107,9 @@ def belonging(
     """Return the processes that belong to a stage, or to a run when the marker ends in ``/``.
 
     They carry the marker, or are in the stage's session, or are children of `parent` (a runner that adopts orphans), or
-    descend from such or share a session with them. The process that asks and its ancestors never belong.
+    descend from such or share a session with them. The process that asks, its ancestors and `LASTING` never belong.
     """
-    spared = _ancestors(processes, os.getpid() if own_pid is None else own_pid)
+    spared = _ancestors(processes, os.getpid() if own_pid is None else own_pid) | LASTING
     spared_sessions = {processes[pid].session for pid in spared if pid in processes} | {0}
 
     def carries(process: Process) -> bool:

@@ -18,6 +18,7 @@ from gpuval_runner.plan import Plan, Stage
 from gpuval_runner.record import MAX_RECORD_BYTES, Record
 from gpuval_runner.runner import Interrupt, Options, Runner, catch_signals, finish_uploads, make_uploader
 from gpuval_runner.stage import StageContext
+from gpuval_runner.telemetry import monitor as telemetry
 from gpuval_runner.text import one_line
 from gpuval_runner.upload import Uploader
 
@@ -54,6 +55,7 @@ def run_pod(options: Options, stage: str, last: bool, clear: Optional[Path] = No
             record = runner.run_own_stage()
             uploaded = finish_uploads(uploader, options.note, Interrupt())
         finally:
+            telemetry.PROCESS.close()
             if uploader:
                 uploader.close()
         if not uploaded:

@@ -26,6 +26,7 @@ from gpuval_runner.plan import Accelerator, Plan, Stage
 from gpuval_runner.publish import Note, Publisher, note
 from gpuval_runner.record import Record
 from gpuval_runner.stage import INTERRUPTED, StageContext, StageRun
+from gpuval_runner.telemetry import monitor as telemetry
 from gpuval_runner.text import seconds
 from gpuval_runner.upload import Ledger, Uploader
 
@@ -111,6 +112,7 @@ def run(options: Options) -> int:
                     options.note(f"the plan's outcome: {outcome}")
                     return 0 if outcome == "success" else 1
         finally:
+            telemetry.PROCESS.close()
             if uploader:
                 uploader.close()
 

@@ -152,7 +152,7 @@ class StageRun:
                 say=self._log.line,
             ).run(argv, hooks)
             self._telemetry.end()
-            if context.adopts:  # orphans of the engine's client; the telemetry's helper would be waited for as one
+            if context.adopts:  # orphans of the engine's client
                 reap(CHILDREN_SECONDS)
             self._memory = outcome.memory
             self._progress.notes += outcome.notes

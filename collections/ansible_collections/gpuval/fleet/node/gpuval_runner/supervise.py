@@ -25,7 +25,7 @@ STOP_SECONDS, FOLLOW_SECONDS = 30.0, 3.0
 
 @dataclass(frozen=True)
 class ProcessSpec:
-    """What to start. Limits in seconds, 0 is none; `adopts`: the caller is a subreaper and has no other children.
+    """What to start. Limits in seconds, 0 is none; `adopts`: the caller is a subreaper without other children.
 
     `stop` gives for a grace in seconds the command that ends the work where signals to processes do not: a container.
     """

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Callable, Optional
 
-from gpuval_runner import scratch
+from gpuval_runner import descendants, scratch
 from gpuval_runner.containers.brought import engine_id, is_image
 from gpuval_runner.containers.command import (
     HOME,
@@ -372,4 +372,7 @@ def reap(limit: float) -> None:
         except ChildProcessError:
             return
         if pid == 0:
+            others = (p for p in descendants.snapshot().values() if p.pid not in descendants.LASTING)
+            if not any(process.parent == os.getpid() for process in others):
+                return
             time.sleep(0.05)

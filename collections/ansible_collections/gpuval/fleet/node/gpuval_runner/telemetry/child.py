@@ -1,18 +1,19 @@
 """The helper process: reads what may hang in a driver, and reports to the runner by lines of JSON.
 
-It ends when its standard input does. A source of GPU readings has a thread of its own, so that a call that never
-returns stops neither the host's readings nor the kernel's log; it is not waited for.
+A line of settings begins a stage, the next line ends it. The process ends when its standard input does, and after a
+stage whose source failed or hangs: the next one begins with a fresh driver. A source of GPU readings has a thread of
+its own: a call that never returns stops neither the host's readings nor the kernel's log; it is not waited for.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
 import resource
 import select
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -72,6 +73,8 @@ class GpuSampler(threading.Thread):
         self._deadline = math.inf
         #: When the call that is under way began, and how long it may take; None between calls.
         self.call: Optional[tuple[float, float]] = (time.monotonic(), FIRST_HUNG_SECONDS)
+        #: Whether it has ended and holds nothing of a driver.
+        self.ended_well = False
 
     def stop(self, deadline: float) -> None:
         self._deadline = deadline
@@ -85,6 +88,7 @@ class GpuSampler(threading.Thread):
     def run(self) -> None:
         try:
             self._work()
+            self.ended_well = True
         except SourceError as error:
             self._report("no_gpus", reason=str(error))
         except Exception as error:
@@ -131,8 +135,9 @@ class GpuSampler(threading.Thread):
 class Helper:
     """The loop of the process: host, kernel's log, and whether the GPUs' source still answers."""
 
-    def __init__(self, settings: dict[str, Any], report: Reporter) -> None:
-        self._report = report
+    def __init__(self, settings: dict[str, Any], report: Reporter, cpu_before: float = 0.0) -> None:
+        """`cpu_before`: processor time of the stages before, in seconds."""
+        self._report, self._cpu_before = report, cpu_before
         self._period = min(LONGEST_PERIOD_SECONDS, max(LEAST_PERIOD_SECONDS, float(settings["period_seconds"])))
         self._host = Host(settings["root"])
         self._oom = self._host.oom_kills()
@@ -143,7 +148,8 @@ class Helper:
         self._sampler = GpuSampler(report, lambda: open_source(settings), self._period, settings["hung_seconds"])
         self._reported_hung = False
 
-    def run(self, ends: tuple[int, ...]) -> None:
+    def run(self, ends: tuple[int, ...]) -> bool:
+        """Sample until one of the inputs has anything, its end too. Returns whether another stage may follow."""
         self._sampler.start()
         due = time.monotonic()
         while True:
@@ -165,6 +171,7 @@ class Helper:
         if self._log:
             self._drain(self._log)  # messages that the last readings caused
             self._report_end(self._log.problem, "/dev/kmsg")
+        return self._sampler.ended_well
 
     def _should_end(self, ends: tuple[int, ...], due: float) -> bool:
         """Wait for the next look, or until one of the inputs has anything, its end too."""
@@ -183,7 +190,7 @@ class Helper:
     def _report_kernel(self, texts: list[str]) -> None:
         if not texts:
             return
-        if self._events is None:  # most stages have no messages, and a helper begins with each stage
+        if self._events is None:  # most runs have no messages
             from gpuval_runner.telemetry import events
 
             self._events = events.Reader()
@@ -227,8 +234,6 @@ class Helper:
     ) -> None:
         """Report what is known at the end; a later report replaces it."""
         before, now = self._oom, self._host.oom_kills()
-        used = resource.getrusage(resource.RUSAGE_SELF)
-        tools = resource.getrusage(resource.RUSAGE_CHILDREN)
         self._report(
             "end",
             kernel_log=None if problem else source,
@@ -237,7 +242,7 @@ class Helper:
             kernel_position=position,
             oom_kills=None if before is None or now is None else max(0, now - before),
             host_absent=self._host.absent,
-            cpu_seconds=round(used.ru_utime + used.ru_stime + tools.ru_utime + tools.ru_stime, 3),
+            cpu_seconds=round(cpu_seconds() - self._cpu_before, 3),
         )
 
 
@@ -260,17 +265,33 @@ def open_source(settings: dict[str, Any]) -> Optional[Source]:
     return None
 
 
-def main() -> None:
-    """Run the helper with the settings of the last argument; never returns.
+def cpu_seconds() -> float:
+    """Return the processor time of this process and its tools so far."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
 
-    A TERM, which a stage that is stopped sends to all children of the runner, ends it as the end of its input does.
-    """
-    settings = json.loads(sys.argv[-1])
+
+def serve(ended: int) -> None:
+    """Sample stage after stage until the standard input ends, or the handle `ended` has anything."""
+    report, cpu_before = Reporter(1), 0.0
+    orders = io.FileIO(0, closefd=False)  # reads no further than the line: select sees what comes after
+    while True:
+        line = b"" if ended in select.select((0, ended), (), ())[0] else orders.readline()
+        if not line or not Helper(json.loads(line), report, cpu_before).run((0, ended)):
+            return
+        if ended in select.select((0, ended), (), ())[0] or not orders.readline():
+            return
+        cpu_before = cpu_seconds()
+        report("done")
+
+
+def main() -> None:
+    """Serve the runner; never returns. A TERM ends the helper as the end of its input does."""
     ended, ending = os.pipe()
     os.set_blocking(ending, False)
     signal.signal(signal.SIGTERM, lambda *_: None)
     signal.set_wakeup_fd(ending)
     try:
-        Helper(settings, Reporter(1)).run((0, ended))
+        serve(ended)
     finally:
         os._exit(0)  # a thread in a driver's call cannot be ended, and Python would need libgcc_s to try

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Optional, cast
 
+from gpuval_runner import descendants
 from gpuval_runner.environment import inherited
 from gpuval_runner.layout import own_archive
 from gpuval_runner.telemetry import kernel_log
@@ -30,6 +31,49 @@ MAX_READS = 32
 MAX_LINE_BYTES = 1 << 20
 #: `-I -S`: without the user's and the site's packages, and it starts in half the time.
 PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from gpuval_runner.telemetry.child import main; main()"
+#: Ends a stage; and the answer of a helper that is ready for the next one.
+END, DONE = b"end", {"kind": "done"}
+
+
+class HelperProcess:
+    """The process of `child`. It serves one stage after the other: to start one costs as much as a minute of work."""
+
+    def __init__(self, kmsg: Optional[int]) -> None:
+        """`kmsg`: the handle of the kernel's log, to inherit. Raises ``OSError``."""
+        place = own_archive() or Path(__file__).resolve().parents[2]
+        self.process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", PROGRAM, str(place)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=inherited(os.environ),
+            pass_fds=() if kmsg is None else (kmsg,),
+            start_new_session=True,
+            bufsize=0,
+        )
+        self.output = cast("IO[bytes]", self.process.stdout)
+        os.set_blocking(self.output.fileno(), False)
+        descendants.LASTING.add(self.process.pid)
+
+    def order(self, line: bytes) -> bool:
+        """Begin a stage with a line of settings, or end it with any other; returns whether the helper is there."""
+        try:
+            cast("IO[bytes]", self.process.stdin).write(line + b"\n")
+        except OSError:
+            return False
+        return True
+
+    def end(self, wait_seconds: float = KILLED_SECONDS) -> None:
+        """The helper ends when its input does; one that has not after so many seconds is killed."""
+        cast("IO[bytes]", self.process.stdin).close()
+        self.output.close()
+        for seconds in (wait_seconds, KILLED_SECONDS):
+            try:
+                self.process.wait(seconds)
+                break
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        descendants.LASTING.discard(self.process.pid)
 
 
 @dataclass
@@ -43,6 +87,7 @@ class Handover:
     position: Optional[kernel_log.Position] = None
     #: GPUs that earlier stages saw.
     gpus: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
+    helper: Optional[HelperProcess] = None
 
     def open(self, kmsg: Path) -> str:
         """Open the log unless it is; returns why it cannot be read."""
@@ -53,9 +98,25 @@ class Handover:
                 self.kmsg, self.handle = kmsg, kernel_log.open_at_end(kmsg)
             except kernel_log.NoLogError as error:
                 return str(error)
+            self.end_helper()  # it has not inherited the log
         return ""
 
+    def begin(self, settings: bytes) -> HelperProcess:
+        """Begin a stage, in the helper of the stage before if that is still there. Raises ``OSError``."""
+        if self.helper and self.helper.order(settings):
+            return self.helper
+        self.end_helper()
+        self.helper = HelperProcess(self.handle)
+        self.helper.order(settings)
+        return self.helper
+
+    def end_helper(self, wait_seconds: float = KILLED_SECONDS) -> None:
+        if self.helper:
+            self.helper.end(wait_seconds)
+            self.helper = None
+
     def close(self) -> None:
+        self.end_helper()
         if self.handle is not None:
             os.close(self.handle)
             self.handle = None
@@ -80,8 +141,9 @@ class Telemetry:
         carried: Handover = PROCESS,
     ) -> None:
         """Begin sampling every so many seconds; 0 is not at all. `vendor` as in a plan: cpu has no GPUs to look at."""
-        self._process: Optional[subprocess.Popen[bytes]] = None
+        self._helper: Optional[HelperProcess] = None
         self._left = b""
+        self._done = False
         self._end_seconds = end_seconds
         self._carried = carried
         self.summary = Summary(time.monotonic(), period_seconds, carried.gpus)
@@ -100,60 +162,42 @@ class Telemetry:
         handle = self._carried.handle
         position = self._carried.position = self._carried.position or kernel_log.Position.now()
         settings = {**settings, "kmsg": handle, "no_kmsg": problem, "since": [position.wall, position.boot]}
-        place = own_archive() or Path(__file__).resolve().parents[2]
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", PROGRAM, str(place), json.dumps(settings)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env=inherited(os.environ),
-                pass_fds=() if handle is None else (handle,),
-                start_new_session=True,
-                bufsize=0,
-            )
+            self._helper = self._carried.begin(json.dumps(settings).encode("ascii"))
         except OSError as error:
             self.summary.stop(f"telemetry could not be started: {error.strerror or error}")
-            return
-        self._input = cast("IO[bytes]", self._process.stdin)
-        self._output = cast("IO[bytes]", self._process.stdout)
-        os.set_blocking(self._output.fileno(), False)
 
     def tick(self) -> None:
         """Read what the helper reported meanwhile."""
-        if self._process and not self._output.closed:
-            self._read()
+        if self._helper:
+            self._read(self._helper)
 
     def end(self) -> None:
-        """Have the helper read for the last time, and end it, in about `end_seconds` at most; once is enough.
+        """Have the helper read for the last time, in about `end_seconds` at most; once is enough.
 
-        It is a child of the runner, so it has to end before the stage's leftover processes are looked for.
+        One that then waits for the next stage stays; any other is ended, with what its driver left behind.
         """
-        process = self._process
-        if process is None:
+        helper, self._helper = self._helper, None
+        if helper is None:
             return
-        with contextlib.suppress(OSError):
-            self._input.close()
+        helper.order(END)
         deadline = time.monotonic() + self._end_seconds
         with selectors.DefaultSelector() as selector:
-            selector.register(self._output, selectors.EVENT_READ)
+            selector.register(helper.output, selectors.EVENT_READ)
             while time.monotonic() < deadline and selector.select(max(0.0, deadline - time.monotonic())):
-                if not self._read():
+                if not self._read(helper) or self._done:
                     break
         self._carried.gpus = self.summary.seen()
         self._carried.position = self.summary.position or self._carried.position
         self.summary.stop("telemetry ended before the stage did")
-        process.kill()
-        self._output.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(KILLED_SECONDS)
-        self._process = None
+        if not self._done:
+            self._carried.end_helper(0.0)
 
-    def _read(self) -> bool:
+    def _read(self, helper: HelperProcess) -> bool:
         """Read what is there; False when the helper has closed its output."""
         for _ in range(MAX_READS):
             try:
-                data = os.read(self._output.fileno(), READ_BYTES)
+                data = os.read(helper.output.fileno(), READ_BYTES)
             except BlockingIOError:
                 return True
             except OSError:
@@ -165,5 +209,7 @@ class Telemetry:
                 self._left = b""
             for line in lines:
                 with contextlib.suppress(ValueError, RecursionError):
-                    self.summary.take(json.loads(line))
+                    message = json.loads(line)
+                    self._done = self._done or message == DONE
+                    self.summary.take(message)
         return True
