@@ -312,7 +312,7 @@ def trial_pod(namespace_name: str, settings: PodSettings, images: Sequence[str])
         {"name": f"trial-{number}", "image": image, "container": {"python": settings.python}, "grace_seconds": 1}
         for number, image in enumerate(images, 1)
     ]
-    plan = {"node": name, "attempt": 1, "stages": stages}
+    plan = {"node": name, "attempt": 1, "models_dir": MODELS, "stages": stages}
     item = Placement(Target(name), replace(settings, resource=""), plan)
     metadata = {
         "name": name,
