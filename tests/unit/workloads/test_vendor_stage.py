@@ -11,7 +11,8 @@ import jsonschema
 import pytest
 import yaml
 from gpuval_workloads.common import command
-from gpuval_workloads.vendor_tools import places
+from gpuval_workloads.vendor_tools import gaudi_ports, places
+from gpuval_workloads.vendor_tools.job import Job
 from gpuval_workloads.vendor_tools.program import parse_arguments
 
 from tests.kit.workload_process import COLLECTION, Workload, is_alive
@@ -302,6 +303,53 @@ def test_hl_qual_is_started_in_its_own_folder_with_the_switch_of_its_model(tmp_p
     assert rest[:4] == ["-c", "all", "-rmod", "parallel"]
     assert ended.result["state"] == "failure"
     assert "hl_qual: FAIL: gpu:6 Device accel6: 0000:b3:00.0: FAILED" in ended.result["message"]
+
+
+#: As Intel's script prints it: its state is a file beside it.
+PORTS = """
+cd "$(dirname "$0")"; echo "$1" >> calls
+case "$1" in
+  --up) test -e broken || echo up > state ;;
+  --status) for n in 0 1; do printf 'accel%s\\n3 ports %s (1, 8, 22)\\n' $n "$(cat state)"; done ;;
+esac
+"""
+
+
+def test_network_ports_that_hl_qual_takes_down_are_up_after_it(tmp_path):
+    folder = tmp_path / "qual" / "gaudi3" / "bin"
+    put(folder, "manage_network_ifs.sh", PORTS)
+    (folder / "state").write_text("up\n")
+    put(folder, "hl_qual", 'echo down > state; cat "$DATA/hl_qual.txt"')
+    ended = run(tmp_path, "--path", str(folder), "--seconds", "300", accelerator="gaudi").end()
+    assert (folder / "calls").read_text().split() == ["--status", "--up", "--status"]
+    assert ended.result["message"] == "hl_qual: functional test passed (network ports brought up again)"
+
+
+def test_ports_that_stay_down_are_a_fault_of_their_device(tmp_path, monkeypatch):
+    monkeypatch.setattr(gaudi_ports, "SETTLE_SECONDS", 0)
+    script = put(tmp_path, "manage_network_ifs.sh", PORTS)
+    (tmp_path / "state").write_text("up\n")
+    job = Job("hl_qual", places.Places([], {}), 8, 2, time.monotonic() + 60, tmp_path)
+    ports = gaudi_ports.Ports(job, tmp_path)
+    (tmp_path / "state").write_text("down\n")
+    (tmp_path / "broken").touch()
+    ports.bring_up()
+    first, second = ports.lost()
+    assert (first.scope, second.scope) == ("gpu:0", "gpu:1")
+    assert first.text == f"3 ports are down since hl_qual: run {script} --up on the node, check its cables"
+
+
+@pytest.mark.parametrize(
+    ("text", "up"),
+    [
+        ("accel0\n3 ports down (5, 8, 9)\naccel1\n2 ports up (2, 3)\n1 port down (7)\n", {1: 2}),
+        ("hl0\n3 ports up\n", {0: 3}),
+        ("3 ports up\n\0\n", {}),
+        ("permission denied", {}),
+    ],
+)
+def test_the_status_of_the_ports_is_read(text, up):
+    assert gaudi_ports.count(text) == up
 
 
 def test_how_many_gpus_there_are_is_known_before_collectives_run(tmp_path, bin_folder):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ..common.tool_output import plain, shortened
 from .answer import FAIL, NODE, PASS, Answer, Fault, Figure
+from .gaudi_ports import Ports
 from .job import Job, settle
 
 BINARY = "hl_qual"
@@ -68,11 +69,12 @@ def _scope(line: str) -> str:
 
 
 def run(job: Job) -> Answer:
-    """Run the functional test on all devices at once. hl_qual wants to be started in its own folder."""
+    """Run the functional test on all devices at once, in its own folder, and bring the network ports up after it."""
     path = job.executable(BINARY)
     model = next((part for part in reversed(path.resolve().parts) if _MODEL.fullmatch(part)), None)
     if model is None:
         return Answer.left_out(f"{path} lies in no folder named after a Gaudi, so its device switch is not known")
+    ports = Ports(job, path.resolve().parent)
     seconds = int(job.seconds_left()) - START_SECONDS
     if seconds < SHORTEST_SECONDS:
         needed = SHORTEST_SECONDS + START_SECONDS
@@ -81,5 +83,14 @@ def run(job: Job) -> Answer:
     arguments: list[str | Path] = [path, f"-{model}", "-c", "all", "-rmod", "parallel", "-dis_mon", *test]
     python = os.environ.get("__python_cmd", "python3")  # noqa: SIM112 - hl_qual's own name for it
     environment = {"__python_cmd": python, "HABANA_LOGS": str(job.folder / "habana")}
-    ended = job.call(arguments, job.seconds_left(), cwd=path.resolve().parent, environment=environment)
-    return settle(ended, judge(ended.output + "\n", job.gpus))
+    try:
+        ended = job.call(arguments, job.seconds_left(), cwd=path.resolve().parent, environment=environment)
+    finally:
+        ports.bring_up()
+    answer = settle(ended, judge(ended.output + "\n", job.gpus))
+    lost = ports.lost()
+    if lost:
+        answer.verdict, answer.faults = FAIL, [*answer.faults, *lost]
+    elif ports.known:
+        answer.notes.append("network ports brought up again")
+    return answer
