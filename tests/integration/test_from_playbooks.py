@@ -1,6 +1,9 @@
 """The checkout as its users have it: thin playbooks, the local inventory, results in one place, plays of their own."""
 
+import json
 import os
+import urllib.error
+import urllib.request
 
 import pytest
 
@@ -54,6 +57,16 @@ def test_results_and_store_stand_beside_ansible_cfg(run):
     assert inside == {path.name for path in (ROOT / "playbooks").iterdir()}
     names = {path.name for path in project.run_folder.iterdir()}
     assert {"report.json", "report.md", "junit.xml", "perf.csv", "failed_nodes.txt", "nodes", "run.json"} <= names
+
+
+def test_the_urls_of_its_nodes_ended_with_the_run(run):
+    project, _ = run
+    (file,) = project.node_base("localhost").rglob("store.json")
+    url = json.loads(file.read_text())["put"]["records/facts"]
+    request = urllib.request.Request(url, data=b"{}", method="PUT")
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request, timeout=10)
+    assert refused.value.code == 403
 
 
 def test_the_root_folder_sees_the_same_run(run):

@@ -119,7 +119,7 @@ def boxed(new_fleet, as_root):
             with CommandLines() as seen:
                 done = fleet.play("gpuval.fleet.validate", "-vvv")
             state = json.loads((fleet.root / "state/store/store.json").read_text())
-            planted |= {f"secret of the {name}": state[name]["secret_key"] for name in ("writer", "reader")}
+            planted |= {f"secret of the {name}": state[name]["secret_key"] for name in ("writer", "reader", "signer")}
             planted |= on_the_node(fleet)
             yield fleet, box, before, done, planted, seen
             fleet.prefix = box.prefix

@@ -135,6 +135,20 @@ def test_killed_and_started_again_it_is_the_same_store(embedded):
     assert {entry.key for entry in Store(embedded.connection()).list("kept/")} == {"kept/x", "kept/y"}
 
 
+def test_the_urls_of_nodes_end_and_nothing_else_does(embedded):
+    store = Store(embedded.connection())
+    old, before = store.sign_put("ended/a", 60), embedded.reader()
+    assert put(old, b"1") == 200
+    embedded.end_urls()
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        put(old, b"2")
+    assert refused.value.code == 403
+    assert store.get("ended/a", max_bytes=10) == b"1", "a command that is at work keeps its connection"
+    assert embedded.reader() == before
+    assert embedded.start() is False
+    assert put(Store(embedded.connection()).sign_put("ended/a", 60), b"2") == 200
+
+
 def test_stopping_is_idempotent_and_rotation_voids_the_keys(tmp_path):
     store = EmbeddedStore(tmp_path, "gpuval")
     assert store.stop() is False

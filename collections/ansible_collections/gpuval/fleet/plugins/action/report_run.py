@@ -7,9 +7,11 @@ from ansible import constants
 
 from ..module_utils.store import StoreError
 from ..module_utils.upload import upload
+from ..plugin_utils.core.paths import project_path
 from ..plugin_utils.report import acceptance, write_forms
-from ..plugin_utils.runs import applied_criteria, publishing
+from ..plugin_utils.runs import applied_criteria, cleanable, origin, publishing
 from ..plugin_utils.runs import folder as run_folder
+from ..plugin_utils.runs import state as run_state
 from ..plugin_utils.runs.action import RunAction
 from ..plugin_utils.store.access import open_store, put_run
 
@@ -26,6 +28,7 @@ class ActionModule(RunAction):
         if options["state"] == "announced":
             return self._announce(folder, report)
         paths = [*write_forms(report, folder.path).values(), folder.path / "report.json"]
+        was_judged = run_state.of(folder.read_run())["name"] == run_state.JUDGED
         run = folder.read_run() if folder.is_copy else folder.conclude()
         if options["store"] is not None and not folder.is_copy:
             if run_folder.goes_on(folder, run):
@@ -35,6 +38,8 @@ class ActionModule(RunAction):
                 )
             else:
                 self._upload(options["store"], folder, run, [*paths, publishing.verdict_file(folder)])
+                if not was_judged:
+                    self._end_urls(options["store"], folder)
         return {"changed": True, "files": [str(path) for path in paths], "msg": f"report in {folder.path}"}
 
     def _upload(self, store, folder, run, report_files):
@@ -52,6 +57,16 @@ class ActionModule(RunAction):
             put_run(access.store(), run)
         except StoreError as error:
             self._display.warning(warning.format(error))
+
+    def _end_urls(self, store, folder):
+        """The run is judged: no node has anything more to write, unless another run is at work with the store."""
+        place = origin.store_of(store, project_path(store["state_dir"]))
+        active = cleanable.find(folder.path.parent, self.inventory, "", place).active
+        try:
+            if not {*active} - {folder.path.name}:
+                open_store(store).end_urls()
+        except StoreError as error:
+            self._display.warning(f"the signed URLs of nodes stay valid until the run's deadline: {error}")
 
     def _announce(self, folder, report):
         if CALLBACK not in constants.config.get_config_value("CALLBACKS_ENABLED"):

@@ -58,8 +58,9 @@ def descriptions() -> Any:
 class Connection:
     """How to reach a bucket. `endpoint` None is AWS; keys None are boto3's own chain (environment, profile, role).
 
-    `public_endpoint` is what nodes call the same service, where that differs: signed URLs name it. A `direct`
-    connection goes past the proxies of the controller's environment.
+    `public_endpoint` is what nodes call the same service, where that differs: signed URLs name it. `signing` is the
+    pair of keys that signs them, where that is another one. A `direct` connection goes past the proxies of the
+    controller's environment.
     """
 
     bucket: str
@@ -70,6 +71,7 @@ class Connection:
     session_token: str | None = None
     ca_file: str | None = None
     public_endpoint: str | None = None
+    signing: tuple[str, str] | None = None
     direct: bool = False
 
     def __repr__(self) -> str:
@@ -112,18 +114,19 @@ class Store:
     @cached_property
     def signer(self) -> Any:
         """The client that signs URLs for nodes."""
-        public = self.connection.public_endpoint
-        return self._client(public) if public else self.client
+        connection = self.connection
+        return self._client(connection.public_endpoint or connection.endpoint, connection.signing)
 
     @_as_store_error()
-    def _client(self, endpoint: str | None) -> Any:
+    def _client(self, endpoint: str | None, keys: tuple[str, str] | None = None) -> Any:
         connection = self.connection
+        access_key, secret_key = keys or (connection.access_key, connection.secret_key)
         return self._session.client(
             "s3",
             endpoint_url=endpoint,
             region_name=connection.region,
-            aws_access_key_id=connection.access_key,
-            aws_secret_access_key=connection.secret_key,
+            aws_access_key_id=access_key,
+            aws_secret_access_key=secret_key,
             aws_session_token=connection.session_token,
             verify=connection.ca_file,
             config=Config(
@@ -255,7 +258,8 @@ class Store:
 
     def sign_own_put(self, key: str, seconds: int) -> str:
         """As `sign_put`, by the endpoint that the controller uses."""
-        return self._sign(self.client, "put_object", key, seconds)
+        client = self._client(self.connection.endpoint, self.connection.signing)
+        return self._sign(client, "put_object", key, seconds)
 
     def sign_get(self, key: str, seconds: int) -> str:
         """A URL that allows exactly one thing: reading this key, for so many seconds."""

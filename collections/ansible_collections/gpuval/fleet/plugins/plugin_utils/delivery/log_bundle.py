@@ -150,6 +150,6 @@ def secrets_of_store(directory: Path) -> set[str]:
     """Secret keys of the embedded store, to redact."""
     try:
         state = json.loads((directory / "store.json").read_text())
-        return {state[side]["secret_key"] for side in ("writer", "reader")}
+        return {state[side]["secret_key"] for side in ("writer", "reader", "signer")}
     except (OSError, ValueError, KeyError, TypeError):
         return set()

@@ -45,6 +45,10 @@ class StoreBackend(ABC):
         """Make earlier signatures void, once it is stopped. Returns whether that changed anything."""
         return False
 
+    def end_urls(self) -> None:
+        """Make the URLs void that nodes have. Those of a service end by themselves, after the run's deadline."""
+        return
+
     def known(self) -> bool:
         """Whether there is a store to look for runs in."""
         return True

@@ -57,11 +57,17 @@ LOG_LIMITS = ("--log-file-max-size", "4M", "--log-file-max-backups", "1")
 
 
 @dataclass
-class Server:
-    """One rclone process. `port` is kept for good, `pid` is the last process known."""
+class Keys:
+    """A pair of keys."""
 
     access_key: str = field(default_factory=lambda: "GV" + secrets.token_hex(9).upper())
     secret_key: str = field(default_factory=lambda: secrets.token_urlsafe(30))
+
+
+@dataclass
+class Server(Keys):
+    """One rclone process and its keys. `port` is kept for good, `pid` is the last process known."""
+
     port: int = 0
     pid: int = 0
 
@@ -72,6 +78,8 @@ class State:
 
     writer: Server = field(default_factory=Server)
     reader: Server = field(default_factory=Server)
+    #: Further keys of the writer, which sign the nodes' URLs.
+    signer: Keys = field(default_factory=Keys)
     #: Address by which nodes reach it; empty: loopback only.
     address: str = ""
 
@@ -104,7 +112,8 @@ class EmbeddedStore(StoreBackend):
 
     def connection(self) -> Connection:
         state = self._read()
-        return self._connection(state, state.writer)
+        signing = (state.signer.access_key, state.signer.secret_key)
+        return replace(self._connection(state, state.writer), signing=signing)
 
     def reader(self) -> Connection:
         state = self._read()
@@ -167,6 +176,14 @@ class EmbeddedStore(StoreBackend):
             state.writer.pid = state.reader.pid = 0
             self._write(state)
         return any(stopped)
+
+    def end_urls(self) -> None:
+        if not self.running():
+            return
+        with self._locked():
+            state = self._read()
+            state.signer = Keys()
+            self._ensure(state, state.writer, "writer", self._hosts(state), (), renewed=True)
 
     def rotate(self) -> bool:
         """Delete keys, certificates, address and ports: earlier signatures become void. Only for a stopped store."""
@@ -284,7 +301,8 @@ class EmbeddedStore(StoreBackend):
         try:
             raw = json.loads(self._file.read_text())
             writer, reader = Server(**raw["writer"]), Server(**raw["reader"])
-            return State(writer=writer, reader=reader, address=str(raw.get("address", "")))
+            signer = Keys(**raw["signer"])
+            return State(writer=writer, reader=reader, signer=signer, address=str(raw.get("address", "")))
         except FileNotFoundError:
             raise StoreError(
                 f"the embedded store was never started ({self._file} is missing): run `make validate`, "
@@ -317,11 +335,11 @@ class EmbeddedStore(StoreBackend):
         if not renewed and self._serves(server, arguments) and self._answers(state, server):
             return False
         self._stop(server)
-        log = self._log(name)
+        log, accepted = self._log(name), [server, state.signer] if server is state.writer else [server]
         environment = {
             **{key: value for key, value in os.environ.items() if not key.startswith(("RCLONE_", "AWS_"))},
-            # In the environment, since arguments are seen by everyone; CSV, since the pair holds a comma.
-            "RCLONE_AUTH_KEY": f'"{server.access_key},{server.secret_key}"',
+            # In the environment, since arguments are seen by everyone; CSV, since a pair holds a comma.
+            "RCLONE_AUTH_KEY": ",".join(f'"{keys.access_key},{keys.secret_key}"' for keys in accepted),
             "RCLONE_CONFIG": "",
             # Two servers on a controller that may be a laptop: less memory for a little more processor time.
             "GOGC": os.environ.get("GOGC", "40"),
