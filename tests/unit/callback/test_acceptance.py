@@ -2,21 +2,42 @@
 
 import io
 import json
+import os
+import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.callback.acceptance import CallbackModule
+from ansible_collections.gpuval.fleet.plugins.callback.acceptance import CallbackModule, console
+
+from tests.kit.fleet import ANSIBLE_PLAYBOOK, ROOT
 
 
-def test_a_pipe_gets_each_line_at_once(monkeypatch):
-    pipe = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(pipe, line_buffering=False))
-    sys.stdout.write("before\n")
-    assert pipe.getvalue() == b""
-    CallbackModule()
-    sys.stdout.write("node-1 training: running\n")
-    assert pipe.getvalue() == b"before\nnode-1 training: running\n"
+def test_a_pipe_gets_each_line_at_once_and_its_reader_may_leave():
+    """An error would end the thread by which Ansible's workers print, and the command would hang."""
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "w") as pipe:
+        output = console(pipe)
+        output.write("node-1 training: running\n")
+        assert os.read(reading, 100) == b"node-1 training: running\n"
+        os.close(reading)
+        output.write("node-1 training: success\n" * 10000)
+        output.flush()
+        output.close()
+        os.fstat(writing)  # other parts of the program write to it
+
+
+def test_a_command_whose_reader_has_left_ends(tmp_path):
+    command = [ANSIBLE_PLAYBOOK, "-i", ROOT / "inventories/local", "gpuval.fleet.runs"]
+    environment = {**os.environ, "HOME": str(tmp_path)}
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as playing:
+        playing.stdout.close()
+        try:
+            assert playing.wait(60) == 0
+        finally:
+            playing.kill()
 
 
 def test_an_output_that_is_no_stream_is_left_alone(monkeypatch):

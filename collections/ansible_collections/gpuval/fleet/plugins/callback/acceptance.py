@@ -12,7 +12,8 @@ author: gpuval contributors (@gpuval)
 description:
   - Prints the block of M(gpuval.fleet.report_run) after the play recap, as the last lines of the output.
   - Records in C(run.json) why a run has failed, when the playbook ends before it was judged.
-  - Sends each line of the output on when it is printed, so that a pipe or a log file shows the watch as it happens.
+  - Sends each line of the output on when it is printed, so that a pipe or a log file shows the watch as it happens. A
+    reader that leaves (C(make status | head)) does not stop the command.
   - Enable it by C(callbacks_enabled = gpuval.fleet.acceptance); without it the block is printed before the recap.
 """
 
@@ -30,6 +31,26 @@ from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs.state import FAI
 MAX_REASON = 1000
 
 
+class ConsoleFile(io.FileIO):
+    """Drops what its reader does not take any more (`make status | head`).
+
+    The error would end the thread by which Ansible's workers print, and Ansible would wait for it for ever.
+    """
+
+    def write(self, data):
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            return len(data)
+
+
+def console(stream):
+    """The stream, sent on with each line: Ansible flushes only when the next task starts."""
+    stream.flush()
+    buffer = io.BufferedWriter(ConsoleFile(stream.fileno(), "w", closefd=False))
+    return io.TextIOWrapper(buffer, encoding=stream.encoding, errors=stream.errors, line_buffering=True)
+
+
 class CallbackModule(CallbackBase):
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "aggregate"
@@ -41,8 +62,8 @@ class CallbackModule(CallbackBase):
         self._report = None
         self._run: RunFolder | None = None
         self._failure = ""
-        if isinstance(sys.stdout, io.TextIOWrapper):  # Ansible flushes only when the next task starts
-            sys.stdout.reconfigure(line_buffering=True)
+        if sys.stdout is sys.__stdout__ and isinstance(sys.stdout, io.TextIOWrapper):  # nothing else captures it
+            sys.stdout, sys.stderr = console(sys.stdout), console(sys.stderr)
 
     def _remember(self, result, **_ignored):
         values = getattr(result, "result", None) or getattr(result, "_result", {})
