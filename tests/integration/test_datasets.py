@@ -54,7 +54,7 @@ def fleet(new_fleet, sshd, data):
         "count_workload": {"command": ["sh", "-c", COUNT], "datasets": ["pixels", "texts"]},
         "other_workload": {"command": ["sh", "-c", 'printf \'{"state":"success"}\' > "$GPUVAL_RESULT_FILE"']},
     }
-    node = {"ansible_connection": "ssh", **sshd.variables}
+    node = {"ansible_connection": "ssh", "ansible_ssh_args": "-o ControlMaster=no", **sshd.variables}
     with new_fleet("datasets", nodes={"node-1": node}, settings=settings) as made:
         yield made
 

@@ -587,4 +587,4 @@ def test_the_log_of_a_known_program_becomes_metrics_and_curves(node):
     # Its own curve of the name counts, and no second one is there.
     curves = json.loads(node.files.series("own").read_text())["series"]
     assert [(c["name"], c["y"]) for c in curves] == [("own_loss", [7])]
-    assert "(patterns, output)" in node.record("other")["message"]
+    assert "its output has no declared figure" in node.record("other")["message"]

@@ -94,6 +94,8 @@ def main() -> None:
     distributed.init_process_group("nccl" if on_gpu else "gloo")
     rank, world = distributed.get_rank(), distributed.get_world_size()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(device)
     folder = next(Path(os.environ["GPUVAL_DATASET_CIFAR10"]).rglob("data_batch_1")).parent
     images, labels = read(folder, [f"data_batch_{number}" for number in range(1, 6)], device)
     torch.manual_seed(1 + rank)

@@ -15,6 +15,8 @@ def main() -> None:
     distributed.init_process_group("nccl" if on_gpu else "gloo")
     rank = distributed.get_rank()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(device)
     torch.manual_seed(1 + rank)
     layers = (torch.nn.Linear(WIDTH, WIDTH), torch.nn.ReLU(), torch.nn.Linear(WIDTH, 1))
     model = DistributedDataParallel(torch.nn.Sequential(*layers).to(device))

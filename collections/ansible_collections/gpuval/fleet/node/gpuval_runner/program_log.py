@@ -41,16 +41,19 @@ _RANK = re.compile(
 
 @dataclass
 class _Values:
-    """What one rank reports under one label. Beyond ``MAX_POINTS``, every second value is kept, then every fourth."""
+    """What one rank reports under one label. Beyond ``MAX_POINTS``, every second value is kept, then every fourth.
+
+    `first`, `last`, `max`, `sum` and `nonfinite` are figures of all values.
+    """
 
     x: array[float] = field(default_factory=lambda: array("d"))
     y: array[float] = field(default_factory=lambda: array("d"))
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
     stride: int = 1
     count: int = 0
-    nonfinite: int = 0
-    total: float = 0.0
-    most: float = -math.inf
+    nonfinite: float = 0.0
+    sum: float = 0.0
+    max: float = -math.inf
     first: float = math.nan
     last: float = math.nan
 
@@ -60,8 +63,8 @@ class _Values:
             self.first = value
         self.last = value
         if math.isfinite(value):
-            self.total += value
-            self.most = max(self.most, value)
+            self.sum += value
+            self.max = max(self.max, value)
         else:
             self.nonfinite += 1
         if self.count % self.stride == 0:
@@ -73,16 +76,7 @@ class _Values:
 
     def figure(self, what: str, positive: bool) -> Optional[float]:
         """Return one figure of the values, None where it is not finite."""
-        if what == "median":
-            return self._median(positive)
-        found = {
-            "first": self.first,
-            "last": self.last,
-            "max": self.most,
-            "sum": self.total,
-            "nonfinite": float(self.nonfinite),
-        }
-        return number(found[what])
+        return self._median(positive) if what == "median" else number(getattr(self, what))
 
     def _median(self, positive: bool) -> Optional[float]:
         warm_up = min(WARM_UP, (self.count + 4) // 5) if self.count > 1 else 0
@@ -104,15 +98,10 @@ class ProgramLog:
     def take(self, line: str, complete: bool = True) -> None:
         """Read a line. Of one that is not complete, a number at its end is left out: digits may lack."""
         self._read_step(line, complete)
-        rank: Optional[int] = None
-        prefixed = False
         for index, value in enumerate(self._reader.values):
             figure = _labelled(line, value, complete)
-            if figure is None:
-                continue
-            if not prefixed:
-                rank, prefixed = _rank(line), True
-            self._add(index, rank, figure)
+            if figure is not None:
+                self._add(index, _rank(line), figure)
 
     def metrics(self) -> list[Metric]:
         """Return the figures of what was read so far."""
@@ -123,17 +112,22 @@ class ProgramLog:
             for name, what in value.figures.items():
                 unit = "count" if what == "nonfinite" else _unit(value)[1]
                 figure = values.figure(what, value.positive)
-                metrics.append({"name": self._name(name), "value": figure, "unit": unit, "scope": scope})
+                metrics.append({"name": f"{self._stage}_{name}", "value": figure, "unit": unit, "scope": scope})
         if self._last_step is not None and metrics:
-            name = self._name("steps_count")
-            metrics.append({"name": name, "value": self._last_step, "unit": "count", "scope": "node"})
+            steps: Metric = {
+                "name": f"{self._stage}_steps_count",
+                "value": self._last_step,
+                "unit": "count",
+                "scope": "node",
+            }
+            metrics.append(steps)
         return metrics
 
     def curves(self) -> list[Curve]:
         """Return the series of what was read."""
         return [
             {
-                "name": self._name(value.curve),
+                "name": f"{self._stage}_{value.curve}",
                 "unit": _unit(value)[1],
                 "scope": self._scope(index, rank),
                 "x_unit": self._reader.x_unit,
@@ -173,9 +167,6 @@ class ProgramLog:
         """The node, unless several ranks report the value."""
         several = sum(other == index for other, _ in self._found) > 1
         return f"rank:{rank}" if several and rank is not None else "node"
-
-    def _name(self, name: str) -> str:
-        return f"{self._stage}_{name}"
 
 
 def _labelled(line: str, sought: Union[OutputStep, OutputValue], complete: bool) -> Optional[float]:
