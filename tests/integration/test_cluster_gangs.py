@@ -4,7 +4,7 @@ import base64
 import json
 
 import pytest
-from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import gangs, names, permissions
+from ansible_collections.gpuval.fleet.plugins.plugin_utils.cluster import gangs, names, permissions, queues
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.gang import keys
 from ansible_collections.gpuval.fleet.plugins.plugin_utils.runs import folder as run_folder
 
@@ -164,22 +164,24 @@ def test_a_round_is_carried_out_beside_its_run_and_cleaned_with_it(kit, fleet):
 
 
 def test_a_queue_lets_a_round_begin_and_a_controller_takes_it_up(kit, fleet):
+    kit.install_job_sets()
     begun(fleet)
     folder = opened(fleet)
     playing = carry_out(fleet, gpuval_kueue_queue="gangs")
     selector = names.run_selector(folder.read_run()["run_id"])
-    jobs = until(lambda: len(found := kit.all("Job", selector)) == 2 and found, "the Jobs of the round")
-    assert {job["metadata"]["labels"][gangs.QUEUE_LABEL] for job in jobs} == {"gangs"}
+    until(lambda: len(kit.all("Job", selector)) == 2, "the Jobs of the round")
+    (job_set,) = kit.all("JobSet", selector)
+    assert job_set["metadata"]["labels"][queues.QUEUE_LABEL] == "gangs"
     playing.kill()
     assert not kit.all("Pod", selector), "nothing runs that no queue has admitted"
     kit.forget_requests()
     playing = carry_out(fleet, gpuval_kueue_queue="gangs")
-    playing.expect(r"0 of 2|node-00\d|waiting|running|pending")
-    for job in jobs:
-        kit.change("Job", job["metadata"]["name"], {"spec": {"suspend": False}})
+    playing.expect(r"waits for queue gangs")
+    kit.change("JobSet", job_set["metadata"]["name"], {"spec": {"suspend": False}})
     done = playing.wait()
     assert done.code == 0, str(done)
-    assert len(kit.all("Job", selector)) == 2
+    assert len(kit.all("Job", selector)) == 2 and len(kit.all("JobSet", selector)) == 1
+    assert set(kit.requests) <= permissions.granted(permissions.documents("gpuval"))
     assert {json.loads(folder.evidence_file(n, "second").read_text())["state"] for n in folder.read_run()["nodes"]} == {
         "success"
     }

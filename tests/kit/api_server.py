@@ -65,14 +65,16 @@ RESOURCES = {
         Resource("PersistentVolumeClaim", "", "v1", "persistentvolumeclaims"),
         Resource("Node", "", "v1", "nodes", namespaced=False),
         Resource("Namespace", "", "v1", "namespaces", namespaced=False),
+        Resource("JobSet", "jobset.x-k8s.io", "v1alpha2", "jobsets"),
     )
 }
 _BY_PLURAL = {(item.group, item.plural): item for item in RESOURCES.values()}
 _PATH = re.compile(
-    r"/(?:api|apis/(?P<group>[^/]+))/v1(?:/namespaces/(?P<namespace>[^/]+)(?=/[^/]))?/(?P<plural>[a-z]+)"
+    r"/(?:api|apis/(?P<group>[^/]+))/v1(?:alpha2)?(?:/namespaces/(?P<namespace>[^/]+)(?=/[^/]))?/(?P<plural>[a-z]+)"
     r"(?:/(?P<name>[^/]+))?(?:/(?P<sub>[^/]+))?$"
 )
 
+_JOB_SETS_PATH = "/apis/jobset.x-k8s.io/v1alpha2"
 _ACCESS_PATH = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 #: Its events are not cached, and what is not cached has no bookmarks.
 _NO_BOOKMARKS = ("Event",)
@@ -257,6 +259,7 @@ class ApiServer(kmock.KubernetesScaffold):
         self.lost: Counter[str] = Counter()  # verbs whose answers get lost
         self.down_until = 0.0
         self.gone_by_status = False
+        self.job_sets = False  # whether the cluster has their API
         self.admit: Callable[[Resource, Manifest], None] = lambda resource, manifest: None
         self.delete: Callable[[Resource, Manifest, str], None] = lambda resource, item, propagation: None
 
@@ -267,6 +270,11 @@ class ApiServer(kmock.KubernetesScaffold):
             return await self._review_access(raw_request)
         if raw_request.path == "/api/v1":
             return aiohttp.web.json_response(_known_resources())
+        if raw_request.path == _JOB_SETS_PATH and self.job_sets:
+            return aiohttp.web.json_response(_known_resources("jobset.x-k8s.io"))
+        if raw_request.path.startswith(_JOB_SETS_PATH) and not self.job_sets:
+            problem = Problem(404, "NotFound", "the server could not find the requested resource")
+            return aiohttp.web.json_response(problem.status(), status=404)
         found = _PATH.match(raw_request.path)
         resource = _BY_PLURAL.get((found["group"] or "", found["plural"])) if found else None
         if not found or not resource:
@@ -526,14 +534,15 @@ class ApiServer(kmock.KubernetesScaffold):
             watcher.queue.put_nowait(None)
 
 
-def _known_resources() -> Manifest:
-    """What kubectl asks for first."""
+def _known_resources(group: str = "") -> Manifest:
+    """The resources of a group, as kubectl asks for them first."""
     known = [
         {"name": item.plural, "singularName": "", "namespaced": item.namespaced, "kind": item.kind, "verbs": ["get"]}
         for item in RESOURCES.values()
-        if not item.group
+        if item.group == group
     ]
-    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "v1", "resources": known}
+    version = next(item.api_version for item in RESOURCES.values() if item.group == group)
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": known}
 
 
 def _page(resource: Resource, meta: Manifest, items: list[Manifest], accept: str) -> aiohttp.web.Response:

@@ -31,6 +31,7 @@ from tests.kit.simulated_cluster import (
     StageEnd,
     StageRun,
     check_job,
+    check_job_set,
     check_pod_security,
     new_condition,
 )
@@ -106,6 +107,8 @@ class ClusterKit:
     def _admit(self, resource: Resource, manifest: Manifest) -> None:
         if resource.kind == "Job":
             check_job(manifest)
+        if resource.kind == "JobSet":
+            check_job_set(manifest)
         if resource.kind == "Pod":
             namespace = self.server.storage.get("Namespace", "", manifest["metadata"]["namespace"]) or {}
             check_pod_security(manifest, (namespace["metadata"].get("labels") or {}).get(POD_SECURITY, ""))
@@ -296,6 +299,9 @@ class ClusterKit:
 
     def counts(self) -> Counter[Asked]:
         return Counter(self.requests)
+
+    def install_job_sets(self) -> None:
+        self.server.job_sets = True
 
     def forget_requests(self) -> None:
         self.do(self.server.asked.clear)

@@ -138,7 +138,7 @@ class SimulatedCluster:
             return
         self.storage.remove(resource.kind, item)
         uid = item["metadata"]["uid"]
-        if resource.kind == "Job" and (task := self._tasks.pop(uid, None)):
+        if resource.kind in ("Job", "JobSet") and (task := self._tasks.pop(uid, None)):
             task.cancel()
         # batch/v1 orphans the pods of a Job that is deleted without saying what to do with them.
         if propagation != "Orphan" and not (resource.kind == "Job" and not propagation):
@@ -154,6 +154,8 @@ class SimulatedCluster:
     def _changed(self, kind: str, change: Change) -> None:
         if kind == "Job" and change.type == "ADDED":
             self._tasks[change.object["metadata"]["uid"]] = self._task(self._carry_out(change.object))
+        if kind == "JobSet" and change.type == "ADDED":
+            self._tasks[change.object["metadata"]["uid"]] = self._task(self._job_set(change.object))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._task(work)
@@ -168,6 +170,49 @@ class SimulatedCluster:
     def _note_error(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()):
             self.errors.append(error)
+
+    # JobSet controller
+
+    async def _job_set(self, job_set: Manifest) -> None:
+        """Make the Jobs, and those that are deleted again; a Job that fails ends the others (maxRestarts 0)."""
+        meta = job_set["metadata"]
+        owner = {"apiVersion": job_set["apiVersion"], "kind": "JobSet", "name": meta["name"], "uid": meta["uid"]}
+        while True:
+            spec = (self.storage.get("JobSet", *self._key(job_set)) or job_set)["spec"]
+            suspend = spec.get("suspend", False)
+            jobs = [self._child(meta, each, suspend, owner) for each in spec["replicatedJobs"]]
+            ended = [{one["type"] for one in job.get("status", {}).get("conditions", ())} for job in jobs]
+            if any("Failed" in types for types in ended):
+                for job, types in zip(jobs, ended, strict=True):
+                    if not types & {"Failed", "Complete"}:
+                        self.delete(RESOURCES["Job"], job, "Background")
+                return
+            if all("Complete" in types for types in ended):
+                return
+            await asyncio.sleep(self.settings.retry_seconds)
+
+    def _child(self, meta: Manifest, each: Manifest, suspend: bool, owner: Manifest) -> Manifest:
+        template, labels = each["template"], {"jobset.sigs.k8s.io/jobset-name": meta["name"]}
+        own, pods = template["metadata"], template["spec"]["template"]
+        name = f"{meta['name']}-{each['name']}-0"
+        known = self.storage.get("Job", meta["namespace"], name)
+        if known is None:
+            pod_meta = {**pods["metadata"], "labels": {**pods["metadata"]["labels"], **labels}}
+            manifest = {
+                "metadata": {
+                    **own,
+                    "name": name,
+                    "namespace": meta["namespace"],
+                    "labels": {**own["labels"], **labels},
+                    "ownerReferences": [owner],
+                },
+                "spec": {**template["spec"], "suspend": suspend, "template": {**pods, "metadata": pod_meta}},
+            }
+            check_job({**manifest, "kind": "Job"})
+            return self.storage.add("Job", manifest)
+        if known["spec"].get("suspend", False) != suspend:
+            return self.storage.change("Job", known, {"spec": {"suspend": suspend}}) or known
+        return known
 
     # Job controller
 
@@ -892,6 +937,15 @@ def check_job(manifest: Manifest) -> None:
         raise Problem(
             422, "Invalid", f'Job.batch "{name}" is invalid: metadata.name: must be no more than 63 characters'
         )
+
+
+def check_job_set(manifest: Manifest) -> None:
+    """Refuse what the webhook of JobSet refuses."""
+    for each in manifest["spec"]["replicatedJobs"]:
+        name = f"{manifest['metadata']['name']}-{each['name']}-{each['replicas'] - 1}"
+        if len(name) > 63 or not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name):
+            problem = f"JobSet name is too long, job names generated for this JobSet will exceed 63 characters: {name}"
+            raise Problem(403, "Forbidden", f'admission webhook "vjobset.kb.io" denied the request: {problem}')
 
 
 def check_pod_security(pod: Manifest, level: str) -> None:

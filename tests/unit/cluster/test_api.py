@@ -377,7 +377,20 @@ class TestRefusals:
             cluster.watch(kind, "", "", version, seconds=1, silence_seconds=5).close()
         for kind in ("Service", "PersistentVolume", "PersistentVolumeClaim"):
             cluster.create({"apiVersion": "v1", "kind": kind, "metadata": {"name": "models", "labels": LABELS}})
-        for kind in ("Job", "Pod", "Secret", "ConfigMap", "Service", "PersistentVolume", "PersistentVolumeClaim"):
+        kit.install_job_sets()
+        meta = {"name": "s", "labels": LABELS}
+        sets = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": meta}
+        cluster.create({**sets, "spec": {"replicatedJobs": []}})
+        for kind in (
+            "JobSet",
+            "Job",
+            "Pod",
+            "Secret",
+            "ConfigMap",
+            "Service",
+            "PersistentVolume",
+            "PersistentVolumeClaim",
+        ):
             cluster.delete_all(kind, SELECTOR)
             cluster.list(kind, SELECTOR)
         of_kubectl = {("get", "", "pods", ""), ("get", "", "pods", "exec"), ("create", "", "pods", "exec")}

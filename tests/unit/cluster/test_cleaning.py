@@ -155,6 +155,10 @@ class Stubborn:
 
     namespace = "gpuval"
 
+    @staticmethod
+    def serves(kind):
+        return False
+
     def __init__(self, deleting=True, finalizers=(), kind="Secret"):
         self.deleting, self.finalizers, self.kind, self.deletions = deleting, list(finalizers), kind, []
 

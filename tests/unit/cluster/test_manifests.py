@@ -500,6 +500,50 @@ def test_references_between_the_objects_hold():
     assert len(of("PersistentVolume", objects)) == 1, "nodes share it"
 
 
+VOLUMES = [
+    {"path": "/mnt", "nfs": {"server": "10.0.0.2", "path": "/export"}, "read_only": True},
+    {"path": "/lustre", "claim": "lustre"},
+    {"path": "/gcs", "csi": {"driver": "gcsfuse.csi.storage.gke.io", "attributes": {"bucketName": "data"}}},
+    {"path": "/ssd", "host_path": "/mnt/stateful_partition/kube-ephemeral-ssd"},
+]
+
+
+def test_every_stage_has_the_storage_that_was_asked_for():
+    asked = {"image": IMAGE, "volumes": VOLUMES, "service_account": "reader"}
+    (whole,) = of("Job", made(placement(asked)))
+    for version in VERSIONS:
+        kubernetes_validate.validate(whole, version, strict=True)
+    spec = whole["spec"]["template"]["spec"]
+    sources = {volume["name"]: volume for volume in spec["volumes"]}
+    for container in containers(spec):
+        mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
+        assert [mounts[one["path"]]["readOnly"] for one in VOLUMES] == [True, False, False, False]
+        found = [sources[mounts[one["path"]]["name"]] for one in VOLUMES]
+    assert found[0]["nfs"] == {"server": "10.0.0.2", "path": "/export"}
+    assert found[1]["persistentVolumeClaim"] == {"claimName": "lustre"}
+    driver = "gcsfuse.csi.storage.gke.io"
+    assert found[2]["csi"] == {"driver": driver, "readOnly": False, "volumeAttributes": {"bucketName": "data"}}
+    assert found[3]["hostPath"]["type"] == "Directory", "a folder that is made would be on the system's disk"
+    assert (spec["serviceAccountName"], spec["automountServiceAccountToken"]) == ("reader", False)
+    assert manifests.security_level(spec) == "privileged"
+
+
+@pytest.mark.parametrize(
+    ("volumes", "message"),
+    [
+        ([{"path": "/opt", "claim": "a"}], "/opt is a folder of gpuval"),
+        ([{"path": "/dev/shm/x", "claim": "a"}], "/dev/shm/x is a folder of gpuval"),
+        ([{"path": "/a", "claim": "a"}, {"path": "/a", "claim": "b"}], "two volumes have the path /a"),
+        ([{"path": "/a", "claim": "a", "host_path": "/b"}], "volumes[0]"),
+        ([{"path": "/a"}], "volumes[0]"),
+        ([{"path": "a", "claim": "a"}], "volumes[0]"),
+    ],
+)
+def test_storage_that_cannot_be_mounted_is_named(volumes, message):
+    with pytest.raises(ManifestError, match=re.escape(message)):
+        job({"image": IMAGE, "volumes": volumes})
+
+
 # Settings
 
 

@@ -59,6 +59,7 @@ class ActionModule(ControllerAction):
                 makes_namespace=options["make_namespace"],
                 marks_nodes=options["marks"],
                 makes_volumes=options["volumes"],
+                makes_job_sets=cluster.serves("JobSet"),
             )
         )
         if not (made and self.check_mode):

@@ -39,4 +39,10 @@ options:
       - V(0) waits until the run's deadline.
     type: float
     default: 1800.0
+  admission_seconds:
+    description:
+      - How long a Job may wait for its queue before the node is given up.
+      - V(0) waits until the run's deadline.
+    type: float
+    default: 0.0
 """

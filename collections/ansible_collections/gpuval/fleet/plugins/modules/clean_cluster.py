@@ -10,8 +10,8 @@ module: clean_cluster
 short_description: Remove what runs made in a Kubernetes cluster
 version_added: 0.1.0
 description:
-  - Deletes the Jobs, Pods, Services, Secrets and ConfigMaps of runs and of their rounds of gangs by their labels, waits
-    until they are gone and fails when something is left, which it names.
+  - Deletes the JobSets, Jobs, Pods, Services, Secrets and ConfigMaps of runs and of their rounds of gangs by their
+    labels, waits until they are gone and fails when something is left, which it names.
   - Other runs, the namespace and labels of nodes are left alone.
 extends_documentation_fragment:
   - gpuval.fleet.common

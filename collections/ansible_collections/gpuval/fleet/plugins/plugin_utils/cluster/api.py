@@ -86,13 +86,17 @@ class Kind:
     namespaced: bool = True
     #: Only metadata is fetched: no content of Secrets.
     metadata_only: bool = False
+    version: str = "v1"
 
     def asked(self, verb: str) -> Asked:
         return Asked(verb, self.group, self.plural)
 
     def path(self, namespace: str) -> str:
-        root = f"/apis/{self.group}/v1" if self.group else "/api/v1"
-        return f"{root}/namespaces/{namespace}/{self.plural}" if self.namespaced else f"{root}/{self.plural}"
+        return f"{self.root}/namespaces/{namespace}/{self.plural}" if self.namespaced else f"{self.root}/{self.plural}"
+
+    @property
+    def root(self) -> str:
+        return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
 
 
 KINDS = {
@@ -108,6 +112,8 @@ KINDS = {
         Kind("Event", "", "events"),
         Kind("PersistentVolume", "", "persistentvolumes", namespaced=False, metadata_only=True),
         Kind("PersistentVolumeClaim", "", "persistentvolumeclaims", metadata_only=True),
+        # Not part of Kubernetes: see `Cluster.serves`.
+        Kind("JobSet", "jobset.x-k8s.io", "jobsets", metadata_only=True, version="v1alpha2"),
     )
 }
 
@@ -329,6 +335,14 @@ class Cluster:
         except Unreachable as error:
             raise Unreachable(f"{error}; or the kubelet of the node of {pod} does not answer") from None
         return answer.data.decode("utf-8", "replace")
+
+    def serves(self, kind: str) -> bool:
+        """Whether the cluster has the API of a kind. Every user may ask this."""
+        try:
+            listed = _document(self._call(Request(Asked("get", KINDS[kind].group, ""), "GET", KINDS[kind].root)))
+        except (Missing, Forbidden):
+            return False
+        return any(item.get("kind") == kind for item in listed.get("resources") or ())
 
     def check(self, needed: Sequence[Asked]) -> None:
         """Raise ``Forbidden`` with all rules that are missing; one request for each."""

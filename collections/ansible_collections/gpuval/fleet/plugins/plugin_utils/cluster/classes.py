@@ -216,9 +216,14 @@ OF_CONTAINERS = (
     known_class("runner_refused", "read the log of the stage: the runner names the missing input"),
     known_class("node_refused", "the kubelet rejected the pod: fix the cause named above"),
     known_class("job_deleted", "find the cause of the deletion (audit log, a clean of another controller)"),
+    known_class("job_set_ended", "fix what ended the other members of its gang, which the report names"),
     known_class("no_pod", "check that the cluster's Job controller works (kubectl describe job)"),
     known_class("not_starting", "check what the kubelet waits for (kubectl describe pod, the kubelet's journal)"),
-    known_class("suspended", "let the queue admit the Job, or exclude the namespace from the queue"),
+    known_class(
+        "suspended",
+        "let the queue admit the Job (kubectl get workloads), raise run_pod_admission_seconds, or exclude the "
+        "namespace from the queue",
+    ),
 )
 
 #: Answers of the API server to the controller.

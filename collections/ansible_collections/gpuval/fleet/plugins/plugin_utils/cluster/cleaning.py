@@ -13,6 +13,7 @@ from .api import Cluster, Forbidden
 
 #: In the order of deletion: an existing Job would make its pod again.
 KINDS = ("Job", "Pod", "Service", "Secret", "ConfigMap")
+JOB_SET = "JobSet"
 #: Only where a run made volumes of its own: other clusters need not allow it.
 VOLUMES = ("PersistentVolumeClaim", "PersistentVolume")
 #: Seconds between two looks at what is left: doubled up to the second.
@@ -69,7 +70,7 @@ def clean(
     selectors = _selectors(run_ids)
     result = Cleaned()
     open_kinds = []
-    for kind in (*KINDS, *(VOLUMES if volumes else ())):
+    for kind in (*kinds_of(cluster), *(VOLUMES if volumes else ())):
         try:
             found = _there(cluster, kind, selectors)
             if found and not trial:
@@ -95,6 +96,11 @@ def clean(
             if any(not item["metadata"].get("deletionTimestamp") for item in found):
                 _delete(cluster, kind, selectors)  # made since, by a controller still at work
     return result
+
+
+def kinds_of(cluster: Cluster) -> tuple[str, ...]:
+    """Kinds of objects that a run may have made in this cluster: an existing JobSet would make its Jobs again."""
+    return (*([JOB_SET] if cluster.serves(JOB_SET) else ()), *KINDS)
 
 
 def _selectors(run_ids: Iterable[str]) -> list[str]:

@@ -23,7 +23,6 @@ Manifest = dict[str, Any]
 KEYS = "ssh"
 #: By name in the Secret, with the mode in which ssh takes it.
 KEY_FILES = {"token": 0o400, "id_ed25519": 0o400, "id_ed25519.pub": 0o444}
-QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
 
 @dataclass(frozen=True)
@@ -109,14 +108,6 @@ def found_by_name(run_id: str, node: str, settings: PodSettings) -> Manifest:
     if settings.host_network:
         return {}
     return {"hostname": names.host_name(node), "subdomain": service_name(run_id)}
-
-
-def queued(job: Manifest, queue: str) -> Manifest:
-    """The Job, held back until its Kueue queue admits it; without a queue the Job itself."""
-    if not queue:
-        return job
-    metadata = {**job["metadata"], "labels": {**job["metadata"]["labels"], QUEUE_LABEL: queue}}
-    return {**job, "metadata": metadata, "spec": {**job["spec"], "suspend": True}}
 
 
 def labelled(thing: Mapping[str, Any], of: Round | None) -> Manifest:

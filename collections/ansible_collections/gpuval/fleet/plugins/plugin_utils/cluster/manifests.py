@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from ..runs import datasets, plans
-from . import gangs, names
+from . import gangs, names, queues
 from .pod_settings import ANNOTATIONS, LABELS, REQUESTS, ManifestError, PodSettings, for_gang, resource_of, tolerations
 
 Manifest = dict[str, Any]
@@ -34,7 +34,6 @@ GANG_FILE = "gang.json"
 MOST_BYTES = 900_000
 #: What the runner needs beside a stage's own grace: ending what it left, and the last uploads.
 END_SECONDS = 75
-HOSTNAME_LABEL = "kubernetes.io/hostname"
 SYS_ADMIN = "SYS_ADMIN"
 #: Options of a container engine that pods do not have, and what to do instead.
 NOT_IN_PODS = {
@@ -100,7 +99,7 @@ def target_of(node: Mapping[str, Any]) -> Target:
     labels, status = node["metadata"].get("labels") or {}, node.get("status") or {}
     return Target(
         name=node["metadata"]["name"],
-        hostname=labels.get(HOSTNAME_LABEL, ""),
+        hostname=labels.get(names.HOSTNAME_LABEL, ""),
         machine_id=str((status.get("nodeInfo") or {}).get("machineID") or ""),
         allocatable=whole_numbers(status.get("allocatable") or {}),
     )
@@ -302,7 +301,8 @@ def job_of(run: Run, item: Placement, place: PlanPlace) -> Manifest:
             },
         },
     }
-    return gangs.queued(job, settings.queue) if gang else job
+    is_queued = gang or settings.kueue.get("own_stages")
+    return queues.queued(job, settings, item.target.hostname) if is_queued else job
 
 
 def trial_pod(namespace_name: str, settings: PodSettings, images: Sequence[str]) -> Manifest:
@@ -396,7 +396,8 @@ def _pod_spec(run: Run, settings: PodSettings, item: Placement, place: PlanPlace
             gpus,
             inside[stage["name"]],
             plan["models_dir"],
-            last=stage is plan["stages"][-1],
+            # A Job of a gang that failed would end those of the others in its JobSet: records say what failed.
+            last=stage is plan["stages"][-1] and not plan.get("gang"),
         )
         for stage in plan["stages"]
     ]
@@ -420,6 +421,7 @@ def _pod_spec(run: Run, settings: PodSettings, item: Placement, place: PlanPlace
             {"name": "models", **_model_volume(run.run_id, settings)},
             {"name": "shm", "emptyDir": _shm(settings, plan["stages"])},
             *volumes,
+            *_asked_volumes(run.run_id, settings),
         ],
     }
     if plan.get("gang"):
@@ -431,6 +433,7 @@ def _pod_spec(run: Run, settings: PodSettings, item: Placement, place: PlanPlace
         "nodeSelector": dict(settings.node_selector),
         "runtimeClassName": settings.runtime_class,
         "priorityClassName": settings.priority_class,
+        "serviceAccountName": settings.service_account,
         "imagePullSecrets": [{"name": name} for name in settings.image_pull_secrets],
     }
     return {**spec, **{key: value for key, value in optional.items() if value}}
@@ -468,6 +471,10 @@ def _container(
             *_dataset_mounts(stage, models_dir),
             {"name": "shm", "mountPath": SHM},
             *inside,
+            *(
+                {"name": f"asked-{index}", "mountPath": one["path"], "readOnly": bool(one.get("read_only"))}
+                for index, one in enumerate(settings.volumes)
+            ),
         ],
     }
     return {**made, "imagePullPolicy": settings.image_pull_policy} if settings.image_pull_policy else made
@@ -528,7 +535,7 @@ def _only(target: Target) -> dict[str, Any]:
         "matchFields": [{"key": "metadata.name", "operator": "In", "values": [target.name]}],
     }
     if target.hostname:
-        term["matchExpressions"] = [{"key": HOSTNAME_LABEL, "operator": "In", "values": [target.hostname]}]
+        term["matchExpressions"] = [{"key": names.HOSTNAME_LABEL, "operator": "In", "values": [target.hostname]}]
     return {"nodeSelectorTerms": [term]}
 
 
@@ -555,8 +562,16 @@ def _given(run: Run, plan: Mapping[str, Any], place: PlanPlace) -> dict[str, Any
 
 def _model_volume(run_id: str, settings: PodSettings) -> dict[str, Any]:
     ((kind, asked),) = settings.model_cache.items()
+    return _volume(run_id, kind, asked, "DirectoryOrCreate")
+
+
+def _volume(run_id: str, kind: str, asked: Any, folder: str = "Directory") -> dict[str, Any]:
+    """A volume of a pod, by its kind in the settings. `folder`: what one of the host is."""
     if kind == "host_path":
-        return {"hostPath": {"path": asked, "type": "DirectoryOrCreate"}}
+        return {"hostPath": {"path": asked, "type": folder}}
+    if kind == "csi":
+        attributes = {"volumeAttributes": dict(asked["attributes"])} if asked.get("attributes") else {}
+        return {"csi": {"driver": asked["driver"], **attributes}}
     if kind == "claim":
         return {"persistentVolumeClaim": {"claimName": asked}}
     if kind == "nfs" and asked.get("mount_options"):
@@ -565,6 +580,25 @@ def _model_volume(run_id: str, settings: PodSettings) -> dict[str, Any]:
         return {"nfs": {"server": asked["server"], "path": asked["path"]}}
     made = {"sizeLimit": str(asked["size"])} if asked.get("size") else {}
     return {"emptyDir": {**made, "medium": "Memory"} if asked.get("memory") else made}
+
+
+def _asked_volumes(run_id: str, settings: PodSettings) -> list[dict[str, Any]]:
+    """The volumes of gpuval_pods.volumes. Raises ManifestError for a folder that gpuval has itself, or two have."""
+    used = [GIVEN, STATE, MODELS, DATASETS, SHM]
+    made = []
+    for index, one in enumerate(settings.volumes):
+        path = one["path"]
+        if any(f"{path}/".startswith(f"{other}/") or f"{other}/".startswith(f"{path}/") for other in used[:5]):
+            raise ManifestError(f"gpuval_pods.volumes: {path} is a folder of gpuval: mount the volume elsewhere")
+        if path in used:
+            raise ManifestError(f"gpuval_pods.volumes: two volumes have the path {path}")
+        used.append(path)
+        ((kind, asked),) = ((key, one[key]) for key in ("claim", "nfs", "csi", "host_path") if key in one)
+        volume = _volume(run_id, kind, asked)
+        if "csi" in volume:
+            volume["csi"]["readOnly"] = bool(one.get("read_only"))
+        made.append({"name": f"asked-{index}", **volume})
+    return made
 
 
 def _claim_name(run_id: str, nfs: Mapping[str, Any]) -> str:

@@ -18,6 +18,12 @@ GANG_LABEL = "gpuval.io/gang"
 #: The exact values, which a label may be too short for.
 RUN_ANNOTATION = "gpuval.io/run-id"
 NODE_ANNOTATION = "gpuval.io/node-name"
+#: The queue that a Job waits for.
+QUEUE_ANNOTATION = "gpuval.io/queue"
+#: On Nodes.
+HOSTNAME_LABEL = "kubernetes.io/hostname"
+#: On the Jobs that a JobSet makes: its name.
+JOB_SET_LABEL = "jobset.sigs.k8s.io/jobset-name"
 OWNER = "gpuval"
 
 #: Selects what any run has made.
@@ -87,6 +93,11 @@ def run_name(run_id: str, what: str) -> str:
 def object_name(run_id: str, node: str, attempt: int) -> str:
     """Name of the Job of an attempt on a node, and of its Secret: a DNS label."""
     return run_name(run_id, f"{host_name(node)}-{attempt}")
+
+
+def job_set_name(run_id: str, gang: str) -> str:
+    """Name of the JobSet of a gang: short, since it begins the names of its Jobs."""
+    return f"{OWNER}-{digest(f'{run_id} {gang}', 10)}"
 
 
 def host_name(node: str) -> str:

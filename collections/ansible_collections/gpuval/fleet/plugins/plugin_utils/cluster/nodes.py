@@ -13,10 +13,9 @@ from ..core.escape import one_line
 from ..core.text import some_of
 from ..records.launch_errors import AGAIN
 from ..ssh.findings import REACHABLE, Finding
-from . import classes, pod_settings
+from . import classes, names, pod_settings
 from .pod_settings import CPU, RESOURCES, PodSettings
 
-HOSTNAME = "kubernetes.io/hostname"
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 CORDONED = "node.kubernetes.io/unschedulable"
 _VENDORS = {resource: vendor for vendor, resource in RESOURCES.items()}
@@ -68,7 +67,7 @@ def describe(node: Mapping[str, Any]) -> dict[str, Any]:
     }
     return {
         "name": str(meta.get("name")),
-        "hostname": labels.get(HOSTNAME, ""),
+        "hostname": labels.get(names.HOSTNAME_LABEL, ""),
         "instance_type": labels.get(INSTANCE_TYPE, ""),
         "created": str(meta.get("creationTimestamp") or ""),
         "deleting_since": str(meta.get("deletionTimestamp") or ""),
@@ -261,7 +260,7 @@ def _of_node(name: str, description: Mapping[str, Any], settings: PodSettings) -
         beside = f", and has the taint {', '.join(map(taint_text, others))}" if others else ""
         return _found(name, "cordoned", f"it is cordoned: no pod is scheduled on it{beside}")
     if not description["hostname"]:
-        return _found(name, "wrong_hostname", f"it has no label {HOSTNAME}, which pins its Job")
+        return _found(name, "wrong_hostname", f"it has no label {names.HOSTNAME_LABEL}, which pins its Job")
     labels = description["labels"]
     lacking = [f"{key}={value}" for key, value in settings.node_selector.items() if labels.get(key) != value]
     if lacking:

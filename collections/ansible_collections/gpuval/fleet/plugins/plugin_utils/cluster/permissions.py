@@ -96,7 +96,13 @@ def explain(asked: Sequence[Asked], namespace: str) -> str:
     return f"this user may not {what}; " + "\n".join(parts)
 
 
-def needed(*, makes_namespace: bool = False, marks_nodes: bool = False, makes_volumes: bool = False) -> list[Asked]:
+def needed(
+    *,
+    makes_namespace: bool = False,
+    marks_nodes: bool = False,
+    makes_volumes: bool = False,
+    makes_job_sets: bool = False,
+) -> list[Asked]:
     """All requests of a run and its clean, by the Role's file."""
     wanted = {
         "gpuval-controller": True,
@@ -106,4 +112,4 @@ def needed(*, makes_namespace: bool = False, marks_nodes: bool = False, makes_vo
         "gpuval-volumes": makes_volumes,
     }
     roles = [role for role in documents(FILE_NAMESPACE) if wanted.get(role["metadata"]["name"])]
-    return sorted(granted(roles))
+    return sorted(asked for asked in granted(roles) if asked.resource != "jobsets" or makes_job_sets)

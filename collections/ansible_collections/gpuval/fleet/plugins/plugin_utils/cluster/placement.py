@@ -24,7 +24,7 @@ from ..store.access import object_key
 from ..watch import launching
 from ..watch.decisions import NodeView, backoff
 from ..watch.placement import Attempt, Ended, Event, NodeNews, Placement
-from . import classes, cleaning, gangs, joining, manifests, names, nodes, pod_classes, pod_records
+from . import classes, cleaning, gangs, joining, manifests, names, nodes, pod_classes, pod_records, queues
 from .api import Cluster, ClusterError
 from .orders import Order
 from .pod_diagnosis import Limits
@@ -78,6 +78,10 @@ class ClusterPlacement(Placement):
         self._places: dict[tuple[str, int], manifests.PlanPlace] = {}
         #: Where the members of each gang are.
         self._gangs: dict[str, manifests.PlanPlace] = {}
+        #: Whether the cluster has JobSets for gangs, and the gangs that have their Jobs.
+        self._has_sets = False
+        self._submitted: set[str] = set()
+        self._deleted: set[str] = set()
         self._events: deque[Event] = deque()
         self._ended_at: dict[tuple[str, int], float] = {}
         #: Stages that an ended pod left open through no fault of their own, by node and attempt.
@@ -113,6 +117,9 @@ class ClusterPlacement(Placement):
         code = manifests.code_config_map(self._run["run_id"], self._cluster.namespace, launching.archives())
         self._make(code)
         self._code = code["metadata"]["name"]
+        self._has_sets = self._round is not None and self._cluster.serves("JobSet")
+        now = time.monotonic()
+        self._submitted = {self._gang(name) for name in views if self._pods.status(name, now).job}
         todo = [name for name in views if name in self.present and not views[name].complete]
         self._place_plans(todo)
         if self._round:
@@ -287,12 +294,26 @@ class ClusterPlacement(Placement):
         order = self._order(name)
         status = self._pods.status(name, time.monotonic(), attempt)
         before = self._folder.read_launch(name).get("machine")
-        if status.job:  # of an earlier controller, or applied from rendered manifests
-            return self._started(view, {**launch, "job": status.job, "machine": before}, order.plan)
         node = self._nodes.get(name)
+        if status.job:  # of an earlier controller, applied from rendered manifests, or in the JobSet of its gang
+            machine = before or (_machine(node) if node and status.job_set else None)
+            return self._started(view, {**launch, "job": status.job, "machine": machine}, order.plan)
+        launch, item = self._item(view, launch, seconds)
+        if item is None:
+            return launch
+        job = self._submit(view, item, seconds)
+        return self._started(view, {**launch, "job": job}, order.plan)
+
+    def _item(
+        self, view: NodeView, launch: dict[str, Any], seconds: float
+    ) -> tuple[dict[str, Any], manifests.Placement | None]:
+        """What an attempt on a node needs, and its launch, which has the reason where nothing can be placed."""
+        name, attempt = view.name, launch["attempt"]
+        order, node = self._order(name), self._nodes.get(name)
+        before = self._folder.read_launch(name).get("machine")
         finding = nodes.finding_for(name, node, order.settings, order.sku, self._run["nodes"][name]["gpu_count"])
         if finding or node is None:
-            return {**launch, "state": "unreachable", **(finding or {})}
+            return {**launch, "state": "unreachable", **(finding or {})}, None
         plan = order.plan
         launch["machine"] = _machine(node)
         if attempt > 1:
@@ -308,13 +329,12 @@ class ClusterPlacement(Placement):
         try:
             given = self._store.given(name, stages, seconds)
         except plans.PlanError as error:
-            return {**launch, "state": "refused", "message": str(error)}
+            return {**launch, "state": "refused", "message": str(error)}, None
         if not self._store.reachable:
             given["store"] = {}  # without any, the pod prints its records
         if attempt > 1:
             self._keep_logs(name, attempt - 1, stages)
-        run = manifests.Run(self._run["run_id"], self._cluster.namespace, self._code, self._gangs)
-        item = manifests.Placement(
+        return launch, manifests.Placement(
             manifests.target_of(node),
             order.settings,
             {**plan, "deadline_seconds": min(plan["deadline_seconds"], seconds)},
@@ -322,10 +342,46 @@ class ClusterPlacement(Placement):
             earlier=[dict(record) for record in view.records.values()] if attempt > 1 else (),
             **given,
         )
-        secret, job = manifests.secret_of(run, item), manifests.job_of(run, item, self._places[name, attempt])
-        self._make(secret)
+
+    def _submit(self, view: NodeView, item: manifests.Placement, seconds: float) -> str:
+        """Create a node's Job, or the JobSet of its gang. Returns the Job's name."""
+        gang = self._gang(view.name)
+        if self._has_sets and gang and gang not in self._submitted and item.plan["attempt"] == 1:
+            jobs = [self._job(member) for member in [item, *self._others_of(gang, view, seconds)]]
+            made = queues.job_set(self._run["run_id"], self._cluster.namespace, gang, jobs)
+            if made:
+                self._make(made)
+                now = time.monotonic()
+                for job in queues.jobs_of_set(made):  # known at once: a set that makes none is noticed
+                    self._pods.take("Job", "ADDED", job, now)
+            self._submitted.add(gang)
+            if made:
+                return str(self._pods.status(view.name, time.monotonic(), 1).job)
+        job = self._job(item)
         self._make(job)
-        return self._started(view, {**launch, "job": job["metadata"]["name"]}, plan)
+        return str(job["metadata"]["name"])
+
+    def _job(self, item: manifests.Placement) -> dict[str, Any]:
+        """The Job of an attempt; what it mounts is created."""
+        run = manifests.Run(self._run["run_id"], self._cluster.namespace, self._code, self._gangs)
+        job = manifests.job_of(run, item, self._places[item.plan["node"], item.plan["attempt"]])
+        self._make(manifests.secret_of(run, item))
+        return gangs.labelled(job, self._round)
+
+    def _gang(self, name: str) -> str:
+        return str(self._run["nodes"][name].get("gang", {}).get("name", ""))
+
+    def _others_of(self, gang: str, first: NodeView, seconds: float) -> list[manifests.Placement]:
+        """The other members of a gang that can start; the launch of each of the rest says why it cannot."""
+        found = []
+        for view in self._views.values():
+            if view is first or view.name not in self.present or view.complete or self._gang(view.name) != gang:
+                continue
+            launch = {"attempt": 1, "stages": list(view.stages)}
+            with contextlib.suppress(ClusterError, plans.PlanError, StoreError):
+                _launch, item = self._item(view, launch, seconds)
+                found += [item] if item else []
+        return found
 
     def _started(self, view: NodeView, launch: dict[str, Any], plan: Mapping[str, Any]) -> dict[str, Any]:
         if launch["attempt"] == 1:
@@ -453,14 +509,20 @@ class ClusterPlacement(Placement):
         self._delete_waiting(view.name, status)
         return records
 
-    def _delete_waiting(self, name: str, status: PodStatus) -> None:
+    def _delete_waiting(self, name: str, status: PodStatus, *, whole_set: bool = False) -> None:
         """Delete a Job that has not ended by itself: it would hold the node's GPUs."""
         if not status.job or (status.phase == ENDED and not status.held):
             return
+        if status.job_set and not status.held and not whole_set:
+            return  # the set would make it again, and others work: it goes with the round
+        kind, target = ("JobSet", status.job_set) if status.job_set else ("Job", status.job)
+        if target in self._deleted:
+            return
         try:
-            self._cluster.delete("Job", status.job)
+            self._cluster.delete(kind, target)
+            self._deleted.add(target)
         except ClusterError as error:
-            self._warn(f"{name}: its Job {status.job} is left to wait: {error}")
+            self._warn(f"{name}: its {kind} {target} is left to wait: {error}")
 
     def finish(self) -> None:
         """After a round of gangs, delete its waiting Jobs: the nodes belong to the next round.
@@ -473,10 +535,10 @@ class ClusterPlacement(Placement):
         for view in self._views.values():
             status = self._pods.status(view.name, now, view.launch.get("attempt", 1))
             if status.held or not view.complete:  # what is complete ends by itself, once its log is in the store
-                self._delete_waiting(view.name, status)
+                self._delete_waiting(view.name, status, whole_set=True)
         if self._round.is_of_a_search:
             try:
-                for kind in cleaning.KINDS:
+                for kind in cleaning.kinds_of(self._cluster):
                     self._cluster.delete_all(kind, names.run_selector(self._run["run_id"]))
             except ClusterError as error:
                 self._warn(f"what round {self._round.name} made is left for clean: {error}")

@@ -75,10 +75,12 @@ class Limits:
     """How long, in seconds, a state may last that may resolve by itself; 0 is without limit.
 
     `start_seconds`: from the scheduling of a pod until a container runs, without any reported cause: a large image.
+    `admission_seconds`: until a queue admits a Job.
     """
 
     patience_seconds: float = 300.0
     start_seconds: float = 1800.0
+    admission_seconds: float = WITHOUT_LIMIT
 
     @property
     def soon_seconds(self) -> float:
@@ -118,6 +120,9 @@ class Attempt:
     complete: bool = False
     failed: tuple[str, str] | None = None
     suspended: bool = False
+    #: The queue that its Job waits for, and the JobSet that made it, if any.
+    queue: str = ""
+    job_set: str = ""
     pods: dict[str, Pod] = field(default_factory=dict)
     #: What is wrong now, and since when (seconds of the watch's clock).
     found: Cause | None = None
@@ -224,6 +229,9 @@ def _deleted(case: Case) -> Cause | None:
     one, pod, stage = case.attempt, case.pod, _stage(case)
     if case.host is not None and case.host.gone and pod is not None and pod.host:
         return None  # the pod went with its node
+    if one.job_deleted and one.job_set:
+        text = f"its JobSet {one.job_set} ended it: the Job of another member failed, or the JobSet was deleted"
+        return Cause(known.named("job_set_ended"), text, "deleted", stage=stage, again=True)
     if one.job_deleted:
         return Cause(known.named("job_deleted"), f"its Job {one.job} was deleted", "deleted", stage=stage, again=True)
     if pod is None or not (pod.gone or pod.deleted_at):
@@ -254,8 +262,9 @@ def _node_trouble(case: Case) -> Cause | None:
 def _no_pod(case: Case) -> Cause:
     limits, event = case.limits, case.job_events.get("FailedCreate")
     if case.attempt.suspended:
-        text = "its Job is suspended: a queue holds it back"
-        return Cause(known.named("suspended"), text, "suspended", WITHOUT_LIMIT)
+        queue = case.attempt.queue
+        text = f"waits for queue {queue}" if queue else "its Job is suspended: a queue holds it back"
+        return Cause(known.named("suspended"), text, "suspended", limits.admission_seconds)
     if event and event.message:
         text = known.without_pod_name(event.message)
         return Cause(known.refused(text), text, "refused", limits.soon_seconds, shared=True)

@@ -16,7 +16,7 @@ RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu", "gaudi": "habana.
 CPU = "cpu"
 REQUESTS = {"cpu": "1", "memory": "2Gi"}
 NUMBERS = {"shm_bytes": int, "run_as_user": int, "deadline_slack_seconds": float}
-FLAGS = ("host_network", "privileged")
+FLAGS = ("host_network", "privileged", "own_stages")
 _DNS_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 #: No autoscaler drains a measuring node, and no mesh injects a proxy, which would outlive the work.
 ANNOTATIONS = {
@@ -54,13 +54,16 @@ class PodSettings:
     capabilities: Sequence[str] = ()
     runtime_class: str = ""
     priority_class: str = ""
+    service_account: str = ""
+    volumes: Sequence[Mapping[str, Any]] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     python: str = "python3"
     deadline_slack_seconds: float = 900.0
     gang: Mapping[str, Any] = field(default_factory=dict)
-    #: The Kueue LocalQueue of the Jobs of gangs (gpuval_kueue_queue).
+    kueue: Mapping[str, Any] = field(default_factory=dict)
+    #: The Kueue LocalQueue of the Jobs of gangs, and of own stages with kueue.own_stages (gpuval_kueue_queue).
     queue: str = ""
 
     @property
@@ -82,7 +85,7 @@ def parse(asked: Mapping[str, Any], queue: str = "") -> PodSettings:
                 given[key] = kind(given[key])
             except ValueError:
                 raise ManifestError(f"gpuval_pods.{key}: {given[key]!r} is not a number") from None
-    for part in (part for part in (given, given.get("gang")) if isinstance(part, dict)):
+    for part in (part for part in (given, given.get("gang"), given.get("kueue")) if isinstance(part, dict)):
         for key in FLAGS:
             if isinstance(part.get(key), str) and part[key].lower() in ("true", "false"):
                 part[key] = part[key].lower() == "true"

@@ -72,6 +72,7 @@ class PodStatus:
     trouble: Trouble | None = None
     pod: str | None = None
     job: str | None = None
+    job_set: str = ""
     started: bool = False
     done: bool = False
     held: bool = False
@@ -136,6 +137,8 @@ class PodTracker:
         one.job, one.job_gone = str(meta.get("name")), gone
         one.job_deleted = one.job_deleted or gone or bool(meta.get("deletionTimestamp"))
         one.suspended = bool((job.get("spec") or {}).get("suspend"))
+        one.queue = one_line(str((meta.get("annotations") or {}).get(names.QUEUE_ANNOTATION, "")))
+        one.job_set = str((meta.get("labels") or {}).get(names.JOB_SET_LABEL, ""))
         held = {item.get("type"): item for item in status.get("conditions") or () if item.get("status") == "True"}
         one.complete = "Complete" in held
         end = held.get("Failed") or held.get("FailureTarget")
@@ -276,7 +279,8 @@ class PodTracker:
             stage = pod.stage
         return PodStatus(
             node=one.node, attempt=one.number, phase=phase, stage=stage, stages=dict(pod.stages) if pod else {},
-            trouble=trouble, pod=pod.name if pod else None, job=one.job, started=pod is not None and pod.ran,
+            trouble=trouble, pod=pod.name if pod else None, job=one.job, job_set=one.job_set,
+            started=pod is not None and pod.ran,
             done=ended or (trouble is not None and trouble.final and (pod_stays or host_lost)),
             held=one.suspended and not one.job_gone,
         )  # fmt: skip

@@ -56,7 +56,11 @@ class ClusterWatcher:
             self._task_vars["ansible_play_hosts"],
             self._task_vars["ansible_play_hosts_all"],
             display.warning,
-            PodLimits(self._options["patience_seconds"], self._options["start_seconds"]),
+            PodLimits(
+                self._options["patience_seconds"],
+                self._options["start_seconds"],
+                self._options["admission_seconds"],
+            ),
             self._join_rule(),
         )
         if self._gangs:  # members wait for each other from their start: none may wait for others' image pulls
